@@ -1,1 +1,3 @@
+//! The `nfs-operator` program.
+
 fn main() {}

@@ -1,0 +1,134 @@
+//! One export of one server, whatever the version.
+#![allow(clippy::unimplemented, unused_variables, missing_docs)]
+use super::{
+    Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, Page, PageCookie,
+    RemoveOutcome, SetAttributes, SmallFile, Statistics, Target,
+};
+
+/// A connection to an export. Cheap to clone; clones share the connection, the session and its slots.
+///
+/// All changes are durable on the server when a call returns `Ok` (FILE_SYNC writes; directory operations are
+/// synchronous by the protocol).
+#[derive(Clone)]
+pub struct Export {}
+
+impl Export {
+    /// Resolves, connects, negotiates a version, makes a session, and walks to the export's path.
+    pub async fn connect(target: Target) -> Result<Self, NfsError> {
+        unimplemented!()
+    }
+    /// The same export with another credential; shares the connection and the session.
+    pub fn acting_as(&self, credential: Credential) -> Self {
+        unimplemented!()
+    }
+    /// What was agreed with the server, as of the newest connection.
+    pub fn negotiated(&self) -> Negotiated {
+        unimplemented!()
+    }
+    /// Counts connections made so far: it moves when identity must be read again.
+    pub fn generation(&self) -> u64 {
+        unimplemented!()
+    }
+    /// The export's root directory, walked to anew on the server (never from a cached handle).
+    pub async fn root(&self) -> Result<Node, NfsError> {
+        unimplemented!()
+    }
+    /// The attributes of what a handle names.
+    pub async fn attributes(&self, object: &FileHandle) -> Result<Attributes, NfsError> {
+        unimplemented!()
+    }
+    /// Looks up one name; `None` when it is not there. A symbolic link is found as itself.
+    pub async fn lookup(&self, directory: &FileHandle, name: &Name) -> Result<Option<Node>, NfsError> {
+        unimplemented!()
+    }
+    /// Walks down several names in as few round trips as the server takes; one node for each name that exists,
+    /// in order: shorter than `names` where the next one is not there. Fails with NotDirectory or Symlink in between.
+    pub async fn walk(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<Node>, NfsError> {
+        unimplemented!()
+    }
+    /// Makes a directory, sets mode and owner, reads them back: what the server reports is in the answer, the
+    /// caller judges it. `Exists` if the name is taken. One round trip. If setting the owner or mode fails after
+    /// the directory was made, the answer is Ok with what is there and the refusal beside it.
+    pub async fn make_directory(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        attributes: SetAttributes,
+    ) -> Result<MadeDirectory, NfsError> {
+        unimplemented!()
+    }
+    /// Sets attributes and answers what is there afterwards.
+    pub async fn set_attributes(&self, object: &FileHandle, attributes: SetAttributes) -> Result<Attributes, NfsError> {
+        unimplemented!()
+    }
+    /// Renames the object with this fileid, checked in the same compound (VERIFY): `NotSame` when the name belongs to
+    /// another, `NotFound` when there is none. The target is looked up just before and must not exist (`Exists`):
+    /// the protocol has no atomic way to say so, so the caller holds the target's name.
+    pub async fn rename(
+        &self,
+        from: (&FileHandle, &Name),
+        fileid: u64,
+        to: (&FileHandle, &Name),
+    ) -> Result<(), NfsError> {
+        unimplemented!()
+    }
+    /// Removes an empty directory with this fileid; `NotSame`, `NotFound`, `NotEmpty`, `NotDirectory`.
+    pub async fn remove_directory(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
+        unimplemented!()
+    }
+    /// Removes a file (or link) with this fileid; `NotSame`, `NotFound`, `IsDirectory`.
+    pub async fn remove_file(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
+        unimplemented!()
+    }
+    /// Removes many names of one directory that holds nothing but what must go (trash), any kind, without VERIFY.
+    pub async fn remove_many(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<RemoveOutcome>, NfsError> {
+        unimplemented!()
+    }
+    /// Reads a small file whole; `Limit` when it has more than `limit` bytes; `None` when it is not there;
+    /// `Symlink`/`IsDirectory` if no regular file.
+    pub async fn read_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        limit: usize,
+    ) -> Result<Option<SmallFile>, NfsError> {
+        unimplemented!()
+    }
+    /// Creates a file that must not exist (`Exists`) with this content, synced, in one round trip.
+    pub async fn create_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        content: &[u8],
+        mode: u32,
+    ) -> Result<Node, NfsError> {
+        unimplemented!()
+    }
+    /// Replaces a file's content atomically: writes `temporary` beside it and renames it over `name`.
+    pub async fn replace_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        temporary: &Name,
+        content: &[u8],
+        mode: u32,
+    ) -> Result<(), NfsError> {
+        unimplemented!()
+    }
+    /// Gives the object another name (hard link); `Exists`, `NotSupported`.
+    pub async fn link(&self, object: &FileHandle, directory: &FileHandle, name: &Name) -> Result<(), NfsError> {
+        unimplemented!()
+    }
+    /// One page of a directory's listing. `None` starts from the beginning.
+    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>) -> Result<Page, NfsError> {
+        unimplemented!()
+    }
+    /// Space and inodes at the export's root.
+    pub async fn statistics(&self) -> Result<Statistics, NfsError> {
+        unimplemented!()
+    }
+    /// Ends session and client on the server (DESTROY_SESSION, DESTROY_CLIENTID) and closes the connection.
+    pub async fn close(self) {
+        unimplemented!()
+    }
+}
