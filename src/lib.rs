@@ -3,4 +3,6 @@
 //! The way of a claim through the code: [`controllers`] observe and plan, [`placement`], [`naming`] and [`policy`]
 //! decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
 
+pub mod api;
+pub mod naming;
 pub mod nfs;
