@@ -4,5 +4,6 @@
 //! decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
 
 pub mod api;
+pub mod export;
 pub mod naming;
 pub mod nfs;

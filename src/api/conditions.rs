@@ -53,6 +53,8 @@ reasons! {
     ServerUnreachable,
     /// Connected, and calls are not answered.
     ServerNotResponding,
+    /// The connection broke, and the reply with it.
+    ConnectionLost,
     /// The server speaks none of the versions asked for.
     ProtocolNotSupported,
     /// The server's answers make no sense.
@@ -91,6 +93,14 @@ reasons! {
     ReservedDirectoryUnsafe,
     /// The server reports an error of its disks.
     ServerFault,
+    /// The server refuses a call for a reason that has no name of its own here.
+    ServerRefused,
+    /// What was looked at is another thing by now.
+    ChangedMeanwhile,
+    /// The directory is not on the file system of the export's root.
+    CrossesFileSystems,
+    /// The identity was not read yet on the present connection.
+    IdentityNotConfirmed,
     /// An administrator suspended the backend.
     Suspended,
     /// The backend is being deleted.
@@ -177,6 +187,10 @@ reasons! {
     VolumeFailedDelete,
     /// The volume's directory is nowhere.
     DirectoryMissing,
+    /// The export has no record of the volume.
+    RecordMissing,
+    /// The volume's record on the export is damaged, another claim's, or in a state that forbids what was asked.
+    RecordUnusable,
     /// The volume's annotations and its path contradict each other, or what is on the export.
     ReclaimUnsafe,
     /// The volume's backend does not exist.
