@@ -4,6 +4,11 @@
 //! decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
 
 pub mod api;
+pub mod controllers;
 pub mod export;
+pub mod mount_options;
 pub mod naming;
 pub mod nfs;
+pub mod operator;
+pub mod placement;
+pub mod policy;

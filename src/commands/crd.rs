@@ -23,7 +23,11 @@ pub struct CrdArguments {
 
 /// Prints the definitions as YAML documents, or applies them.
 pub async fn run(arguments: CrdArguments) -> ExitCode {
-    let done = if arguments.apply { apply(arguments.kubeconfig).await } else { print() };
+    let done = if arguments.apply {
+        apply(arguments.kubeconfig).await
+    } else {
+        print()
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => super::fail(error.as_ref()),
@@ -42,7 +46,12 @@ async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Er
     let api: Api<CustomResourceDefinition> = Api::all(clients.calls);
     for definition in custom_resource_definitions() {
         let name = definition.name_any();
-        api.patch(&name, &PatchParams::apply(managers::CRD).force(), &Patch::Apply(&definition)).await?;
+        api.patch(
+            &name,
+            &PatchParams::apply(managers::CRD).force(),
+            &Patch::Apply(&definition),
+        )
+        .await?;
         println!("customresourcedefinition {name} applied");
     }
     Ok(())

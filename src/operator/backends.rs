@@ -9,7 +9,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use super::waiting::{ClaimRef, Waiting};
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{self, Identity, ManagedExport, PurgeReport};
+use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
 use crate::nfs::{Statistics, Target};
 
 /// A backend is believed for this many probe intervals (design 6.13).
@@ -33,7 +33,7 @@ pub struct Backend {
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
     /// Rung when there is something to purge.
-    pub trash: Notify,
+    pub trash: Arc<Notify>,
     purged: Mutex<PurgeReport>,
 }
 
@@ -42,8 +42,12 @@ pub struct Backend {
 pub struct Link {
     /// Address, credential and all else that makes another connection necessary when it changes.
     pub target: Target,
+    /// The places of the backend's root, under all its addresses.
+    pub roots: Vec<Place>,
     /// The export at its other end.
     pub export: Arc<ManagedExport>,
+    /// What a former life left there was taken in.
+    pub settled: bool,
 }
 
 /// A directory that was begun and has no volume yet.
@@ -86,6 +90,8 @@ pub struct Known {
     pub interval: Duration,
     /// Space and inodes.
     pub statistics: Option<Statistics>,
+    /// What volumes and promises took when the statistics were read, in bytes.
+    pub provisioned: u128,
 }
 
 impl Known {
@@ -126,6 +132,7 @@ impl Backend {
             probed: Instant::now(),
             interval: Duration::ZERO,
             statistics: None,
+            provisioned: 0,
         };
         Self {
             name: name.to_owned(),
@@ -135,7 +142,7 @@ impl Backend {
             known: RwLock::new(Arc::new(known)),
             link: Mutex::default(),
             open: Mutex::default(),
-            trash: Notify::new(),
+            trash: Arc::default(),
 
             purged: Mutex::default(),
         }
@@ -155,9 +162,11 @@ impl Backend {
     pub fn enter(self: &Arc<Self>, claim: &ClaimRef, waiting: &Arc<Waiting>) -> Option<Slot> {
         let mut queue = self.queue();
         match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(permit) => {
-                Some(Slot { permit: Some(permit), backend: Arc::clone(self), waiting: Arc::clone(waiting) })
-            }
+            Ok(permit) => Some(Slot {
+                permit: Some(permit),
+                backend: Arc::clone(self),
+                waiting: Arc::clone(waiting),
+            }),
             Err(_) => {
                 queue.push_back(claim.clone());
                 None
@@ -171,15 +180,27 @@ impl Backend {
         if open.get(volume).is_some_and(|open| open.active) {
             return None;
         }
-        open.insert(volume.to_owned(), Open { claim: claim.clone(), active: true });
-        Some(Active { backend: self, volume: volume.to_owned() })
+        open.insert(
+            volume.to_owned(),
+            Open {
+                claim: claim.clone(),
+                active: true,
+            },
+        );
+        Some(Active {
+            backend: self,
+            volume: volume.to_owned(),
+        })
     }
 
     /// A directory that a former life began.
     pub fn note_open(&self, volume: &str, claim: &export::ClaimRef) {
         self.open_directories()
             .entry(volume.to_owned())
-            .or_insert_with(|| Open { claim: claim.clone(), active: false });
+            .or_insert_with(|| Open {
+                claim: claim.clone(),
+                active: false,
+            });
     }
 
     /// A directory has its volume, or is gone.
@@ -190,12 +211,29 @@ impl Backend {
     /// The directories that were begun, have no volume yet, and nobody works on.
     pub fn left_open(&self) -> Vec<(String, export::ClaimRef)> {
         let open = self.open_directories();
-        open.iter().filter(|(_, open)| !open.active).map(|(name, open)| (name.clone(), open.claim.clone())).collect()
+        open.iter()
+            .filter(|(_, open)| !open.active)
+            .map(|(name, open)| (name.clone(), open.claim.clone()))
+            .collect()
     }
 
     /// The connection, if there is one.
     pub fn link(&self) -> Option<Link> {
         self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether what a former life left on this export was taken in.
+    pub fn is_settled(&self, export: &Arc<ManagedExport>) -> bool {
+        self.link()
+            .is_some_and(|link| link.settled && Arc::ptr_eq(&link.export, export))
+    }
+
+    /// What a former life left on this export was taken in.
+    pub fn set_settled(&self, export: &Arc<ManagedExport>) {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = link.as_mut().filter(|link| Arc::ptr_eq(&link.export, export)) {
+            link.settled = true;
+        }
     }
 
     /// Takes another connection, and answers the former one.
@@ -236,12 +274,21 @@ impl Backends {
 
     /// The backend of this name.
     pub fn get(&self, name: &str) -> Option<Arc<Backend>> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+        self.by_name
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
     }
 
     /// All backends.
     pub fn all(&self) -> Vec<Arc<Backend>> {
-        self.by_name.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.by_name
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
     }
 
     /// A backend is gone.

@@ -42,13 +42,18 @@ impl Clients {
             Some(file) => {
                 Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &KubeConfigOptions::default()).await?
             }
-            None => Config::infer().await.map_err(|cause| ClientError::Infer(Box::new(cause)))?,
+            None => Config::infer()
+                .await
+                .map_err(|cause| ClientError::Infer(Box::new(cause)))?,
         };
         // Retries are decided where it is known whether a call may be repeated.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
         let calls = Client::try_from(config.clone())?;
         config.read_timeout = Some(WATCH_TIMEOUT);
-        Ok(Self { calls, watches: Client::try_from(config)? })
+        Ok(Self {
+            calls,
+            watches: Client::try_from(config)?,
+        })
     }
 }

@@ -16,6 +16,7 @@ use super::events::Events;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::retry::Backoff;
+use super::told::Told;
 use super::waiting::Waiting;
 use crate::api::NfsBackend;
 use crate::export::Ledger;
@@ -36,6 +37,14 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// All the provisioner names that we serve.
+    pub fn provisioners(&self) -> Vec<&str> {
+        std::iter::once(&self.provisioner)
+            .chain(self.aliases.keys())
+            .map(String::as_str)
+            .collect()
+    }
+
     /// Whether a provisioner name is ours.
     pub fn serves(&self, provisioner: &str) -> bool {
         self.provisioner == provisioner || self.aliases.contains_key(provisioner)
@@ -82,6 +91,8 @@ pub struct Context {
     pub claim_retries: Backoff<ObjectRef<PersistentVolumeClaim>>,
     /// Pauses of volumes whose reclaim failed.
     pub volume_retries: Backoff<ObjectRef<PersistentVolume>>,
+    /// What was last said of volumes that could not be reclaimed.
+    pub told: Told,
     /// Asks for a backend to be probed now.
     pub probe_bell: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
 }
@@ -91,6 +102,19 @@ impl Context {
     pub fn doubt(&self, backend: &str) {
         // The receiver ends only with the operator.
         let _ = self.probe_bell.send(ObjectRef::new(backend));
+    }
+
+    /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.
+    pub async fn caught_up(&self) {
+        let stores = &self.stores;
+        // A cache that will never be filled belongs to an operator that is ending.
+        let _ = tokio::join!(
+            stores.claims.wait_until_ready(),
+            stores.volumes.wait_until_ready(),
+            stores.classes.wait_until_ready(),
+            stores.namespaces.wait_until_ready(),
+            stores.backends.wait_until_ready(),
+        );
     }
 
     /// A namespace's uid and labels.

@@ -44,7 +44,11 @@ impl Events {
     pub fn start(client: Client, controller: &str, instance: &str) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE);
         tokio::spawn(send_all(client, receiver));
-        Self { queue, controller: controller.to_owned(), instance: instance.to_owned() }
+        Self {
+            queue,
+            controller: controller.to_owned(),
+            instance: instance.to_owned(),
+        }
     }
 
     /// Queues an event about `regarding`.
@@ -64,13 +68,20 @@ impl Events {
         note: &str,
         now: Timestamp,
     ) -> Event {
-        let namespace = regarding.namespace.clone().unwrap_or_else(|| CLUSTER_NAMESPACE.to_owned());
+        let namespace = regarding
+            .namespace
+            .clone()
+            .unwrap_or_else(|| CLUSTER_NAMESPACE.to_owned());
         // Names have at most 253 bytes, and an object's own may be that long.
         let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(180).collect();
         Event {
             metadata: ObjectMeta {
                 // Unique by object, time and reason: the same event twice within a nanosecond is one event.
-                name: Some(format!("{object}.{:x}.{}", now.as_nanosecond(), reason.to_string().to_lowercase())),
+                name: Some(format!(
+                    "{object}.{:x}.{}",
+                    now.as_nanosecond(),
+                    reason.to_string().to_lowercase()
+                )),
                 namespace: Some(namespace),
                 ..ObjectMeta::default()
             },
@@ -94,19 +105,27 @@ impl Events {
 }
 
 fn shortened(note: &str) -> String {
-    let end = (0..=note.len().min(LONGEST_NOTE)).rev().find(|&end| note.is_char_boundary(end)).unwrap_or(0);
+    let end = (0..=note.len().min(LONGEST_NOTE))
+        .rev()
+        .find(|&end| note.is_char_boundary(end))
+        .unwrap_or(0);
     note.get(..end).unwrap_or_default().to_owned()
 }
 
 async fn send_all(client: Client, receiver: mpsc::Receiver<Event>) {
     use futures::StreamExt;
-    let stream = futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|e| (e, receiver)) });
+    let stream = futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|e| (e, receiver))
+    });
     stream
-        .for_each_concurrent(SENDERS, |event| async {
-            let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            let api: Api<Event> = Api::namespaced(client.clone(), &namespace);
-            if let Err(refused) = api.create(&PostParams::default(), &event).await {
-                tracing::warn!(reason = event.reason, note = event.note, "event not sent: {refused}");
+        .for_each_concurrent(SENDERS, |event| {
+            let client = client.clone();
+            async move {
+                let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                let api: Api<Event> = Api::namespaced(client, &namespace);
+                if let Err(refused) = api.create(&PostParams::default(), &event).await {
+                    tracing::warn!(reason = event.reason, note = event.note, "event not sent: {refused}");
+                }
             }
         })
         .await;

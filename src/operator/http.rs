@@ -54,7 +54,9 @@ struct Endpoints {
 
 /// Listens, and serves until the operator ends.
 pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
-    let listener = TcpListener::bind(address).await.map_err(|cause| ListenError { address, cause })?;
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|cause| ListenError { address, cause })?;
     let app = Router::new()
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
@@ -71,17 +73,24 @@ pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metri
 async fn readyz(State(endpoints): State<Endpoints>) -> Response {
     match endpoints.readiness.missing().as_slice() {
         [] => "ok\n".into_response(),
-        missing => {
-            (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {}\n", missing.join(", "))).into_response()
-        }
+        missing => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready yet: {}\n", missing.join(", ")),
+        )
+            .into_response(),
     }
 }
 
 async fn metrics_text(State(endpoints): State<Endpoints>) -> Response {
     match endpoints.metrics.text() {
-        Ok(text) => {
-            ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], text).into_response()
-        }
+        Ok(text) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
         Err(cause) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
     }
 }

@@ -64,7 +64,14 @@ impl Inventory {
         let former = books.take(volume);
         let (backend, answer) = choose(&books);
         if let Some(backend) = backend {
-            books.put(volume, Holding { backend, bytes, saved: false });
+            books.put(
+                volume,
+                Holding {
+                    backend,
+                    bytes,
+                    saved: false,
+                },
+            );
         } else if let Some(former) = former.filter(|former| former.saved) {
             books.put(volume, former);
         }
@@ -73,7 +80,14 @@ impl Inventory {
 
     /// A volume exists.
     pub fn saved(&self, volume: &str, backend: &str, bytes: u128) {
-        self.books().put(volume, Holding { backend: backend.to_owned(), bytes, saved: true });
+        self.books().put(
+            volume,
+            Holding {
+                backend: backend.to_owned(),
+                bytes,
+                saved: true,
+            },
+        );
     }
 
     /// A volume is gone.
@@ -94,19 +108,18 @@ impl Inventory {
         self.books().holdings.get(volume).is_some_and(|holding| holding.saved)
     }
 
+    /// The backend that the volume object of this name is on, if there is one.
+    pub fn saved_on(&self, volume: &str) -> Option<String> {
+        self.books()
+            .holdings
+            .get(volume)
+            .filter(|holding| holding.saved)
+            .map(|holding| holding.backend.clone())
+    }
+
     /// A backend's sums.
     pub fn totals(&self, backend: &str) -> Totals {
         self.books().totals(backend)
-    }
-
-    /// Forgets all saved volumes that `keep` doesn't name: the cache was listed anew.
-    pub fn retain_saved(&self, keep: impl Fn(&str) -> bool) {
-        let mut books = self.books();
-        let gone: Vec<String> =
-            books.holdings.iter().filter(|(name, holding)| holding.saved && !keep(name)).map(|(name, _)| name.clone()).collect();
-        for volume in gone {
-            books.take(&volume);
-        }
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -129,7 +142,9 @@ mod tests {
     #[test]
     fn claims_that_race_for_room_get_exactly_what_there_is() {
         let inventory = Inventory::default();
-        let served = (0..50).filter(|n| inventory.promise(&format!("v{n}"), 1, within(20))).count();
+        let served = (0..50)
+            .filter(|n| inventory.promise(&format!("v{n}"), 1, within(20)))
+            .count();
         assert_eq!(served, 20);
         assert_eq!(inventory.totals("a"), Totals { volumes: 20, bytes: 20 });
     }

@@ -52,7 +52,9 @@ pub struct Metrics {
 
 /// From 10 ms, a lone claim on a near server, doubling up to 5 min, a claim that waited for retries.
 fn durations() -> Histogram {
-    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(0.01, 2.0, 16))
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.01, 2.0, 16,
+    ))
 }
 
 impl Default for Metrics {
@@ -77,7 +79,11 @@ impl Default for Metrics {
             provision_seconds.clone(),
         );
         let deleted = Family::default();
-        registry.register("controller_persistentvolume_delete", "Volumes that were reclaimed", deleted.clone());
+        registry.register(
+            "controller_persistentvolume_delete",
+            "Volumes that were reclaimed",
+            deleted.clone(),
+        );
         let delete_failed = Family::default();
         registry.register(
             "controller_persistentvolume_delete_failed",
@@ -91,13 +97,29 @@ impl Default for Metrics {
             delete_seconds.clone(),
         );
         let ready = Family::default();
-        registry.register("nfs_operator_backend_ready", "1 when claims can be provisioned on the backend", ready.clone());
+        registry.register(
+            "nfs_operator_backend_ready",
+            "1 when claims can be provisioned on the backend",
+            ready.clone(),
+        );
         let available = Family::default();
-        registry.register("nfs_operator_backend_available_bytes", "Free space of the backend", available.clone());
+        registry.register(
+            "nfs_operator_backend_available_bytes",
+            "Free space of the backend",
+            available.clone(),
+        );
         let volumes = Family::default();
-        registry.register("nfs_operator_backend_volumes", "Volumes on the backend", volumes.clone());
+        registry.register(
+            "nfs_operator_backend_volumes",
+            "Volumes on the backend",
+            volumes.clone(),
+        );
         let trash = Family::default();
-        registry.register("nfs_operator_backend_trash_entries", "Deleted directories still to be purged", trash.clone());
+        registry.register(
+            "nfs_operator_backend_trash_entries",
+            "Deleted directories still to be purged",
+            trash.clone(),
+        );
         Self {
             registry,
             provisioned,
@@ -117,43 +139,67 @@ impl Default for Metrics {
 impl Metrics {
     /// A claim got its volume, this long after the attempt began.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
-        let labels = ClaimLabels { class: class.to_owned(), source: String::new() };
+        let labels = ClaimLabels {
+            class: class.to_owned(),
+            source: String::new(),
+        };
         self.provisioned.get_or_create(&labels).inc();
-        self.provision_seconds.get_or_create(&labels).observe(after.as_secs_f64());
+        self.provision_seconds
+            .get_or_create(&labels)
+            .observe(after.as_secs_f64());
     }
 
     /// An attempt to provision failed.
     pub fn claim_failed(&self, class: &str) {
-        self.provision_failed.get_or_create(&ClaimLabels { class: class.to_owned(), source: String::new() }).inc();
+        self.provision_failed
+            .get_or_create(&ClaimLabels {
+                class: class.to_owned(),
+                source: String::new(),
+            })
+            .inc();
     }
 
     /// A volume was reclaimed, this long after the attempt began.
     pub fn volume_reclaimed(&self, class: &str, after: Duration) {
-        let labels = VolumeLabels { class: class.to_owned() };
+        let labels = VolumeLabels {
+            class: class.to_owned(),
+        };
         self.deleted.get_or_create(&labels).inc();
         self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
     /// An attempt to reclaim failed.
     pub fn volume_failed(&self, class: &str) {
-        self.delete_failed.get_or_create(&VolumeLabels { class: class.to_owned() }).inc();
+        self.delete_failed
+            .get_or_create(&VolumeLabels {
+                class: class.to_owned(),
+            })
+            .inc();
     }
 
     /// What a probe found.
     pub fn backend_probed(&self, backend: &str, ready: bool, available: Option<u64>, volumes: u64, trash: u64) {
-        let labels = BackendLabels { backend: backend.to_owned() };
+        let labels = BackendLabels {
+            backend: backend.to_owned(),
+        };
         self.ready.get_or_create(&labels).set(i64::from(ready));
         if let Some(available) = available {
             #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
             self.available.get_or_create(&labels).set(available as f64);
         }
-        self.volumes.get_or_create(&labels).set(i64::try_from(volumes).unwrap_or(i64::MAX));
-        self.trash.get_or_create(&labels).set(i64::try_from(trash).unwrap_or(i64::MAX));
+        self.volumes
+            .get_or_create(&labels)
+            .set(i64::try_from(volumes).unwrap_or(i64::MAX));
+        self.trash
+            .get_or_create(&labels)
+            .set(i64::try_from(trash).unwrap_or(i64::MAX));
     }
 
     /// A backend is gone: its series end.
     pub fn backend_gone(&self, backend: &str) {
-        let labels = BackendLabels { backend: backend.to_owned() };
+        let labels = BackendLabels {
+            backend: backend.to_owned(),
+        };
         self.ready.remove(&labels);
         self.available.remove(&labels);
         self.volumes.remove(&labels);

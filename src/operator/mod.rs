@@ -10,6 +10,7 @@ pub mod metrics;
 pub mod retry;
 pub mod run;
 pub mod stop;
+pub mod told;
 pub mod waiting;
 mod watches;
 pub mod writes;

@@ -20,7 +20,11 @@ pub struct Backoff<K> {
 
 impl<K> Default for Backoff<K> {
     fn default() -> Self {
-        Self { failures: Mutex::default(), shortest: SHORTEST, longest: LONGEST }
+        Self {
+            failures: Mutex::default(),
+            shortest: SHORTEST,
+            longest: LONGEST,
+        }
     }
 }
 
@@ -36,12 +40,17 @@ impl<K: Eq + Hash> Backoff<K> {
 
     /// Forgets an object's failures: it succeeded, changed, or is gone.
     pub fn forget(&self, object: &K) {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(object);
+        self.failures
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(object);
     }
 }
 
 fn pause(failures: u32, shortest: Duration, longest: Duration) -> Duration {
-    shortest.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX)).min(longest)
+    shortest
+        .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+        .min(longest)
 }
 
 /// A duration up to a tenth longer, so that what failed together does not come back together.

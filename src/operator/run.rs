@@ -9,7 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
-use kube::runtime::Writer;
+use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::{Api, ResourceExt};
 use rand::RngExt;
@@ -24,6 +24,7 @@ use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::retry::Backoff;
 use super::stop::{Stop, stop_signal};
+use super::told::Told;
 use super::waiting::{ClaimRef, Waiting};
 use super::watches;
 use crate::api::NfsBackend;
@@ -86,7 +87,11 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
         return Ok(());
     };
     let (parts, ctx) = assemble(options, clients, cluster_id?, metrics);
-    tracing::info!(cluster = ctx.cluster_id, provisioner = ctx.settings.provisioner, "starting");
+    tracing::info!(
+        cluster = ctx.cluster_id,
+        provisioner = ctx.settings.provisioner,
+        "starting"
+    );
     let ended = parts.start(&ctx, &readiness, stop).await;
     close(&ctx).await;
     ended
@@ -123,7 +128,13 @@ fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
         },
-        stores: Stores { claims, volumes, classes, namespaces, backends },
+        stores: Stores {
+            claims,
+            volumes,
+            classes,
+            namespaces,
+            backends,
+        },
         backends: Backends::default(),
         inventory: Inventory::default(),
         ledger: Arc::new(Ledger::default()),
@@ -131,6 +142,7 @@ fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc
         metrics,
         claim_retries: Backoff::default(),
         volume_retries: Backoff::default(),
+        told: Told::default(),
         probe_bell,
     };
     let parts = Parts {
@@ -151,11 +163,36 @@ impl Parts {
         watches::report_ready(ctx, readiness);
         let mut running = tokio::task::JoinSet::new();
         let api = ctx.clients.watches.clone();
-        running.spawn(watches::follow_classes(Arc::clone(ctx), self.classes, Api::all(api.clone())));
-        running.spawn(watches::follow_namespaces(Arc::clone(ctx), self.namespaces, Api::all(api.clone())));
-        running.spawn(watches::backends(Arc::clone(ctx), self.backends, self.doubted, Api::all(api.clone()), stop.clone()));
-        running.spawn(watches::volumes(Arc::clone(ctx), self.volumes, Api::all(api.clone()), stop.clone()));
-        running.spawn(watches::claims(Arc::clone(ctx), self.claims, self.woken, Api::all(api), stop.clone()));
+        running.spawn(watches::follow_classes(
+            Arc::clone(ctx),
+            self.classes,
+            Api::all(api.clone()),
+        ));
+        running.spawn(watches::follow_namespaces(
+            Arc::clone(ctx),
+            self.namespaces,
+            Api::all(api.clone()),
+        ));
+        running.spawn(watches::backends(
+            Arc::clone(ctx),
+            self.backends,
+            self.doubted,
+            Api::all(api.clone()),
+            stop.clone(),
+        ));
+        running.spawn(watches::volumes(
+            Arc::clone(ctx),
+            self.volumes,
+            Api::all(api.clone()),
+            stop.clone(),
+        ));
+        running.spawn(watches::claims(
+            Arc::clone(ctx),
+            self.claims,
+            self.woken,
+            Api::all(api),
+            stop.clone(),
+        ));
         let part = tokio::select! {
             () = stop.clone().wait() => None,
             part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
@@ -180,8 +217,12 @@ impl Parts {
 
 /// Ends the sessions on the servers, so that nothing waits for their leases.
 async fn close(ctx: &Context) {
-    let exports = ctx.backends.all().into_iter().filter_map(|backend| backend.known().export.clone());
-    let closing = futures::future::join_all(exports.map(|export| async move { export.close().await }));
+    let exports = ctx
+        .backends
+        .all()
+        .into_iter()
+        .filter_map(|backend| backend.known().export.clone());
+    let closing = futures::future::join_all(exports.map(|export| async move { export.nfs().clone().close().await }));
     if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
         tracing::warn!("some NFS servers did not answer the goodbye");
     }

@@ -21,7 +21,13 @@ impl Waiting {
     /// ring, so it is bounded by the number of claims.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<ClaimRef>) {
         let (bell, woken) = mpsc::unbounded_channel();
-        (Self { claims: Mutex::default(), bell }, woken)
+        (
+            Self {
+                claims: Mutex::default(),
+                bell,
+            },
+            woken,
+        )
     }
 
     /// A claim waits.

@@ -8,9 +8,9 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::{Config as ControllerConfig, Controller};
-use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::{Predicate, WatchStreamExt, metadata_watcher, predicates, watcher};
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
 use tokio::sync::mpsc;
 
 use super::context::Context;
@@ -44,12 +44,11 @@ pub fn report_ready(ctx: &Arc<Context>, readiness: &Readiness) {
 }
 
 /// Follows the classes. Answers what ended, if it ever does.
-pub async fn follow_classes(
-    ctx: Arc<Context>,
-    writer: Writer<StorageClass>,
-    api: Api<StorageClass>,
-) -> &'static str {
-    let stream = watcher(api, watcher::Config::default()).default_backoff().reflect(writer).touched_objects();
+pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects();
     wake_on_change(&ctx, "storage classes", stream).await
 }
 
@@ -57,9 +56,9 @@ pub async fn follow_classes(
 pub async fn follow_namespaces(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Namespace>>,
-    api: Api<Namespace>,
+    api: Api<PartialObjectMeta<Namespace>>,
 ) -> &'static str {
-    let stream = metadata_watcher(api, watcher::Config::default())
+    let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|namespace| {
             namespace.metadata.managed_fields = None;
@@ -105,7 +104,7 @@ pub async fn backends(
         .modify(|backend| backend.metadata.managed_fields = None)
         .reflect(writer)
         .applied_objects()
-        .predicate_filter(changes, predicates::Config::default());
+        .predicate_filter(changes, PredicateConfig::default());
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(doubted))
         .graceful_shutdown_on(stop.wait())
@@ -169,11 +168,16 @@ pub async fn claims(
 }
 
 fn from_channel<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {
-    futures::stream::unfold(receiver, |mut receiver| async { receiver.recv().await.map(|item| (item, receiver)) })
+    futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
 }
 
 /// Outcomes are logged where they arise; what is left are watches that broke and objects that are gone.
-fn log_queue<E: std::error::Error, Q: std::error::Error>(kind: &str, error: Option<kube::runtime::controller::Error<E, Q>>) {
+fn log_queue<E: std::error::Error, Q: std::error::Error>(
+    kind: &str,
+    error: Option<kube::runtime::controller::Error<E, Q>>,
+) {
     match error {
         Some(kube::runtime::controller::Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {error}"),
         Some(error) => tracing::debug!("{kind}: {error}"),

@@ -50,11 +50,14 @@ where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
     let name = object.name_any();
-    merge(&mut fields, json!({
-        "apiVersion": K::api_version(&()),
-        "kind": K::kind(&()),
-        "metadata": {"name": name, "namespace": object.namespace(), "uid": object.uid()},
-    }));
+    merge(
+        &mut fields,
+        json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name, "namespace": object.namespace(), "uid": object.uid()},
+        }),
+    );
     let params = PatchParams::apply(manager).force();
     let written = if status {
         api.patch_status(&name, &params, &Patch::Apply(&fields)).await.map(drop)
@@ -64,7 +67,10 @@ where
     written.map_err(|cause| match &cause {
         kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::Gone,
         kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => WriteError::Gone,
-        _ => WriteError::Api { action, cause: Box::new(cause) },
+        _ => WriteError::Api {
+            action,
+            cause: Box::new(cause),
+        },
     })
 }
 
@@ -73,19 +79,37 @@ pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) 
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let patch = json!({"metadata": {
-        "uid": object.uid(),
-        "resourceVersion": object.resource_version(),
-        "finalizers": finalizers,
-    }});
+    precondition(api, object, json!({"finalizers": finalizers}), "set the finalizers").await
+}
+
+/// Patches metadata, if the object is still as it was read.
+async fn precondition<K>(api: &Api<K>, object: &K, metadata: Value, action: &'static str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mut patch = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
+    merge(&mut patch, json!({"metadata": metadata}));
     let params = PatchParams::default();
-    api.patch(&object.name_any(), &params, &Patch::Merge(&patch)).await.map(drop).map_err(|cause| {
-        match http_status(&cause) {
+    api.patch(&object.name_any(), &params, &Patch::Merge(&patch))
+        .await
+        .map(drop)
+        .map_err(|cause| match http_status(&cause) {
             Some(404) => WriteError::Gone,
             Some(409) => WriteError::Changed,
-            _ => WriteError::Api { action: "set the finalizers", cause: Box::new(cause) },
-        }
-    })
+            _ => WriteError::Api {
+                action,
+                cause: Box::new(cause),
+            },
+        })
+}
+
+/// Removes an annotation, if the object is still as it was read.
+pub async fn remove_annotation<K>(api: &Api<K>, object: &K, annotation: &str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let metadata = json!({"annotations": {annotation: null}});
+    precondition(api, object, metadata, "remove an annotation").await
 }
 
 /// The object's finalizers with or without one, or `None` when that is so already.

@@ -31,7 +31,12 @@ pub fn target(spec: &NfsBackendSpec, owner: &Owner<'_>, deadline: Duration) -> R
         }
     };
     let number = |value: i64, field: &str| {
-        u32::try_from(value).map_err(|_| Verdict::no(Reason::InvalidSpec, format!("spec.nfs.credential.{field} is out of range")))
+        u32::try_from(value).map_err(|_| {
+            Verdict::no(
+                Reason::InvalidSpec,
+                format!("spec.nfs.credential.{field} is out of range"),
+            )
+        })
     };
     Ok(nfs::Target {
         server: spec.server.to_string(),
@@ -57,8 +62,14 @@ pub fn target(spec: &NfsBackendSpec, owner: &Owner<'_>, deadline: Duration) -> R
 
 /// The places of a backend's root, under its address and its former ones.
 pub fn roots(spec: &NfsBackendSpec) -> Vec<Place> {
-    let former = spec.former_addresses.iter().map(|address| (&address.server, &address.path));
-    std::iter::once((&spec.server, &spec.path)).chain(former).map(|(server, path)| Place::on_server(server, path)).collect()
+    let former = spec
+        .former_addresses
+        .iter()
+        .map(|address| (&address.server, &address.path));
+    std::iter::once((&spec.server, &spec.path))
+        .chain(former)
+        .map(|(server, path)| Place::on_server(server, path))
+        .collect()
 }
 
 /// Whether nodes may be unable to resolve this name, because only the cluster's DNS knows it.

@@ -27,8 +27,6 @@ pub enum Guard {
 /// What a claim asks for.
 #[derive(Debug)]
 pub struct Request {
-    /// The class.
-    pub class: String,
     /// The class's provisioner: the name that we serve it under.
     pub provisioner: String,
     /// The class's parameters.
@@ -39,20 +37,22 @@ pub struct Request {
     pub reclaim_policy: String,
     /// Requested size, in bytes.
     pub bytes: u128,
-    /// The node that the scheduler chose.
-    pub selected_node: Option<String>,
 }
 
 /// The name of a claim's class: the older annotation wins over the field.
 pub fn class_name(claim: &PersistentVolumeClaim) -> Option<String> {
     let annotated = claim.annotations().get(BETA_STORAGE_CLASS).cloned();
-    annotated.or_else(|| claim.spec.as_ref()?.storage_class_name.clone()).filter(|name| !name.is_empty())
+    annotated
+        .or_else(|| claim.spec.as_ref()?.storage_class_name.clone())
+        .filter(|name| !name.is_empty())
 }
 
 /// The provisioner that the binder asks to provision this claim.
 fn asked_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
     let annotations = claim.annotations();
-    annotations.get(STORAGE_PROVISIONER).or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
+    annotations
+        .get(STORAGE_PROVISIONER)
+        .or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
 }
 
 /// Judges a claim, in the order of design section 5.
@@ -83,39 +83,45 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
     if !settings.serves(&class.provisioner) {
         return Guard::Pass;
     }
-    let selected_node = claim.annotations().get(SELECTED_NODE).filter(|node| !node.is_empty()).cloned();
+    let selected_node = claim
+        .annotations()
+        .get(SELECTED_NODE)
+        .filter(|node| !node.is_empty())
+        .cloned();
     if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && selected_node.is_none() {
         return Guard::Pass;
     }
-    match request(claim, class, selected_node) {
+    match request(claim, class) {
         Ok(request) => Guard::Provision(Box::new(request)),
         Err(verdict) => Guard::Infeasible(verdict),
     }
 }
 
-fn request(
-    claim: &PersistentVolumeClaim,
-    class: &StorageClass,
-    selected_node: Option<String>,
-) -> Result<Request, Verdict> {
+fn request(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Request, Verdict> {
     feasible(claim)?;
     let parameters = ClassParameters::parse(&class.parameters.clone().unwrap_or_default()).map_err(|error| {
-        Verdict::no(Reason::InvalidParameter, format!("StorageClass {}: {error}", class.name_any()))
+        Verdict::no(
+            Reason::InvalidParameter,
+            format!("StorageClass {}: {error}", class.name_any()),
+        )
     })?;
     let storage = claim
         .spec
         .as_ref()
         .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
-        .and_then(|quantity| crate::placement::bytes(&quantity.0))
-        .ok_or_else(|| Verdict::no(Reason::LimitExceeded, "spec.resources.requests.storage is no amount of storage"))?;
+        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
+        .ok_or_else(|| {
+            Verdict::no(
+                Reason::LimitExceeded,
+                "spec.resources.requests.storage is no amount of storage",
+            )
+        })?;
     Ok(Request {
-        class: class.name_any(),
         provisioner: class.provisioner.clone(),
         parameters,
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
         bytes: storage,
-        selected_node,
     })
 }
 
@@ -129,7 +135,10 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
         ));
     }
     let modes = spec.access_modes.unwrap_or_default();
-    if let Some(mode) = modes.iter().find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany")) {
+    if let Some(mode) = modes
+        .iter()
+        .find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"))
+    {
         return Err(Verdict::no(
             Reason::AccessModeUnsupported,
             format!("access mode {mode} cannot be kept on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
@@ -141,7 +150,11 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
             "a claim with spec.selector waits for an existing volume: remove the selector to have one provisioned",
         ));
     }
-    if spec.volume_attributes_class_name.as_deref().is_some_and(|name| !name.is_empty()) {
+    if spec
+        .volume_attributes_class_name
+        .as_deref()
+        .is_some_and(|name| !name.is_empty())
+    {
         return Err(Verdict::no(
             Reason::AttributesClassUnsupported,
             "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",

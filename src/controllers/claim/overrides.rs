@@ -33,24 +33,38 @@ pub fn wanted(
     class: &ClassParameters,
     annotations: &BTreeMap<String, String>,
 ) -> Result<Wanted, Verdict> {
-    let claim = ClaimWords { allowed: &backend.claim_overrides, annotations };
+    let claim = ClaimWords {
+        allowed: &backend.claim_overrides,
+        annotations,
+    };
     let backend_mode = octal_mode(&backend.directory.mode)
         .ok_or_else(|| Verdict::no(Reason::InvalidSpec, "the backend's spec.directory.mode is not octal"))?;
-    let mode = claim.value(ClaimOverride::Mode, "mode", octal_mode)?.or(class.mode).unwrap_or(backend_mode);
+    let mode = claim
+        .value(ClaimOverride::Mode, "mode", octal_mode)?
+        .or(class.mode)
+        .unwrap_or(backend_mode);
     let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
     let options = claim.value(ClaimOverride::MountOptions, "mount-options", claim_mount_options)?;
     Ok(Wanted {
         mode,
         mode_asked: mode != DEFAULT_MODE,
-        uid: claim.value(ClaimOverride::Uid, "uid", owner)?.or(class.uid).or(backend_owner(backend.directory.uid)),
-        gid: claim.value(ClaimOverride::Gid, "gid", owner)?.or(class.gid).or(backend_owner(backend.directory.gid)),
-        on_delete: claim.value(ClaimOverride::OnDelete, "on-delete", on_delete)?.or(class.on_delete),
+        uid: claim
+            .value(ClaimOverride::Uid, "uid", owner)?
+            .or(class.uid)
+            .or(backend_owner(backend.directory.uid)),
+        gid: claim
+            .value(ClaimOverride::Gid, "gid", owner)?
+            .or(class.gid)
+            .or(backend_owner(backend.directory.gid)),
+        on_delete: claim
+            .value(ClaimOverride::OnDelete, "on-delete", on_delete)?
+            .or(class.on_delete),
         mount_options: options.unwrap_or_default(),
     })
 }
 
 fn claim_mount_options(text: &str) -> Option<Vec<String>> {
-    mount_options::of_claim(text).ok()
+    mount_options::claim_options(text).ok()
 }
 
 struct ClaimWords<'a> {
@@ -76,7 +90,10 @@ impl ClaimWords<'_> {
             ));
         }
         parse(text).map(Some).ok_or_else(|| {
-            Verdict::no(Reason::InvalidOverride, format!("annotation nfs-operator.io/{name}: {text:?} is not allowed"))
+            Verdict::no(
+                Reason::InvalidOverride,
+                format!("annotation nfs-operator.io/{name}: {text:?} is not allowed"),
+            )
         })
     }
 }

@@ -25,6 +25,9 @@ use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
 
+/// The longest name that servers take, in bytes; one that takes fewer refuses, and the claim says so.
+const NAME_MAX: usize = 255;
+
 /// How an attempt on one backend ended.
 enum Attempt {
     /// The backend refused, and nothing was made there: another may be tried.
@@ -50,7 +53,10 @@ pub async fn provision(
 ) -> Result<Outcome, WriteError> {
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
-        return Ok(Outcome::Unknown(Verdict::no(Reason::Provisioning, format!("namespace {name} is not known yet"))));
+        return Ok(Outcome::Unknown(Verdict::no(
+            Reason::Provisioning,
+            format!("namespace {name} is not known yet"),
+        )));
     };
     let journey = Journey {
         ctx,
@@ -100,14 +106,24 @@ impl Journey<'_> {
                 return Ok(Attempt::Ended(Outcome::Infeasible(verdict)));
             }
         };
+        let Some(_active) = backend.begin(&self.volume, &request.claim) else {
+            return Ok(Attempt::Ended(Outcome::Queued));
+        };
         if let Err(error) = self.mark(&backend.name).await {
             self.ctx.inventory.release(&self.volume);
-            return if matches!(error, WriteError::Gone) { Ok(Attempt::Ended(Outcome::Gone)) } else { Err(error) };
+            return if matches!(error, WriteError::Gone) {
+                Ok(Attempt::Ended(Outcome::Gone))
+            } else {
+                Err(error)
+            };
         }
         match export.provision(&request).await {
             Ok(directory) => {
-                let saved = self.save(&known, &export, &identity.id, &wanted, &directory).await;
-                Ok(Attempt::Ended(saved))
+                let outcome = self.save(&known, &export, &identity.id, &wanted, &directory).await;
+                if matches!(outcome, Outcome::Provisioned { .. }) {
+                    backend.settled(&self.volume);
+                }
+                Ok(Attempt::Ended(outcome))
             }
             Err(error) => Ok(self.refusal(backend, &error)),
         }
@@ -117,7 +133,8 @@ impl Journey<'_> {
     fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
         let settings = &known.object.spec.directory;
         let text = self.request.parameters.pattern.as_deref().unwrap_or(&settings.pattern);
-        let invalid = |error: &dyn std::fmt::Display| Verdict::no(Reason::InvalidDirectoryName, format!("{text:?}: {error}"));
+        let invalid =
+            |error: &dyn std::fmt::Display| Verdict::no(Reason::InvalidDirectoryName, format!("{text:?}: {error}"));
         let pattern = Pattern::parse(text).map_err(|error| invalid(&error))?;
         let claim_name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();
@@ -125,15 +142,21 @@ impl Journey<'_> {
         let directory = pattern
             .expand(&PatternValues {
                 namespace: &namespace,
-                name: &claim_name,
-                uid: &claim_uid,
+                claim: &claim_name,
+                claim_uid: &claim_uid,
                 volume: &self.volume,
                 labels: self.claim.labels(),
                 annotations: self.claim.annotations(),
             })
+            .and_then(|directory| directory.fit(NAME_MAX))
             .map_err(|error| invalid(&error))?;
         Ok(DirectoryRequest {
-            claim: ClaimRef { namespace, namespace_uid: self.namespace_uid.clone(), name: claim_name, uid: claim_uid },
+            claim: ClaimRef {
+                namespace,
+                namespace_uid: self.namespace_uid.clone(),
+                name: claim_name,
+                uid: claim_uid,
+            },
             volume: self.volume.clone(),
             directory,
             mode: wanted.mode,
@@ -147,7 +170,12 @@ impl Journey<'_> {
 
     /// Writes down where the claim is placed, before anything is made there.
     async fn mark(&self, backend: &str) -> Result<(), WriteError> {
-        if self.claim.annotations().get(PLACED_ON).is_some_and(|placed| placed == backend) {
+        if self
+            .claim
+            .annotations()
+            .get(PLACED_ON)
+            .is_some_and(|placed| placed == backend)
+        {
             return Ok(());
         }
         report::event(
@@ -158,7 +186,15 @@ impl Journey<'_> {
             &format!("provisioning volume {} on backend {backend}", self.volume),
         );
         let fields = json!({"metadata": {"annotations": {PLACED_ON: backend}}});
-        writes::apply(&self.claims(), self.claim, managers::PLACEMENT, fields, false, "note the claim's placement").await
+        writes::apply(
+            &self.claims(),
+            self.claim,
+            managers::PLACEMENT,
+            fields,
+            false,
+            "note the claim's placement",
+        )
+        .await
     }
 
     /// Takes the placement back: the backend refused, and nothing was made there.
@@ -166,7 +202,16 @@ impl Journey<'_> {
         if !refused {
             return Ok(());
         }
-        match writes::apply(&self.claims(), self.claim, managers::PLACEMENT, json!({}), false, "take back the placement").await {
+        match writes::apply(
+            &self.claims(),
+            self.claim,
+            managers::PLACEMENT,
+            json!({}),
+            false,
+            "take back the placement",
+        )
+        .await
+        {
             Err(WriteError::Gone) => Ok(()),
             written => written,
         }
@@ -188,7 +233,7 @@ impl Journey<'_> {
             wanted,
             backend: &known.object,
             export_id,
-            protocol: export.negotiated().protocol,
+            protocol: export.nfs().negotiated().protocol,
             directory,
         });
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
@@ -197,23 +242,39 @@ impl Journey<'_> {
             // 409 is a question: is it ours?
             Err(error) if writes::http_status(&error) == Some(409) => match api.get(&self.volume).await {
                 Ok(there) if volume::is_for(&there, self.claim, &self.request.provisioner) => Ok(there),
-                Ok(_) => Err(self.withdraw(export, Reason::VolumeNameTaken, "a volume of this name belongs to another claim").await),
+                Ok(_) => Err(self
+                    .withdraw(
+                        export,
+                        Reason::VolumeNameTaken,
+                        "a volume of this name belongs to another claim",
+                    )
+                    .await),
                 Err(error) => Err(unknown(&error)),
             },
-            Err(error) if refused_for_good(&error) => {
-                Err(self.withdraw(export, Reason::VolumeRefused, &format!("the API server refuses the volume: {error}")).await)
-            }
+            Err(error) if refused_for_good(&error) => Err(self
+                .withdraw(
+                    export,
+                    Reason::VolumeRefused,
+                    &format!("the API server refuses the volume: {error}"),
+                )
+                .await),
             Err(error) => Err(unknown(&error)),
         };
         match saved {
             Ok(saved) => {
                 cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
                 if let Some(mode) = directory.mode_not_kept {
-                    let note = format!("the server made the directory with mode {mode:04o} instead of {:04o}", wanted.mode);
+                    let note = format!(
+                        "the server made the directory with mode {mode:04o} instead of {:04o}",
+                        wanted.mode
+                    );
                     report::event(self.ctx, self.claim, Severity::Warning, Reason::ModeNotKept, &note);
                 }
                 let message = located(&self.volume, known, directory);
-                Outcome::Provisioned { verdict: Verdict::yes(Reason::Provisioned, message), now: true }
+                Outcome::Provisioned {
+                    verdict: Verdict::yes(Reason::Provisioned, message),
+                    now: true,
+                }
             }
             Err(outcome) => outcome,
         }
@@ -225,7 +286,13 @@ impl Journey<'_> {
             Ok(_) => self.ctx.inventory.release(&self.volume),
             Err(error) => {
                 let note = format!("the directory made for {} could not be removed: {error}", self.volume);
-                report::event(self.ctx, self.claim, Severity::Warning, Reason::ProvisioningCleanupFailed, &note);
+                report::event(
+                    self.ctx,
+                    self.claim,
+                    Severity::Warning,
+                    Reason::ProvisioningCleanupFailed,
+                    &note,
+                );
             }
         }
         Outcome::Failed(Verdict::no(reason, message))
@@ -247,18 +314,28 @@ impl Journey<'_> {
     }
 
     fn claims(&self) -> Api<PersistentVolumeClaim> {
-        Api::namespaced(self.ctx.clients.calls.clone(), &self.claim.namespace().unwrap_or_default())
+        Api::namespaced(
+            self.ctx.clients.calls.clone(),
+            &self.claim.namespace().unwrap_or_default(),
+        )
     }
 }
 
 fn located(volume: &str, known: &Known, directory: &ProvisionedDirectory) -> String {
     let spec = &known.object.spec;
     let path = volume::absolute(&spec.path, &directory.directory.to_string());
-    format!("volume {volume} is {}:{path} on backend {}", spec.server, known.object.name_any())
+    format!(
+        "volume {volume} is {}:{path} on backend {}",
+        spec.server,
+        known.object.name_any()
+    )
 }
 
 fn unknown(error: &kube::Error) -> Outcome {
-    Outcome::Unknown(Verdict::no(Reason::OutcomeUnknown, format!("the volume may or may not have been saved: {error}")))
+    Outcome::Unknown(Verdict::no(
+        Reason::OutcomeUnknown,
+        format!("the volume may or may not have been saved: {error}"),
+    ))
 }
 
 /// Validation, RBAC, a request that no repetition cures; never a timeout, throttling or a fault of the server.

@@ -47,12 +47,24 @@ fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Outcome {
     }
     let name = volume_name(&claim.uid().unwrap_or_default());
     let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-    let Some(volume) = ctx.stores.volumes.get(&ObjectRef::new(&name)).filter(|_| named.as_ref() == Some(&name)) else {
+    let Some(volume) = ctx
+        .stores
+        .volumes
+        .get(&ObjectRef::new(&name))
+        .filter(|_| named.as_ref() == Some(&name))
+    else {
         return Outcome::Nothing;
     };
-    let source = volume.spec.as_ref().and_then(|spec| spec.nfs.clone()).unwrap_or_default();
+    let source = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.nfs.clone())
+        .unwrap_or_default();
     let message = format!("volume {name} is {}:{}", source.server, source.path);
-    Outcome::Provisioned { verdict: Verdict::yes(Reason::Provisioned, message), now: false }
+    Outcome::Provisioned {
+        verdict: Verdict::yes(Reason::Provisioned, message),
+        now: false,
+    }
 }
 
 /// The volume object is gone: the data may still be there, and the last condition knew where.
@@ -60,7 +72,13 @@ fn lost(claim: &PersistentVolumeClaim) -> Outcome {
     if condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost")) {
         return Outcome::Nothing;
     }
-    let place = condition(claim).and_then(|condition| condition.message.clone()).unwrap_or_default();
-    let remedy = "its volume object is gone; its directory was left alone: create the volume again, or delete the claim";
-    Outcome::Infeasible(Verdict::no(Reason::VolumeLost, format!("{remedy} (last known: {place})")))
+    let place = condition(claim)
+        .and_then(|condition| condition.message.clone())
+        .unwrap_or_default();
+    let remedy =
+        "its volume object is gone; its directory was left alone: create the volume again, or delete the claim";
+    Outcome::Infeasible(Verdict::no(
+        Reason::VolumeLost,
+        format!("{remedy} (last known: {place})"),
+    ))
 }

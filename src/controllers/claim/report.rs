@@ -73,8 +73,15 @@ pub async fn report(
         Outcome::Provisioned { verdict, now } => {
             ctx.claim_retries.forget(&key);
             if now {
-                ctx.metrics.claim_provisioned(&class_name(claim).unwrap_or_default(), took);
-                event(ctx, claim, Severity::Normal, Reason::ProvisioningSucceeded, &verdict.message);
+                ctx.metrics
+                    .claim_provisioned(&class_name(claim).unwrap_or_default(), took);
+                event(
+                    ctx,
+                    claim,
+                    Severity::Normal,
+                    Reason::ProvisioningSucceeded,
+                    &verdict.message,
+                );
             }
             (verdict, Action::await_change())
         }
@@ -112,7 +119,13 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
         return Ok(());
     }
     if verdict.status != Some(true) && !same_reason {
-        event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &format!("{reason}: {message}"));
+        event(
+            ctx,
+            claim,
+            Severity::Warning,
+            Reason::ProvisioningFailed,
+            &format!("{reason}: {message}"),
+        );
     }
     let since = former
         .filter(|former| former.status == status)
@@ -129,7 +142,16 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
     let fields = json!({"status": {"conditions": [condition]}});
     let api: Api<PersistentVolumeClaim> =
         Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
-    match writes::apply(&api, claim, managers::CONDITION, fields, true, "set the claim's condition").await {
+    match writes::apply(
+        &api,
+        claim,
+        managers::CONDITION,
+        fields,
+        true,
+        "set the claim's condition",
+    )
+    .await
+    {
         Err(WriteError::Gone) => Ok(()),
         written => written,
     }
@@ -137,22 +159,33 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
 
 /// Our condition on a claim.
 pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
-    claim.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == CLAIM_CONDITION)
+    claim
+        .status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == CLAIM_CONDITION)
 }
 
 /// Sends an event about a claim.
 pub fn event(ctx: &Context, claim: &PersistentVolumeClaim, severity: Severity, reason: Reason, note: &str) {
-    ctx.events.publish(claim.object_ref(&()), severity, reason, "Provision", note);
+    ctx.events
+        .publish(claim.object_ref(&()), severity, reason, "Provision", note);
 }
 
 fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Duration) {
     let ms = took.as_millis();
     match outcome {
-        Outcome::Provisioned { verdict, now: true } => tracing::info!(%claim, ms, reason = %verdict.reason, "{}", verdict.message),
+        Outcome::Provisioned { verdict, now: true } => {
+            tracing::info!(%claim, ms, reason = %verdict.reason, "{}", verdict.message)
+        }
         Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
             tracing::debug!(%claim, ms, ?outcome);
         }
-        Outcome::Waiting(verdict) => tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message),
+        Outcome::Waiting(verdict) => {
+            tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
+        }
         Outcome::Unknown(verdict) | Outcome::Failed(verdict) | Outcome::Infeasible(verdict) => {
             tracing::warn!(%claim, ms, reason = %verdict.reason, "{}", verdict.message);
         }

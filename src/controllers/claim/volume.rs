@@ -15,7 +15,7 @@ use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
 use crate::export::ProvisionedDirectory;
-use crate::mount_options;
+use crate::mount_options::{self, Major};
 use crate::nfs::Protocol;
 
 /// What a volume is made of.
@@ -42,12 +42,14 @@ pub struct Parts<'a> {
 pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
     let spec = parts.claim.spec.clone().unwrap_or_default();
     let backend = &parts.backend.spec;
-    let options = mount_options::for_volume(
-        &backend.nfs,
-        parts.protocol,
-        &backend.mount_options.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    let options = mount_options::volume_options(
+        &backend.mount_options,
         &parts.request.mount_options,
         &parts.wanted.mount_options,
+        &backend.nfs,
+        match parts.protocol {
+            Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+        },
     );
     let storage = spec
         .resources
@@ -101,7 +103,10 @@ fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
     if let Some(on_delete) = parts.wanted.on_delete {
         annotations.insert(names::VOLUME_ON_DELETE, policy_word(on_delete).to_owned());
     }
-    annotations.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
+    annotations
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
 }
 
 fn policy_word(policy: OnDelete) -> &'static str {
@@ -119,8 +124,14 @@ pub fn absolute(export: &str, directory: &str) -> String {
 
 /// Whether a volume that has our name is the one that we would make: it carries this claim's uid.
 pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisioner: &str) -> bool {
-    let claim_uid = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+    let claim_uid = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
     claim_uid.is_some()
         && claim_uid == claim.uid()
-        && volume.annotations().get(names::PROVISIONED_BY).is_some_and(|name| name == provisioner)
+        && volume
+            .annotations()
+            .get(names::PROVISIONED_BY)
+            .is_some_and(|name| name == provisioner)
 }

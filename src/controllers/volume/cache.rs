@@ -7,7 +7,8 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::names;
-use crate::export::{FileKey, Holder, Ledger, Place};
+use crate::export::ledger::FileKey;
+use crate::export::{Holder, Ledger, Place};
 use crate::operator::context::Settings;
 use crate::operator::inventory::Inventory;
 
@@ -20,7 +21,13 @@ pub struct Follower {
 
 impl Follower {
     /// Takes in one event of the watch.
-    pub fn observe(&mut self, event: &Event<PersistentVolume>, settings: &Settings, inventory: &Inventory, ledger: &Ledger) {
+    pub fn observe(
+        &mut self,
+        event: &Event<PersistentVolume>,
+        settings: &Settings,
+        inventory: &Inventory,
+        ledger: &Ledger,
+    ) {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(volume) => {
@@ -53,7 +60,9 @@ impl Follower {
 pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Inventory, ledger: &Ledger) {
     let name = volume.name_any();
     let annotations = volume.annotations();
-    let ours = annotations.get(names::PROVISIONED_BY).is_some_and(|by| settings.serves(by));
+    let ours = annotations
+        .get(names::PROVISIONED_BY)
+        .is_some_and(|by| settings.serves(by));
     if let Some(backend) = annotations.get(names::VOLUME_BACKEND).filter(|_| ours) {
         inventory.saved(&name, backend, requested(volume));
     }
@@ -70,14 +79,17 @@ fn places(volume: &PersistentVolume, ours: bool) -> Vec<Place> {
         places.push(Place::on_server(&nfs.server, &nfs.path));
     }
     let annotations = volume.annotations();
-    let named = (annotations.get(names::VOLUME_EXPORT_ID), annotations.get(names::VOLUME_DIRECTORY));
+    let named = (
+        annotations.get(names::VOLUME_EXPORT_ID),
+        annotations.get(names::VOLUME_DIRECTORY),
+    );
     if let (true, (Some(export), Some(directory))) = (ours, named) {
         places.push(Place::on_export(export, directory));
     }
     places
 }
 
-fn file(volume: &PersistentVolume) -> Option<(String, u64)> {
+fn file(volume: &PersistentVolume) -> Option<FileKey> {
     let annotations = volume.annotations();
     let file_id = annotations.get(names::VOLUME_FILE_ID)?.parse().ok()?;
     Some((annotations.get(names::VOLUME_EXPORT_ID)?.clone(), file_id))
@@ -89,6 +101,6 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
         .spec
         .as_ref()
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
-        .and_then(|quantity| crate::placement::bytes(&quantity.0))
+        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
         .unwrap_or(0)
 }

@@ -1,7 +1,6 @@
 //! Volumes: when a claim is gone, the archive policy is carried out on its directory.
 
 pub mod cache;
-mod facts;
 mod reclaim;
 mod reconcile;
 mod report;
