@@ -39,6 +39,10 @@ fn json_patch(into: &mut Value, change: Value) {
     match (into, change) {
         (Value::Object(into), Value::Object(change)) => {
             for (key, value) in change {
+                if value.is_null() {
+                    into.remove(&key);
+                    continue;
+                }
                 json_patch(into.entry(key).or_insert(Value::Null), value);
             }
         }
