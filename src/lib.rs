@@ -4,5 +4,6 @@
 //! decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
 
 pub mod api;
+pub mod mount_options;
 pub mod naming;
 pub mod nfs;
