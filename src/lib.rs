@@ -7,3 +7,4 @@ pub mod api;
 pub mod mount_options;
 pub mod naming;
 pub mod nfs;
+pub mod placement;
