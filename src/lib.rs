@@ -8,3 +8,4 @@ pub mod mount_options;
 pub mod naming;
 pub mod nfs;
 pub mod placement;
+pub mod policy;
