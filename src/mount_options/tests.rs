@@ -212,7 +212,7 @@ proptest! {
             }
         }
         // Merged again, the result is itself: nothing in it contradicts another.
-        prop_assert_eq!(volume_options(&options, &class[..0], &[], &settings, Major::V3), options);
+        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, Major::V3), options);
     }
 }
 
@@ -223,7 +223,7 @@ fn option() -> impl Strategy<Value = String> {
         .chain(
             SWITCHES
                 .iter()
-                .flat_map(|switch| [format!("{switch}"), format!("no{switch}")]),
+                .flat_map(|switch| [(*switch).to_owned(), format!("no{switch}")]),
         )
         .chain(FINE_CACHE_KEYS.iter().map(|key| format!("{key}=1")))
         .chain(["actimeo=2", "minorversion=1", "vers=4.1", "port=1", "rsize=1"].map(str::to_owned))
