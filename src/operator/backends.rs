@@ -203,6 +203,12 @@ impl Backend {
             });
     }
 
+    /// Whether something may have been made here for a volume that is not saved yet: it was begun, or nobody could
+    /// look yet what a former life began.
+    pub fn may_hold(&self, volume: &str) -> bool {
+        self.open_directories().contains_key(volume) || !self.link().is_some_and(|link| link.settled)
+    }
+
     /// A directory has its volume, or is gone.
     pub fn settled(&self, volume: &str) {
         self.open_directories().remove(volume);

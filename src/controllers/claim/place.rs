@@ -56,10 +56,10 @@ pub fn place(
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
     let annotations = claim.annotations();
-    // What a backend that refused just now was placed on is known not to be there.
-    let placed_on = annotations
-        .get(PLACED_ON)
-        .filter(|name| refused.iter().all(|(refused, _)| refused != *name));
+    // A tenant can write this annotation too: it binds only where something may have been made for the claim.
+    let volume = volume_name(&uid);
+    let may_hold = |name: &&String| ctx.backends.get(name).is_some_and(|backend| backend.may_hold(&volume));
+    let placed_on = annotations.get(PLACED_ON).filter(may_hold);
     let asked = Claim {
         uid: &uid,
         namespace: &claim_namespace,
@@ -69,7 +69,7 @@ pub fn place(
         wish: annotations.get(WISHED_BACKEND).map(String::as_str),
         placed_on: placed_on.map(String::as_str),
     };
-    let placement = ctx.inventory.promise(&volume_name(&uid), request.bytes, |books| {
+    let placement = ctx.inventory.promise(&volume, request.bytes, |books| {
         let candidates: Vec<Candidate<'_>> = views.iter().map(|view| candidate(view, &views, books)).collect();
         let placement = placement::place(&asked, &candidates);
         let chosen = match &placement {

@@ -307,6 +307,7 @@ impl Journey<'_> {
         }
         self.ctx.inventory.release(&self.volume);
         if error.definite_refusal() {
+            backend.settled(&self.volume);
             self.ctx.doubt(&backend.name);
             return Attempt::Refused(verdict);
         }
