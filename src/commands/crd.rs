@@ -70,6 +70,9 @@ mod tests {
     #[test]
     fn the_files_in_crds_are_what_the_program_prints() {
         let kept = include_str!("../../crds/nfs-operator.yaml");
-        assert!(super::documents().unwrap() == kept, "crds/ is out of date: run `make crds`");
+        assert!(
+            super::documents().unwrap() == kept,
+            "crds/ is out of date: run `make crds`"
+        );
     }
 }
