@@ -42,13 +42,6 @@ impl Client {
             Err(status) => Err(NfsError::Status { action: LIST, status }),
         }
     }
-
-    /// The longest reply that the server sends in this session, in bytes.
-    pub(super) fn longest_reply(&self) -> usize {
-        let way = self.shared.way.borrow();
-        // Between sessions the smallest that we accept.
-        way.session.as_ref().map_or(4096, |session| session.longest_reply)
-    }
 }
 
 fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
