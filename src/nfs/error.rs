@@ -138,6 +138,10 @@ pub enum NfsError {
         path: String,
         /// The component that is missing.
         missing: String,
+        /// Our end of the connection.
+        local: SocketAddr,
+        /// Whether our port is reserved: a server that insists on that may hide the export instead of saying so.
+        reserved_port: bool,
     },
     /// The export's path leads to another server.
     #[error("{path:?} is a referral to another server")]

@@ -10,9 +10,13 @@
 //! - What is read from the wire is bounded before it is allocated, and a name never widens into a path.
 //! - Renames and removals name the thing they are about by its fileid, in the same round trip.
 
+mod connect;
 mod error;
 mod export;
+mod rpc;
 mod types;
+mod v4;
+mod xdr;
 
 pub use error::{NfsError, Status};
 pub use export::Export;

@@ -168,6 +168,39 @@ pub struct Page {
 pub struct PageCookie {
     pub(crate) cookie: u64,
     pub(crate) verifier: [u8; 8],
+    /// A cookie passed earlier: meeting it again means that the listing goes in circles (Brent's algorithm).
+    mark: u64,
+    /// Entries since `mark`, and how many there may be before it is set anew.
+    steps: u64,
+    stride: u64,
+}
+
+impl PageCookie {
+    /// The beginning of a listing.
+    pub(crate) fn start(verifier: [u8; 8]) -> Self {
+        // Cookie 0 is never an entry's (RFC 8881 section 18.23.3).
+        Self {
+            cookie: 0,
+            verifier,
+            mark: 0,
+            steps: 0,
+            stride: 1,
+        }
+    }
+
+    /// Goes on past the entry with this cookie; false when the listing came by there before. However long a listing
+    /// is, a circle in it is noticed within three times its length.
+    pub(crate) fn advance(&mut self, cookie: u64) -> bool {
+        if cookie == self.mark || cookie == self.cookie {
+            return false;
+        }
+        self.cookie = cookie;
+        self.steps += 1;
+        if self.steps >= self.stride {
+            (self.mark, self.steps, self.stride) = (cookie, 0, self.stride.saturating_mul(2));
+        }
+        true
+    }
 }
 
 /// What became of one name of a removal of many.
@@ -283,6 +316,16 @@ pub struct Negotiated {
     pub peer: SocketAddr,
     /// Whether `local`'s port is below 1024.
     pub reserved_port: bool,
+    /// The server's program in its own words (`eir_server_impl_id`); empty when it doesn't say.
+    pub implementation: String,
+    /// How long the server keeps a silent client's session.
+    pub lease: Duration,
+    /// Operations in a compound that the server says it takes; the truth may be less.
+    pub most_operations: u32,
+    /// Calls that may be in flight at a time.
+    pub slots: u32,
+    /// How long it took to connect and to make or return to the session.
+    pub connected_in: Duration,
 }
 
 /// A directory that was just made, and how far its attributes came.

@@ -1,0 +1,31 @@
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): sessions with an exactly-once reply cache, and compounds.
+
+mod attributes;
+mod call;
+mod client;
+mod compound;
+mod directories;
+mod establish;
+mod files;
+mod flight;
+mod keeper;
+mod listing;
+mod numbers;
+mod paths;
+mod removals;
+mod session;
+mod status;
+
+pub use call::Terms;
+pub use client::Client;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+mod recovery_tests;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "test support fails by panicking"
+)]
+mod scripted;
