@@ -44,7 +44,7 @@ impl Client {
     }
 }
 
-fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
+pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
     let verifier = reply.take(|results| results.array("cookie verifier"))?;
     let mut entries = Vec::new();
     let mut place = from;
@@ -60,12 +60,8 @@ fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
             return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
         }
         // Names outlive the page; a slice would keep the whole of it in memory.
-        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
-            reply.broken(format!(
-                "an entry is called {:?}: {error}",
-                name.escape_ascii().to_string()
-            ))
-        })?;
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
+            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
         let known = found.error.is_none();
         entries.push(Entry {
             name,

@@ -29,3 +29,11 @@ mod recovery_tests;
     reason = "test support fails by panicking"
 )]
 mod scripted;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod wire_tests;

@@ -43,6 +43,9 @@ pub enum Fault {
     TooManyOperations,
 }
 
+/// slot → newest sequence number and the reply to it.
+type Slots = HashMap<u32, (u32, Vec<u8>)>;
+
 #[derive(Debug, Default)]
 pub struct State {
     pub faults: VecDeque<Fault>,
@@ -53,7 +56,7 @@ pub struct State {
     pub connections: usize,
     /// owner → verifier, client id, confirmed.
     clients: HashMap<Vec<u8>, ([u8; 8], u64, bool)>,
-    sessions: HashMap<[u8; 16], HashMap<u32, (u32, Vec<u8>)>>,
+    sessions: HashMap<[u8; 16], Slots>,
     next: u64,
     /// Whether replies to repeated requests are kept at all.
     pub forgets_replies: bool,
