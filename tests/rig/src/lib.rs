@@ -1,1 +1,56 @@
-//! The test rig.
+//! A real Kubernetes control plane, a real NFS server, the operator, and a proxy that makes trouble between them.
+//!
+//! Each is started in the folder of a [`RunDir`], listens on free ports of 127.0.0.1, and ends when it is dropped or
+//! when this process ends, however it ends. Several of each run side by side.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use rig::{Action, Cluster, Export, NfsOptions, NfsServer, Proxy, RunDir, proxy};
+//!
+//! # async fn example() -> rig::Result<()> {
+//! let run = RunDir::new()?;
+//! let cluster = Cluster::start(&run).await?; // builds the control plane once
+//! cluster.apply_crds("crds".as_ref()).await?;
+//! println!("{}", cluster.kubectl(["get", "nfsb"]).await?);
+//!
+//! let mut nfs = NfsServer::start(&run, NfsOptions::default()).await?; // offers /export
+//! let on_disk = nfs.add_export(Export::new("/more")).await?;
+//! nfs.pause()?; // nobody answers any more
+//! nfs.resume()?;
+//!
+//! let proxy = Proxy::start(nfs.address()).await?; // clients go to proxy.port()
+//! proxy.delay(Duration::from_millis(5), Duration::from_millis(5));
+//! let mut lost = proxy.lose_reply(Action::Drop, |request| proxy::carries(request, &proxy::rename_of(b"pvc-1")));
+//! lost.happened(Duration::from_secs(10)).await?; // the rename is done, and the operator doesn't know
+//! # Ok(()) }
+//! ```
+
+pub mod assets;
+pub mod cluster;
+mod error;
+pub mod nfs_server;
+mod pki;
+pub mod ports;
+pub mod process;
+pub mod proxy;
+mod run_dir;
+pub mod wait;
+
+pub use assets::Assets;
+pub use cluster::Cluster;
+pub use error::{Error, Result};
+pub use nfs_server::{Access, Export, NfsOptions, NfsServer, Recovery, Squash};
+pub use proxy::{Action, Direction, Proxy};
+pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
+
+/// Five characters that make a name unique enough for one machine.
+pub fn suffix() -> String {
+    use rand::seq::IndexedRandom as _;
+    // No vowels, as in Kubernetes' own generated names: no words come out.
+    let letters = b"bcdfghjklmnpqrstvwxz2456789";
+    let mut random = rand::rng();
+    (0..5)
+        .filter_map(|_| letters.choose(&mut random))
+        .map(|letter| char::from(*letter))
+        .collect()
+}

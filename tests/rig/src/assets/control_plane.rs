@@ -1,0 +1,248 @@
+//! The control plane's programs: built once from their Go modules, kept in the cache.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::{Progress, cache, exclusive, in_path};
+use crate::{
+    error::{Doing, Error, Result},
+    process::run,
+};
+
+/// What is built, by name: part of this program, so that a built rig needs no checkout.
+const SOURCES: [(&str, &str); 3] = [
+    ("go.mod", include_str!("../../control-plane/go.mod")),
+    ("go.sum", include_str!("../../control-plane/go.sum")),
+    ("main.go", include_str!("../../control-plane/main.go")),
+];
+const PROGRAMS: [&str; 5] = [
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+];
+/// The module that says which release of Kubernetes this is.
+const KUBERNETES: &str = "k8s.io/kubernetes ";
+/// Seldom enough not to flood a log, often enough to see that it goes on.
+const STEP: Duration = Duration::from_secs(20);
+
+/// The folder of the programs, and the path of `kubectl`.
+pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
+    if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
+        return given(PathBuf::from(folder));
+    }
+    let go = in_path("go").ok_or_else(|| Error::Missing {
+        what: "Go, with which the control plane of the tests is built,".into(),
+        remedy: "install Go 1.21 or newer (it fetches the version it needs), see https://go.dev/dl, or set \
+                 KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
+            .into(),
+    })?;
+    let cache = cache()?;
+    // A folder that this process alone builds in; a killed build leaves it, and the next one clears it away.
+    let sources = Sources::write(&go, &cache).await?;
+    let folder = cache.join(format!("control-plane-{}", sources.key));
+    if !folder.is_dir() {
+        let _lock = exclusive().await?;
+        // Another run may have built it in the meantime.
+        if !folder.is_dir() {
+            clear_abandoned(&cache, &sources.folder)?;
+            sources.build(&go).await?;
+            sources.publish(&folder)?;
+        }
+    }
+    Ok((folder.clone(), folder.join("kubectl")))
+}
+
+fn given(folder: PathBuf) -> Result<(PathBuf, PathBuf)> {
+    let kubectl = Some(folder.join("kubectl"))
+        .filter(|path| path.is_file())
+        .or_else(|| in_path("kubectl"));
+    let missing = PROGRAMS
+        .iter()
+        .filter(|name| **name != "kubectl" && !folder.join(name).is_file());
+    let mut missing: Vec<&str> = missing.copied().collect();
+    if kubectl.is_none() {
+        missing.push("kubectl (there or in PATH)");
+    }
+    match kubectl {
+        Some(kubectl) if missing.is_empty() => Ok((folder, kubectl)),
+        _ => Err(Error::Missing {
+            what: format!("in KUBEBUILDER_ASSETS={}: {}", folder.display(), missing.join(", ")),
+            remedy: "put it there, or unset KUBEBUILDER_ASSETS to have the control plane built with Go".into(),
+        }),
+    }
+}
+
+/// The sources in a folder of their own, and the key under which what they make is kept.
+struct Sources {
+    folder: PathBuf,
+    key: String,
+}
+
+const BUILDING: &str = "building-";
+
+impl Sources {
+    async fn write(go: &Path, cache: &Path) -> Result<Self> {
+        let folder = cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::suffix()));
+        fs::create_dir(&folder).doing(|| format!("make {}", folder.display()))?;
+        let mut sources = Self {
+            folder,
+            key: String::new(),
+        };
+        let mut hash = Sha256::new();
+        for (name, text) in SOURCES {
+            let path = sources.folder.join(name);
+            fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+            hash.update(text);
+        }
+        // Asked for in that folder: go.mod may choose a newer toolchain than the one installed.
+        let mut version = Command::new(go);
+        version.args(["env", "GOVERSION"]).current_dir(&sources.folder);
+        hash.update(run(version).await?);
+        for byte in hash.finalize().iter().take(8) {
+            // Writing to a String cannot fail.
+            let _written = write!(sources.key, "{byte:02x}");
+        }
+        Ok(sources)
+    }
+
+    async fn build(&self, go: &Path) -> Result<()> {
+        let progress = Progress::start(&format!(
+            "building the Kubernetes {} control plane with Go; once, it takes minutes (modules come first)",
+            release()
+        ));
+        let mut command = Command::new(go);
+        command.args(["mod", "download"]).current_dir(&self.folder);
+        run(command).await?;
+        progress.step("modules are here");
+
+        let version = release();
+        let mut parts = version.trim_start_matches('v').split('.');
+        let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let variable = "k8s.io/component-base/version.git";
+        let link =
+            format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
+        let mut command = Command::new(go);
+        // `-v` names each package as it is compiled: that is the progress.
+        command.args([
+            "build",
+            "-v",
+            "-trimpath",
+            "-ldflags",
+            &link,
+            "-o",
+            "control-plane",
+            ".",
+        ]);
+        command.env("CGO_ENABLED", "0").current_dir(&self.folder);
+        let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
+        join.map_err(std::io::Error::other)
+            .doing(|| "build the control plane".into())?
+    }
+
+    /// Names the finished folder: what has that name is complete.
+    fn publish(&self, folder: &Path) -> Result<()> {
+        let ready = self.folder.join("ready");
+        fs::create_dir(&ready).doing(|| format!("make {}", ready.display()))?;
+        let program = ready.join("control-plane");
+        fs::rename(self.folder.join("control-plane"), &program).doing(|| format!("make {}", program.display()))?;
+        for name in PROGRAMS {
+            let link = ready.join(name);
+            symlink("control-plane", &link).doing(|| format!("make {}", link.display()))?;
+        }
+        fs::rename(&ready, folder).doing(|| format!("make {}", folder.display()))
+    }
+}
+
+impl Drop for Sources {
+    fn drop(&mut self) {
+        // What stays is cleared away by the next build.
+        let _removed = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Removes what killed builds left; the caller holds the lock, so nobody builds now. A run that is about to
+/// ask for the lock may lose its sources: it finds the finished folder when it gets the lock.
+fn clear_abandoned(cache: &Path, own: &Path) -> Result<()> {
+    for entry in fs::read_dir(cache)
+        .doing(|| format!("list {}", cache.display()))?
+        .flatten()
+    {
+        let path = entry.path();
+        if entry.file_name().to_string_lossy().starts_with(BUILDING) && path != own {
+            let _removed = fs::remove_dir_all(path);
+        }
+    }
+    Ok(())
+}
+
+/// Runs the build, and says from time to time how far it is.
+fn compile(mut command: Command, progress: &Progress) -> Result<()> {
+    let line = format!("{command:?}");
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().doing(|| line.clone())?;
+    let mut packages = 0_u32;
+    let mut output = String::new();
+    let mut stepped = Instant::now();
+    for printed in child
+        .stderr
+        .take()
+        .into_iter()
+        .flat_map(|stderr| BufReader::new(stderr).lines())
+    {
+        let printed = printed.doing(|| line.clone())?;
+        // A package's path has no blank; everything else is the compiler's complaint.
+        if printed.contains(' ') {
+            output.push_str(&printed);
+            output.push('\n');
+            continue;
+        }
+        packages += 1;
+        if stepped.elapsed() >= STEP {
+            stepped = Instant::now();
+            progress.step(&format!("{packages} of about 2,700 packages compiled"));
+        }
+    }
+    let status = child.wait().doing(|| line.clone())?;
+    if !status.success() {
+        return Err(Error::Command {
+            command: line,
+            status,
+            output,
+        });
+    }
+    progress.done("built the control plane");
+    Ok(())
+}
+
+/// The release of Kubernetes that go.mod asks for, such as `v1.36.3`.
+fn release() -> &'static str {
+    let go_mod = SOURCES.first().map_or("", |(_, text)| text);
+    let required = go_mod
+        .lines()
+        .map(str::trim)
+        .find_map(|line| line.strip_prefix(KUBERNETES));
+    required.unwrap_or("of an unknown release")
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_release_is_read_from_the_module() {
+        let release = super::release();
+        assert!(release.starts_with("v1."), "{release}");
+    }
+}

@@ -1,0 +1,107 @@
+//! What the rig needs on this machine: the control plane's programs and nfs-ganesha. Found, or built and installed.
+
+mod control_plane;
+mod packages;
+
+use std::{
+    fs::{self, File, TryLockError},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use crate::error::{Doing, Error, Result};
+
+/// Where the programs are that the rig starts.
+#[derive(Clone, Debug)]
+pub struct Assets {
+    /// The folder with `etcd`, `kube-apiserver`, `kube-controller-manager` and `kube-scheduler`.
+    pub control_plane: PathBuf,
+    /// The `kubectl` of the same release.
+    pub kubectl: PathBuf,
+    /// nfs-ganesha's server.
+    pub ganesha: PathBuf,
+}
+
+impl Assets {
+    /// Finds what is needed; builds and installs what is missing, and says so on standard error.
+    pub async fn find_or_make() -> Result<Self> {
+        let ganesha = Self::find_or_make_nfs().await?;
+        let (control_plane, kubectl) = control_plane::find_or_build().await?;
+        Ok(Self {
+            control_plane,
+            kubectl,
+            ganesha,
+        })
+    }
+
+    /// The same for nfs-ganesha's server alone: gives back its path.
+    pub async fn find_or_make_nfs() -> Result<PathBuf> {
+        packages::ganesha().await
+    }
+}
+
+/// Prints what is being done, and at the end what it took.
+struct Progress {
+    start: Instant,
+}
+
+impl Progress {
+    fn start(what: &str) -> Self {
+        eprintln!("rig: {what}");
+        Self { start: Instant::now() }
+    }
+
+    fn step(&self, what: &str) {
+        eprintln!("rig:   {what} ({})", self.took());
+    }
+
+    fn done(&self, what: &str) {
+        eprintln!("rig: {what}, took {}", self.took());
+    }
+
+    fn took(&self) -> String {
+        let seconds = self.start.elapsed().as_secs();
+        format!("{}:{:02} min", seconds / 60, seconds % 60)
+    }
+}
+
+/// The folder for what is worth keeping from one run to the next.
+fn cache() -> Result<PathBuf> {
+    let named = std::env::var_os("XDG_CACHE_HOME")
+        .filter(|path| !path.is_empty())
+        .map(PathBuf::from);
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
+    let folder = named.or_else(home).ok_or_else(|| Error::Missing {
+        what: "a folder for the cache".into(),
+        remedy: "set XDG_CACHE_HOME or HOME".into(),
+    })?;
+    let folder = folder.join("nfs-operator");
+    fs::create_dir_all(&folder).doing(|| format!("make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Waits until no other process builds or installs; held until dropped, and by no process that is gone.
+async fn exclusive() -> Result<File> {
+    let path = cache()?.join("lock");
+    let lock = File::create(&path).doing(|| format!("open {}", path.display()))?;
+    let mut waiting = None;
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::WouldBlock) => {
+                waiting.get_or_insert_with(|| Progress::start("another run builds or installs; waiting for it"));
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+            Err(TryLockError::Error(error)) => return Err(error).doing(|| format!("lock {}", path.display())),
+        }
+    }
+}
+
+/// A program of that name in `PATH`, or in the folders for administrators that `PATH` may lack.
+fn in_path(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from));
+    folders
+        .map(|folder| folder.join(name))
+        .find(|program| program.is_file())
+}

@@ -1,0 +1,48 @@
+//! Kubeconfig files.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    error::{Doing, Result},
+    pki::Identity,
+};
+
+/// Who a kubeconfig logs in as.
+pub(super) enum User<'a> {
+    /// With a client certificate.
+    Certificate(&'a Identity),
+    /// With a bearer token.
+    Token(&'a str),
+}
+
+/// Writes a kubeconfig for that API server (JSON is YAML) and gives its path back.
+pub(super) fn write(
+    path: PathBuf,
+    server: &str,
+    authority: &Path,
+    user: &User<'_>,
+    namespace: &str,
+) -> Result<PathBuf> {
+    let credentials = match user {
+        User::Certificate(identity) => json!({
+            "client-certificate": identity.certificate,
+            "client-key": identity.key,
+        }),
+        User::Token(token) => json!({ "token": token }),
+    };
+    let config: Value = json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{ "name": "rig", "cluster": { "server": server, "certificate-authority": authority } }],
+        "users": [{ "name": "rig", "user": credentials }],
+        "contexts": [{ "name": "rig", "context": { "cluster": "rig", "user": "rig", "namespace": namespace } }],
+        "current-context": "rig",
+    });
+    fs::write(&path, format!("{config:#}\n")).doing(|| format!("write {}", path.display()))?;
+    Ok(path)
+}

@@ -1,0 +1,134 @@
+//! The command lines of the control plane.
+
+use std::path::{Path, PathBuf};
+
+use crate::{
+    assets::Assets,
+    error::{Doing, Result},
+    pki::Authority,
+    ports,
+    process::Spec,
+};
+
+/// Every request with user, verb and object, without bodies: enough to prove who did what.
+const AUDIT_POLICY: &str = "\
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+  - level: Metadata
+";
+
+/// The folder of one cluster, the ports its programs listen on, and where the programs are.
+#[derive(Debug)]
+pub(super) struct Layout {
+    pub(super) folder: PathBuf,
+    pub(super) assets: Assets,
+    pub(super) api_port: u16,
+    etcd_port: u16,
+    peer_port: u16,
+}
+
+impl Layout {
+    pub(super) fn new(folder: PathBuf, assets: Assets) -> Result<Self> {
+        let policy = folder.join("audit-policy.yaml");
+        std::fs::write(&policy, AUDIT_POLICY).doing(|| format!("write {}", policy.display()))?;
+        let (api_port, etcd_port, peer_port) = (ports::free()?, ports::free()?, ports::free()?);
+        Ok(Self {
+            folder,
+            assets,
+            api_port,
+            etcd_port,
+            peer_port,
+        })
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    pub(super) fn audit_log(&self) -> PathBuf {
+        self.folder.join("audit.log")
+    }
+
+    fn spec(&self, name: &str, args: Vec<String>) -> Spec {
+        Spec {
+            name: name.into(),
+            program: self.assets.control_plane.join(name),
+            args,
+            env: Vec::new(),
+            log: self.folder.join(format!("{name}.log")),
+        }
+    }
+
+    pub(super) fn etcd(&self) -> Spec {
+        let url = |port: u16| format!("http://127.0.0.1:{port}");
+        let args = vec![
+            format!("--data-dir={}", self.file("etcd")),
+            format!("--listen-client-urls={}", url(self.etcd_port)),
+            format!("--advertise-client-urls={}", url(self.etcd_port)),
+            format!("--listen-peer-urls={}", url(self.peer_port)),
+            format!("--initial-advertise-peer-urls={}", url(self.peer_port)),
+            format!("--initial-cluster=default={}", url(self.peer_port)),
+            // The data need not outlive a power cut.
+            "--unsafe-no-fsync".into(),
+            "--log-level=warn".into(),
+        ];
+        self.spec("etcd", args)
+    }
+
+    pub(super) fn api_server(&self, authority: &Authority) -> Result<Spec> {
+        let path = |path: &Path| path.display().to_string();
+        let (server, ca, accounts) = (authority.server()?, authority.ca(), authority.accounts());
+        let args = vec![
+            format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
+            "--bind-address=127.0.0.1".into(),
+            "--advertise-address=127.0.0.1".into(),
+            // Nothing routes to a loopback address: no endpoints for the `kubernetes` service.
+            "--endpoint-reconciler-type=none".into(),
+            format!("--secure-port={}", self.api_port),
+            format!("--tls-cert-file={}", path(&server.certificate)),
+            format!("--tls-private-key-file={}", path(&server.key)),
+            format!("--client-ca-file={}", path(&ca.certificate)),
+            "--authorization-mode=RBAC".into(),
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
+            format!("--service-account-key-file={}", path(&accounts.certificate)),
+            format!("--service-account-signing-key-file={}", path(&accounts.key)),
+            "--service-cluster-ip-range=10.96.0.0/16".into(),
+            // A node is an object that a test makes: nobody would ever take that taint off it.
+            "--disable-admission-plugins=TaintNodesByCondition".into(),
+            format!("--audit-policy-file={}", self.file("audit-policy.yaml")),
+            format!("--audit-log-path={}", path(&self.audit_log())),
+        ];
+        Ok(self.spec("kube-apiserver", args))
+    }
+
+    pub(super) fn controller_manager(&self, authority: &Authority, kubeconfig: &Path) -> Spec {
+        let args = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            format!("--root-ca-file={}", authority.ca().certificate.display()),
+            format!(
+                "--service-account-private-key-file={}",
+                authority.accounts().key.display()
+            ),
+            "--use-service-account-credentials".into(),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+            // With the default of 20 a second it binds 4 claims a second, and would be what is measured.
+            "--kube-api-qps=2000".into(),
+            "--kube-api-burst=4000".into(),
+            // It would declare a node unreachable that a test made and no kubelet speaks for.
+            "--controllers=*,-node-lifecycle-controller".into(),
+        ];
+        self.spec("kube-controller-manager", args)
+    }
+
+    pub(super) fn scheduler(&self, kubeconfig: &Path) -> Spec {
+        let args = vec![
+            format!("--kubeconfig={}", kubeconfig.display()),
+            "--leader-elect=false".into(),
+            "--secure-port=0".into(),
+        ];
+        self.spec("kube-scheduler", args)
+    }
+}

@@ -1,0 +1,260 @@
+//! A real NFS server: nfs-ganesha in user space, on the loopback.
+
+mod config;
+mod mounts;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+pub use self::config::{Access, Export, NfsOptions, Squash, Tmpfs};
+use self::{
+    config::{Offer, render},
+    mounts::Mounts,
+};
+use crate::{
+    assets::Assets,
+    error::{Doing, Error, Result},
+    ports,
+    process::{Process, Spec, while_running},
+    run_dir::RunDir,
+    wait,
+};
+
+/// It takes a tenth of a second on an idle machine.
+const START: Duration = Duration::from_secs(20);
+/// It waits for its threads, one of which sleeps for seconds.
+const STOP: Duration = Duration::from_secs(30);
+/// What the server logs when it serves, and when it has taken over changed exports.
+const SERVES: &str = "NFS SERVER INITIALIZED";
+const RELOADED: &str = "Reread exports complete";
+
+/// What a restarted server knows of its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recovery {
+    /// What it wrote down before.
+    Kept,
+    /// Nothing, as after the loss of its disk.
+    Lost,
+}
+
+/// A running NFS server. Dropping it kills it.
+#[derive(Debug)]
+pub struct NfsServer {
+    process: Process,
+    folder: PathBuf,
+    options: NfsOptions,
+    port: u16,
+    mount_port: u16,
+    offers: Vec<Offer>,
+    /// Ids are never given out twice: a client's handle would mean another export.
+    next_id: u16,
+    mounts: Option<Mounts>,
+}
+
+impl NfsServer {
+    /// Starts one in that run's folder and waits until it serves. Installs nfs-ganesha if need be.
+    pub async fn start(run: &RunDir, options: NfsOptions) -> Result<Self> {
+        Self::start_with(run, options, &Assets::find_or_make_nfs().await?).await
+    }
+
+    /// The same with a given `ganesha.nfsd`.
+    pub async fn start_with(run: &RunDir, options: NfsOptions, ganesha: &Path) -> Result<Self> {
+        let folder = run.new_folder("nfs")?;
+        let private = options.private_mounts || options.exports.iter().any(|export| export.tmpfs.is_some());
+        let mounts = if private {
+            Some(Mounts::new(&folder).await?)
+        } else {
+            None
+        };
+        let port = options.port.map_or_else(ports::free, Ok)?;
+        let mount_port = ports::free()?;
+        let mut offers = Vec::new();
+        let mut next_id = 1;
+        for export in options.exports.clone() {
+            offers.push(offer(&folder, mounts.as_ref(), next_id, export).await?);
+            next_id += 1;
+        }
+        fs::create_dir(folder.join("state")).doing(|| "make the folder for the server's state".into())?;
+        write_config(&folder, &options, (port, mount_port), &offers)?;
+        let config = folder.join("ganesha.conf").display().to_string();
+        let pid_file = folder.join("ganesha.pid").display().to_string();
+        let args = ["-F", "-f", &config, "-L", "STDERR", "-p", &pid_file].map(String::from);
+        let server = ganesha.display().to_string();
+        let (program, args) = match &mounts {
+            Some(mounts) => (
+                "nsenter".into(),
+                mounts.enter().into_iter().chain([server]).chain(args).collect(),
+            ),
+            None => (server, args.to_vec()),
+        };
+        let log = folder.join("ganesha.log");
+        let spec = Spec {
+            name: "nfs-ganesha".into(),
+            program: program.into(),
+            args,
+            env: Vec::new(),
+            log,
+        };
+        let process = launch(spec).await?;
+        Ok(Self {
+            process,
+            folder,
+            options,
+            port,
+            mount_port,
+            offers,
+            next_id,
+            mounts,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::new(self.options.address, self.port)
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The port of NFSv3's MOUNT.
+    pub fn mount_port(&self) -> u16 {
+        self.mount_port
+    }
+
+    /// The directory on disk behind the export of that path.
+    pub fn data_dir(&self, path: &str) -> Result<PathBuf> {
+        let offer = self.offers.iter().find(|offer| offer.export.path == path);
+        let offer = offer.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        Ok(match &self.mounts {
+            Some(mounts) if offer.export.tmpfs.is_some() => mounts.seen_from_outside(&offer.disk),
+            _ => offer.disk.clone(),
+        })
+    }
+
+    /// Offers one more directory, without a restart; gives back [`Self::data_dir`] of it.
+    pub async fn add_export(&mut self, export: Export) -> Result<PathBuf> {
+        let path = export.path.clone();
+        let offer = offer(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
+        self.next_id += 1;
+        self.offers.push(offer);
+        self.reload().await?;
+        self.data_dir(&path)
+    }
+
+    /// Takes an export away; its directory stays on disk.
+    pub async fn remove_export(&mut self, path: &str) -> Result<()> {
+        self.offers.retain(|offer| offer.export.path != path);
+        self.reload().await
+    }
+
+    /// Changes access, squashing or extra lines of an export, without a restart.
+    pub async fn change_export(&mut self, path: &str, change: impl FnOnce(&mut Export)) -> Result<()> {
+        let offer = self.offers.iter_mut().find(|offer| offer.export.path == path);
+        let offer = offer.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        change(&mut offer.export);
+        self.reload().await
+    }
+
+    async fn reload(&self) -> Result<()> {
+        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.offers)?;
+        let from = log_length(&self.process.spec().log);
+        self.process.signal(rustix::process::Signal::HUP)?;
+        logged(&self.process, from, RELOADED).await
+    }
+
+    /// `kill -9`.
+    pub async fn kill9(&self) -> Result<()> {
+        self.process.kill9().await.map(drop)
+    }
+
+    /// Ends it in an orderly way.
+    pub async fn stop(&self) -> Result<()> {
+        self.process.terminate(STOP).await.map(drop)
+    }
+
+    /// Starts it again on the same port, after a `kill -9` if it still runs.
+    pub async fn restart(&mut self, recovery: Recovery) -> Result<()> {
+        self.kill9().await?;
+        if recovery == Recovery::Lost {
+            let state = self.folder.join("state");
+            let renewed = fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state));
+            renewed.doing(|| format!("empty {}", state.display()))?;
+        }
+        self.process = launch(self.process.spec().clone()).await?;
+        Ok(())
+    }
+
+    /// SIGSTOP: connections stay, nobody answers.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+}
+
+async fn offer(folder: &Path, mounts: Option<&Mounts>, id: u16, export: Export) -> Result<Offer> {
+    let named = export.path.trim_matches('/').replace('/', "-");
+    let disk = export
+        .disk
+        .clone()
+        .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{named}")));
+    fs::create_dir_all(&disk).doing(|| format!("make {}", disk.display()))?;
+    match (export.tmpfs, mounts) {
+        (None, _) => {}
+        (Some(size), Some(mounts)) => mounts.mount(&disk, size).await?,
+        (Some(_), None) => {
+            return Err(Error::Usage(format!(
+                "{}: needs a server started with private_mounts",
+                export.path
+            )));
+        }
+    }
+    Ok(Offer { id, disk, export })
+}
+
+fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), offers: &[Offer]) -> Result<()> {
+    let path = folder.join("ganesha.conf");
+    let text = render(options, ports, &folder.join("state"), offers);
+    fs::write(&path, text).doing(|| format!("write {}", path.display()))
+}
+
+async fn launch(spec: Spec) -> Result<Process> {
+    let from = log_length(&spec.log);
+    let process = Process::start(spec).await?;
+    logged(&process, from, SERVES).await?;
+    Ok(process)
+}
+
+fn log_length(log: &Path) -> usize {
+    fs::read(log).map(|text| text.len()).unwrap_or(0)
+}
+
+/// Waits until the server has logged `text` after the first `from` bytes of its log.
+async fn logged(process: &Process, from: usize, text: &str) -> Result<()> {
+    let log = &process.spec().log;
+    let what = format!("nfs-ganesha to log {text:?}");
+    let seen = wait::until(&what, START, async || {
+        let written = fs::read(log).map_err(|error| error.to_string())?;
+        let new = String::from_utf8_lossy(written.get(from..).unwrap_or_default());
+        if new.contains(text) {
+            Ok(())
+        } else {
+            Err(crate::process::tail(log))
+        }
+    });
+    while_running(&[process], seen).await
+}

@@ -1,0 +1,87 @@
+//! A mount namespace that a server and its file systems in memory live in: nothing of it shows on the host, and
+//! the kernel takes it all away with the last process in it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use super::config::Tmpfs;
+use crate::{
+    error::{Doing, Error, Result},
+    process::{Process, Spec, run, while_running},
+    wait,
+};
+
+/// Starting two small programs.
+const START: Duration = Duration::from_secs(10);
+
+/// The process that keeps the namespace while the server is down.
+#[derive(Debug)]
+pub(super) struct Mounts {
+    holder: Process,
+}
+
+impl Mounts {
+    pub(super) async fn new(folder: &Path) -> Result<Self> {
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Missing {
+                what: "the right to mount a file system in memory".into(),
+                remedy: "run as root, or leave out the tests on full exports".into(),
+            });
+        }
+        let holder = Process::start(Spec {
+            name: "the holder of the mount namespace".into(),
+            program: "unshare".into(),
+            args: ["--mount", "--propagation", "private", "sleep", "infinity"]
+                .map(String::from)
+                .to_vec(),
+            env: Vec::new(),
+            log: folder.join("mounts.log"),
+        })
+        .await?;
+        let ours = namespace("self")?;
+        let apart = wait::until("a mount namespace", START, async || {
+            match namespace(&holder.pid().to_string()) {
+                Ok(theirs) if theirs != ours => Ok(()),
+                Ok(_) => Err("still in ours".into()),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        while_running(&[&holder], apart).await?;
+        Ok(Self { holder })
+    }
+
+    /// Mounts a file system there, on a directory that exists on the host too.
+    pub(super) async fn mount(&self, disk: &Path, size: Tmpfs) -> Result<()> {
+        let inodes = size
+            .inodes
+            .map(|inodes| format!(",nr_inodes={inodes}"))
+            .unwrap_or_default();
+        let options = format!("size={}{inodes},mode=0755", size.bytes);
+        let mut command = Command::new("nsenter");
+        command
+            .args(self.enter())
+            .args(["mount", "-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(disk);
+        run(command).await.map(drop)
+    }
+
+    /// `nsenter`'s arguments for running something in there.
+    pub(super) fn enter(&self) -> [String; 3] {
+        [format!("--target={}", self.holder.pid()), "--mount".into(), "--".into()]
+    }
+
+    /// That path as somebody outside gets at it.
+    pub(super) fn seen_from_outside(&self, disk: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.holder.pid());
+        Path::new(&root).join(disk.strip_prefix("/").unwrap_or(disk))
+    }
+}
+
+fn namespace(process: &str) -> Result<PathBuf> {
+    let link = format!("/proc/{process}/ns/mnt");
+    fs::read_link(&link).doing(|| format!("read {link}"))
+}

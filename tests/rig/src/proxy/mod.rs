@@ -1,0 +1,259 @@
+//! A TCP proxy between a client and an NFS server that delays, cuts, hangs and loses on demand.
+
+mod connection;
+mod hook;
+mod record;
+
+use std::{
+    future::pending,
+    io,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+};
+
+use self::hook::Hooks;
+pub use self::{
+    hook::{Action, Direction, LostReply},
+    record::{carries, rename_of, xdr_string},
+};
+use crate::{
+    error::{Doing, Error, Result},
+    ports,
+};
+
+/// How a proxy sees what goes through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Framing {
+    /// As RPC records, forwarded whole.
+    Records,
+    /// As bytes.
+    Bytes,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Settings {
+    up: Duration,
+    down: Duration,
+    hang: bool,
+}
+
+impl Settings {
+    fn delay(&self, direction: Direction) -> Duration {
+        match direction {
+            Direction::Up => self.up,
+            Direction::Down => self.down,
+        }
+    }
+}
+
+/// How many bytes may still pass each way before a connection is closed; any number when absent.
+#[derive(Debug, Default)]
+struct Budget {
+    up: Option<usize>,
+    down: Option<usize>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    upstream: SocketAddr,
+    framing: Framing,
+    settings: watch::Sender<Settings>,
+    /// Changes with each cut.
+    cuts: watch::Sender<()>,
+    hooks: Hooks,
+    budget: Mutex<Budget>,
+    accepted: AtomicU64,
+}
+
+impl Shared {
+    /// How many of so many bytes may pass; when not all of them may, the limit is used up and gone.
+    fn take_budget(&self, direction: Direction, wanted: usize) -> usize {
+        let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = match direction {
+            Direction::Up => &mut budget.up,
+            Direction::Down => &mut budget.down,
+        };
+        match *left {
+            Some(bytes) if bytes < wanted => {
+                *left = None;
+                bytes
+            }
+            Some(bytes) => {
+                *left = Some(bytes - wanted);
+                wanted
+            }
+            None => wanted,
+        }
+    }
+}
+
+/// A running proxy on a free port of 127.0.0.1. It lives on the runtime that started it; dropping it closes all.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    orders: mpsc::Sender<Order>,
+}
+
+/// Whether to listen; answered when it is so.
+type Order = (bool, oneshot::Sender<io::Result<()>>);
+
+impl Proxy {
+    /// Starts one in front of an NFS server. It forwards whole RPC records.
+    pub async fn start(upstream: SocketAddr) -> Result<Self> {
+        Self::start_framed(upstream, Framing::Records).await
+    }
+
+    /// Starts one in front of a server that does not speak RPC; hooks see nothing.
+    pub async fn start_bytes(upstream: SocketAddr) -> Result<Self> {
+        Self::start_framed(upstream, Framing::Bytes).await
+    }
+
+    async fn start_framed(upstream: SocketAddr, framing: Framing) -> Result<Self> {
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
+        let listener = TcpListener::bind(address)
+            .await
+            .doing(|| format!("listen on {address}"))?;
+        let shared = Arc::new(Shared {
+            upstream,
+            framing,
+            settings: watch::Sender::default(),
+            cuts: watch::Sender::default(),
+            hooks: Hooks::default(),
+            budget: Mutex::default(),
+            accepted: AtomicU64::new(0),
+        });
+        let (orders, inbox) = mpsc::channel(1);
+        tokio::spawn(accept(address, listener, inbox, shared.clone()));
+        Ok(Self {
+            address,
+            shared,
+            orders,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The port it listens on.
+    pub fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// How many connections it has accepted since its start.
+    pub fn accepted(&self) -> u64 {
+        self.shared.accepted.load(Ordering::Relaxed)
+    }
+
+    /// Lets everything arrive so much later; throughput stays.
+    pub fn delay(&self, up: Duration, down: Duration) {
+        self.shared
+            .settings
+            .send_modify(|settings| (settings.up, settings.down) = (up, down));
+    }
+
+    /// With `true`: connections stay and new ones are accepted, but nothing goes on. With `false`: all of it does.
+    pub fn hang(&self, hang: bool) {
+        self.shared.settings.send_modify(|settings| settings.hang = hang);
+    }
+
+    /// Resets every connection there is now.
+    pub fn cut(&self) {
+        self.shared.cuts.send_replace(());
+    }
+
+    /// With `true`: new connections are refused, as when nobody listens. Done when it returns.
+    pub async fn refuse(&self, refuse: bool) -> Result<()> {
+        let gone = || Error::Usage("the proxy's runtime is gone".into());
+        let (answer, done) = oneshot::channel();
+        self.orders.send((!refuse, answer)).await.map_err(|_| gone())?;
+        let done = done.await.map_err(|_| gone())?;
+        done.doing(|| format!("listen on {}", self.address))
+    }
+
+    /// Closes the connection that carries the byte after so many more, counted over all; the bytes before it arrive.
+    pub fn cut_after(&self, direction: Direction, bytes: usize) {
+        let mut budget = self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        match direction {
+            Direction::Up => budget.up = Some(bytes),
+            Direction::Down => budget.down = Some(bytes),
+        }
+    }
+
+    /// Asks `hook` about each record that goes that way, without its record mark.
+    pub fn on_record(&self, direction: Direction, hook: impl Fn(&[u8]) -> Action + Send + Sync + 'static) {
+        self.shared.hooks.add(Box::new(move |passing| {
+            if passing.direction == direction {
+                hook(passing.record)
+            } else {
+                Action::Forward
+            }
+        }));
+    }
+
+    /// Does `action` to the reply of the next request that `matches`; once.
+    ///
+    /// See [`carries`] and [`rename_of`] for finding a request.
+    pub fn lose_reply(&self, action: Action, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> LostReply {
+        let (hook, lost) = hook::lose_reply(matches, action);
+        self.shared.hooks.add(hook);
+        lost
+    }
+
+    /// Takes away what [`Self::on_record`] and [`Self::lose_reply`] put in.
+    pub fn clear_hooks(&self) {
+        self.shared.hooks.clear();
+    }
+}
+
+async fn accept(address: SocketAddr, listener: TcpListener, mut orders: mpsc::Receiver<Order>, shared: Arc<Shared>) {
+    let mut listener = Some(listener);
+    // Dropped with this task: that closes them all.
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            client = next(listener.as_ref()) => {
+                let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
+                let shared = shared.clone();
+                connections.spawn(async move { connection::serve(&shared, number, client).await });
+            }
+            Some(_) = connections.join_next() => {}
+            order = orders.recv() => {
+                let Some((listen, answer)) = order else { return };
+                let mut done = Ok(());
+                if !listen {
+                    listener = None;
+                } else if listener.is_none() {
+                    done = TcpListener::bind(address).await.map(|bound| listener = Some(bound));
+                }
+                // Nobody waits when the caller was cancelled.
+                let _told = answer.send(done);
+            }
+        }
+    }
+}
+
+async fn next(listener: Option<&TcpListener>) -> TcpStream {
+    loop {
+        let Some(listener) = listener else {
+            return pending().await;
+        };
+        if let Ok((client, _)) = listener.accept().await
+            && client.set_nodelay(true).is_ok()
+        {
+            return client;
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! RPC records in a byte stream (record marking, RFC 5531 section 11).
+
+use std::io;
+
+/// NFS servers answer with a few megabytes at most; a longer record means that this is no RPC.
+const MAX_RECORD: usize = 64 << 20;
+/// The top bit of a fragment's header says that it is the record's last.
+const LAST: u32 = 1 << 31;
+
+/// What goes through a proxy in one piece.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Unit {
+    /// As it came, record marks included.
+    pub(super) raw: Vec<u8>,
+    /// The record alone; empty for a piece that is none.
+    pub(super) record: Vec<u8>,
+}
+
+/// Collects bytes until a record is complete.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    buffer: Vec<u8>,
+}
+
+impl Records {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    /// The next complete record, if there is one.
+    pub(super) fn next(&mut self) -> io::Result<Option<Unit>> {
+        let mut record = Vec::new();
+        let mut rest = self.buffer.as_slice();
+        loop {
+            let Some((header, after)) = rest.split_first_chunk::<4>() else {
+                return Ok(None);
+            };
+            let header = u32::from_be_bytes(*header);
+            let length = (header & !LAST) as usize;
+            if length + record.len() > MAX_RECORD {
+                return Err(io::Error::other("a record of more than 64 MiB: this is no RPC"));
+            }
+            let Some((fragment, after)) = after.split_at_checked(length) else {
+                return Ok(None);
+            };
+            record.extend_from_slice(fragment);
+            rest = after;
+            if header & LAST != 0 {
+                let left = rest.len();
+                let raw = self.buffer.drain(..self.buffer.len() - left).collect();
+                return Ok(Some(Unit { raw, record }));
+            }
+        }
+    }
+
+    /// What is left of a record that does not come to its end.
+    pub(super) fn rest(self) -> Unit {
+        Unit {
+            raw: self.buffer,
+            record: Vec::new(),
+        }
+    }
+}
+
+/// Whether these bytes are somewhere in the record.
+pub fn carries(record: &[u8], pattern: &[u8]) -> bool {
+    record.windows(pattern.len().max(1)).any(|window| window == pattern)
+}
+
+/// A string or opaque as it is on the wire: length, bytes, padding (RFC 4506 section 4.10).
+pub fn xdr_string(bytes: &[u8]) -> Vec<u8> {
+    // No name is longer than 4 GiB.
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let mut wire = length.to_be_bytes().to_vec();
+    wire.extend_from_slice(bytes);
+    wire.resize(wire.len().next_multiple_of(4), 0);
+    wire
+}
+
+/// The start of NFSv4's RENAME (operation 29, RFC 8881 section 18.26) of that name in its old directory.
+pub fn rename_of(old_name: &[u8]) -> Vec<u8> {
+    [29_u32.to_be_bytes().to_vec(), xdr_string(old_name)].concat()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_put_together_from_any_pieces_and_fragments() {
+        let wire = [
+            &[0, 0, 0, 2][..],
+            b"ab",
+            &[0x80, 0, 0, 1],
+            b"c",
+            &[0x80, 0, 0, 0],
+            &[0x80, 0, 0, 2],
+            b"d",
+        ]
+        .concat();
+        let mut records = Records::default();
+        let mut units = Vec::new();
+        for byte in &wire {
+            records.push(&[*byte]);
+            units.extend(records.next().unwrap());
+        }
+        let found: Vec<&[u8]> = units.iter().map(|unit| unit.record.as_slice()).collect();
+        assert_eq!(found, [&b"abc"[..], b""]);
+        let raw: Vec<u8> = units
+            .into_iter()
+            .chain([records.rest()])
+            .flat_map(|unit| unit.raw)
+            .collect();
+        assert_eq!(raw, wire);
+    }
+
+    #[test]
+    fn a_stream_that_is_no_rpc_is_an_error_instead_of_memory() {
+        let mut records = Records::default();
+        records.push(b"GET / HTTP/1.1\r\n");
+        assert!(records.next().is_err());
+    }
+
+    #[test]
+    fn a_rename_is_found_by_its_name() {
+        let record = [&b"header"[..], &rename_of(b"volume"), &xdr_string(b"archived-volume")].concat();
+        assert!(carries(&record, &rename_of(b"volume")));
+        assert!(!carries(&record, &rename_of(b"volume2")));
+    }
+}

@@ -1,0 +1,151 @@
+//! The NFS server that the rig starts, asked with the smallest client there can be: LOOKUPs of NFSv4.0, which
+//! need no session.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails"
+)]
+
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
+
+use rig::{Access, Export, NfsOptions, NfsServer, Recovery, RunDir, proxy::xdr_string};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+
+const OK: u32 = 0;
+const NOENT: u32 = 2;
+const ACCESS: u32 = 13;
+const ROFS: u32 = 30;
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_be_bytes()).collect()
+}
+
+/// The status of a COMPOUND of PUTROOTFH and these operations (RFC 7530 section 16).
+async fn compound(server: SocketAddr, operations: &[Vec<u8>]) -> std::io::Result<u32> {
+    let name = xdr_string(b"rig");
+    let credential = [words(&[0]), name, words(&[0, 0, 0])].concat();
+    let count = u32::try_from(operations.len() + 1).unwrap();
+    let call = [
+        // id, CALL, RPC 2, NFS 4, COMPOUND, AUTH_SYS as root, no verifier, no tag, minor version 0
+        words(&[1, 0, 2, 100_003, 4, 1, 1]),
+        xdr_string(&credential),
+        words(&[0, 0, 0, 0, count, 24]),
+        operations.concat(),
+    ]
+    .concat();
+    let mut stream = TcpStream::connect(server).await?;
+    let mark = 0x8000_0000 | u32::try_from(call.len()).unwrap();
+    stream.write_all(&[words(&[mark]), call].concat()).await?;
+    let length = stream.read_u32().await? & 0x7fff_ffff;
+    let mut reply = vec![0; length as usize];
+    stream.read_exact(&mut reply).await?;
+    // id, REPLY, accepted, verifier (flavor, length 0), success, status
+    Ok(u32::from_be_bytes(reply[24..28].try_into().unwrap()))
+}
+
+async fn lookup(server: &NfsServer, path: &str) -> u32 {
+    let steps: Vec<_> = path
+        .split('/')
+        .map(|name| [words(&[15]), xdr_string(name.as_bytes())].concat())
+        .collect();
+    compound(server.address(), &steps).await.unwrap()
+}
+
+async fn make_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
+    let walk = [words(&[15]), xdr_string(export.as_bytes())].concat();
+    // CREATE of a directory (type 2) without attributes.
+    let create = [words(&[6, 2]), xdr_string(name.as_bytes()), words(&[0, 0])].concat();
+    compound(server.address(), &[walk, create]).await.unwrap()
+}
+
+#[tokio::test]
+async fn it_serves_what_is_on_disk_and_takes_exports_added_changed_and_removed() {
+    let run = RunDir::new().unwrap();
+    let mut server = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
+    let data = server.data_dir("/export").unwrap();
+    assert_eq!(lookup(&server, "export").await, OK);
+    assert_eq!(lookup(&server, "export/new").await, NOENT);
+    fs::create_dir(data.join("new")).unwrap();
+    assert_eq!(lookup(&server, "export/new").await, OK, "seen at once");
+    assert_eq!(make_directory(&server, "export", "made").await, OK);
+    assert!(data.join("made").is_dir());
+    fs::remove_dir(data.join("made")).unwrap();
+    assert_eq!(lookup(&server, "export/made").await, NOENT, "gone at once");
+
+    assert_eq!(lookup(&server, "second").await, NOENT);
+    let second = server.add_export(Export::new("/second")).await.unwrap();
+    assert_eq!(make_directory(&server, "second", "made").await, OK);
+    assert!(second.join("made").is_dir());
+    server
+        .change_export("/second", |export| export.access = Access::ReadOnly)
+        .await
+        .unwrap();
+    assert_eq!(make_directory(&server, "second", "more").await, ROFS);
+    server
+        .change_export("/second", |export| export.access = Access::Denied)
+        .await
+        .unwrap();
+    assert!([ACCESS, NOENT].contains(&lookup(&server, "second/made").await));
+    server.remove_export("/second").await.unwrap();
+    assert_eq!(lookup(&server, "second").await, NOENT);
+    assert_eq!(lookup(&server, "export/new").await, OK);
+}
+
+#[tokio::test]
+async fn it_pauses_dies_and_comes_back_on_the_same_port() {
+    let run = RunDir::new().unwrap();
+    let mut server = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
+    let address = server.address();
+    server.pause().unwrap();
+    let step = [[words(&[15]), xdr_string(b"export")].concat()];
+    assert!(
+        timeout(Duration::from_millis(300), compound(address, &step))
+            .await
+            .is_err()
+    );
+    server.resume().unwrap();
+    assert_eq!(lookup(&server, "export").await, OK);
+    server.kill9().await.unwrap();
+    assert!(compound(address, &step).await.is_err());
+    server.restart(Recovery::Lost).await.unwrap();
+    assert_eq!(server.address(), address);
+    assert_eq!(lookup(&server, "export").await, OK);
+    server.restart(Recovery::Kept).await.unwrap();
+    assert_eq!(lookup(&server, "export").await, OK);
+    server.stop().await.unwrap();
+    assert!(!Path::new(&format!("/proc/{}", server.pid())).exists());
+}
+
+#[tokio::test]
+async fn two_run_side_by_side_one_with_a_full_export_that_leaves_no_mount() {
+    let run = RunDir::new().unwrap();
+    let first = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
+    let options = NfsOptions {
+        private_mounts: true,
+        ..NfsOptions::default()
+    };
+    let mut second = NfsServer::start(&run, options).await.unwrap();
+    let small = second
+        .add_export(Export::new("/small").tmpfs(1 << 20, Some(4)))
+        .await
+        .unwrap();
+    assert_eq!(
+        (lookup(&first, "small").await, lookup(&second, "small").await),
+        (NOENT, OK)
+    );
+    let names = ["a", "b", "c", "d", "e"];
+    let mut made = Vec::new();
+    for name in names {
+        made.push(make_directory(&second, "small", name).await);
+    }
+    assert_eq!(made, [OK, OK, OK, 28, 28], "NOSPC when the inodes are used up");
+    assert!(small.join("c").is_dir());
+    let mounts = fs::read_to_string("/proc/mounts").unwrap();
+    assert!(!mounts.contains(&run.path().display().to_string()), "{mounts}");
+    second.restart(Recovery::Lost).await.unwrap();
+    assert_eq!(lookup(&second, "small/c").await, OK, "it outlives its server");
+}

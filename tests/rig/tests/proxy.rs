@@ -1,0 +1,209 @@
+//! The proxy, against a small server that answers each record with the same record.
+#![allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails"
+)]
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use rig::{
+    Action, Direction, Proxy,
+    proxy::{carries, rename_of},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    time::timeout,
+};
+
+const SOON: Duration = Duration::from_millis(200);
+const LONG: Duration = Duration::from_secs(5);
+
+async fn echo() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let (mut from, mut to) = stream.split();
+                tokio::io::copy(&mut from, &mut to).await
+            });
+        }
+    });
+    address
+}
+
+async fn proxy() -> (Proxy, Client) {
+    let proxy = Proxy::start(echo().await).await.unwrap();
+    let client = Client::new(&proxy).await;
+    (proxy, client)
+}
+
+struct Client(TcpStream);
+
+impl Client {
+    async fn new(proxy: &Proxy) -> Self {
+        let stream = TcpStream::connect(proxy.address()).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(stream)
+    }
+
+    async fn send(&mut self, record: &[u8]) {
+        let mark = (0x8000_0000 | u32::try_from(record.len()).unwrap()).to_be_bytes();
+        self.0.write_all(&[&mark, record].concat()).await.unwrap();
+    }
+
+    async fn receive(&mut self) -> std::io::Result<Vec<u8>> {
+        let mark = timeout(LONG, self.0.read_u32()).await.unwrap()?;
+        let mut record = vec![0; (mark & 0x7fff_ffff) as usize];
+        timeout(LONG, self.0.read_exact(&mut record)).await.unwrap()?;
+        Ok(record)
+    }
+
+    async fn call(&mut self, record: &[u8]) -> Vec<u8> {
+        self.send(record).await;
+        self.receive().await.unwrap()
+    }
+
+    async fn nothing_comes(&mut self) {
+        assert!(timeout(SOON, self.0.read_u8()).await.is_err(), "a reply came");
+    }
+}
+
+#[tokio::test]
+async fn records_pass_unchanged_and_an_end_passes_on() {
+    let (_proxy, mut client) = proxy().await;
+    assert_eq!(client.call(b"hello").await, b"hello");
+    let large = vec![7; 3 << 20];
+    let (mut from, mut to) = client.0.split();
+    let mark = (0x8000_0000 | (3_u32 << 20)).to_be_bytes();
+    let (sent, ()) = tokio::join!(async { to.write_all(&[&mark[..], &large].concat()).await }, async {
+        let mut back = vec![0; large.len() + 4];
+        from.read_exact(&mut back).await.unwrap();
+        assert_eq!(&back[4..], large);
+    });
+    sent.unwrap();
+    client.0.write_all(b"un").await.unwrap();
+    client.0.shutdown().await.unwrap();
+    let mut rest = Vec::new();
+    client.0.read_to_end(&mut rest).await.unwrap();
+    assert_eq!(rest, b"un");
+}
+
+#[tokio::test]
+async fn a_delay_is_latency_and_not_a_limit_of_throughput() {
+    let (proxy, mut client) = proxy().await;
+    proxy.delay(Duration::from_millis(100), Duration::from_millis(50));
+    let start = Instant::now();
+    for number in 0..20_u8 {
+        client.send(&[number]).await;
+    }
+    for number in 0..20_u8 {
+        assert_eq!(client.receive().await.unwrap(), [number]);
+    }
+    let took = start.elapsed();
+    assert!(
+        (Duration::from_millis(150)..Duration::from_millis(600)).contains(&took),
+        "{took:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_cut_resets_what_is_open_and_lets_new_connections_in() {
+    let (proxy, mut client) = proxy().await;
+    client.call(b"x").await;
+    proxy.cut();
+    assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    assert_eq!(Client::new(&proxy).await.call(b"y").await, b"y");
+    assert_eq!(proxy.accepted(), 2);
+}
+
+#[tokio::test]
+async fn new_connections_are_refused_and_let_in_again_while_old_ones_go_on() {
+    let (proxy, mut client) = proxy().await;
+    client.call(b"x").await;
+    proxy.refuse(true).await.unwrap();
+    let refused = TcpStream::connect(proxy.address()).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(client.call(b"still").await, b"still");
+    proxy.refuse(false).await.unwrap();
+    assert_eq!(Client::new(&proxy).await.call(b"y").await, b"y");
+}
+
+#[tokio::test]
+async fn a_hang_holds_old_and_new_connections_until_it_ends() {
+    let (proxy, mut client) = proxy().await;
+    client.call(b"x").await;
+    proxy.hang(true);
+    client.send(b"held").await;
+    let mut second = Client::new(&proxy).await;
+    second.send(b"too").await;
+    client.nothing_comes().await;
+    second.nothing_comes().await;
+    proxy.hang(false);
+    assert_eq!(client.receive().await.unwrap(), b"held");
+    assert_eq!(second.receive().await.unwrap(), b"too");
+}
+
+#[tokio::test]
+async fn a_connection_ends_in_the_middle_of_a_record() {
+    let (proxy, mut client) = proxy().await;
+    client.call(b"x").await;
+    proxy.cut_after(Direction::Down, 6);
+    client.send(b"abcdef").await;
+    let mut got = Vec::new();
+    // The proxy closes with our bytes unread on the other side, so this may end in a reset.
+    let _ended = timeout(LONG, client.0.read_to_end(&mut got)).await.unwrap();
+    assert_eq!(got, [&0x8000_0006_u32.to_be_bytes()[..], b"ab"].concat());
+    assert_eq!(Client::new(&proxy).await.call(b"once only").await, b"once only");
+}
+
+#[tokio::test]
+async fn single_records_are_dropped_delayed_and_cut() {
+    let (proxy, mut client) = proxy().await;
+    proxy.on_record(Direction::Up, |record| match record {
+        b"drop" => Action::Drop,
+        b"late" => Action::Delay(Duration::from_millis(150)),
+        b"cut" => Action::Cut,
+        _ => Action::Forward,
+    });
+    client.send(b"drop").await;
+    assert_eq!(client.call(b"next").await, b"next");
+    let start = Instant::now();
+    assert_eq!(client.call(b"late").await, b"late");
+    assert!(start.elapsed() >= Duration::from_millis(150));
+    client.send(b"cut").await;
+    assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+    proxy.clear_hooks();
+    assert_eq!(Client::new(&proxy).await.call(b"drop").await, b"drop");
+}
+
+#[tokio::test]
+async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
+    let (proxy, mut client) = proxy().await;
+    let mut other = Client::new(&proxy).await;
+    let mut lost = proxy.lose_reply(Action::Drop, |request| carries(request, &rename_of(b"volume")));
+    let rename = [&b"id-1"[..], &rename_of(b"volume")].concat();
+    assert!(!lost.has_happened());
+    client.send(&rename).await;
+    lost.happened(LONG).await.unwrap();
+    // The same id on another connection is another request.
+    assert_eq!(other.call(b"id-1 other").await, b"id-1 other");
+    client.nothing_comes().await;
+    assert_eq!(client.call(&rename).await, rename, "lost once only");
+}
+
+#[tokio::test]
+async fn without_a_server_behind_it_a_connection_is_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let nobody = listener.local_addr().unwrap();
+    drop(listener);
+    let proxy = Proxy::start(nobody).await.unwrap();
+    let mut client = Client::new(&proxy).await;
+    assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
+}
