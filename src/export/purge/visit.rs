@@ -199,28 +199,29 @@ impl Visitor<'_> {
         }
         self.export.changing(self.ground)?;
         let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, self.compounds);
-        let removals = stream::iter(names.chunks(CHUNK).map(async |chunk| {
+        let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
+        let removals = stream::iter(chunks).map(async |chunk| {
             let _permit = compounds.acquire().await;
-            let outcomes = nfs.remove_many(handle, chunk).await?;
+            let outcomes = nfs.remove_many(handle, &chunk).await?;
             Ok::<_, NfsError>((chunk, outcomes))
-        }));
+        });
         let outcomes: Result<Vec<_>, NfsError> = removals.buffer_unordered(CHUNK).try_collect().await;
         let outcomes = match outcomes {
             Ok(outcomes) => outcomes,
             Err(error) => return self.refused(None, error),
         };
-        for (name, outcome) in outcomes.into_iter().flat_map(|(chunk, outcomes)| chunk.iter().zip(outcomes)) {
+        for (name, outcome) in outcomes.into_iter().flat_map(|(chunk, outcomes)| chunk.into_iter().zip(outcomes)) {
             match outcome {
                 RemoveOutcome::Removed | RemoveOutcome::Absent => self.visit.removed += 1,
                 RemoveOutcome::Refused(Status::NotEmpty | Status::Exists | Status::IsDirectory) => {
-                    subdirectories.push(name.clone());
+                    subdirectories.push(name);
                 }
                 RemoveOutcome::Refused(status) => {
                     let error = NfsError::Status {
                         action: "removing",
                         status,
                     };
-                    self.refused(Some(name.clone()), error)?;
+                    self.refused(Some(name), error)?;
                 }
             }
         }
