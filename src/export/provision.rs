@@ -9,7 +9,7 @@ use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::judge::{Kept, judge};
 use super::ledger::Holder;
-use super::record::{Record, RecordError, State};
+use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
 use super::ManagedExport;
@@ -24,6 +24,7 @@ const PARENT_MODE: u32 = 0o755;
 /// A directory that is there and judged.
 struct Made {
     file_id: u64,
+    handle: String,
     adopted: bool,
     mode_not_kept: Option<u32>,
 }
@@ -184,6 +185,7 @@ impl ManagedExport {
             }
             (Step::Done, Some(leaf)) => Ok(Some(Made {
                 file_id: leaf.attributes.fileid,
+                handle: handle_of(leaf),
                 adopted: record.adopted(),
                 mode_not_kept: None,
             })),
@@ -291,6 +293,7 @@ impl ManagedExport {
             claim: request.claim.clone(),
             directory: directory.clone(),
             file_id: adopted,
+            handle: None,
             adopted: adopted.is_some(),
             state: State::Creating,
         };
@@ -347,7 +350,7 @@ impl ManagedExport {
             mode_refused,
             owner_refused,
         };
-        let made = self.judged(request, directory, &kept)?;
+        let made = self.judged(request, directory, &node, &kept)?;
         self.live(ground, record, &made).await.map(|()| Some(made))
     }
 
@@ -393,7 +396,7 @@ impl ManagedExport {
             mode_refused,
             owner_refused,
         };
-        let made = self.judged(request, directory, &kept)?;
+        let made = self.judged(request, directory, leaf, &kept)?;
         Ok(Made {
             mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
             ..made
@@ -425,11 +428,13 @@ impl ManagedExport {
         &self,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
+        node: &Node,
         kept: &Kept<'_>,
     ) -> Result<Made, ExportError> {
         let mode_not_kept = judge(request, &directory.to_string(), self.keeper.credential, kept)?;
         Ok(Made {
-            file_id: kept.attributes.fileid,
+            file_id: node.attributes.fileid,
+            handle: handle_of(node),
             adopted: false,
             mode_not_kept,
         })
@@ -444,6 +449,7 @@ impl ManagedExport {
         };
         let live = Record {
             file_id: Some(made.file_id),
+            handle: Some(made.handle.clone()),
             adopted: made.adopted,
             ..record.in_state(State::Live)
         };
