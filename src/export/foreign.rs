@@ -88,7 +88,9 @@ impl ManagedExport {
     async fn read_foreign(&self, ground: &Ground) -> Result<Vec<Theirs>, ExportError> {
         let ours = layout::cluster(&self.keeper.cluster_id)?;
         let records = layout::name(layout::RECORDS)?;
-        let names = self.names_in(&ground.reserved.handle, layout::RESERVED, MOST_CLUSTERS).await?;
+        let names = self
+            .names_in(&ground.reserved.handle, layout::RESERVED, MOST_CLUSTERS)
+            .await?;
         let mut directories = Vec::new();
         for name in names.into_iter().filter(|name| *name != ours) {
             let doing = || format!("reading the records of the cluster {name}");
@@ -118,17 +120,22 @@ impl ManagedExport {
 
     async fn read_all(&self, records: &FileHandle, doing: &str) -> Result<Vec<Record>, ExportError> {
         let names = self.names_in(records, doing, MOST_RECORDS).await?;
-        let read = stream::iter(names.into_iter().filter(|name| !layout::is_draft(name)).map(async |name| {
-            let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
-                return Ok(None);
-            };
-            match self.read_record_in(records, volume).await {
-                Ok(Found::Record(record)) => Ok(Some(*record)),
-                // No record of a release that we know: there is nothing to learn from it.
-                Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
-                Err(error) => Err(error),
-            }
-        }));
+        let read = stream::iter(
+            names
+                .into_iter()
+                .filter(|name| !layout::is_draft(name))
+                .map(async |name| {
+                    let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
+                        return Ok(None);
+                    };
+                    match self.read_record_in(records, volume).await {
+                        Ok(Found::Record(record)) => Ok(Some(*record)),
+                        // No record of a release that we know: there is nothing to learn from it.
+                        Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
+                        Err(error) => Err(error),
+                    }
+                }),
+        );
         let read: Vec<Option<Record>> = read.buffer_unordered(READS).try_collect().await?;
         Ok(read.into_iter().flatten().collect())
     }
@@ -143,7 +150,11 @@ impl ManagedExport {
         let mut names = Vec::new();
         let mut from = None;
         loop {
-            let page = self.nfs.list(directory, from).await.while_(|| format!("listing {path}"))?;
+            let page = self
+                .nfs
+                .list(directory, from)
+                .await
+                .while_(|| format!("listing {path}"))?;
             names.extend(page.entries.into_iter().map(|entry| entry.name));
             if names.len() > most {
                 return Err(crate::nfs::NfsError::Limit {

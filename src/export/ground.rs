@@ -59,8 +59,14 @@ impl Ground {
     /// Whether handles or identity are others than before.
     pub(super) fn differs_from(&self, other: &Self) -> bool {
         let handles = |ground: &Self| {
-            [&ground.root, &ground.reserved, &ground.cluster, &ground.records, &ground.trash]
-                .map(|node| node.handle.clone())
+            [
+                &ground.root,
+                &ground.reserved,
+                &ground.cluster,
+                &ground.records,
+                &ground.trash,
+            ]
+            .map(|node| node.handle.clone())
         };
         self.identity.id != other.identity.id || handles(self) != handles(other)
     }

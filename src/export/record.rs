@@ -219,3 +219,6 @@ fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {
         _ => RecordError::Damaged(error.to_string()),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,7 +40,9 @@ impl ManagedExport {
             }),
             Err(NfsError::Limit { .. }) => damaged(format!("it has more than {LONGEST_RECORD} bytes")),
             Err(error) => match error.status() {
-                Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => damaged("it is no regular file".into()),
+                Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
+                    damaged("it is no regular file".into())
+                }
                 _ => Err(error).while_(|| format!("reading the record of volume {volume}")),
             },
         }

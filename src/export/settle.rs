@@ -32,7 +32,9 @@ impl ManagedExport {
         has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<Settled, ExportError> {
         self.sweep(ground).await?;
-        let names = self.names_in(&ground.records.handle, "the records", MOST_RECORDS).await?;
+        let names = self
+            .names_in(&ground.records.handle, "the records", MOST_RECORDS)
+            .await?;
         let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
         self.remove_leftovers(ground, &ground.records, &drafts).await?;
         let without = names.into_iter().filter(|name| {

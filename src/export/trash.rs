@@ -92,7 +92,10 @@ impl ManagedExport {
         if let Some(tombstone) = tombstone {
             let file_id = tombstone.attributes.fileid;
             if !ground.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
-                purge.fail(&name.to_string(), "something else has the tombstone's name: remove it by hand".into());
+                purge.fail(
+                    &name.to_string(),
+                    "something else has the tombstone's name: remove it by hand".into(),
+                );
                 return Ok(());
             }
             if !purge.tree(Root::named(&tombstone, &name)).await? {

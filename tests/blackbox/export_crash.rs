@@ -114,7 +114,11 @@ fn clear(lab: &Lab) {
         fs::remove_dir_all(lab.on_disk(&name)).unwrap();
     }
     for record in lab.records() {
-        fs::remove_file(lab.on_disk(&format!(".nfs-operator/{}/records/{record}", crate::export_lab::CLUSTER))).unwrap();
+        fs::remove_file(lab.on_disk(&format!(
+            ".nfs-operator/{}/records/{record}",
+            crate::export_lab::CLUSTER
+        )))
+        .unwrap();
     }
 }
 
@@ -201,7 +205,9 @@ async fn an_archive_that_dies_anywhere_is_one_archive_and_moves_no_stranger() {
         async |lab, next, uid, file_id| {
             let strangers = stranger(lab);
             let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
-            let Reclaimed::Archived { name, warnings } = done else { panic!("{done:?}") };
+            let Reclaimed::Archived { name, warnings } = done else {
+                panic!("{done:?}")
+            };
             assert_eq!(warnings, Vec::<String>::new());
             stranger_is_untouched(lab, strangers);
             assert_eq!(lab.listed(), [name.clone(), "home".into()]);

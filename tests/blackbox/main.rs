@@ -3,5 +3,7 @@
 
 mod export_crash;
 mod export_lab;
+mod export_purge;
+mod export_rules;
 mod ganesha;
 mod nfs_client;

@@ -42,17 +42,11 @@ pub(super) enum Step {
     /// Look whether it holds something, then decide again.
     LookInside,
     /// Write the record (for the first time, or over what is there), then make parents and directory.
-    Make {
-        write: Write,
-    },
+    Make { write: Write },
     /// It is the one that we made: set mode and owner, and go on.
-    TakeUp {
-        write: Write,
-    },
+    TakeUp { write: Write },
     /// It was there: write the record, and take it over.
-    Adopt {
-        write: Write,
-    },
+    Adopt { write: Write },
     /// It is there and recorded.
     Done,
     /// It is there, and isn't ours.
@@ -169,7 +163,11 @@ mod tests {
             (Written::Live { file_id: Some(8) }, FREE, Adopt, Step::Disagree),
             (Written::Live { file_id: None }, FREE, Adopt, Step::Disagree),
         ] {
-            assert_eq!(decide(written, there, existing), step, "{written:?} {there:?} {existing:?}");
+            assert_eq!(
+                decide(written, there, existing),
+                step,
+                "{written:?} {there:?} {existing:?}"
+            );
         }
     }
 }

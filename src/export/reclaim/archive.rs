@@ -41,7 +41,13 @@ impl ManagedExport {
             );
             last.clone_from(&target);
             let Ok(reserved) = reserved else { continue };
-            if self.nfs.lookup(&ground.root.handle, &name).await.while_(doing)?.is_some() {
+            if self
+                .nfs
+                .lookup(&ground.root.handle, &name)
+                .await
+                .while_(doing)?
+                .is_some()
+            {
                 continue;
             }
             let leaf = self.leaf_of(&reclaim.nodes, &record.directory);
@@ -126,7 +132,11 @@ impl ManagedExport {
             parts.insert(0, ("owner", owner));
         }
         for (what, part) in parts {
-            match self.changing(reclaim.ground)?.set_attributes(&archive.handle, part).await {
+            match self
+                .changing(reclaim.ground)?
+                .set_attributes(&archive.handle, part)
+                .await
+            {
                 Ok(_) => {}
                 // It is archived all the same, and who could read it before still can: worth a warning.
                 Err(error) if error.status().is_some_and(|status| status != crate::nfs::Status::Stale) => {

@@ -145,8 +145,22 @@ mod tests {
             (&State::Creating, Delete, Nothing, Ours, None, Step::NotMade),
             // Not begun.
             (&live, Archive, Nothing, Ours, None, Step::LookInside),
-            (&live, Archive, Nothing, Ours, Some(true), Step::Record(Next::RemovingEmpty)),
-            (&live, Archive, Nothing, Ours, Some(false), Step::Record(Next::Archiving)),
+            (
+                &live,
+                Archive,
+                Nothing,
+                Ours,
+                Some(true),
+                Step::Record(Next::RemovingEmpty),
+            ),
+            (
+                &live,
+                Archive,
+                Nothing,
+                Ours,
+                Some(false),
+                Step::Record(Next::Archiving),
+            ),
             (&live, Archive, Nothing, Nothing, None, Step::Missing),
             (&live, Archive, Nothing, Stranger, None, Step::Replaced),
             (&live, Delete, Nothing, Ours, None, Step::Record(Next::Deleting)),
@@ -154,7 +168,14 @@ mod tests {
             (&live, Delete, Nothing, Stranger, None, Step::Replaced),
             // Before and after the rmdir of an empty one.
             (&empty, Archive, Nothing, Ours, None, Step::RemoveEmpty),
-            (&empty, Archive, Nothing, Ours, Some(false), Step::Record(Next::Archiving)),
+            (
+                &empty,
+                Archive,
+                Nothing,
+                Ours,
+                Some(false),
+                Step::Record(Next::Archiving),
+            ),
             (&empty, Delete, Nothing, Ours, Some(false), Step::Record(Next::Deleting)),
             (&empty, Archive, Nothing, Nothing, None, Step::Done(End::EmptyRemoved)),
             (&empty, Archive, Nothing, Stranger, None, Step::Done(End::EmptyRemoved)),
@@ -205,7 +226,10 @@ mod tests {
             empty: Some(false),
             trash_refused: false,
         };
-        assert_eq!(decide(&State::Live, true, Wish::Delete, &seen), Step::Record(Next::Archiving));
+        assert_eq!(
+            decide(&State::Live, true, Wish::Delete, &seen),
+            Step::Record(Next::Archiving)
+        );
         let gone = Seen {
             source: At::Nothing,
             ..seen
@@ -222,6 +246,9 @@ mod tests {
             trash_refused: true,
         };
         let deleting = State::Deleting { since: 1 };
-        assert_eq!(decide(&deleting, false, Wish::Delete, &seen), Step::Record(Next::Tombstone));
+        assert_eq!(
+            decide(&deleting, false, Wish::Delete, &seen),
+            Step::Record(Next::Tombstone)
+        );
     }
 }

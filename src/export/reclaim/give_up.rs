@@ -65,7 +65,11 @@ impl ManagedExport {
     }
 
     /// A rename to an archive that went through before its end was recorded: records it.
-    pub(in crate::export) async fn complete_archive(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    pub(in crate::export) async fn complete_archive(
+        &self,
+        ground: &Ground,
+        record: &Record,
+    ) -> Result<bool, ExportError> {
         let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
             return Ok(false);
         };
