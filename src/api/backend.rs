@@ -1,4 +1,8 @@
 //! `NfsBackend`: an export plus the rules for using it.
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "the derive takes one attribute for each printer column"
+)]
 
 use k8s_openapi::api::core::v1::VolumeNodeAffinity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};

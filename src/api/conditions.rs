@@ -208,6 +208,21 @@ reasons! {
     ModeNotKept,
 }
 
+impl Reason {
+    /// Whether it speaks of the way to the server, and not of what was asked.
+    pub fn is_of_the_connection(self) -> bool {
+        matches!(
+            self,
+            Self::NameResolutionFailed
+                | Self::ConnectionRefused
+                | Self::ConnectionTimedOut
+                | Self::ServerUnreachable
+                | Self::ServerNotResponding
+                | Self::ConnectionLost
+        )
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -193,6 +193,8 @@ fn a_value_never_adds_a_segment() {
         ("${pvc.annotations.a}-x", "archived"),
         ("x${pvc.annotations.a}", "y."),
         ("${pvc.annotations.a}${pvc.annotations.a}", "."),
+        // Bad only in what shortening would cut off.
+        ("${pvc.annotations.a}", &format!("{} b", "x".repeat(300))),
     ] {
         assert!(expand(pattern, &[("a", value)]).is_err(), "{pattern} {value}");
     }

@@ -1,0 +1,13 @@
+//! Claims: guarded, placed, provisioned as a directory and a volume, and told what happened.
+
+mod concern;
+mod guard;
+mod overrides;
+mod place;
+mod provision;
+mod reconcile;
+mod report;
+mod volume;
+
+pub use concern::concern;
+pub use reconcile::{on_error, reconcile};
