@@ -39,8 +39,10 @@ async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnc
         outcome = &mut task => { outcome.unwrap(); false }
         () = death.notified() => true,
     };
-    task.abort();
-    let _ = task.await;
+    if died {
+        task.abort();
+        let _ = task.await;
+    }
     lab.proxy.cut();
     lab.proxy.clear_hooks();
     // What was on its way arrives.

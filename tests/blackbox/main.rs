@@ -4,5 +4,7 @@
 mod claims;
 mod export_crash;
 mod export_lab;
+mod export_purge;
+mod export_rules;
 mod ganesha;
 mod nfs_client;
