@@ -1,1 +1,14 @@
-//! nfs-operator.
+//! nfs-operator turns NFS exports into self-service Kubernetes storage.
+//!
+//! The way of a claim through the code: [`controllers`] observe and plan, [`placement`], [`naming`], [`policy`] and
+//! [`mount_options`] decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
+
+pub mod api;
+pub mod controllers;
+pub mod export;
+pub mod mount_options;
+pub mod naming;
+pub mod nfs;
+pub mod operator;
+pub mod placement;
+pub mod policy;

@@ -1,1 +1,34 @@
-fn main() {}
+//! The `nfs-operator` program: parses arguments and starts one of the subcommands.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+mod commands;
+
+/// Turns NFS exports into self-service Kubernetes storage, without mounts or privileges.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the operator.
+    Run(commands::run::RunArguments),
+    /// Print the CustomResourceDefinitions, or install them.
+    Crd(commands::crd::CrdArguments),
+    /// Say what a backend's probe would say of an export, without a cluster.
+    Probe(commands::probe::ProbeArguments),
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => commands::run::run(arguments).await,
+        Command::Crd(arguments) => commands::crd::run(arguments).await,
+        Command::Probe(arguments) => commands::probe::run(arguments).await,
+    }
+}

@@ -1,0 +1,309 @@
+//! Condition types and reasons: what `kubectl describe` shows.
+
+use std::fmt;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+
+/// The condition types of a backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BackendCondition {
+    /// The summary: claims can be provisioned here.
+    Ready,
+    /// The server answers and the export is there.
+    Reachable,
+    /// Directories can be made and removed.
+    Writable,
+    /// There is room for new volumes.
+    CapacityAvailable,
+    /// The export is the one that it was.
+    IdentityConfirmed,
+    /// Nothing that was deleted is stuck.
+    TrashPurged,
+}
+
+impl fmt::Display for BackendCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Why a condition is as it is, or an event was sent. Each failure that a person can meet has its own.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Reason { $($(#[$doc])* $name,)* }
+
+        impl Reason {
+            /// Every reason, for the documentation's completeness.
+            pub const ALL: &[Self] = &[$(Self::$name,)*];
+        }
+    };
+}
+
+reasons! {
+    /// All is well.
+    Ready,
+    /// The server's name does not resolve.
+    NameResolutionFailed,
+    /// Nothing listens at the server's port.
+    ConnectionRefused,
+    /// No answer to the connection request.
+    ConnectionTimedOut,
+    /// No route to the server.
+    ServerUnreachable,
+    /// Connected, and calls are not answered.
+    ServerNotResponding,
+    /// The connection broke, and the reply with it.
+    ConnectionLost,
+    /// The server speaks none of the versions asked for.
+    ProtocolNotSupported,
+    /// The server's answers make no sense.
+    ProtocolViolation,
+    /// The server wants another security flavour than `sys`.
+    SecurityFlavorUnsupported,
+    /// The export's path is not there.
+    ExportNotFound,
+    /// The export's path leads to another server.
+    ExportMoved,
+    /// The server mounts only whole exports, not directories below.
+    SubdirectoryMountRefused,
+    /// The export's path leads through a symbolic link.
+    SymlinkInPath,
+    /// The export's path is no directory.
+    NotADirectory,
+    /// The server refuses us.
+    AccessDenied,
+    /// The server refuses us, and we had no reserved port.
+    ReservedPortRequired,
+    /// Something that was asked for needs root, and the server squashes it.
+    RootSquashed,
+    /// The export is read-only.
+    ReadOnly,
+    /// No space left.
+    NoSpace,
+    /// No inodes left.
+    NoInodes,
+    /// The quota is used up.
+    QuotaExceeded,
+    /// The server no longer knows the export's root.
+    StaleHandle,
+    /// The export isn't the one that it was.
+    IdentityMismatch,
+    /// `.nfs-operator` on the export is not as we made it.
+    ReservedDirectoryUnsafe,
+    /// The server reports an error of its disks.
+    ServerFault,
+    /// The server refuses a call for a reason that has no name of its own here.
+    ServerRefused,
+    /// What was looked at is another thing by now.
+    ChangedMeanwhile,
+    /// The directory is not on the file system of the export's root.
+    CrossesFileSystems,
+    /// The identity was not read yet on the present connection.
+    IdentityNotConfirmed,
+    /// An administrator suspended the backend.
+    Suspended,
+    /// The backend is being deleted.
+    Deleting,
+    /// The backend's last probe is too old to be believed.
+    ProbeOutdated,
+    /// The backend was not probed yet.
+    NotProbed,
+    /// Another operator took over.
+    Fenced,
+    /// A field of the spec cannot be used.
+    InvalidSpec,
+    /// Nodes may be unable to resolve the server's name.
+    NodesMayNotResolve,
+    /// What was asked is outside a limit.
+    LimitExceeded,
+    /// A kind or version of NFS that this release does not speak.
+    VersionNotImplemented,
+    /// Some of what was deleted could not be purged.
+    TrashStuck,
+    /// Nothing waits to be purged.
+    TrashEmpty,
+    /// What was deleted is being purged.
+    Purging,
+
+    /// The claim has its volume.
+    Provisioned,
+    /// The claim is being provisioned.
+    Provisioning,
+    /// The claim is placed, and the outcome of a call on its backend is not known yet.
+    OutcomeUnknown,
+    /// No backend can serve the claim now.
+    NoBackendAvailable,
+    /// The class names backends that do not exist.
+    BackendNotFound,
+    /// The namespace may not use any of the backends.
+    NamespaceNotAllowed,
+    /// The backends that the claim may use lack the room that it asks for.
+    CapacityExceeded,
+    /// The claim's StorageClass does not exist.
+    StorageClassNotFound,
+    /// The StorageClass has a parameter that we don't know, or a value that it can't have.
+    InvalidParameter,
+    /// Volumes are file systems here: no block devices.
+    BlockVolumeUnsupported,
+    /// NFS can't keep a volume to one pod.
+    AccessModeUnsupported,
+    /// A selector asks for an existing volume.
+    SelectorUnsupported,
+    /// VolumeAttributesClasses are not supported.
+    AttributesClassUnsupported,
+    /// The data source is not supported.
+    DataSourceUnsupported,
+    /// The pattern can't be made into a directory's name.
+    InvalidDirectoryName,
+    /// The directory is there and is not ours.
+    DirectoryExists,
+    /// The directory would overlap another volume, archive or backend.
+    DirectoryOverlaps,
+    /// The server did not keep the mode.
+    ModeRefused,
+    /// The server did not keep the owner.
+    OwnerRefused,
+    /// The server maps owners by name and does not know the number.
+    IdMappingRequired,
+    /// An annotation on the claim asks for what its backend does not allow.
+    OverrideRefused,
+    /// An annotation on the claim has a value that it can't have.
+    InvalidOverride,
+    /// The API server refused the volume for good.
+    VolumeRefused,
+    /// Another object has the volume's name.
+    VolumeNameTaken,
+    /// The claim's volume is gone.
+    VolumeLost,
+
+    /// The volume's data was archived.
+    VolumeArchived,
+    /// The volume's data was deleted.
+    VolumeDeleted,
+    /// The volume's data was left in place.
+    VolumeRetained,
+    /// The volume's data could not be reclaimed.
+    VolumeFailedDelete,
+    /// The volume's directory is nowhere.
+    DirectoryMissing,
+    /// The export has no record of the volume.
+    RecordMissing,
+    /// The volume's record on the export is damaged, another claim's, or in a state that forbids what was asked.
+    RecordUnusable,
+    /// The volume's annotations and its path contradict each other, or what is on the export.
+    ReclaimUnsafe,
+    /// The volume's backend does not exist.
+    ReclaimBackendMissing,
+    /// Recycle is not supported.
+    RecycleUnsupported,
+
+    /// A claim is provisioned (event of the ProvisionController library).
+    ProvisioningSucceeded,
+    /// A claim could not be provisioned (event of the ProvisionController library).
+    ProvisioningFailed,
+    /// What was made for a claim could not be removed (event of the ProvisionController library).
+    ProvisioningCleanupFailed,
+    /// The server did not keep the default mode (event).
+    ModeNotKept,
+}
+
+impl Reason {
+    /// Whether it speaks of the way to the server, and not of what was asked.
+    pub fn is_of_the_connection(self) -> bool {
+        matches!(
+            self,
+            Self::NameResolutionFailed
+                | Self::ConnectionRefused
+                | Self::ConnectionTimedOut
+                | Self::ServerUnreachable
+                | Self::ServerNotResponding
+                | Self::ConnectionLost
+        )
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// A condition as planned: without times, which are filled in when it is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// `True`, `False` or, when nothing is known, `Unknown`.
+    pub status: Option<bool>,
+    /// Machine-readable reason.
+    pub reason: Reason,
+    /// What happened, and the remedy.
+    pub message: String,
+}
+
+/// The longest message that a condition may carry (API conventions), in bytes.
+const LONGEST_MESSAGE: usize = 32_768;
+
+impl Verdict {
+    /// A condition that holds.
+    pub fn yes(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: Some(true),
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// A condition that does not hold.
+    pub fn no(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: Some(false),
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// A condition of which nothing is known.
+    pub fn unknown(reason: Reason, message: impl Into<String>) -> Self {
+        Self {
+            status: None,
+            reason,
+            message: message.into(),
+        }
+    }
+
+    /// The condition to write: `lastTransitionTime` moves only when the status changes.
+    pub fn condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
+        let status = match self.status {
+            Some(true) => "True",
+            Some(false) => "False",
+            None => "Unknown",
+        };
+        let since = former
+            .iter()
+            .find(|condition| condition.type_ == type_ && condition.status == status)
+            .map_or(now, |condition| condition.last_transition_time.clone());
+        Condition {
+            type_: type_.to_owned(),
+            status: status.to_owned(),
+            reason: self.reason.to_string(),
+            message: shortened(&self.message),
+            observed_generation: generation,
+            last_transition_time: since,
+        }
+    }
+}
+
+fn shortened(message: &str) -> String {
+    let end = (0..=message.len().min(LONGEST_MESSAGE))
+        .rev()
+        .find(|&end| message.is_char_boundary(end))
+        .unwrap_or(0);
+    message.get(..end).unwrap_or_default().to_owned()
+}
+
+/// Finds a condition's status: `Some(true)` for `True`.
+pub fn is_true(conditions: &[Condition], type_: BackendCondition) -> bool {
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == type_.to_string() && condition.status == "True")
+}

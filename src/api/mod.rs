@@ -1,0 +1,20 @@
+//! The kinds that users write, and every name that we write on their objects. No I/O, no clock.
+
+pub mod backend;
+pub mod conditions;
+pub mod names;
+pub mod parameters;
+mod schema;
+mod selector;
+
+pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
+pub use conditions::{BackendCondition, Reason};
+pub use parameters::{ClassParameters, ParameterError};
+
+use kube::CustomResourceExt;
+
+/// The CustomResourceDefinitions of this operator, in the order in which to install them.
+pub fn custom_resource_definitions()
+-> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
+    vec![NfsBackend::crd()]
+}

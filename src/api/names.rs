@@ -1,0 +1,70 @@
+//! Names that stand on Kubernetes objects: a change here breaks objects that exist.
+
+/// The API group, and the prefix of every annotation of ours.
+pub const GROUP: &str = "nfs-operator.io";
+
+/// The provisioner name of StorageClasses unless `--provisioner-name` says otherwise.
+pub const DEFAULT_PROVISIONER: &str = "nfs-operator.io/nfs";
+
+/// Set by the binder on a claim once it has looked for an existing volume and wants one provisioned.
+pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// The older spelling of [`STORAGE_PROVISIONER`].
+pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+/// The older way to name a claim's class; wins over `spec.storageClassName`.
+pub const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// The node that the scheduler chose for a late-binding claim.
+pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// On a volume: the provisioner that made it.
+pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+
+/// On a claim: the backend that we placed it on.
+pub const PLACED_ON: &str = "nfs-operator.io/placed-on";
+/// On a claim: the backend that its author wishes for; counts only where `claimOverrides` allows it.
+pub const WISHED_BACKEND: &str = "nfs-operator.io/backend";
+
+/// On a volume: the backend it lies on.
+pub const VOLUME_BACKEND: &str = "nfs-operator.io/backend";
+/// On a volume: the identity of the export.
+pub const VOLUME_EXPORT_ID: &str = "nfs-operator.io/export-id";
+/// On a volume: its directory, relative to the backend's path.
+pub const VOLUME_DIRECTORY: &str = "nfs-operator.io/directory";
+/// On a volume: the fileid of its directory.
+pub const VOLUME_FILE_ID: &str = "nfs-operator.io/file-id";
+/// On a volume: the uid of the claim's namespace.
+pub const VOLUME_NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
+/// On a volume: the policy that a class or a claim asked for; absent = the backend's at the time of deletion.
+pub const VOLUME_ON_DELETE: &str = "nfs-operator.io/on-delete";
+
+/// Keeps a volume until its directory is reclaimed; only while the reclaim policy is Delete.
+pub const RECLAIM_FINALIZER: &str = "nfs-operator.io/reclaim";
+/// Keeps a backend until its volumes and archives are gone.
+pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
+
+/// On a backend: the identity that an administrator accepts in place of the expected one.
+pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
+/// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
+pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
+/// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.
+pub const ACKNOWLEDGE_MISSING: &str = "nfs-operator.io/acknowledge-missing";
+
+/// The condition type that we set on claims.
+pub const CLAIM_CONDITION: &str = "nfs-operator.io/Provisioned";
+
+/// Field managers, one for each concern (an apply removes the manager's fields that it leaves out).
+pub mod managers {
+    /// `placed-on` on claims.
+    pub const PLACEMENT: &str = "nfs-operator/placement";
+    /// The condition on claims.
+    pub const CONDITION: &str = "nfs-operator/condition";
+    /// The status of backends.
+    pub const STATUS: &str = "nfs-operator/status";
+    /// Finalizers of backends and volumes.
+    pub const FINALIZER: &str = "nfs-operator/finalizer";
+    /// CRDs that `nfs-operator crd --apply` installs.
+    pub const CRD: &str = "nfs-operator/crd";
+}
+
+/// The name of the volume for the claim with this uid.
+pub fn volume_name(claim_uid: &str) -> String {
+    format!("pvc-{claim_uid}")
+}

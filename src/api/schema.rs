@@ -1,0 +1,163 @@
+//! Checks that more than one field of the kinds shares, as the API server judges them (CEL, patterns, lengths).
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Serialize};
+
+macro_rules! checked_string {
+    ($(#[$doc:meta])* $name:ident, $schema:expr) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub String);
+
+        impl JsonSchema for $name {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($name).into()
+            }
+            fn inline_schema() -> bool {
+                true
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+
+        impl std::ops::Deref for $name {
+            type Target = str;
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl std::fmt::Display for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(value: &str) -> Self {
+                Self(value.to_owned())
+            }
+        }
+    };
+}
+
+checked_string! {
+    /// A DNS name, IPv4 or IPv6 address (without brackets).
+    ServerAddress,
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 253,
+        "x-kubernetes-validations": [
+            {"rule": "!self.contains('/')", "message": "server is a DNS name or an IP address: put the export's path into `path`"},
+            {"rule": "self.contains('/') || (self.contains(':') ? isIP(self) : self.matches('^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*$'))",
+             "message": "server must be a DNS name, an IPv4 address or an IPv6 address without brackets; a port goes into `nfs.port`"},
+        ],
+    })
+}
+
+checked_string! {
+    /// The absolute path of an export.
+    ExportPath,
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 1024,
+        "x-kubernetes-validations": [
+            {"rule": "self.startsWith('/')", "message": "path must be absolute: it begins with `/`"},
+            {"rule": "self == '/' || !self.startsWith('/') || self.substring(1).split('/').all(s, s != '' && s != '.' && s != '..')",
+             "message": "path must not hold empty, `.` or `..` segments, nor end with `/`"},
+            {"rule": "!self.matches('[\\\\x00-\\\\x1f\\\\x7f]')", "message": "path must not hold control characters"},
+        ],
+    })
+}
+
+checked_string! {
+    /// Permission bits in octal, with setuid, setgid and sticky, such as `0777` or `2770`.
+    OctalMode,
+    json_schema!({
+        "type": "string",
+        "maxLength": 5,
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^0?[0-7]{3,4}$')", "message": "mode must be octal, such as \"0777\" or \"2770\" (quote it)"},
+        ],
+    })
+}
+
+checked_string! {
+    /// A directory pattern: segments of text and `${…}` variables, separated by `/`.
+    DirectoryPattern,
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 1024,
+        "x-kubernetes-validations": [
+            {"rule": "self.split('/').all(s, s != '' && s != '.' && s != '..')",
+             "message": "pattern must be relative, without empty, `.` or `..` segments"},
+        ],
+    })
+}
+
+checked_string! {
+    /// One mount option, such as `hard` or `timeo=600`.
+    MountOption,
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 256,
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^[^,\\\\s]+$')", "message": "one mount option an item: no commas, no spaces"},
+        ],
+    })
+}
+
+checked_string! {
+    /// A duration in Go's notation, such as `30s` or `5m`.
+    GoDuration,
+    json_schema!({
+        "type": "string",
+        "maxLength": 32,
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",
+             "message": "a duration between 1s and 24h, such as \"30s\" or \"5m\""},
+        ],
+    })
+}
+
+checked_string! {
+    /// An amount of storage, such as `500Gi`.
+    StorageAmount,
+    json_schema!({
+        "type": "string",
+        "maxLength": 64,
+        "x-kubernetes-validations": [
+            {"rule": "isQuantity(self) && quantity(self).sign() >= 0", "message": "a quantity of 0 or more, such as \"500Gi\""},
+        ],
+    })
+}
+
+/// A user or group number: 32 bits without the one that means "nobody asked" on the wire.
+pub(super) fn owner_number(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4_294_967_294_i64})
+}
+/// As [`owner_number`], absent allowed.
+pub(super) fn optional_owner_number(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = owner_number(generator);
+    schema.insert("nullable".into(), true.into());
+    schema
+}
+
+/// A TCP port.
+pub(super) fn port(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535})
+}
+/// As [`port`], absent allowed.
+pub(super) fn optional_port(generator: &mut SchemaGenerator) -> Schema {
+    let mut schema = port(generator);
+    schema.insert("nullable".into(), true.into());
+    schema
+}

@@ -1,0 +1,13 @@
+//! The subcommands: arguments in, exit code out.
+
+pub mod crd;
+pub mod probe;
+pub mod run;
+
+use std::process::ExitCode;
+
+/// Says why the program ends on standard error, for whoever started it.
+fn fail(error: &dyn std::error::Error) -> ExitCode {
+    eprintln!("nfs-operator: {error}");
+    ExitCode::FAILURE
+}

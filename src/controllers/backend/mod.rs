@@ -1,0 +1,12 @@
+//! Backends: probed on change and every `probeInterval`; their status kept; waiting claims woken.
+
+mod address;
+mod expectation;
+mod probe;
+mod reconcile;
+mod status;
+mod sweep;
+mod trash;
+
+pub use address::{roots, target};
+pub use reconcile::{on_error, reconcile};

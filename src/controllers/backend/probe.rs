@@ -1,0 +1,191 @@
+//! A probe: is the export there, is it the one that it was, can it be written, is there room.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+use super::address::{Owner, roots, target};
+use super::expectation::expected;
+use crate::api::NfsBackend;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names;
+use crate::export::{Circumstances, ExportError, Identity, Keeper, ManagedExport};
+use crate::nfs::{self, Statistics};
+use crate::operator::backends::{Backend, Link};
+use crate::operator::context::Context;
+
+/// What a probe found, stage by stage; a stage that it did not come to is absent.
+#[derive(Clone)]
+pub struct Probe {
+    /// The connection, made anew or not.
+    pub export: Option<Arc<ManagedExport>>,
+    /// The server answers and the export is there.
+    pub reachable: Verdict,
+    /// The export is the one that it was.
+    pub identity: Option<Result<Identity, Verdict>>,
+    /// Directories can be made and removed.
+    pub writable: Option<Verdict>,
+    /// Space and inodes.
+    pub statistics: Option<Statistics>,
+    /// Number of archives.
+    pub archives: Option<u64>,
+}
+
+impl Probe {
+    fn ended(reachable: Verdict) -> Self {
+        Self {
+            export: None,
+            reachable,
+            identity: None,
+            writable: None,
+            statistics: None,
+            archives: None,
+        }
+    }
+
+    /// The identity, if it was confirmed.
+    pub fn confirmed(&self) -> Option<&Identity> {
+        self.identity.as_ref()?.as_ref().ok()
+    }
+}
+
+/// Probes a backend.
+pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
+    let export = match connection(ctx, object, backend).await {
+        Ok(export) => export,
+        Err(verdict) => return Probe::ended(verdict),
+    };
+    let statistics = match export.nfs().statistics().await {
+        Ok(statistics) => statistics,
+        Err(error) => return Probe::ended(refusal(&unusable(object, error))),
+    };
+    let mut probe = Probe {
+        export: Some(Arc::clone(&export)),
+        statistics: Some(statistics),
+        ..Probe::ended(Verdict::yes(
+            Reason::Ready,
+            "the server answers and the export is there",
+        ))
+    };
+    let identity = match expected(object, &known_identities(ctx, &backend.name)) {
+        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
+        Err(verdict) => Err(verdict),
+    };
+    let confirmed = identity.is_ok();
+    probe.identity = Some(identity);
+    if !confirmed {
+        return probe;
+    }
+    probe.writable = Some(match settle_and_write(ctx, backend, &export).await {
+        Ok(()) => Verdict::yes(Reason::Ready, "files can be made and removed"),
+        Err(error) => refusal(&error),
+    });
+    probe.archives = Some(export.count_archives() as u64);
+    probe
+}
+
+/// Takes in what a former life left, once for each connection, and looks whether the export can be written.
+async fn settle_and_write(ctx: &Context, backend: &Backend, export: &Arc<ManagedExport>) -> Result<(), ExportError> {
+    export.probe_write().await?;
+    if backend.is_settled(export) {
+        return Ok(());
+    }
+    let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
+    let found = export.settle(&has_volume).await?;
+    for record in &found.open {
+        backend.note_open(&record.volume, &record.claim);
+    }
+    for record in &found.stuck {
+        tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was begun and its volume is gone: the directory stays until an administrator looks");
+    }
+    for (name, fault) in &found.damaged {
+        tracing::warn!(
+            backend = backend.name,
+            name,
+            "a damaged record was left as it is: {fault}"
+        );
+    }
+    backend.set_settled(export);
+    backend.trash.notify_one();
+    Ok(())
+}
+
+/// Whether a volume object of this name may lie on this backend.
+fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
+    ctx.stores.volumes.get(&ObjectRef::new(name)).is_some_and(|volume| {
+        volume
+            .annotations()
+            .get(names::VOLUME_BACKEND)
+            .is_none_or(|named| named == backend)
+    })
+}
+
+/// The connection to the backend's address: the one that is there, or a new one after the spec changed.
+async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Arc<ManagedExport>, Verdict> {
+    let owner = Owner {
+        cluster_id: &ctx.cluster_id,
+        backend_uid: &backend.uid,
+        verifier: ctx.settings.verifier,
+    };
+    let target = target(&object.spec, &owner, ctx.settings.deadline)?;
+    let roots = roots(&object.spec);
+    if let Some(link) = backend
+        .link()
+        .filter(|link| link.target == target && link.roots == roots)
+    {
+        return Ok(link.export);
+    }
+    let keeper = Keeper {
+        cluster_id: ctx.cluster_id.clone(),
+        backend: backend.name.clone(),
+        backend_uid: backend.uid.clone(),
+        credential: target.credential,
+        roots: roots.clone(),
+    };
+    if let Some(former) = backend.relink(None) {
+        former.export.nfs().clone().close().await;
+    }
+    let export = nfs::Export::connect(target.clone())
+        .await
+        .map_err(|error| refusal(&unusable(object, error)))?;
+    let export = Arc::new(ManagedExport::new(export, keeper, Arc::clone(&ctx.ledger)));
+    backend.relink(Some(Link {
+        target,
+        roots,
+        export: Arc::clone(&export),
+        settled: false,
+    }));
+    Ok(export)
+}
+
+/// The identities that the volumes of a backend know.
+fn known_identities(ctx: &Context, backend: &str) -> BTreeSet<String> {
+    let volumes = ctx.stores.volumes.state();
+    let on_backend = volumes.iter().filter(|volume| {
+        let annotations = volume.annotations();
+        annotations
+            .get(names::VOLUME_BACKEND)
+            .is_some_and(|name| name == backend)
+            && annotations
+                .get(names::PROVISIONED_BY)
+                .is_some_and(|by| ctx.settings.serves(by))
+    });
+    on_backend
+        .filter_map(|volume| volume.annotations().get(names::VOLUME_EXPORT_ID).cloned())
+        .collect()
+}
+
+fn unusable(object: &NfsBackend, source: nfs::NfsError) -> ExportError {
+    let doing = format!("cannot use {}:{}", object.spec.server, object.spec.path);
+    ExportError::Nfs {
+        doing,
+        source,
+        circumstances: Circumstances::default(),
+    }
+}
+
+fn refusal(error: &ExportError) -> Verdict {
+    Verdict::no(error.reason(), error.to_string())
+}

@@ -1,0 +1,215 @@
+//! The reconciler of backends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::probe::{Probe, probe};
+use super::status::{self, Observed};
+use super::sweep::sweep;
+use super::trash::keep_purged;
+use crate::api::NfsBackend;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, managers};
+use crate::export::Holder;
+use crate::operator::backends::{Backend, Known};
+use crate::operator::context::Context;
+use crate::operator::retry::jittered;
+use crate::operator::writes::{self, WriteError};
+
+/// The API server refused or did not answer a write: tried again soon, whatever it was.
+const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
+/// A backend that cannot serve is probed at least this often: claims wait for it.
+const UNREADY_INTERVAL: Duration = Duration::from_secs(10);
+/// Doubts of many claims at once are one probe.
+const NOT_BEFORE: Duration = Duration::from_millis(500);
+
+/// Probes a backend, keeps its status, and wakes the claims that wait for it.
+pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Action, WriteError> {
+    ctx.caught_up().await;
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, &object);
+    if new {
+        tokio::spawn(keep_purged(Arc::downgrade(&backend)));
+    }
+    if too_soon(&backend, &object) {
+        return Ok(Action::requeue(NOT_BEFORE));
+    }
+    ensure_finalizer(&ctx, &object).await?;
+    let found = probe(&ctx, &object, &backend).await;
+    let held = held(&ctx, &object, &backend, &found);
+    if object.metadata.deletion_timestamp.is_some() && held.is_none() {
+        return let_go(&ctx, &object, &backend).await;
+    }
+    let ready = learn(&ctx, &object, &backend, &found, held).await?;
+    settle(&ctx, &object, &backend, &found).await?;
+    Ok(Action::requeue(jittered(next_probe(&object, &ready))))
+}
+
+/// A failed write: the probe's result is known here all the same.
+pub fn on_error(object: Arc<NfsBackend>, error: &WriteError, _: Arc<Context>) -> Action {
+    tracing::warn!(backend = object.name_any(), "{error}");
+    Action::requeue(AFTER_WRITE_ERROR)
+}
+
+fn interval(object: &NfsBackend) -> Duration {
+    object
+        .spec
+        .probe_interval
+        .parse::<kube::core::Duration>()
+        .map_or(Duration::from_secs(30), Duration::from)
+}
+
+fn next_probe(object: &NfsBackend, ready: &Verdict) -> Duration {
+    let asked = interval(object);
+    if ready.status == Some(true) {
+        asked
+    } else {
+        asked.min(UNREADY_INTERVAL)
+    }
+}
+
+fn too_soon(backend: &Backend, object: &NfsBackend) -> bool {
+    let known = backend.known();
+    known.ready.reason != Reason::NotProbed
+        && known.probed.elapsed() < NOT_BEFORE
+        && known.object.metadata.generation == object.metadata.generation
+        && known.object.annotations() == object.annotations()
+        && known.object.metadata.deletion_timestamp == object.metadata.deletion_timestamp
+}
+
+async fn ensure_finalizer(ctx: &Context, object: &NfsBackend) -> Result<(), WriteError> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    match writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, true) {
+        Some(finalizers) => writes::set_finalizers(&api(ctx), object, &finalizers).await,
+        None => Ok(()),
+    }
+}
+
+/// Why a backend that is being deleted can't go yet.
+fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Option<Verdict> {
+    object.metadata.deletion_timestamp.as_ref()?;
+    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
+        return None;
+    }
+    let volumes = ctx.inventory.totals(&backend.name).volumes;
+    let last_known = || {
+        object
+            .status
+            .as_ref()
+            .and_then(|status| u64::try_from(status.archives?).ok())
+    };
+    let archives = found.archives.or_else(last_known).unwrap_or(0);
+    (volumes > 0 || archives > 0).then(|| {
+        Verdict::no(
+            Reason::Deleting,
+            format!(
+                "waits for {volumes} volumes and {archives} archives: delete them, or annotate the backend with \
+                 {ABANDON}=true to let it go and leave them on the export"
+            ),
+        )
+    })
+}
+
+/// The last word to a backend that goes: nothing on its export is touched.
+async fn let_go(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
+    if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
+        match writes::set_finalizers(&api(ctx), object, &finalizers).await {
+            Err(WriteError::Gone) => {}
+            written => written?,
+        }
+    }
+    ctx.backends.forget(&backend.name, &backend.uid);
+    ctx.ledger.remove(&Holder::BackendRoot(backend.name.clone()));
+    ctx.metrics.backend_gone(&backend.name);
+    if let Some(link) = backend.relink(None) {
+        link.export.nfs().clone().close().await;
+    }
+    tracing::info!(backend = backend.name, "let go");
+    ctx.waiting.wake_all();
+    Ok(Action::await_change())
+}
+
+/// Takes in what a probe found: for the claims, for the status, for the metrics.
+async fn learn(
+    ctx: &Context,
+    object: &Arc<NfsBackend>,
+    backend: &Backend,
+    found: &Probe,
+    held: Option<Verdict>,
+) -> Result<Verdict, WriteError> {
+    let totals = ctx.inventory.totals(&backend.name);
+    let purged = backend.purged();
+    let observed = Observed {
+        object,
+        probe: found,
+        totals,
+        purged: &purged,
+        held,
+        now: Timestamp::now(),
+    };
+    let ready = status::ready(&observed);
+    let former = backend.known();
+    backend.learned(Known {
+        object: Arc::clone(object),
+        export: found.confirmed().and(found.export.clone()),
+        identity: found.confirmed().cloned(),
+        ready: ready.clone(),
+        probed: Instant::now(),
+        interval: interval(object),
+        statistics: found.statistics,
+        provisioned: totals.bytes,
+    });
+    if former.ready.reason != ready.reason {
+        tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
+    }
+    let available = found.statistics.map(|statistics| statistics.available);
+    ctx.metrics.backend_probed(
+        &backend.name,
+        ready.status == Some(true),
+        available,
+        totals.volumes,
+        purged.left.entries,
+    );
+    let status = status::status(&observed, &ready);
+    if object.status.as_ref() != Some(&status) {
+        let fields = json!({"status": status});
+        writes::apply(
+            &api(ctx),
+            object.as_ref(),
+            managers::STATUS,
+            fields,
+            true,
+            "write the backend's status",
+        )
+        .await?;
+    }
+    Ok(ready)
+}
+
+/// What a confirmed export lets us finish: claims that are gone, and claims that wait.
+async fn settle(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Result<(), WriteError> {
+    if let (Some(export), Some(_)) = (&found.export, found.confirmed()) {
+        sweep(ctx, backend, export).await;
+        if object.annotations().contains_key(ACCEPT_IDENTITY) {
+            forget_acceptance(ctx, object).await?;
+        }
+    }
+    ctx.waiting.wake_all();
+    Ok(())
+}
+
+/// An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
+async fn forget_acceptance(ctx: &Context, object: &NfsBackend) -> Result<(), WriteError> {
+    writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY).await
+}
+
+fn api(ctx: &Context) -> Api<NfsBackend> {
+    Api::all(ctx.clients.calls.clone())
+}

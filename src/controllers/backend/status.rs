@@ -1,0 +1,238 @@
+//! What a probe means for the backend's conditions and status. Pure.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::address::only_cluster_resolves;
+use super::probe::Probe;
+use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
+use crate::api::conditions::{BackendCondition, Reason, Verdict};
+use crate::export::PurgeReport;
+use crate::nfs::Statistics;
+use crate::operator::inventory::Totals;
+use crate::placement;
+
+/// Figures change all the time; they are written at most this often, in seconds.
+const FIGURES_EVERY: i64 = 60;
+
+/// What a status is made of.
+pub struct Observed<'a> {
+    /// The backend as it was probed.
+    pub object: &'a NfsBackend,
+    /// What the probe found.
+    pub probe: &'a Probe,
+    /// What volumes and promises take.
+    pub totals: Totals,
+    /// What the last purge reported.
+    pub purged: &'a PurgeReport,
+    /// Why the backend can't go although it is being deleted.
+    pub held: Option<Verdict>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// Whether claims can be provisioned, of all that the probe found: the first thing that stands in the way.
+pub fn ready(observed: &Observed<'_>) -> Verdict {
+    let probe = observed.probe;
+    let identity = probe
+        .identity
+        .as_ref()
+        .and_then(|identity| identity.as_ref().err().cloned());
+    let capacity = probe
+        .statistics
+        .map(|statistics| capacity(observed.object, &statistics));
+    let stages = [
+        observed.held.clone(),
+        Some(probe.reachable.clone()),
+        identity,
+        probe.writable.clone(),
+        capacity,
+    ];
+    if let Some(obstacle) = stages
+        .into_iter()
+        .flatten()
+        .find(|verdict| verdict.status != Some(true))
+    {
+        return obstacle;
+    }
+    if observed.object.spec.suspend {
+        return Verdict::no(
+            Reason::Suspended,
+            "spec.suspend is true: no new volumes here; reclaim goes on",
+        );
+    }
+    Verdict::yes(
+        Reason::Ready,
+        std::iter::once("claims can be provisioned".to_owned())
+            .chain(warnings(observed))
+            .collect::<Vec<_>>()
+            .join("; warning: "),
+    )
+}
+
+/// What an administrator should know, although it stops nothing.
+fn warnings(observed: &Observed<'_>) -> Vec<String> {
+    let spec = &observed.object.spec;
+    let mut warnings = Vec::new();
+    if only_cluster_resolves(&spec.server) {
+        warnings.push(format!(
+            "{}: nodes may not resolve {}, which only the cluster's DNS knows",
+            Reason::NodesMayNotResolve,
+            spec.server
+        ));
+    }
+    let unreserved = observed
+        .probe
+        .export
+        .as_ref()
+        .is_some_and(|export| !export.nfs().negotiated().reserved_port);
+    if unreserved && spec.nfs.source_port == SourcePort::Reserved {
+        warnings.push("no source port below 1024 could be had; servers that want one will refuse".to_owned());
+    }
+    warnings.extend(
+        observed
+            .probe
+            .confirmed()
+            .into_iter()
+            .flat_map(|identity| identity.warnings.clone()),
+    );
+    warnings
+}
+
+/// Whether there is room for any new volume.
+fn capacity(object: &NfsBackend, statistics: &Statistics) -> Verdict {
+    if statistics.available == 0 {
+        return Verdict::no(Reason::NoSpace, "the export has no space left: free some, or grow it");
+    }
+    if statistics.inodes > 0 && statistics.inodes_free == 0 {
+        return Verdict::no(
+            Reason::NoInodes,
+            "the export has no inodes left: remove files, or grow it",
+        );
+    }
+    let reserve = object
+        .spec
+        .capacity
+        .as_ref()
+        .and_then(|limits| placement::quantity::bytes(limits.reserve.as_deref()?));
+    if reserve.is_some_and(|reserve| u128::from(statistics.available) < reserve) {
+        return Verdict::no(
+            Reason::CapacityExceeded,
+            "the free space is below spec.capacity.reserve: free some, or lower it",
+        );
+    }
+    Verdict::yes(Reason::Ready, "there is room")
+}
+
+/// The status to be, given the one that is.
+pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
+    let former = observed.object.status.clone().unwrap_or_default();
+    let probe = observed.probe;
+    let generation = observed.object.metadata.generation;
+    let confirmed = probe.confirmed();
+    let unknown = || Verdict::unknown(Reason::NotProbed, "the probe did not come to this");
+    let identity = match &probe.identity {
+        Some(Ok(_)) => Verdict::yes(Reason::Ready, "the export is the one that it was"),
+        Some(Err(verdict)) => verdict.clone(),
+        None => unknown(),
+    };
+    let verdicts = [
+        (BackendCondition::Ready, ready.clone()),
+        (BackendCondition::Reachable, probe.reachable.clone()),
+        (BackendCondition::IdentityConfirmed, identity),
+        (
+            BackendCondition::Writable,
+            probe.writable.clone().unwrap_or_else(unknown),
+        ),
+        (
+            BackendCondition::CapacityAvailable,
+            probe
+                .statistics
+                .map_or_else(unknown, |figures| capacity(observed.object, &figures)),
+        ),
+        (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
+    ];
+    let conditions = verdicts.iter().map(|(type_, verdict)| {
+        verdict.condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
+    });
+    let negotiated = probe.export.as_ref().map(|export| export.nfs().negotiated());
+    let planned = NfsBackendStatus {
+        observed_generation: generation,
+        conditions: conditions.collect(),
+        export_id: confirmed
+            .map(|identity| identity.id.clone())
+            .or(former.export_id.clone()),
+        root_file_id: confirmed
+            .map(|identity| identity.root_file_id.to_string())
+            .or(former.root_file_id.clone()),
+        nfs_version: negotiated
+            .map(|negotiated| negotiated.protocol.to_string())
+            .or(former.nfs_version.clone()),
+        capacity: Some(figures(probe.statistics, observed.totals)),
+        volumes: Some(i64::try_from(observed.totals.volumes).unwrap_or(i64::MAX)),
+        archives: probe
+            .archives
+            .and_then(|archives| i64::try_from(archives).ok())
+            .or(former.archives),
+        trash: Some(trash(observed.purged)),
+        last_probe_time: Some(Time(observed.now)),
+    };
+    if changed(&former, &planned) || due(&former, observed.now) {
+        planned
+    } else {
+        former
+    }
+}
+
+fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
+    let counted = statistics.filter(|statistics| statistics.inodes > 0);
+    CapacityStatus {
+        total: statistics.map(|statistics| placement::quantity::human(u128::from(statistics.total))),
+        available: statistics.map(|statistics| placement::quantity::human(u128::from(statistics.available))),
+        provisioned: Some(placement::quantity::human(totals.bytes)),
+        inodes: counted.map(|statistics| statistics.inodes.to_string()),
+        inodes_free: counted.map(|statistics| statistics.inodes_free.to_string()),
+    }
+}
+
+fn trash(purged: &PurgeReport) -> TrashStatus {
+    TrashStatus {
+        entries: i64::try_from(purged.left.entries).unwrap_or(i64::MAX),
+        oldest: purged.left.oldest.map(Time),
+        last_error: purged
+            .failures
+            .first()
+            .map(|failure| format!("{}: {}", failure.path, failure.reason)),
+    }
+}
+
+fn trash_verdict(purged: &PurgeReport) -> Verdict {
+    match (purged.left.entries, purged.failures.first()) {
+        (0, _) => Verdict::yes(Reason::TrashEmpty, "nothing waits to be purged"),
+        (_, Some(failure)) => Verdict::no(
+            Reason::TrashStuck,
+            format!(
+                "{} names could not be removed, first {}: {}",
+                purged.failed, failure.path, failure.reason
+            ),
+        ),
+        (_, None) => Verdict::no(Reason::Purging, "deleted directories are being purged"),
+    }
+}
+
+/// Whether there is news: anything but the figures of a disk in use, which change all the time.
+fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
+    let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
+        capacity: None,
+        last_probe_time: None,
+        ..status.clone()
+    };
+    without_figures(former) != without_figures(planned)
+}
+
+fn due(former: &NfsBackendStatus, now: Timestamp) -> bool {
+    former
+        .last_probe_time
+        .as_ref()
+        .is_none_or(|last| now.as_second() - last.0.as_second() >= FIGURES_EVERY)
+}

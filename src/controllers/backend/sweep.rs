@@ -1,0 +1,81 @@
+//! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Api, ResourceExt};
+
+use crate::export::{ClaimRef, ManagedExport, UndoOutcome};
+use crate::operator::backends::Backend;
+use crate::operator::context::Context;
+
+/// Removes what was begun for claims that are gone.
+pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+    for (volume, claim) in backend.left_open() {
+        let wanted = match ctx.inventory.saved_on(&volume) {
+            Some(other) if other != backend.name => Ok(false),
+            Some(_) => {
+                backend.settled(&volume);
+                continue;
+            }
+            None => is_wanted(ctx, &volume, &claim).await,
+        };
+        match wanted {
+            Ok(true) => {}
+            Ok(false) => remove(ctx, backend, export, &volume, &claim).await,
+            Err(error) => tracing::warn!(
+                backend = backend.name,
+                volume,
+                "cannot look whether the claim is there: {error}"
+            ),
+        }
+    }
+}
+
+/// Whether the claim or its volume is there: read live, because what follows removes things.
+async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
+    let client = ctx.clients.calls.clone();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace);
+    if claims
+        .get_opt(&claim.name)
+        .await?
+        .is_some_and(|found| found.uid().as_ref() == Some(&claim.uid))
+    {
+        return Ok(true);
+    }
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    Ok(volumes.get_opt(volume).await?.is_some())
+}
+
+async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume: &str, claim: &ClaimRef) {
+    // A claim that came back to life under our hands would be a new one, with another uid and another volume.
+    let Some(active) = backend.begin(volume, claim) else {
+        return;
+    };
+    match export.undo(volume, &claim.uid).await {
+        Ok(outcome) => {
+            ctx.inventory.release(volume);
+            match outcome {
+                UndoOutcome::Gone => tracing::info!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone: its unused directory was removed"
+                ),
+                UndoOutcome::DirectoryKept => tracing::info!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone: its directory was not made by us and stays"
+                ),
+                UndoOutcome::NotEmpty => tracing::warn!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone without a volume, but its directory holds data and stays"
+                ),
+            }
+        }
+        Err(error) => {
+            tracing::warn!(backend = backend.name, volume, reason = %error.reason(), "cannot remove the directory of a claim that is gone: {error}");
+            return;
+        }
+    }
+    drop(active);
+    backend.settled(volume);
+}

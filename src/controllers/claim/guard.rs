@@ -1,0 +1,173 @@
+//! Whether a claim is ours to provision, now, or never. Pure.
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt;
+
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
+use crate::api::parameters::ClassParameters;
+use crate::operator::context::Settings;
+
+/// What is to be done about a claim.
+#[derive(Debug)]
+pub enum Guard {
+    /// Nothing: not ours, or not yet.
+    Pass,
+    /// It has its volume: what is left is to say so.
+    Bound,
+    /// Its volume is gone.
+    Lost,
+    /// It cannot be provisioned until somebody changes it or its class.
+    Infeasible(Verdict),
+    /// It is to be provisioned.
+    Provision(Box<Request>),
+}
+
+/// What a claim asks for.
+#[derive(Debug)]
+pub struct Request {
+    /// The class's provisioner: the name that we serve it under.
+    pub provisioner: String,
+    /// The class's parameters.
+    pub parameters: ClassParameters,
+    /// The class's mount options.
+    pub mount_options: Vec<String>,
+    /// The class's reclaim policy.
+    pub reclaim_policy: String,
+    /// Requested size, in bytes.
+    pub bytes: u128,
+}
+
+/// The name of a claim's class: the older annotation wins over the field.
+pub fn class_name(claim: &PersistentVolumeClaim) -> Option<String> {
+    let annotated = claim.annotations().get(BETA_STORAGE_CLASS).cloned();
+    annotated
+        .or_else(|| claim.spec.as_ref()?.storage_class_name.clone())
+        .filter(|name| !name.is_empty())
+}
+
+/// The provisioner that the binder asks to provision this claim.
+fn asked_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
+    let annotations = claim.annotations();
+    annotations
+        .get(STORAGE_PROVISIONER)
+        .or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
+}
+
+/// Judges a claim, in the order of design section 5.
+///
+/// The binder sets the annotation only after it looked for an existing volume: going by the class alone would steal
+/// claims from volumes that were made by hand.
+pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settings: &Settings) -> Guard {
+    if !asked_provisioner(claim).is_some_and(|provisioner| settings.serves(provisioner)) {
+        return Guard::Pass;
+    }
+    if claim.metadata.deletion_timestamp.is_some() {
+        return Guard::Pass;
+    }
+    if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+        return Guard::Lost;
+    }
+    let spec = claim.spec.clone().unwrap_or_default();
+    if spec.volume_name.as_deref().is_some_and(|name| !name.is_empty()) {
+        return Guard::Bound;
+    }
+    let Some(class) = class else {
+        let name = class_name(claim).unwrap_or_default();
+        return Guard::Infeasible(Verdict::no(
+            Reason::StorageClassNotFound,
+            format!("StorageClass {name:?} does not exist: create it, and this claim goes on"),
+        ));
+    };
+    if !settings.serves(&class.provisioner) {
+        return Guard::Pass;
+    }
+    let selected_node = claim
+        .annotations()
+        .get(SELECTED_NODE)
+        .filter(|node| !node.is_empty())
+        .cloned();
+    if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && selected_node.is_none() {
+        return Guard::Pass;
+    }
+    match request(claim, class) {
+        Ok(request) => Guard::Provision(Box::new(request)),
+        Err(verdict) => Guard::Infeasible(verdict),
+    }
+}
+
+fn request(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Request, Verdict> {
+    feasible(claim)?;
+    let parameters = ClassParameters::parse(&class.parameters.clone().unwrap_or_default()).map_err(|error| {
+        Verdict::no(
+            Reason::InvalidParameter,
+            format!("StorageClass {}: {error}", class.name_any()),
+        )
+    })?;
+    let storage = claim
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
+        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
+        .ok_or_else(|| {
+            Verdict::no(
+                Reason::LimitExceeded,
+                "spec.resources.requests.storage is no amount of storage",
+            )
+        })?;
+    Ok(Request {
+        provisioner: class.provisioner.clone(),
+        parameters,
+        mount_options: class.mount_options.clone().unwrap_or_default(),
+        reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
+        bytes: storage,
+    })
+}
+
+/// What NFS volumes of ours can't be, whatever the backend.
+fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Err(Verdict::no(
+            Reason::BlockVolumeUnsupported,
+            "NFS has no block devices: set spec.volumeMode to Filesystem",
+        ));
+    }
+    let modes = spec.access_modes.unwrap_or_default();
+    if let Some(mode) = modes
+        .iter()
+        .find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"))
+    {
+        return Err(Verdict::no(
+            Reason::AccessModeUnsupported,
+            format!("access mode {mode} cannot be kept on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
+        ));
+    }
+    if spec.selector.is_some() {
+        return Err(Verdict::no(
+            Reason::SelectorUnsupported,
+            "a claim with spec.selector waits for an existing volume: remove the selector to have one provisioned",
+        ));
+    }
+    if spec
+        .volume_attributes_class_name
+        .as_deref()
+        .is_some_and(|name| !name.is_empty())
+    {
+        return Err(Verdict::no(
+            Reason::AttributesClassUnsupported,
+            "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",
+        ));
+    }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Err(Verdict::no(
+            Reason::DataSourceUnsupported,
+            "data sources are not supported: remove spec.dataSource and spec.dataSourceRef",
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+fn settings() -> Settings {
+    Settings {
+        provisioner: "nfs-operator.io/nfs".into(),
+        aliases: BTreeMap::from([("old/nfs".to_owned(), "a".to_owned())]),
+        slots: 1,
+        verifier: [0; 8],
+        deadline: Duration::from_secs(1),
+    }
+}
+
+/// A claim as the binder leaves it when it wants a volume of ours, changed by `change`.
+fn claim(change: Value) -> PersistentVolumeClaim {
+    let mut claim = json!({
+        "metadata": {"name": "c", "namespace": "n", "uid": "u",
+            "annotations": {STORAGE_PROVISIONER: "nfs-operator.io/nfs"}},
+        "spec": {"storageClassName": "s", "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    json_patch(&mut claim, change);
+    serde_json::from_value(claim).unwrap()
+}
+
+fn class(change: Value) -> StorageClass {
+    let mut class = json!({"metadata": {"name": "s"}, "provisioner": "nfs-operator.io/nfs"});
+    json_patch(&mut class, change);
+    serde_json::from_value(class).unwrap()
+}
+
+/// Merges as RFC 7396 does.
+fn json_patch(into: &mut Value, change: Value) {
+    match (into, change) {
+        (Value::Object(into), Value::Object(change)) => {
+            for (key, value) in change {
+                if value.is_null() {
+                    into.remove(&key);
+                    continue;
+                }
+                json_patch(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, change) => *into = change,
+    }
+}
+
+fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Reason {
+    match guard(claim, class, &settings()) {
+        Guard::Infeasible(verdict) => verdict.reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
+    let Guard::Provision(request) = guard(&claim(json!({})), Some(&class(json!({}))), &settings()) else {
+        panic!()
+    };
+    assert_eq!(request.bytes, 1 << 30);
+    assert_eq!(request.reclaim_policy, "Delete");
+}
+
+#[test]
+fn a_claim_of_our_class_that_the_binder_did_not_give_to_us_is_left_alone() {
+    let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
+    assert!(matches!(
+        guard(&without, Some(&class(json!({}))), &settings()),
+        Guard::Pass
+    ));
+    let other = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "other/nfs"}}}));
+    assert!(matches!(
+        guard(&other, Some(&class(json!({}))), &settings()),
+        Guard::Pass
+    ));
+    let other = class(json!({"provisioner": "other/nfs"}));
+    assert!(matches!(
+        guard(&claim(json!({})), Some(&other), &settings()),
+        Guard::Pass
+    ));
+}
+
+#[test]
+fn the_beta_annotations_and_aliases_count() {
+    let beta = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null,
+        BETA_STORAGE_PROVISIONER: "old/nfs", BETA_STORAGE_CLASS: "older"}}}));
+    assert_eq!(class_name(&beta).unwrap(), "older");
+    let alias = class(json!({"provisioner": "old/nfs"}));
+    assert!(matches!(guard(&beta, Some(&alias), &settings()), Guard::Provision(_)));
+}
+
+#[test]
+fn deleted_bound_and_lost_claims_are_not_provisioned() {
+    let class = class(json!({}));
+    let deleted = claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
+    assert!(matches!(guard(&deleted, Some(&class), &settings()), Guard::Pass));
+    let bound = claim(json!({"spec": {"volumeName": "pvc-u"}}));
+    assert!(matches!(guard(&bound, Some(&class), &settings()), Guard::Bound));
+    let lost = claim(json!({"spec": {"volumeName": "pvc-u"}, "status": {"phase": "Lost"}}));
+    assert!(matches!(guard(&lost, Some(&class), &settings()), Guard::Lost));
+}
+
+#[test]
+fn late_binding_waits_for_the_scheduler() {
+    let late = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
+    assert!(matches!(
+        guard(&claim(json!({})), Some(&late), &settings()),
+        Guard::Pass
+    ));
+    let chosen = claim(json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
+    assert!(matches!(guard(&chosen, Some(&late), &settings()), Guard::Provision(_)));
+}
+
+#[test]
+fn what_nfs_cannot_be_is_refused_with_its_own_reason() {
+    let class = class(json!({}));
+    for (change, reason) in [
+        (json!({"volumeMode": "Block"}), Reason::BlockVolumeUnsupported),
+        (
+            json!({"accessModes": ["ReadWriteOncePod"]}),
+            Reason::AccessModeUnsupported,
+        ),
+        (
+            json!({"selector": {"matchLabels": {"a": "b"}}}),
+            Reason::SelectorUnsupported,
+        ),
+        (
+            json!({"volumeAttributesClassName": "gold"}),
+            Reason::AttributesClassUnsupported,
+        ),
+        (
+            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}),
+            Reason::DataSourceUnsupported,
+        ),
+        (
+            json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x"}}),
+            Reason::DataSourceUnsupported,
+        ),
+        (
+            json!({"resources": {"requests": {"storage": "much"}}}),
+            Reason::LimitExceeded,
+        ),
+    ] {
+        assert_eq!(
+            infeasible(&claim(json!({"spec": change.clone()})), Some(&class)),
+            reason,
+            "{change}"
+        );
+    }
+}
+
+#[test]
+fn a_class_that_is_missing_or_cannot_be_read_is_named() {
+    assert_eq!(infeasible(&claim(json!({})), None), Reason::StorageClassNotFound);
+    let typo = class(json!({"parameters": {"archiveOnDelte": "true"}}));
+    assert_eq!(infeasible(&claim(json!({})), Some(&typo)), Reason::InvalidParameter);
+}

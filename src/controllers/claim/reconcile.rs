@@ -1,0 +1,84 @@
+//! The reconciler of claims.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+
+use super::guard::{Guard, class_name, guard};
+use super::provision::provision;
+use super::report::{Outcome, condition, report};
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::volume_name;
+use crate::operator::context::Context;
+use crate::operator::writes::WriteError;
+
+/// The API server refused or did not answer a write: tried again soon, whatever it was.
+const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
+
+/// Looks at a claim and does what is left to do.
+pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
+    let started = Instant::now();
+    let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
+    let outcome = match guard(&claim, class.as_deref(), &ctx.settings) {
+        Guard::Pass => Outcome::Nothing,
+        Guard::Bound => bound(&claim, &ctx),
+        Guard::Lost => lost(&claim),
+        Guard::Infeasible(verdict) => Outcome::Infeasible(verdict),
+        // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
+        Guard::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
+    };
+    report(&ctx, &claim, outcome, started).await
+}
+
+/// A failed write: nothing was decided.
+pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, _: Arc<Context>) -> Action {
+    tracing::warn!(claim = %ObjectRef::from_obj(claim.as_ref()), "{error}");
+    Action::requeue(AFTER_WRITE_ERROR)
+}
+
+/// The claim is bound. If the volume is ours and this process or a former one ended before it said so, it is said now.
+fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Outcome {
+    if condition(claim).is_some_and(|condition| condition.status == "True") {
+        return Outcome::Nothing;
+    }
+    let name = volume_name(&claim.uid().unwrap_or_default());
+    let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+    let Some(volume) = ctx
+        .stores
+        .volumes
+        .get(&ObjectRef::new(&name))
+        .filter(|_| named.as_ref() == Some(&name))
+    else {
+        return Outcome::Nothing;
+    };
+    let source = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.nfs.clone())
+        .unwrap_or_default();
+    let message = format!("volume {name} is {}:{}", source.server, source.path);
+    Outcome::Provisioned {
+        verdict: Verdict::yes(Reason::Provisioned, message),
+        now: false,
+    }
+}
+
+/// The volume object is gone: the data may still be there, and the last condition knew where.
+fn lost(claim: &PersistentVolumeClaim) -> Outcome {
+    if condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost")) {
+        return Outcome::Nothing;
+    }
+    let place = condition(claim)
+        .and_then(|condition| condition.message.clone())
+        .unwrap_or_default();
+    let remedy =
+        "its volume object is gone; its directory was left alone: create the volume again, or delete the claim";
+    Outcome::Infeasible(Verdict::no(
+        Reason::VolumeLost,
+        format!("{remedy} (last known: {place})"),
+    ))
+}

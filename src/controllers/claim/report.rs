@@ -1,0 +1,193 @@
+//! What a claim is told: the one place that turns an outcome into condition, event, metric, log line and requeue.
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, PersistentVolumeClaimCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
+use serde_json::json;
+
+use super::guard::class_name;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::{CLAIM_CONDITION, managers};
+use crate::operator::context::Context;
+use crate::operator::events::Severity;
+use crate::operator::retry::jittered;
+use crate::operator::writes::{self, WriteError};
+
+/// A claim in the queue of a busy backend is woken by it; this catches a bell that was missed.
+const QUEUED: Duration = Duration::from_secs(30);
+/// A claim that waits for a backend is woken by its change; this catches a change that was missed.
+const WAITING: Duration = Duration::from_secs(300);
+/// The outcome of a call is unknown: looked at again soon, the room is held meanwhile.
+const UNKNOWN: Duration = Duration::from_secs(2);
+/// A condition's message changes with every figure in it; the first kilobytes are enough for a person.
+const LONGEST_MESSAGE: usize = 4096;
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing to do.
+    Nothing,
+    /// It has its volume: the condition says where its data is.
+    Provisioned {
+        /// The condition.
+        verdict: Verdict,
+        /// Whether this attempt made it.
+        now: bool,
+    },
+    /// All of a backend's slots are in use: the claim is in its queue.
+    Queued,
+    /// No backend can serve it now; not a failure.
+    Waiting(Verdict),
+    /// A call's outcome is unknown: looking tells.
+    Unknown(Verdict),
+    /// It failed, and may succeed later.
+    Failed(Verdict),
+    /// It cannot succeed until somebody changes something.
+    Infeasible(Verdict),
+    /// The claim is gone.
+    Gone,
+}
+
+/// Tells it, and answers when to look at the claim again.
+pub async fn report(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    outcome: Outcome,
+    started: Instant,
+) -> Result<Action, WriteError> {
+    let key = ObjectRef::from_obj(claim);
+    let took = started.elapsed();
+    log(&key, &outcome, took);
+    let (verdict, action) = match outcome {
+        Outcome::Nothing => return Ok(Action::await_change()),
+        Outcome::Gone => {
+            ctx.claim_retries.forget(&key);
+            return Ok(Action::await_change());
+        }
+        Outcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
+        Outcome::Provisioned { verdict, now } => {
+            ctx.claim_retries.forget(&key);
+            if now {
+                ctx.metrics
+                    .claim_provisioned(&class_name(claim).unwrap_or_default(), took);
+                event(
+                    ctx,
+                    claim,
+                    Severity::Normal,
+                    Reason::ProvisioningSucceeded,
+                    &verdict.message,
+                );
+            }
+            (verdict, Action::await_change())
+        }
+        Outcome::Waiting(verdict) => {
+            ctx.waiting.add(key);
+            (verdict, Action::requeue(jittered(WAITING)))
+        }
+        Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
+        Outcome::Failed(verdict) => {
+            ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
+            let pause = ctx.claim_retries.failed(key.clone());
+            // A backend that turns ready, or a class that changes, may cure this as well.
+            ctx.waiting.add(key);
+            (verdict, Action::requeue(pause))
+        }
+        Outcome::Infeasible(verdict) => {
+            if verdict.reason == Reason::StorageClassNotFound || verdict.reason == Reason::InvalidParameter {
+                ctx.waiting.add(key);
+            }
+            (verdict, Action::await_change())
+        }
+    };
+    tell(ctx, claim, &verdict).await?;
+    Ok(action)
+}
+
+/// Sets the condition, with an event, if it isn't so already.
+async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -> Result<(), WriteError> {
+    let former = condition(claim);
+    let status = if verdict.status == Some(true) { "True" } else { "False" };
+    let message: String = verdict.message.chars().take(LONGEST_MESSAGE).collect();
+    let reason = verdict.reason.to_string();
+    let same_reason = former.is_some_and(|former| former.status == status && former.reason.as_deref() == Some(&reason));
+    if same_reason && former.and_then(|former| former.message.as_deref()) == Some(&message) {
+        return Ok(());
+    }
+    if verdict.status != Some(true) && !same_reason {
+        event(
+            ctx,
+            claim,
+            Severity::Warning,
+            Reason::ProvisioningFailed,
+            &format!("{reason}: {message}"),
+        );
+    }
+    let since = former
+        .filter(|former| former.status == status)
+        .and_then(|former| former.last_transition_time.clone())
+        .unwrap_or_else(|| Time(Timestamp::now()));
+    let condition = PersistentVolumeClaimCondition {
+        type_: CLAIM_CONDITION.to_owned(),
+        status: status.to_owned(),
+        reason: Some(reason),
+        message: Some(message),
+        last_transition_time: Some(since),
+        last_probe_time: None,
+    };
+    let fields = json!({"status": {"conditions": [condition]}});
+    let api: Api<PersistentVolumeClaim> =
+        Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
+    match writes::apply(
+        &api,
+        claim,
+        managers::CONDITION,
+        fields,
+        true,
+        "set the claim's condition",
+    )
+    .await
+    {
+        Err(WriteError::Gone) => Ok(()),
+        written => written,
+    }
+}
+
+/// Our condition on a claim.
+pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+    claim
+        .status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|condition| condition.type_ == CLAIM_CONDITION)
+}
+
+/// Sends an event about a claim.
+pub fn event(ctx: &Context, claim: &PersistentVolumeClaim, severity: Severity, reason: Reason, note: &str) {
+    ctx.events
+        .publish(claim.object_ref(&()), severity, reason, "Provision", note);
+}
+
+fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Duration) {
+    let ms = took.as_millis();
+    match outcome {
+        Outcome::Provisioned { verdict, now: true } => {
+            tracing::info!(%claim, ms, reason = %verdict.reason, "{}", verdict.message)
+        }
+        Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
+            tracing::debug!(%claim, ms, ?outcome);
+        }
+        Outcome::Waiting(verdict) => {
+            tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
+        }
+        Outcome::Unknown(verdict) | Outcome::Failed(verdict) | Outcome::Infeasible(verdict) => {
+            tracing::warn!(%claim, ms, reason = %verdict.reason, "{}", verdict.message);
+        }
+    }
+}

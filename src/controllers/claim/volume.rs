@@ -1,0 +1,137 @@
+//! The volume of a claim: the object as it is created. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use super::guard::{Request, class_name};
+use super::overrides::Wanted;
+use crate::api::NfsBackend;
+use crate::api::backend::OnDelete;
+use crate::api::names;
+use crate::export::ProvisionedDirectory;
+use crate::mount_options::{self, Major};
+use crate::nfs::Protocol;
+
+/// What a volume is made of.
+pub struct Parts<'a> {
+    /// The claim.
+    pub claim: &'a PersistentVolumeClaim,
+    /// The uid of its namespace.
+    pub namespace_uid: &'a str,
+    /// What it asked for.
+    pub request: &'a Request,
+    /// How it is to be made.
+    pub wanted: &'a Wanted,
+    /// The backend it is on.
+    pub backend: &'a NfsBackend,
+    /// The identity of the export.
+    pub export_id: &'a str,
+    /// The version in use.
+    pub protocol: Protocol,
+    /// The directory that was made.
+    pub directory: &'a ProvisionedDirectory,
+}
+
+/// The volume for a claim.
+pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
+    let spec = parts.claim.spec.clone().unwrap_or_default();
+    let backend = &parts.backend.spec;
+    let options = mount_options::volume_options(
+        &backend.mount_options,
+        &parts.request.mount_options,
+        &parts.wanted.mount_options,
+        &backend.nfs,
+        match parts.protocol {
+            Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+        },
+    );
+    let storage = spec
+        .resources
+        .as_ref()
+        .and_then(|resources| resources.requests.as_ref()?.get("storage").cloned())
+        .unwrap_or_else(|| Quantity(parts.request.bytes.to_string()));
+    PersistentVolume {
+        metadata: ObjectMeta {
+            name: Some(names::volume_name(&parts.claim.uid().unwrap_or_default())),
+            annotations: Some(annotations(parts)),
+            finalizers: (parts.request.reclaim_policy == "Delete").then(|| vec![names::RECLAIM_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeSpec {
+            access_modes: spec.access_modes,
+            capacity: Some(BTreeMap::from([("storage".to_owned(), storage)])),
+            claim_ref: Some(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                name: Some(parts.claim.name_any()),
+                namespace: parts.claim.namespace(),
+                uid: parts.claim.uid(),
+                resource_version: parts.claim.resource_version(),
+                ..ObjectReference::default()
+            }),
+            mount_options: Some(options).filter(|options| !options.is_empty()),
+            nfs: Some(NFSVolumeSource {
+                server: backend.server.to_string(),
+                path: absolute(&backend.path, &parts.directory.directory.to_string()),
+                read_only: None,
+            }),
+            node_affinity: backend.node_affinity.clone(),
+            persistent_volume_reclaim_policy: Some(parts.request.reclaim_policy.clone()),
+            storage_class_name: class_name(parts.claim),
+            volume_mode: Some("Filesystem".to_owned()),
+            ..PersistentVolumeSpec::default()
+        }),
+        status: None,
+    }
+}
+
+fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
+    let mut annotations = BTreeMap::from([
+        (names::PROVISIONED_BY, parts.request.provisioner.clone()),
+        (names::VOLUME_BACKEND, parts.backend.name_any()),
+        (names::VOLUME_EXPORT_ID, parts.export_id.to_owned()),
+        (names::VOLUME_DIRECTORY, parts.directory.directory.to_string()),
+        (names::VOLUME_FILE_ID, parts.directory.file_id.to_string()),
+        (names::VOLUME_NAMESPACE_UID, parts.namespace_uid.to_owned()),
+    ]);
+    if let Some(on_delete) = parts.wanted.on_delete {
+        annotations.insert(names::VOLUME_ON_DELETE, policy_word(on_delete).to_owned());
+    }
+    annotations
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), value))
+        .collect()
+}
+
+fn policy_word(policy: OnDelete) -> &'static str {
+    match policy {
+        OnDelete::Archive => "archive",
+        OnDelete::Delete => "delete",
+        OnDelete::Retain => "retain",
+    }
+}
+
+/// A directory's absolute path on the server.
+pub fn absolute(export: &str, directory: &str) -> String {
+    format!("{}/{directory}", export.trim_end_matches('/'))
+}
+
+/// Whether a volume that has our name is the one that we would make: it carries this claim's uid.
+pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisioner: &str) -> bool {
+    let claim_uid = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+    claim_uid.is_some()
+        && claim_uid == claim.uid()
+        && volume
+            .annotations()
+            .get(names::PROVISIONED_BY)
+            .is_some_and(|name| name == provisioner)
+}

@@ -1,0 +1,5 @@
+//! One folder a reconciler: what it observes, what it decides (`plan.rs`, pure), what it reports.
+
+pub mod backend;
+pub mod claim;
+pub mod volume;

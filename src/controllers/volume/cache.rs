@@ -1,0 +1,106 @@
+//! Keeps the inventory and the ledger in step with the volumes of the cluster.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+
+use crate::api::names;
+use crate::export::ledger::FileKey;
+use crate::export::{Holder, Ledger, Place};
+use crate::operator::context::Settings;
+use crate::operator::inventory::Inventory;
+
+/// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
+#[derive(Default)]
+pub struct Follower {
+    listed: HashSet<String>,
+    known: HashSet<String>,
+}
+
+impl Follower {
+    /// Takes in one event of the watch.
+    pub fn observe(
+        &mut self,
+        event: &Event<PersistentVolume>,
+        settings: &Settings,
+        inventory: &Inventory,
+        ledger: &Ledger,
+    ) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(volume) => {
+                self.listed.insert(volume.name_any());
+                self.known.insert(volume.name_any());
+                saved(volume, settings, inventory, ledger);
+            }
+            Event::InitDone => {
+                for name in self.known.difference(&self.listed).cloned().collect::<Vec<_>>() {
+                    self.forget(&name, inventory, ledger);
+                }
+                self.listed = HashSet::new();
+            }
+            Event::Apply(volume) => {
+                self.known.insert(volume.name_any());
+                saved(volume, settings, inventory, ledger);
+            }
+            Event::Delete(volume) => self.forget(&volume.name_any(), inventory, ledger),
+        }
+    }
+
+    fn forget(&mut self, name: &str, inventory: &Inventory, ledger: &Ledger) {
+        self.known.remove(name);
+        inventory.gone(name);
+        ledger.remove(&Holder::Volume(name.to_owned()));
+    }
+}
+
+/// A volume exists: ours counts on its backend, and whoever made it, its directory is taken.
+pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Inventory, ledger: &Ledger) {
+    let name = volume.name_any();
+    let annotations = volume.annotations();
+    let ours = annotations
+        .get(names::PROVISIONED_BY)
+        .is_some_and(|by| settings.serves(by));
+    if let Some(backend) = annotations.get(names::VOLUME_BACKEND).filter(|_| ours) {
+        inventory.saved(&name, backend, requested(volume));
+    }
+    let places = places(volume, ours);
+    if !places.is_empty() {
+        ledger.insert(Holder::Volume(name), places, file(volume).filter(|_| ours));
+    }
+}
+
+/// The places that a volume takes: its absolute path on its server, and its directory on its export.
+fn places(volume: &PersistentVolume, ours: bool) -> Vec<Place> {
+    let mut places = Vec::new();
+    if let Some(nfs) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) {
+        places.push(Place::on_server(&nfs.server, &nfs.path));
+    }
+    let annotations = volume.annotations();
+    let named = (
+        annotations.get(names::VOLUME_EXPORT_ID),
+        annotations.get(names::VOLUME_DIRECTORY),
+    );
+    if let (true, (Some(export), Some(directory))) = (ours, named) {
+        places.push(Place::on_export(export, directory));
+    }
+    places
+}
+
+fn file(volume: &PersistentVolume) -> Option<FileKey> {
+    let annotations = volume.annotations();
+    let file_id = annotations.get(names::VOLUME_FILE_ID)?.parse().ok()?;
+    Some((annotations.get(names::VOLUME_EXPORT_ID)?.clone(), file_id))
+}
+
+/// A volume's size in bytes; 0 when it says none that makes sense, which no volume of ours does.
+pub fn requested(volume: &PersistentVolume) -> u128 {
+    volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
+        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
+        .unwrap_or(0)
+}

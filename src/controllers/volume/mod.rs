@@ -1,0 +1,8 @@
+//! Volumes: when a claim is gone, the archive policy is carried out on its directory.
+
+pub mod cache;
+mod reclaim;
+mod reconcile;
+mod report;
+
+pub use reconcile::{on_error, reconcile};

@@ -1,0 +1,231 @@
+//! From a released volume to the end of it: checked live → policy → volume deleted → finalizer dropped.
+//!
+//! Every step may be the last one of this process; run again, the data was dealt with once.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, ResourceExt};
+
+use super::reconcile::decide;
+use super::report::Outcome;
+use crate::api::backend::OnDelete;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
+use crate::export::{ClaimRef, ExportError, ManagedExport, ReclaimRequest, Reclaimed};
+use crate::operator::backends::{Backend, Known};
+use crate::operator::context::Context;
+use crate::operator::writes::{self, WriteError};
+use crate::policy::{Decision, Home, locate};
+
+/// How often the finalizer is tried to be dropped while other controllers write to the volume too.
+const FINALIZER_TRIES: usize = 5;
+
+/// Carries out the policy on a volume that looks released.
+pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
+    let name = seen.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
+    let Some(backend) = ctx.backends.get(&name) else {
+        return Ok(Outcome::Waiting(Verdict::no(
+            Reason::ReclaimBackendMissing,
+            format!(
+                "backend {name:?} does not exist: create it again, or take the finalizer {RECLAIM_FINALIZER} off the volume and leave the data"
+            ),
+        )));
+    };
+    let Some((volume, policy)) = released(ctx, seen).await? else {
+        return Ok(Outcome::Changed);
+    };
+    let known = backend.known();
+    let request = match request(&volume, &backend, &known) {
+        Ok(request) => request,
+        Err(verdict) if known.identity.is_none() => return Ok(Outcome::Waiting(verdict)),
+        Err(verdict) => return Ok(Outcome::Failed(verdict)),
+    };
+    let Some(export) = known.export.clone() else {
+        return Ok(Outcome::Waiting(known.ready.clone()));
+    };
+    match carry_out(&export, policy, &request, acknowledged(&volume)).await {
+        Ok(verdict) => {
+            backend.trash.notify_one();
+            remove(ctx, &volume).await?;
+            if let Err(error) = export.forget(&request.volume).await {
+                tracing::debug!(volume = request.volume, "its record is left to the next start: {error}");
+            }
+            Ok(Outcome::Reclaimed(verdict))
+        }
+        Err(error) => Ok(failure(ctx, &backend, &error)),
+    }
+}
+
+/// The volume read live, with its policy, if it is released and its claim is gone: what follows can't be taken back.
+async fn released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<(PersistentVolume, OnDelete)>, WriteError> {
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let read = |cause| WriteError::Api {
+        action: "read the volume before its reclaim",
+        cause: Box::new(cause),
+    };
+    let Some(volume) = volumes.get_opt(&seen.name_any()).await.map_err(read)? else {
+        return Ok(None);
+    };
+    if volume.uid() != seen.uid() {
+        return Ok(None);
+    }
+    let Decision::Reclaim(policy) = decide(&volume, ctx) else {
+        return Ok(None);
+    };
+    let claim = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.clone())
+        .unwrap_or_default();
+    let claims: Api<PersistentVolumeClaim> =
+        Api::namespaced(ctx.clients.calls.clone(), &claim.namespace.unwrap_or_default());
+    let found = claims.get_opt(&claim.name.unwrap_or_default()).await.map_err(read)?;
+    let gone = found.is_none_or(|found| found.uid() != claim.uid);
+    Ok(gone.then_some((volume, policy)))
+}
+
+/// What is to be reclaimed, if all that the volume says of itself agrees with its backend.
+fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Result<ReclaimRequest, Verdict> {
+    let spec = &known.object.spec;
+    let own = std::iter::once((&*spec.server, &*spec.path));
+    let former = spec
+        .former_addresses
+        .iter()
+        .map(|address| (&*address.server, &*address.path));
+    let addresses: Vec<(&str, &str)> = own.chain(former).collect();
+    let home = Home {
+        backend: &backend.name,
+        export_id: known.identity.as_ref().map(|identity| identity.id.as_str()),
+        addresses: &addresses,
+    };
+    let located = locate(volume, &home).map_err(|stop| Verdict::no(stop.reason, stop.message))?;
+    let claim = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.clone())
+        .unwrap_or_default();
+    Ok(ReclaimRequest {
+        claim: ClaimRef {
+            namespace: claim.namespace.unwrap_or_default(),
+            namespace_uid: volume
+                .annotations()
+                .get(VOLUME_NAMESPACE_UID)
+                .cloned()
+                .unwrap_or_default(),
+            name: claim.name.unwrap_or_default(),
+            uid: claim.uid.unwrap_or_default(),
+        },
+        volume: volume.name_any(),
+        directory: located.directory,
+        file_id: Some(located.file_id),
+    })
+}
+
+fn acknowledged(volume: &PersistentVolume) -> bool {
+    volume
+        .annotations()
+        .get(ACKNOWLEDGE_MISSING)
+        .is_some_and(|value| value == "true")
+}
+
+/// Does with the directory what the policy says.
+async fn carry_out(
+    export: &ManagedExport,
+    policy: OnDelete,
+    request: &ReclaimRequest,
+    acknowledged: bool,
+) -> Result<Verdict, ExportError> {
+    let done = match policy {
+        OnDelete::Archive => export.archive(request).await,
+        OnDelete::Delete => export.delete(request).await,
+        OnDelete::Retain => export.retain(request).await,
+    };
+    let directory = &request.directory;
+    match done {
+        Ok(Reclaimed::Archived { name, warnings }) => {
+            let warnings: String = warnings.iter().map(|warning| format!("; warning: {warning}")).collect();
+            Ok(Verdict::yes(
+                Reason::VolumeArchived,
+                format!("directory {directory} is kept as {name}{warnings}"),
+            ))
+        }
+        Ok(Reclaimed::EmptyRemoved) => Ok(Verdict::yes(
+            Reason::VolumeDeleted,
+            format!("directory {directory} was empty: removed, there was nothing to keep"),
+        )),
+        Ok(Reclaimed::Deleted) => Ok(Verdict::yes(
+            Reason::VolumeDeleted,
+            format!("directory {directory} is deleted"),
+        )),
+        Ok(Reclaimed::AlreadyGone) => Ok(Verdict::yes(
+            Reason::VolumeDeleted,
+            format!("directory {directory} was gone already"),
+        )),
+        Ok(Reclaimed::Retained) => Ok(Verdict::yes(
+            Reason::VolumeRetained,
+            format!("directory {directory} stays as it is"),
+        )),
+        Err(ExportError::DirectoryMissing { .. }) if acknowledged => {
+            export.retain(request).await?;
+            Ok(Verdict::yes(
+                Reason::VolumeDeleted,
+                format!("directory {directory} is missing, as acknowledged"),
+            ))
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn failure(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
+    let verdict = Verdict::no(error.reason(), error.to_string());
+    if error.outcome_unknown() {
+        ctx.doubt(&backend.name);
+        return Outcome::Unknown(verdict);
+    }
+    if error.reason().is_of_the_connection() {
+        ctx.doubt(&backend.name);
+        return Outcome::Waiting(verdict);
+    }
+    Outcome::Failed(verdict)
+}
+
+/// Deletes the volume object and drops our finalizer from it.
+async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let name = volume.name_any();
+    let failed = |action| {
+        move |cause: kube::Error| WriteError::Api {
+            action,
+            cause: Box::new(cause),
+        }
+    };
+    let params = DeleteParams {
+        preconditions: Some(Preconditions {
+            uid: volume.uid(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(&name, &params).await {
+        // 409: another object has the name now, so ours is gone.
+        Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
+        answered => answered.map_err(failed("delete the volume"))?,
+    };
+    for _ in 0..FINALIZER_TRIES {
+        let Some(now) = api.get_opt(&name).await.map_err(failed("read the volume"))? else {
+            return Ok(());
+        };
+        if now.uid() != volume.uid() {
+            return Ok(());
+        }
+        let Some(finalizers) = writes::with_finalizer(&now.metadata, RECLAIM_FINALIZER, false) else {
+            return Ok(());
+        };
+        match writes::set_finalizers(&api, &now, &finalizers).await {
+            Err(WriteError::Changed) => {}
+            Err(WriteError::Gone) => return Ok(()),
+            written => return written,
+        }
+    }
+    Err(WriteError::Changed)
+}

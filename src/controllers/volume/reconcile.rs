@@ -1,0 +1,83 @@
+//! The reconciler of volumes.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+use super::reclaim::reclaim;
+use super::report::{Outcome, report};
+use crate::api::backend::OnDelete;
+use crate::api::conditions::Verdict;
+use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND};
+use crate::operator::context::Context;
+use crate::operator::writes::{self, WriteError};
+use crate::policy::{self, Decision};
+
+/// The API server refused or did not answer a write: tried again soon, whatever it was.
+const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
+
+/// Looks at a volume and does what is left to do.
+pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Result<Action, WriteError> {
+    ctx.caught_up().await;
+    let started = Instant::now();
+    let outcome = match decide(&volume, &ctx) {
+        Decision::Nothing => {
+            ensure_finalizer(&volume, &ctx).await?;
+            Outcome::Nothing
+        }
+        Decision::DropFinalizer => finalizer(&volume, &ctx, false).await?,
+        Decision::Stop(stop) => Outcome::Failed(Verdict::no(stop.reason, stop.message)),
+        // Boxed: most volumes in a cluster are bound, and their look must not cost this future's size.
+        Decision::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
+    };
+    Ok(report(&ctx, &volume, &outcome, started))
+}
+
+/// A failed write: nothing was decided.
+pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, _: Arc<Context>) -> Action {
+    tracing::warn!(volume = volume.name_any(), "{error}");
+    Action::requeue(AFTER_WRITE_ERROR)
+}
+
+/// What becomes of a volume as it stands, by the policy that its backend has now.
+pub fn decide(volume: &PersistentVolume, ctx: &Context) -> Decision {
+    let backend = volume
+        .annotations()
+        .get(VOLUME_BACKEND)
+        .and_then(|name| ctx.stores.backends.get(&ObjectRef::new(name)));
+    // A backend that is gone stops the reclaim further on; until then the policy that keeps data stands in for its.
+    let policy = backend.map_or(OnDelete::Archive, |backend| backend.spec.archive_policy.on_delete);
+    // Whether the directory was adopted is in its record: the export archives it then.
+    policy::decide(volume, &ctx.settings.provisioners(), policy, false)
+}
+
+/// A policy edited to Delete: the data is ours to reclaim, so the volume must not vanish before.
+async fn ensure_finalizer(volume: &PersistentVolume, ctx: &Context) -> Result<(), WriteError> {
+    let spec = volume.spec.as_ref();
+    let deletes = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
+    let ours = volume
+        .annotations()
+        .get(PROVISIONED_BY)
+        .is_some_and(|by| ctx.settings.serves(by))
+        && volume.annotations().contains_key(VOLUME_BACKEND);
+    if deletes && ours && volume.metadata.deletion_timestamp.is_none() {
+        finalizer(volume, ctx, true).await?;
+    }
+    Ok(())
+}
+
+async fn finalizer(volume: &PersistentVolume, ctx: &Context, wanted: bool) -> Result<Outcome, WriteError> {
+    let Some(finalizers) = writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, wanted) else {
+        return Ok(Outcome::Nothing);
+    };
+    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    match writes::set_finalizers(&api, volume, &finalizers).await {
+        Err(WriteError::Gone | WriteError::Changed) => Ok(Outcome::Changed),
+        Err(error) => Err(error),
+        Ok(()) => Ok(Outcome::Nothing),
+    }
+}

@@ -1,0 +1,85 @@
+//! What a reclaim came to: the one place that turns an outcome into event, metric, log line and requeue.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+
+use crate::api::conditions::{Reason, Verdict};
+use crate::operator::context::Context;
+use crate::operator::events::Severity;
+use crate::operator::retry::jittered;
+
+/// The outcome of a call is unknown: looked at again soon.
+const UNKNOWN: Duration = Duration::from_secs(2);
+/// The backend is not there or not reachable: looked at again after about its probe.
+const WAITING: Duration = Duration::from_secs(15);
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing to do.
+    Nothing,
+    /// The data is dealt with and the volume object is gone.
+    Reclaimed(Verdict),
+    /// It changed while it was looked at: its next event tells.
+    Changed,
+    /// The backend can't be reached now; not a failure of this volume.
+    Waiting(Verdict),
+    /// A call's outcome is unknown: looking tells.
+    Unknown(Verdict),
+    /// The data stays as it is, and so does the volume.
+    Failed(Verdict),
+}
+
+/// Tells it, and answers when to look at the volume again.
+pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, started: Instant) -> Action {
+    let key = ObjectRef::from_obj(volume);
+    let class = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.storage_class_name.clone())
+        .unwrap_or_default();
+    let ms = started.elapsed().as_millis();
+    match outcome {
+        Outcome::Nothing | Outcome::Changed => Action::await_change(),
+        Outcome::Reclaimed(verdict) => {
+            ctx.volume_retries.forget(&key);
+            ctx.told.forget(&volume.uid().unwrap_or_default());
+            ctx.metrics.volume_reclaimed(&class, started.elapsed());
+            event(ctx, volume, Severity::Normal, verdict.reason, &verdict.message);
+            tracing::info!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
+            Action::await_change()
+        }
+        Outcome::Waiting(verdict) => {
+            tell_once(ctx, volume, verdict);
+            Action::requeue(jittered(WAITING))
+        }
+        Outcome::Unknown(verdict) => {
+            tracing::warn!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
+            Action::requeue(jittered(UNKNOWN))
+        }
+        Outcome::Failed(verdict) => {
+            ctx.metrics.volume_failed(&class);
+            tell_once(ctx, volume, verdict);
+            Action::requeue(ctx.volume_retries.failed(key))
+        }
+    }
+}
+
+/// Sends a warning, unless it was the last thing that was said of this volume.
+fn tell_once(ctx: &Context, volume: &PersistentVolume, verdict: &Verdict) {
+    tracing::warn!(volume = volume.name_any(), reason = %verdict.reason, "{}", verdict.message);
+    if ctx.told.is_news(&volume.uid().unwrap_or_default(), verdict) {
+        let note = format!("{}: {}", verdict.reason, verdict.message);
+        event(ctx, volume, Severity::Warning, Reason::VolumeFailedDelete, &note);
+    }
+}
+
+/// Sends an event about a volume.
+pub fn event(ctx: &Context, volume: &PersistentVolume, severity: Severity, reason: Reason, note: &str) {
+    ctx.events
+        .publish(volume.object_ref(&()), severity, reason, "Reclaim", note);
+}

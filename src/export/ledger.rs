@@ -1,0 +1,223 @@
+//! Every place that is taken, in memory, shared by all backends of the operator: what refuses overlap (design 6.5).
+//!
+//! Pure: fed by the controllers with volumes and backend roots, by this layer with reservations and archives. The
+//! lock inside is never held over an await.
+
+mod book;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use book::{Book, Key};
+
+/// What a path is relative to.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Realm {
+    /// A server, as `spec.server` spells it, in lower case; the path is absolute.
+    Server(String),
+    /// An export by its identity; the path is relative to the export's root.
+    Export(String),
+}
+
+/// A path that somebody holds. Compare-ready: segments are in lower case, because servers may fold case.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    realm: Realm,
+    segments: Vec<String>,
+}
+
+impl Place {
+    /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
+    pub fn on_server(server: &str, path: &str) -> Self {
+        Self {
+            realm: Realm::Server(server.trim_end_matches('.').to_ascii_lowercase()),
+            segments: folded(path),
+        }
+    }
+
+    /// A path relative to the root of the export with this identity.
+    pub fn on_export(export_id: &str, path: &str) -> Self {
+        Self {
+            realm: Realm::Export(export_id.to_owned()),
+            segments: folded(path),
+        }
+    }
+
+    /// This place extended by a path below it.
+    #[must_use]
+    pub fn below(&self, path: &str) -> Self {
+        let mut place = self.clone();
+        place.segments.extend(folded(path));
+        place
+    }
+}
+
+fn folded(path: &str) -> Vec<String> {
+    path.split('/')
+        .filter(|segment| !matches!(*segment, "" | "."))
+        .map(str::to_lowercase)
+        .collect()
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = self.segments.join("/");
+        match &self.realm {
+            Realm::Server(server) => write!(f, "{server}:/{path}"),
+            Realm::Export(id) => write!(f, "{path} on export {id}"),
+        }
+    }
+}
+
+/// Who holds a place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Holder {
+    /// The volume with this name, ours or not.
+    Volume(String),
+    /// What is kept of the volume with this name.
+    Archive(String),
+    /// The root of the backend with this name, its former addresses included.
+    BackendRoot(String),
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Volume(name) => write!(f, "the directory of volume {name}"),
+            Self::Archive(name) => write!(f, "the archive of volume {name}"),
+            Self::BackendRoot(name) => write!(f, "the path of backend {name}"),
+        }
+    }
+}
+
+/// How a place lies to another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Relation {
+    /// They are the same.
+    Same,
+    /// It lies inside the other.
+    Inside,
+    /// It contains the other.
+    Contains,
+}
+
+/// A place that cannot be taken, and who is in the way.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{place} {} {holder}", match relation {
+    Relation::Same => "is",
+    Relation::Inside => "lies inside",
+    Relation::Contains => "contains",
+})]
+pub struct Conflict {
+    /// What was asked for.
+    pub place: Place,
+    /// Who holds what is in the way.
+    pub holder: Holder,
+    /// How `place` lies to the holder's.
+    pub relation: Relation,
+}
+
+/// The thing at a place: the export's identity and the fileid.
+pub type FileKey = (String, u64);
+
+/// The book of taken places. Cheap to share; every call is O(log n).
+#[derive(Debug, Default)]
+pub struct Ledger {
+    book: Mutex<Book>,
+}
+
+impl Ledger {
+    /// An empty ledger.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        // The book is never left half changed by a panic: its methods only insert and remove.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says what a holder has: this replaces what it had before, a kept reservation included.
+    pub fn insert(&self, holder: Holder, places: Vec<Place>, file: Option<FileKey>) {
+        let mut book = self.book();
+        book.remove(&Key::Kept(holder.clone()));
+        book.insert(Key::Known(holder), places, file);
+    }
+
+    /// Forgets a holder, its kept reservation included.
+    pub fn remove(&self, holder: &Holder) {
+        let mut book = self.book();
+        book.remove(&Key::Known(holder.clone()));
+        book.remove(&Key::Kept(holder.clone()));
+    }
+
+    /// Whether the controllers, or this layer for archives, said that this holder exists.
+    pub fn knows(&self, holder: &Holder) -> bool {
+        self.book().contains(&Key::Known(holder.clone()))
+    }
+
+    /// Who is in the way of `places`, apart from `except`.
+    ///
+    /// Roots of `own_backend`, and of backends with an identical root, are meant to contain them.
+    pub fn overlap(&self, places: &[Place], except: &Holder, own_backend: &str) -> Option<Conflict> {
+        self.book().overlap(places, except, own_backend)
+    }
+
+    /// Who holds the thing with this fileid, apart from `except`.
+    pub fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
+        self.book().holder_of(file, except)
+    }
+
+    /// Takes `places` for `holder` if nobody is in the way, in one step. The same holder may take places several times.
+    pub fn reserve(
+        self: &Arc<Self>,
+        holder: Holder,
+        places: Vec<Place>,
+        own_backend: &str,
+    ) -> Result<Reservation, Conflict> {
+        let mut book = self.book();
+        if let Some(conflict) = book.overlap(&places, &holder, own_backend) {
+            return Err(conflict);
+        }
+        let serial = book.next_serial();
+        book.insert(Key::Reserved(holder.clone(), serial), places.clone(), None);
+        drop(book);
+        Ok(Reservation {
+            ledger: Arc::clone(self),
+            holder,
+            serial,
+            places,
+        })
+    }
+}
+
+/// Places that are taken until this is dropped, or for good after [`Reservation::keep`].
+#[derive(Debug)]
+#[must_use = "the places are released when this is dropped"]
+pub struct Reservation {
+    ledger: Arc<Ledger>,
+    holder: Holder,
+    serial: u64,
+    places: Vec<Place>,
+}
+
+impl Reservation {
+    /// Keeps the places taken until the holder is inserted or removed.
+    pub fn keep(self, file: Option<FileKey>) {
+        let mut book = self.ledger.book();
+        // Who is known already was said by somebody who looked: that stands.
+        if !book.contains(&Key::Known(self.holder.clone())) {
+            book.insert(Key::Kept(self.holder.clone()), self.places.clone(), file);
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.ledger
+            .book()
+            .remove(&Key::Reserved(self.holder.clone(), self.serial));
+    }
+}

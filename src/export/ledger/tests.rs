@@ -1,0 +1,138 @@
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use super::*;
+
+fn volume(name: &str) -> Holder {
+    Holder::Volume(name.into())
+}
+
+fn root(name: &str) -> Holder {
+    Holder::BackendRoot(name.into())
+}
+
+fn at(path: &str) -> Vec<Place> {
+    vec![Place::on_server("Nas.Example.org", path)]
+}
+
+/// One backend `a` at /data with a volume `one` at /data/team/one.
+fn ledger() -> Arc<Ledger> {
+    let ledger = Arc::new(Ledger::new());
+    ledger.insert(root("a"), at("/data"), None);
+    ledger.insert(volume("one"), at("/data/team/one"), Some(("id".into(), 7)));
+    ledger
+}
+
+fn relation(ledger: &Arc<Ledger>, path: &str) -> Option<Relation> {
+    ledger
+        .overlap(&at(path), &volume("new"), "a")
+        .map(|conflict| conflict.relation)
+}
+
+#[test]
+fn a_directory_may_not_be_contain_or_lie_in_another() {
+    let ledger = ledger();
+    assert_eq!(relation(&ledger, "/data/team/one"), Some(Relation::Same));
+    assert_eq!(relation(&ledger, "/data/team"), Some(Relation::Contains));
+    assert_eq!(relation(&ledger, "/data/team/one/deep/er"), Some(Relation::Inside));
+    assert_eq!(relation(&ledger, "/data/team/one2"), None);
+    assert_eq!(relation(&ledger, "/data/team/o"), None);
+    assert_eq!(relation(&ledger, "/data/team/one.x"), None);
+    assert_eq!(relation(&ledger, "/data/other"), None);
+}
+
+#[test]
+fn names_that_differ_only_in_case_are_the_same() {
+    let ledger = ledger();
+    assert_eq!(relation(&ledger, "/data/TEAM/One"), Some(Relation::Same));
+    let elsewhere = vec![Place::on_server("NAS.example.org.", "/data/team/one")];
+    assert!(ledger.overlap(&elsewhere, &volume("new"), "a").is_some());
+}
+
+#[test]
+fn doubled_slashes_do_not_hide_a_path() {
+    assert_eq!(relation(&ledger(), "//data/./team//one/"), Some(Relation::Same));
+}
+
+#[test]
+fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
+    let ledger = ledger();
+    ledger.insert(root("same"), at("/data"), None);
+    assert_eq!(relation(&ledger, "/data/free"), None);
+    ledger.insert(root("nested"), at("/data/nested"), None);
+    assert_eq!(relation(&ledger, "/data/nested"), Some(Relation::Same));
+    assert_eq!(relation(&ledger, "/data/nested/x"), Some(Relation::Inside));
+    // And the nested backend's own directories lie in another backend's root.
+    let conflict = ledger.overlap(&at("/data/nested/x"), &volume("new"), "nested").unwrap();
+    assert_eq!(conflict.holder, root("a"));
+}
+
+#[test]
+fn another_realm_is_another_world() {
+    let ledger = ledger();
+    let elsewhere = vec![
+        Place::on_server("other", "/data/team/one"),
+        Place::on_export("id", "data/team/one"),
+    ];
+    assert_eq!(ledger.overlap(&elsewhere, &volume("new"), "a"), None);
+}
+
+#[test]
+fn a_reservation_is_atomic_and_ends_with_its_guard() {
+    let ledger = ledger();
+    let first = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
+    assert!(ledger.reserve(volume("y"), at("/data/x/y"), "a").is_err());
+    let again = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
+    drop(first);
+    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_err());
+    drop(again);
+    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_ok());
+}
+
+#[test]
+fn a_kept_reservation_stays_until_the_volume_is_said_or_gone() {
+    let ledger = ledger();
+    let file = ("id".to_owned(), 9);
+    let reservation = ledger.reserve(volume("x"), at("/data/x"), "a").unwrap();
+    reservation.keep(Some(file.clone()));
+    assert!(!ledger.knows(&volume("x")));
+    assert_eq!(ledger.holder_of(&file, None), Some(volume("x")));
+    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_err());
+    ledger.insert(volume("x"), at("/data/elsewhere"), None);
+    assert!(ledger.knows(&volume("x")));
+    assert_eq!(ledger.holder_of(&file, None), None);
+    assert!(ledger.reserve(volume("y"), at("/data/x"), "a").is_ok());
+    ledger.remove(&volume("x"));
+    assert!(ledger.reserve(volume("y"), at("/data/elsewhere"), "a").is_ok());
+}
+
+#[test]
+fn a_holder_is_found_by_the_thing_it_holds() {
+    let ledger = ledger();
+    let file = ("id".to_owned(), 7);
+    assert_eq!(ledger.holder_of(&file, None), Some(volume("one")));
+    assert_eq!(ledger.holder_of(&file, Some(&volume("one"))), None);
+    assert_eq!(ledger.holder_of(&("other".to_owned(), 7), None), None);
+}
+
+#[test]
+fn what_a_holder_had_is_released_when_it_has_something_else() {
+    let ledger = ledger();
+    ledger.insert(volume("one"), at("/data/moved"), None);
+    assert_eq!(relation(&ledger, "/data/team/one"), None);
+    assert_eq!(relation(&ledger, "/data/moved"), Some(Relation::Same));
+    assert_eq!(ledger.holder_of(&("id".to_owned(), 7), None), None);
+}
+
+#[test]
+fn ten_thousand_volumes_are_looked_through_in_no_time() {
+    let ledger = ledger();
+    for number in 0..10_000 {
+        ledger.insert(volume(&format!("v{number}")), at(&format!("/data/ns/v{number}")), None);
+    }
+    let begin = std::time::Instant::now();
+    for number in 0..10_000 {
+        assert_eq!(relation(&ledger, &format!("/data/ns/w{number}")), None);
+    }
+    // A scan of all places for each would take 100 million comparisons.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(5));
+}

@@ -1,0 +1,189 @@
+//! The record: the small file on the export that says whose a directory is.
+//!
+//! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
+//! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
+
+use serde::{Deserialize, Serialize};
+
+use super::layout;
+use super::request::ClaimRef;
+use crate::naming::DirectoryPath;
+
+/// The longest record in bytes: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
+/// each, every byte escaped at worst) stay below it.
+pub const LONGEST_RECORD: usize = 16 * 1024;
+
+/// The version of the format that this release writes, and the newest that it reads.
+const VERSION: u32 = 1;
+
+/// What a directory was before it was archived.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ArchiveNote {
+    /// The archive's name at the export's root.
+    pub target: String,
+    /// Permission bits that the directory had.
+    pub mode: u32,
+    /// Owner that it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Group that it had.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gid: Option<u32>,
+}
+
+/// How far a directory is. Each state is written before the step that it names is taken.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "name")]
+pub enum State {
+    /// It is being made.
+    Creating,
+    /// It is there and judged; a volume has it or is about to.
+    Live,
+    /// It is empty and being removed, or was.
+    RemovingEmpty,
+    /// It is being renamed to an archive.
+    Archiving(ArchiveNote),
+    /// It is an archive.
+    Archived(ArchiveNote),
+    /// It is being renamed into the trash, or was.
+    Deleting {
+        /// When that was decided, in seconds since 1970; part of the name in the trash, and nothing hangs on it.
+        since: i64,
+    },
+    /// It is being renamed to a tombstone beside it, or was, because it can't be moved into the trash.
+    Tombstone {
+        /// As above.
+        since: i64,
+    },
+}
+
+impl State {
+    /// Whether the directory is, or is about to be, a volume's.
+    pub fn is_open(&self) -> bool {
+        matches!(self, Self::Creating | Self::Live)
+    }
+}
+
+/// Whose a directory is, and how far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The volume's name.
+    pub volume: String,
+    /// The backend that it was made through.
+    pub backend: String,
+    /// The claim that it was made for.
+    pub claim: ClaimRef,
+    /// Where it is, relative to the export's path.
+    pub directory: DirectoryPath,
+    /// Its fileid, known once it was made.
+    pub file_id: Option<u64>,
+    /// It was there before: it is archived where the policy says Delete.
+    pub adopted: bool,
+    /// How far it is.
+    pub state: State,
+}
+
+/// Why a file is no record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It ends early: it was being written when the writer, the server or the space came to its end.
+    #[error("it is incomplete")]
+    Short,
+    /// It is no record at all.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// A newer release wrote it.
+    #[error("it has version {0}, and this release reads versions up to {VERSION}")]
+    TooNew(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    version: u32,
+    volume: String,
+    backend: String,
+    claim: ClaimRef,
+    directory: String,
+    #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
+    file_id: Option<u64>,
+    #[serde(default)]
+    adopted: bool,
+    state: State,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Record {
+    /// The file's content. Ends with a newline, so that it can be read with `cat`.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
+        let wire = Wire {
+            version: VERSION,
+            volume: self.volume.clone(),
+            backend: self.backend.clone(),
+            claim: self.claim.clone(),
+            directory: self.directory.to_string(),
+            file_id: self.file_id,
+            adopted: self.adopted,
+            state: self.state.clone(),
+        };
+        let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
+        bytes.push(b'\n');
+        if bytes.len() > LONGEST_RECORD {
+            return Err(RecordError::Damaged(format!("over {LONGEST_RECORD} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the record of `volume`.
+    pub fn parse(volume: &str, bytes: &[u8]) -> Result<Self, RecordError> {
+        // Some file systems leave a file of the right length and full of zeros after a crash.
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err(RecordError::Short);
+        }
+        let version: Version = read(bytes)?;
+        if version.version > VERSION {
+            return Err(RecordError::TooNew(version.version));
+        }
+        let wire: Wire = read(bytes)?;
+        let directory = DirectoryPath::parse(&wire.directory)
+            .map_err(|error| RecordError::Damaged(format!("its directory can't be one: {error}")))?;
+        if wire.volume != volume {
+            return Err(RecordError::Damaged(format!("it is about volume {:?}", wire.volume)));
+        }
+        if let State::Archiving(note) | State::Archived(note) = &wire.state
+            && !layout::is_archive_name(&note.target)
+        {
+            return Err(RecordError::Damaged(format!(
+                "{:?} can't be an archive's name",
+                note.target
+            )));
+        }
+        Ok(Self {
+            volume: wire.volume,
+            backend: wire.backend,
+            claim: wire.claim,
+            directory,
+            file_id: wire.file_id,
+            adopted: wire.adopted,
+            state: wire.state,
+        })
+    }
+
+    /// This record in another state.
+    #[must_use]
+    pub fn in_state(&self, state: State) -> Self {
+        Self { state, ..self.clone() }
+    }
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Eof => RecordError::Short,
+        _ => RecordError::Damaged(error.to_string()),
+    })
+}

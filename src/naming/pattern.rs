@@ -1,0 +1,250 @@
+//! Directory patterns: text and variables that become a directory for one claim.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::{
+    DirectoryPath, LONGEST_NAME, LONGEST_PATH, NamingError, check_alphabet, check_archive_prefix, check_segment,
+    fitted, length_of, quoted,
+};
+
+/// A directory pattern, such as `${pvc.namespace}/${pvc.name}`.
+///
+/// Its separators are its own: a value never adds a segment, so a pattern has as many segments for every claim.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    source: String,
+    segments: Vec<Vec<Part>>,
+}
+
+/// What variables stand for.
+#[derive(Debug, Clone, Copy)]
+pub struct PatternValues<'a> {
+    /// The claim's namespace.
+    pub namespace: &'a str,
+    /// The claim's name.
+    pub claim: &'a str,
+    /// The claim's uid.
+    pub claim_uid: &'a str,
+    /// The volume's name.
+    pub volume: &'a str,
+    /// The claim's labels.
+    pub labels: &'a BTreeMap<String, String>,
+    /// The claim's annotations.
+    pub annotations: &'a BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Variable { written: String, variable: Variable },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Variable {
+    Namespace,
+    Claim,
+    ClaimUid,
+    Volume,
+    Label(String),
+    Annotation(String),
+}
+
+impl Pattern {
+    /// Reads a pattern in our spelling (`${pvc.name}`) or nfs-subdir's (`${.PVC.name}`).
+    ///
+    /// # Errors
+    /// What no claim's values could cure: an unknown or unclosed variable, an empty segment, text that is not allowed.
+    pub fn parse(source: &str) -> Result<Self, NamingError> {
+        if source.is_empty() {
+            return Err(NamingError::Empty);
+        }
+        if source.len() > LONGEST_PATH {
+            return Err(NamingError::PathTooLong { length: source.len() });
+        }
+        let segments = segments(source)?;
+        for (position, segment) in (1..).zip(&segments) {
+            check_parts(segment, source, position)?;
+        }
+        Ok(Self {
+            source: source.to_owned(),
+            segments,
+        })
+    }
+
+    /// The directory for one claim, its last segment shortened to leave room for the archive's name on a server that takes
+    /// 255 bytes; for one that takes fewer, [`DirectoryPath::fit`] comes after it.
+    ///
+    /// # Errors
+    /// A missing value, a value with `/` in it, or a name that the values make forbidden.
+    pub fn expand(&self, values: &PatternValues<'_>) -> Result<DirectoryPath, NamingError> {
+        if self.is_nothing(values) {
+            return Err(NamingError::ExpandsToNothing {
+                pattern: quoted(&self.source),
+            });
+        }
+        let segments = self
+            .segments
+            .iter()
+            .map(|segment| segment.iter().map(|part| part.text(values)).collect())
+            .collect::<Result<Vec<String>, _>>()?;
+        // Bounded before it is shortened: a value may have 256 KiB, and a name cut from that is nobody's wish.
+        let length = length_of(&segments);
+        if length > LONGEST_PATH {
+            return Err(NamingError::PathTooLong { length });
+        }
+        segments.iter().try_for_each(|segment| check_segment(segment))?;
+        DirectoryPath::of_segments(fitted(segments, LONGEST_NAME)?)
+    }
+
+    /// Does the pattern hold labels or annotations? Those are a tenant's free choice, so what it expands to is never
+    /// adopted.
+    pub fn uses_tenant_values(&self) -> bool {
+        self.segments.iter().flatten().any(|part| {
+            matches!(
+                part,
+                Part::Variable {
+                    variable: Variable::Label(_) | Variable::Annotation(_),
+                    ..
+                }
+            )
+        })
+    }
+
+    /// A single segment of variables only, none of which has a value: nothing was asked for, rather than something wrong.
+    fn is_nothing(&self, values: &PatternValues<'_>) -> bool {
+        matches!(self.segments.as_slice(), [only] if only.iter().all(|part| match part {
+            Part::Text(_) => false,
+            Part::Variable { variable, .. } => variable.value(values).is_none_or(str::is_empty),
+        }))
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As it was written.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.source)
+    }
+}
+
+impl Part {
+    fn text<'a>(&'a self, values: &PatternValues<'a>) -> Result<&'a str, NamingError> {
+        let (written, variable) = match self {
+            Self::Text(text) => return Ok(text),
+            Self::Variable { written, variable } => (written, variable),
+        };
+        match variable.value(values).filter(|value| !value.is_empty()) {
+            None => Err(NamingError::MissingValue {
+                variable: written.clone(),
+            }),
+            // The author of a value is a tenant, the author of the pattern the administrator. With `/` in a value, a
+            // tenant whose place is `${pvc.namespace}-${pvc.labels.team}` would choose the parent directory too,
+            // and with that lie in another namespace's.
+            Some(value) if value.contains('/') => Err(NamingError::SlashInValue {
+                variable: written.clone(),
+                value: quoted(value),
+            }),
+            Some(value) => Ok(value),
+        }
+    }
+}
+
+impl Variable {
+    /// Reads what stands between `${` and `}`.
+    fn parse(name: &str) -> Option<Self> {
+        let of_claim = name.strip_prefix("pvc.").or_else(|| name.strip_prefix(".PVC."));
+        let key = |prefix| {
+            of_claim
+                .and_then(|name| name.strip_prefix(prefix))
+                .filter(|key| !key.is_empty())
+                .map(str::to_owned)
+        };
+        match (of_claim, name) {
+            (Some("namespace"), _) => Some(Self::Namespace),
+            (Some("name"), _) => Some(Self::Claim),
+            (_, "pvc.uid") => Some(Self::ClaimUid),
+            (_, "pv.name") => Some(Self::Volume),
+            _ => key("labels.")
+                .map(Self::Label)
+                .or_else(|| key("annotations.").map(Self::Annotation)),
+        }
+    }
+
+    fn value<'a>(&self, values: &PatternValues<'a>) -> Option<&'a str> {
+        match self {
+            Self::Namespace => Some(values.namespace),
+            Self::Claim => Some(values.claim),
+            Self::ClaimUid => Some(values.claim_uid),
+            Self::Volume => Some(values.volume),
+            Self::Label(key) => values.labels.get(key).map(String::as_str),
+            Self::Annotation(key) => values.annotations.get(key).map(String::as_str),
+        }
+    }
+}
+
+/// Takes a pattern apart: variables first, since an annotation's key may hold `/`, then segments.
+fn segments(source: &str) -> Result<Vec<Vec<Part>>, NamingError> {
+    let (mut done, mut current) = (Vec::new(), Vec::new());
+    let mut rest = source;
+    while !rest.is_empty() {
+        let (text, after) = match rest.split_once("${") {
+            Some((text, after)) => (text, Some(after)),
+            None => (rest, None),
+        };
+        let mut pieces = text.split('/').peekable();
+        while let Some(piece) = pieces.next() {
+            if !piece.is_empty() {
+                current.push(Part::Text(piece.to_owned()));
+            }
+            if pieces.peek().is_some() {
+                done.push(std::mem::take(&mut current));
+            }
+        }
+        rest = match after {
+            None => "",
+            Some(after) => {
+                let (name, after) = after.split_once('}').ok_or_else(|| NamingError::UnclosedVariable {
+                    pattern: quoted(source),
+                })?;
+                let written = format!("${{{name}}}");
+                let variable = Variable::parse(name).ok_or_else(|| NamingError::UnknownVariable {
+                    variable: quoted(&written),
+                })?;
+                current.push(Part::Variable { written, variable });
+                after
+            }
+        };
+    }
+    done.push(current);
+    Ok(done)
+}
+
+/// Refuses a segment that no values could make right.
+fn check_parts(parts: &[Part], source: &str, position: usize) -> Result<(), NamingError> {
+    match parts {
+        [] => Err(NamingError::EmptySegment {
+            path: quoted(source),
+            position,
+        }),
+        [Part::Text(text)] => {
+            check_segment(text)?;
+            super::check_length(text, LONGEST_NAME)
+        }
+        _ => {
+            for part in parts {
+                if let Part::Text(text) = part {
+                    check_alphabet(text)?;
+                }
+            }
+            let begins_with_dot = matches!(parts.first(), Some(Part::Text(text)) if text.starts_with('.'));
+            let ends_with_dot = matches!(parts.last(), Some(Part::Text(text)) if text.ends_with('.'));
+            match parts.first() {
+                _ if begins_with_dot || ends_with_dot => Err(NamingError::DotAtEnd {
+                    segment: quoted(source),
+                }),
+                Some(Part::Text(text)) => check_archive_prefix(text),
+                _ => Ok(()),
+            }
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Record marking (RFC 5531 section 11), bounded.
+
+use std::io;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// The longest record that we take: the 1 MiB that we ask for in a session, and headers.
+pub const LONGEST_RECORD: usize = (1 << 20) + (64 << 10);
+
+/// The most fragments in one record. Servers send one; without a bound, empty ones would keep us busy for ever.
+const MOST_FRAGMENTS: usize = 1024;
+
+/// Set in a fragment's header when it is the record's last.
+const LAST_FRAGMENT: u32 = 1 << 31;
+
+/// Puts the header before a message: one record of one fragment.
+pub fn frame(message: &[u8]) -> Vec<u8> {
+    let mut record = Vec::with_capacity(message.len() + 4);
+    // Messages are far below 2 GiB: the session's request size bounds them.
+    let length = u32::try_from(message.len()).unwrap_or(u32::MAX) & !LAST_FRAGMENT;
+    record.extend_from_slice(&(length | LAST_FRAGMENT).to_be_bytes());
+    record.extend_from_slice(message);
+    record
+}
+
+/// Reads one record. `None` when the peer closed the connection between records.
+///
+/// Memory grows with what arrives, not with what a header promises.
+pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Bytes>> {
+    let mut record = Vec::new();
+    for fragment in 0..MOST_FRAGMENTS {
+        let mut header = [0; 4];
+        if fragment == 0 {
+            if source.read(&mut header[..1]).await? == 0 {
+                return Ok(None);
+            }
+            source.read_exact(&mut header[1..]).await?;
+        } else {
+            source.read_exact(&mut header).await?;
+        }
+        let header = u32::from_be_bytes(header);
+        let length = (header & !LAST_FRAGMENT) as usize;
+        if record.len() + length > LONGEST_RECORD {
+            return Err(invalid(format!("a record of more than {LONGEST_RECORD} bytes")));
+        }
+        let taken = (&mut *source).take(length as u64).read_to_end(&mut record).await?;
+        if taken != length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if header & LAST_FRAGMENT != 0 {
+            return Ok(Some(record.into()));
+        }
+    }
+    Err(invalid(format!("a record of more than {MOST_FRAGMENTS} fragments")))
+}
+
+fn invalid(cause: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, cause)
+}

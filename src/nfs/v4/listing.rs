@@ -1,0 +1,93 @@
+//! Listing a directory, page by page.
+
+use super::attributes;
+use super::call::Terms;
+use super::client::Client;
+use super::compound::{Compound, Reply, refusal};
+use super::numbers::{code, op};
+use crate::nfs::{Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+
+const LIST: &str = "listing a directory";
+
+/// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
+const LONGEST_PAGE: usize = 256 << 10;
+
+/// Room for the headers of a reply, in bytes.
+const REPLY_HEADERS: usize = 1024;
+
+/// The longest name that is taken off the wire, so that the error for a bad name can show it.
+const LONGEST_NAME: usize = 4096;
+
+impl Client {
+    /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
+    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+        let most = self
+            .longest_reply()
+            .saturating_sub(REPLY_HEADERS)
+            .clamp(1024, LONGEST_PAGE);
+        let most = u32::try_from(most).unwrap_or(u32::MAX);
+        let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
+        let mut compound = Compound::new(LIST);
+        let message = compound.at(directory).op(op::READDIR);
+        message.u64(cookie).fixed(&verifier).u32(most).u32(most);
+        attributes::bitmap(message, attributes::ENTRY);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        match refusal(reply.op(op::READDIR))? {
+            Ok(()) => page(&mut reply, from),
+            Err(Status::Other(code::BAD_COOKIE)) => Err(NfsError::Status {
+                action: LIST,
+                status: Status::NotSame,
+            }),
+            Err(status) => Err(NfsError::Status { action: LIST, status }),
+        }
+    }
+
+    /// The longest reply that the server sends in this session, in bytes.
+    pub(super) fn longest_reply(&self) -> usize {
+        let way = self.shared.way.borrow();
+        // Between sessions the smallest that we accept.
+        way.session.as_ref().map_or(4096, |session| session.longest_reply)
+    }
+}
+
+fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
+    let verifier = reply.take(|results| results.array("cookie verifier"))?;
+    let mut entries = Vec::new();
+    let mut place = from;
+    if let Some(place) = &mut place {
+        place.verifier = verifier;
+    }
+    while reply.take(|results| results.boolean("entry follows"))? {
+        let cookie = reply.take(|results| results.u64("cookie"))?;
+        let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
+        let found = reply.take(attributes::read)?;
+        let place = place.get_or_insert_with(|| PageCookie::start(verifier));
+        if !place.advance(cookie) {
+            return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
+        }
+        // Names outlive the page; a slice would keep the whole of it in memory.
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
+            reply.broken(format!(
+                "an entry is called {:?}: {error}",
+                name.escape_ascii().to_string()
+            ))
+        })?;
+        let known = found.error.is_none();
+        entries.push(Entry {
+            name,
+            kind: found.kind.filter(|_| known),
+            fileid: found.mounted_on_fileid.or(found.fileid).filter(|_| known),
+            fsid: found.fsid.filter(|_| known),
+        });
+    }
+    let end = reply.take(|results| results.boolean("end of directory"))?;
+    match place {
+        _ if end => Ok(Page { entries, next: None }),
+        Some(place) if !entries.is_empty() => Ok(Page {
+            entries,
+            next: Some(place),
+        }),
+        _ => Err(reply.broken("a page without entries that is not the last".to_owned())),
+    }
+}

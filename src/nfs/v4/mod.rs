@@ -1,0 +1,19 @@
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): sessions with an exactly-once reply cache, and compounds.
+
+mod attributes;
+mod call;
+mod client;
+mod compound;
+mod directories;
+mod establish;
+mod files;
+mod keeper;
+mod listing;
+mod numbers;
+mod paths;
+mod removals;
+mod session;
+mod status;
+
+pub use call::Terms;
+pub use client::Client;

@@ -1,0 +1,306 @@
+//! What is known of each backend now, and how many calls it may hold up at once.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use super::waiting::{ClaimRef, Waiting};
+use crate::api::NfsBackend;
+use crate::api::conditions::{Reason, Verdict};
+use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
+use crate::nfs::{Statistics, Target};
+
+/// A backend is believed for this many probe intervals (design 6.13).
+const INTERVALS_BELIEVED: u32 = 3;
+
+/// All backends by name.
+#[derive(Default)]
+pub struct Backends {
+    by_name: RwLock<BTreeMap<String, Arc<Backend>>>,
+}
+
+/// One backend while the operator runs.
+pub struct Backend {
+    /// The object's name.
+    pub name: String,
+    /// The object's uid: a backend made anew under the same name is another one.
+    pub uid: String,
+    slots: Arc<Semaphore>,
+    queue: Mutex<VecDeque<ClaimRef>>,
+    known: RwLock<Arc<Known>>,
+    link: Mutex<Option<Link>>,
+    open: Mutex<HashMap<String, Open>>,
+    /// Rung when there is something to purge.
+    pub trash: Arc<Notify>,
+    purged: Mutex<PurgeReport>,
+}
+
+/// A connection, and what it was made for.
+#[derive(Clone)]
+pub struct Link {
+    /// Address, credential and all else that makes another connection necessary when it changes.
+    pub target: Target,
+    /// The places of the backend's root, under all its addresses.
+    pub roots: Vec<Place>,
+    /// The export at its other end.
+    pub export: Arc<ManagedExport>,
+    /// What a former life left there was taken in.
+    pub settled: bool,
+}
+
+/// A directory that was begun and has no volume yet.
+#[derive(Debug, Clone)]
+pub struct Open {
+    /// Whose it is.
+    pub claim: export::ClaimRef,
+    /// Being worked on right now: nobody else may touch it.
+    pub active: bool,
+}
+
+/// A volume's directory is being worked on, until this is dropped.
+pub struct Active<'a> {
+    backend: &'a Backend,
+    volume: String,
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = self.backend.open_directories().get_mut(&self.volume) {
+            open.active = false;
+        }
+    }
+}
+
+/// What the last probe found.
+#[derive(Clone)]
+pub struct Known {
+    /// The object as the probe saw it.
+    pub object: Arc<NfsBackend>,
+    /// The export, once its identity was confirmed.
+    pub export: Option<Arc<ManagedExport>>,
+    /// The identity found.
+    pub identity: Option<Identity>,
+    /// Whether claims can be provisioned here.
+    pub ready: Verdict,
+    /// When the probe ended.
+    pub probed: Instant,
+    /// How often it is probed.
+    pub interval: Duration,
+    /// Space and inodes.
+    pub statistics: Option<Statistics>,
+    /// What volumes and promises took when the statistics were read, in bytes.
+    pub provisioned: u128,
+}
+
+impl Known {
+    /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
+    pub fn ready_now(&self, now: Instant) -> Verdict {
+        let age = now.saturating_duration_since(self.probed);
+        if self.ready.status == Some(true) && age > self.interval * INTERVALS_BELIEVED {
+            return Verdict::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
+        }
+        self.ready.clone()
+    }
+}
+
+/// The right to one call at a time on a backend; given back when dropped, and the next claim in the queue is woken.
+pub struct Slot {
+    permit: Option<OwnedSemaphorePermit>,
+    backend: Arc<Backend>,
+    waiting: Arc<Waiting>,
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        // The permit goes back before the next claim is woken, or it would find none.
+        drop(self.permit.take());
+        if let Some(next) = self.backend.queue().pop_front() {
+            self.waiting.wake(next);
+        }
+    }
+}
+
+impl Backend {
+    fn new(name: &str, uid: &str, slots: usize, object: Arc<NfsBackend>) -> Self {
+        let known = Known {
+            object,
+            export: None,
+            identity: None,
+            ready: Verdict::unknown(Reason::NotProbed, "not probed yet"),
+            probed: Instant::now(),
+            interval: Duration::ZERO,
+            statistics: None,
+            provisioned: 0,
+        };
+        Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            slots: Arc::new(Semaphore::new(slots)),
+            queue: Mutex::default(),
+            known: RwLock::new(Arc::new(known)),
+            link: Mutex::default(),
+            open: Mutex::default(),
+            trash: Arc::default(),
+
+            purged: Mutex::default(),
+        }
+    }
+
+    /// What the last probe found.
+    pub fn known(&self) -> Arc<Known> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// A probe ended.
+    pub fn learned(&self, known: Known) {
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    }
+
+    /// A slot for a claim, or none: then the claim is in the queue and is woken when one is free.
+    pub fn enter(self: &Arc<Self>, claim: &ClaimRef, waiting: &Arc<Waiting>) -> Option<Slot> {
+        let mut queue = self.queue();
+        match Arc::clone(&self.slots).try_acquire_owned() {
+            Ok(permit) => Some(Slot {
+                permit: Some(permit),
+                backend: Arc::clone(self),
+                waiting: Arc::clone(waiting),
+            }),
+            Err(_) => {
+                queue.push_back(claim.clone());
+                None
+            }
+        }
+    }
+
+    /// Begins to work on a volume's directory; none when somebody else is at it.
+    pub fn begin(&self, volume: &str, claim: &export::ClaimRef) -> Option<Active<'_>> {
+        let mut open = self.open_directories();
+        if open.get(volume).is_some_and(|open| open.active) {
+            return None;
+        }
+        open.insert(
+            volume.to_owned(),
+            Open {
+                claim: claim.clone(),
+                active: true,
+            },
+        );
+        Some(Active {
+            backend: self,
+            volume: volume.to_owned(),
+        })
+    }
+
+    /// A directory that a former life began.
+    pub fn note_open(&self, volume: &str, claim: &export::ClaimRef) {
+        self.open_directories()
+            .entry(volume.to_owned())
+            .or_insert_with(|| Open {
+                claim: claim.clone(),
+                active: false,
+            });
+    }
+
+    /// Whether something may have been made here for a volume that is not saved yet: it was begun, or nobody could
+    /// look yet what a former life began.
+    pub fn may_hold(&self, volume: &str) -> bool {
+        self.open_directories().contains_key(volume) || !self.link().is_some_and(|link| link.settled)
+    }
+
+    /// A directory has its volume, or is gone.
+    pub fn settled(&self, volume: &str) {
+        self.open_directories().remove(volume);
+    }
+
+    /// The directories that were begun, have no volume yet, and nobody works on.
+    pub fn left_open(&self) -> Vec<(String, export::ClaimRef)> {
+        let open = self.open_directories();
+        open.iter()
+            .filter(|(_, open)| !open.active)
+            .map(|(name, open)| (name.clone(), open.claim.clone()))
+            .collect()
+    }
+
+    /// The connection, if there is one.
+    pub fn link(&self) -> Option<Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether what a former life left on this export was taken in.
+    pub fn is_settled(&self, export: &Arc<ManagedExport>) -> bool {
+        self.link()
+            .is_some_and(|link| link.settled && Arc::ptr_eq(&link.export, export))
+    }
+
+    /// What a former life left on this export was taken in.
+    pub fn set_settled(&self, export: &Arc<ManagedExport>) {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(link) = link.as_mut().filter(|link| Arc::ptr_eq(&link.export, export)) {
+            link.settled = true;
+        }
+    }
+
+    /// Takes another connection, and answers the former one.
+    pub fn relink(&self, link: Option<Link>) -> Option<Link> {
+        std::mem::replace(&mut *self.link.lock().unwrap_or_else(PoisonError::into_inner), link)
+    }
+
+    /// What the last purge of the trash reported.
+    pub fn purged(&self) -> PurgeReport {
+        self.purged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A purge ended.
+    pub fn set_purged(&self, report: PurgeReport) {
+        *self.purged.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, VecDeque<ClaimRef>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backends {
+    /// The backend of this object, made if it is new, and whether it is.
+    pub fn of(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
+        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(backend) = by_name.get(name).filter(|backend| backend.uid == uid) {
+            return (Arc::clone(backend), false);
+        }
+        let backend = Arc::new(Backend::new(name, uid, slots, Arc::clone(object)));
+        by_name.insert(name.to_owned(), Arc::clone(&backend));
+        (backend, true)
+    }
+
+    /// The backend of this name.
+    pub fn get(&self, name: &str) -> Option<Arc<Backend>> {
+        self.by_name
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(name)
+            .cloned()
+    }
+
+    /// All backends.
+    pub fn all(&self) -> Vec<Arc<Backend>> {
+        self.by_name
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .values()
+            .cloned()
+            .collect()
+    }
+
+    /// A backend is gone.
+    pub fn forget(&self, name: &str, uid: &str) -> Option<Arc<Backend>> {
+        let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
+        by_name.get(name).filter(|backend| backend.uid == uid)?;
+        by_name.remove(name)
+    }
+}

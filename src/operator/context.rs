@@ -1,0 +1,124 @@
+//! What every reconciler is handed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::{ObjectRef, Store};
+use tokio::sync::mpsc;
+
+use super::backends::Backends;
+use super::clients::Clients;
+use super::events::Events;
+use super::inventory::Inventory;
+use super::metrics::Metrics;
+use super::retry::Backoff;
+use super::told::Told;
+use super::waiting::Waiting;
+use crate::api::NfsBackend;
+use crate::export::Ledger;
+
+/// How this operator was started.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The provisioner name that we serve.
+    pub provisioner: String,
+    /// Other provisioner names that we serve, each with the one backend that its classes reach.
+    pub aliases: BTreeMap<String, String>,
+    /// Claims worked on at the same time, for each backend on its own.
+    pub slots: usize,
+    /// New for each start: a server ends the session of a former life (design 6.11).
+    pub verifier: [u8; 8],
+    /// The longest time that a call on an export may take.
+    pub deadline: Duration,
+}
+
+impl Settings {
+    /// All the provisioner names that we serve.
+    pub fn provisioners(&self) -> Vec<&str> {
+        std::iter::once(&self.provisioner)
+            .chain(self.aliases.keys())
+            .map(String::as_str)
+            .collect()
+    }
+
+    /// Whether a provisioner name is ours.
+    pub fn serves(&self, provisioner: &str) -> bool {
+        self.provisioner == provisioner || self.aliases.contains_key(provisioner)
+    }
+}
+
+/// The watch caches.
+pub struct Stores {
+    /// All claims.
+    pub claims: Store<PersistentVolumeClaim>,
+    /// All volumes.
+    pub volumes: Store<PersistentVolume>,
+    /// All classes.
+    pub classes: Store<StorageClass>,
+    /// All namespaces: names, uids and labels.
+    pub namespaces: Store<PartialObjectMeta<Namespace>>,
+    /// All backends.
+    pub backends: Store<NfsBackend>,
+}
+
+/// What every reconciler is handed.
+pub struct Context {
+    /// Access to the API.
+    pub clients: Clients,
+    /// The uid of the kube-system namespace.
+    pub cluster_id: String,
+    /// How this operator was started.
+    pub settings: Settings,
+    /// The watch caches.
+    pub stores: Stores,
+    /// What is known of each backend now.
+    pub backends: Backends,
+    /// Which volumes lie where, and what is promised.
+    pub inventory: Inventory,
+    /// Which directories are taken.
+    pub ledger: Arc<Ledger>,
+    /// Claims that wait.
+    pub waiting: Arc<Waiting>,
+    /// Events.
+    pub events: Events,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Pauses of claims that failed.
+    pub claim_retries: Backoff<ObjectRef<PersistentVolumeClaim>>,
+    /// Pauses of volumes whose reclaim failed.
+    pub volume_retries: Backoff<ObjectRef<PersistentVolume>>,
+    /// What was last said of volumes that could not be reclaimed.
+    pub told: Told,
+    /// Asks for a backend to be probed now.
+    pub probe_bell: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
+}
+
+impl Context {
+    /// Asks for a backend to be probed now.
+    pub fn doubt(&self, backend: &str) {
+        // The receiver ends only with the operator.
+        let _ = self.probe_bell.send(ObjectRef::new(backend));
+    }
+
+    /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.
+    pub async fn caught_up(&self) {
+        let stores = &self.stores;
+        // A cache that will never be filled belongs to an operator that is ending.
+        let _ = tokio::join!(
+            stores.claims.wait_until_ready(),
+            stores.volumes.wait_until_ready(),
+            stores.classes.wait_until_ready(),
+            stores.namespaces.wait_until_ready(),
+            stores.backends.wait_until_ready(),
+        );
+    }
+
+    /// A namespace's uid and labels.
+    pub fn namespace(&self, name: &str) -> Option<Arc<PartialObjectMeta<Namespace>>> {
+        self.stores.namespaces.get(&ObjectRef::new(name))
+    }
+}

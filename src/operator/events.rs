@@ -1,0 +1,132 @@
+//! Events on users' objects, sent in the background: an event that can't be sent must not hold up a volume.
+//!
+//! kube's `Recorder` keeps every event of the last minutes to count repeats, which at 10,000 claims is more memory
+//! than all the rest. Here an event is sent only when an outcome changed, so there are no repeats to count.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::mpsc;
+
+use crate::api::conditions::Reason;
+
+/// Events that wait to be sent; beyond this the newest are dropped, with a line in the log.
+const QUEUE: usize = 4096;
+/// Events sent at the same time.
+const SENDERS: usize = 8;
+/// The longest note that the API server takes, in bytes (events.k8s.io/v1).
+const LONGEST_NOTE: usize = 1024;
+/// Events of cluster-scoped objects go to this namespace, where `kubectl describe` looks for them.
+const CLUSTER_NAMESPACE: &str = "default";
+
+/// Sends events.
+#[derive(Clone)]
+pub struct Events {
+    queue: mpsc::Sender<Event>,
+    controller: String,
+    instance: String,
+}
+
+/// Whether a person should look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// For information.
+    Normal,
+    /// Something is wrong.
+    Warning,
+}
+
+impl Events {
+    /// Starts the senders; they end when the last clone is dropped and the queue is empty.
+    pub fn start(client: Client, controller: &str, instance: &str) -> Self {
+        let (queue, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(send_all(client, receiver));
+        Self {
+            queue,
+            controller: controller.to_owned(),
+            instance: instance.to_owned(),
+        }
+    }
+
+    /// Queues an event about `regarding`.
+    pub fn publish(&self, regarding: ObjectReference, severity: Severity, reason: Reason, action: &str, note: &str) {
+        let event = self.event(regarding, severity, reason, action, note, Timestamp::now());
+        if let Err(refused) = self.queue.try_send(event) {
+            tracing::warn!(%reason, note, "event dropped: {refused}");
+        }
+    }
+
+    fn event(
+        &self,
+        regarding: ObjectReference,
+        severity: Severity,
+        reason: Reason,
+        action: &str,
+        note: &str,
+        now: Timestamp,
+    ) -> Event {
+        let namespace = regarding
+            .namespace
+            .clone()
+            .unwrap_or_else(|| CLUSTER_NAMESPACE.to_owned());
+        // Names have at most 253 bytes, and an object's own may be that long.
+        let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(180).collect();
+        Event {
+            metadata: ObjectMeta {
+                // Unique by object, time and reason: the same event twice within a nanosecond is one event.
+                name: Some(format!(
+                    "{object}.{:x}.{}",
+                    now.as_nanosecond(),
+                    reason.to_string().to_lowercase()
+                )),
+                namespace: Some(namespace),
+                ..ObjectMeta::default()
+            },
+            action: Some(action.to_owned()),
+            event_time: Some(MicroTime(now)),
+            note: Some(shortened(note)),
+            reason: Some(reason.to_string()),
+            regarding: Some(regarding),
+            reporting_controller: Some(self.controller.clone()),
+            reporting_instance: Some(self.instance.clone()),
+            type_: Some(
+                match severity {
+                    Severity::Normal => "Normal",
+                    Severity::Warning => "Warning",
+                }
+                .to_owned(),
+            ),
+            ..Event::default()
+        }
+    }
+}
+
+fn shortened(note: &str) -> String {
+    let end = (0..=note.len().min(LONGEST_NOTE))
+        .rev()
+        .find(|&end| note.is_char_boundary(end))
+        .unwrap_or(0);
+    note.get(..end).unwrap_or_default().to_owned()
+}
+
+async fn send_all(client: Client, receiver: mpsc::Receiver<Event>) {
+    use futures::StreamExt;
+    let stream = futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|e| (e, receiver))
+    });
+    stream
+        .for_each_concurrent(SENDERS, |event| {
+            let client = client.clone();
+            async move {
+                let namespace = event.metadata.namespace.clone().unwrap_or_default();
+                let api: Api<Event> = Api::namespaced(client, &namespace);
+                if let Err(refused) = api.create(&PostParams::default(), &event).await {
+                    tracing::warn!(reason = event.reason, note = event.note, "event not sent: {refused}");
+                }
+            }
+        })
+        .await;
+}

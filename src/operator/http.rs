@@ -1,0 +1,96 @@
+//! `/healthz`, `/readyz` and `/metrics`.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::TcpListener;
+
+use super::metrics::Metrics;
+
+/// Why the endpoints are not served.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {address} (--http-addr): {cause}")]
+pub struct ListenError {
+    address: SocketAddr,
+    #[source]
+    cause: std::io::Error,
+}
+
+/// What the operator still waits for before it works.
+#[derive(Clone, Default)]
+pub struct Readiness(Arc<Mutex<Vec<&'static str>>>);
+
+impl Readiness {
+    /// Not ready until each of `parts` was reported ready.
+    pub fn waiting_for(parts: &[&'static str]) -> Self {
+        Self(Arc::new(Mutex::new(parts.to_vec())))
+    }
+
+    /// One part is ready.
+    pub fn ready(&self, part: &str) {
+        self.parts().retain(|waiting| *waiting != part);
+    }
+
+    /// The parts that are not ready yet.
+    pub fn missing(&self) -> Vec<&'static str> {
+        self.parts().clone()
+    }
+
+    fn parts(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Clone)]
+struct Endpoints {
+    readiness: Readiness,
+    metrics: Arc<Metrics>,
+}
+
+/// Listens, and serves until the operator ends.
+pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|cause| ListenError { address, cause })?;
+    let app = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics_text))
+        .with_state(Endpoints { readiness, metrics });
+    tokio::spawn(async move {
+        if let Err(cause) = axum::serve(listener, app).await {
+            tracing::error!("the HTTP endpoints ended: {cause}");
+        }
+    });
+    Ok(())
+}
+
+async fn readyz(State(endpoints): State<Endpoints>) -> Response {
+    match endpoints.readiness.missing().as_slice() {
+        [] => "ok\n".into_response(),
+        missing => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready yet: {}\n", missing.join(", ")),
+        )
+            .into_response(),
+    }
+}
+
+async fn metrics_text(State(endpoints): State<Endpoints>) -> Response {
+    match endpoints.metrics.text() {
+        Ok(text) => (
+            [(
+                header::CONTENT_TYPE,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            )],
+            text,
+        )
+            .into_response(),
+        Err(cause) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Which volumes lie on which backend, and what was promised to claims whose volume does not exist yet.
+//!
+//! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The books; cheap to read, never locked over an await.
+#[derive(Default)]
+pub struct Inventory {
+    books: Mutex<Books>,
+}
+
+/// What is held by volumes and promised to claims.
+#[derive(Default)]
+pub struct Books {
+    holdings: HashMap<String, Holding>,
+    totals: HashMap<String, Totals>,
+}
+
+struct Holding {
+    backend: String,
+    bytes: u128,
+    saved: bool,
+}
+
+/// Sums over a backend's volumes and promises.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Number of volumes.
+    pub volumes: u64,
+    /// Sum of the requests, in bytes.
+    pub bytes: u128,
+}
+
+impl Books {
+    /// A backend's sums.
+    pub fn totals(&self, backend: &str) -> Totals {
+        self.totals.get(backend).copied().unwrap_or_default()
+    }
+
+    fn put(&mut self, volume: &str, holding: Holding) {
+        self.take(volume);
+        let totals = self.totals.entry(holding.backend.clone()).or_default();
+        totals.volumes += 1;
+        totals.bytes += holding.bytes;
+        self.holdings.insert(volume.to_owned(), holding);
+    }
+
+    fn take(&mut self, volume: &str) -> Option<Holding> {
+        let holding = self.holdings.remove(volume)?;
+        if let Some(totals) = self.totals.get_mut(&holding.backend) {
+            totals.volumes = totals.volumes.saturating_sub(1);
+            totals.bytes = totals.bytes.saturating_sub(holding.bytes);
+        }
+        Some(holding)
+    }
+}
+
+impl Inventory {
+    /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise.
+    pub fn promise<T>(&self, volume: &str, bytes: u128, choose: impl FnOnce(&Books) -> (Option<String>, T)) -> T {
+        let mut books = self.books();
+        let former = books.take(volume);
+        let (backend, answer) = choose(&books);
+        if let Some(backend) = backend {
+            books.put(
+                volume,
+                Holding {
+                    backend,
+                    bytes,
+                    saved: false,
+                },
+            );
+        } else if let Some(former) = former.filter(|former| former.saved) {
+            books.put(volume, former);
+        }
+        answer
+    }
+
+    /// A volume exists.
+    pub fn saved(&self, volume: &str, backend: &str, bytes: u128) {
+        self.books().put(
+            volume,
+            Holding {
+                backend: backend.to_owned(),
+                bytes,
+                saved: true,
+            },
+        );
+    }
+
+    /// A volume is gone.
+    pub fn gone(&self, volume: &str) {
+        self.books().take(volume);
+    }
+
+    /// A promise is off: nothing was made for it, or what was made is removed. A saved volume stays.
+    pub fn release(&self, volume: &str) {
+        let mut books = self.books();
+        if books.holdings.get(volume).is_some_and(|holding| !holding.saved) {
+            books.take(volume);
+        }
+    }
+
+    /// Whether a volume object of this name is known.
+    pub fn is_saved(&self, volume: &str) -> bool {
+        self.books().holdings.get(volume).is_some_and(|holding| holding.saved)
+    }
+
+    /// The backend that the volume object of this name is on, if there is one.
+    pub fn saved_on(&self, volume: &str) -> Option<String> {
+        self.books()
+            .holdings
+            .get(volume)
+            .filter(|holding| holding.saved)
+            .map(|holding| holding.backend.clone())
+    }
+
+    /// A backend's sums.
+    pub fn totals(&self, backend: &str) -> Totals {
+        self.books().totals(backend)
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // The books are whole between any two statements above: a panic elsewhere leaves nothing half-written.
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn within(limit: u128) -> impl Fn(&Books) -> (Option<String>, bool) {
+        move |books| {
+            let fits = books.totals("a").bytes < limit;
+            (fits.then(|| "a".to_owned()), fits)
+        }
+    }
+
+    #[test]
+    fn claims_that_race_for_room_get_exactly_what_there_is() {
+        let inventory = Inventory::default();
+        let served = (0..50)
+            .filter(|n| inventory.promise(&format!("v{n}"), 1, within(20)))
+            .count();
+        assert_eq!(served, 20);
+        assert_eq!(inventory.totals("a"), Totals { volumes: 20, bytes: 20 });
+    }
+
+    #[test]
+    fn a_repeated_promise_counts_once() {
+        let inventory = Inventory::default();
+        assert!(inventory.promise("v", 20, within(20)));
+        assert!(inventory.promise("v", 20, within(20)));
+        inventory.saved("v", "a", 20);
+        inventory.saved("v", "a", 20);
+        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
+    }
+
+    #[test]
+    fn a_released_promise_gives_its_room_back_and_a_saved_volume_does_not() {
+        let inventory = Inventory::default();
+        assert!(inventory.promise("v", 20, within(20)));
+        inventory.release("v");
+        assert_eq!(inventory.totals("a"), Totals::default());
+        inventory.saved("v", "a", 20);
+        inventory.release("v");
+        assert_eq!(inventory.totals("a").volumes, 1);
+        inventory.gone("v");
+        assert_eq!(inventory.totals("a"), Totals::default());
+    }
+}

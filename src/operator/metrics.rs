@@ -1,0 +1,215 @@
+//! What `/metrics` shows: the ProvisionController library's names, so that dashboards keep working, and ours.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+/// Labels of the claim metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ClaimLabels {
+    /// StorageClass.
+    pub class: String,
+    /// Data source: always empty until there are any.
+    pub source: String,
+}
+
+/// Labels of the volume metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct VolumeLabels {
+    /// StorageClass.
+    pub class: String,
+}
+
+/// Labels of the backend metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct BackendLabels {
+    /// Backend.
+    pub backend: String,
+}
+
+type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// The metrics, and the registry that prints them.
+pub struct Metrics {
+    registry: Registry,
+    provisioned: Family<ClaimLabels, Counter>,
+    provision_failed: Family<ClaimLabels, Counter>,
+    provision_seconds: Durations<ClaimLabels>,
+    deleted: Family<VolumeLabels, Counter>,
+    delete_failed: Family<VolumeLabels, Counter>,
+    delete_seconds: Durations<VolumeLabels>,
+    ready: Family<BackendLabels, Gauge>,
+    available: Family<BackendLabels, Gauge<f64, AtomicU64>>,
+    volumes: Family<BackendLabels, Gauge>,
+    trash: Family<BackendLabels, Gauge>,
+}
+
+/// From 10 ms, a lone claim on a near server, doubling up to 5 min, a claim that waited for retries.
+fn durations() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.01, 2.0, 16,
+    ))
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let provisioned = Family::default();
+        registry.register(
+            "controller_persistentvolumeclaim_provision",
+            "Claims that got their volume",
+            provisioned.clone(),
+        );
+        let provision_failed = Family::default();
+        registry.register(
+            "controller_persistentvolumeclaim_provision_failed",
+            "Attempts to provision that failed; waiting for a backend does not count",
+            provision_failed.clone(),
+        );
+        let provision_seconds: Durations<_> = Family::new_with_constructor(durations);
+        registry.register(
+            "controller_persistentvolumeclaim_provision_duration_seconds",
+            "Time from the start of the attempt to the saved volume",
+            provision_seconds.clone(),
+        );
+        let deleted = Family::default();
+        registry.register(
+            "controller_persistentvolume_delete",
+            "Volumes that were reclaimed",
+            deleted.clone(),
+        );
+        let delete_failed = Family::default();
+        registry.register(
+            "controller_persistentvolume_delete_failed",
+            "Attempts to reclaim that failed",
+            delete_failed.clone(),
+        );
+        let delete_seconds: Durations<_> = Family::new_with_constructor(durations);
+        registry.register(
+            "controller_persistentvolume_delete_duration_seconds",
+            "Time from the start of the attempt to the deleted volume",
+            delete_seconds.clone(),
+        );
+        let ready = Family::default();
+        registry.register(
+            "nfs_operator_backend_ready",
+            "1 when claims can be provisioned on the backend",
+            ready.clone(),
+        );
+        let available = Family::default();
+        registry.register(
+            "nfs_operator_backend_available_bytes",
+            "Free space of the backend",
+            available.clone(),
+        );
+        let volumes = Family::default();
+        registry.register(
+            "nfs_operator_backend_volumes",
+            "Volumes on the backend",
+            volumes.clone(),
+        );
+        let trash = Family::default();
+        registry.register(
+            "nfs_operator_backend_trash_entries",
+            "Deleted directories still to be purged",
+            trash.clone(),
+        );
+        Self {
+            registry,
+            provisioned,
+            provision_failed,
+            provision_seconds,
+            deleted,
+            delete_failed,
+            delete_seconds,
+            ready,
+            available,
+            volumes,
+            trash,
+        }
+    }
+}
+
+impl Metrics {
+    /// A claim got its volume, this long after the attempt began.
+    pub fn claim_provisioned(&self, class: &str, after: Duration) {
+        let labels = ClaimLabels {
+            class: class.to_owned(),
+            source: String::new(),
+        };
+        self.provisioned.get_or_create(&labels).inc();
+        self.provision_seconds
+            .get_or_create(&labels)
+            .observe(after.as_secs_f64());
+    }
+
+    /// An attempt to provision failed.
+    pub fn claim_failed(&self, class: &str) {
+        self.provision_failed
+            .get_or_create(&ClaimLabels {
+                class: class.to_owned(),
+                source: String::new(),
+            })
+            .inc();
+    }
+
+    /// A volume was reclaimed, this long after the attempt began.
+    pub fn volume_reclaimed(&self, class: &str, after: Duration) {
+        let labels = VolumeLabels {
+            class: class.to_owned(),
+        };
+        self.deleted.get_or_create(&labels).inc();
+        self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
+    }
+
+    /// An attempt to reclaim failed.
+    pub fn volume_failed(&self, class: &str) {
+        self.delete_failed
+            .get_or_create(&VolumeLabels {
+                class: class.to_owned(),
+            })
+            .inc();
+    }
+
+    /// What a probe found.
+    pub fn backend_probed(&self, backend: &str, ready: bool, available: Option<u64>, volumes: u64, trash: u64) {
+        let labels = BackendLabels {
+            backend: backend.to_owned(),
+        };
+        self.ready.get_or_create(&labels).set(i64::from(ready));
+        if let Some(available) = available {
+            #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
+            self.available.get_or_create(&labels).set(available as f64);
+        }
+        self.volumes
+            .get_or_create(&labels)
+            .set(i64::try_from(volumes).unwrap_or(i64::MAX));
+        self.trash
+            .get_or_create(&labels)
+            .set(i64::try_from(trash).unwrap_or(i64::MAX));
+    }
+
+    /// A backend is gone: its series end.
+    pub fn backend_gone(&self, backend: &str) {
+        let labels = BackendLabels {
+            backend: backend.to_owned(),
+        };
+        self.ready.remove(&labels);
+        self.available.remove(&labels);
+        self.volumes.remove(&labels);
+        self.trash.remove(&labels);
+    }
+
+    /// All of them in the OpenMetrics text format.
+    pub fn text(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

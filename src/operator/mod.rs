@@ -1,0 +1,16 @@
+//! What all reconcilers share: clients, caches, books, events, metrics, HTTP endpoints and the retry policy.
+
+pub mod backends;
+pub mod clients;
+pub mod context;
+pub mod events;
+pub mod http;
+pub mod inventory;
+pub mod metrics;
+pub mod retry;
+pub mod run;
+pub mod stop;
+pub mod told;
+pub mod waiting;
+mod watches;
+pub mod writes;

@@ -1,0 +1,244 @@
+//! Starts everything in the right order, and ends it cleanly.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::reflector::{self, ObjectRef};
+use kube::{Api, ResourceExt};
+use rand::RngExt;
+use tokio::sync::mpsc;
+
+use super::backends::Backends;
+use super::clients::{ClientError, Clients};
+use super::context::{Context, Settings, Stores};
+use super::events::Events;
+use super::http::{self, ListenError, Readiness};
+use super::inventory::Inventory;
+use super::metrics::Metrics;
+use super::retry::Backoff;
+use super::stop::{Stop, stop_signal};
+use super::told::Told;
+use super::waiting::{ClaimRef, Waiting};
+use super::watches;
+use crate::api::NfsBackend;
+use crate::export::Ledger;
+
+/// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
+/// with a short grace period to be noticed as slow, short enough that a hung server is named within a probe interval.
+const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
+/// Pods get 30 s by default between SIGTERM and SIGKILL; what is not done by now is repaired by the next start.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// How to run.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Provisioner name.
+    pub provisioner: String,
+    /// Other provisioner names, each with its backend.
+    pub aliases: BTreeMap<String, String>,
+    /// Claims worked on at the same time, for each backend on its own.
+    pub slots: usize,
+    /// Address of the HTTP endpoints.
+    pub http_addr: SocketAddr,
+    /// Kubernetes configuration.
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// Why the operator ended without being told to.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// No access to Kubernetes.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// The HTTP endpoints can't be served.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The cluster's id can't be read.
+    #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
+    ClusterId(#[source] Box<kube::Error>),
+    /// Signals can't be caught.
+    #[error("cannot catch signals: {0}")]
+    Signals(#[source] std::io::Error),
+    /// A watch cache was never filled.
+    #[error("the watch of {0} ended before it was complete")]
+    Watch(&'static str),
+    /// A part that must run for ever ended.
+    #[error("{0} ended unexpectedly")]
+    Ended(&'static str),
+}
+
+const PARTS: [&str; 5] = ["namespaces", "storage classes", "volumes", "backends", "claims"];
+
+/// Runs the operator until SIGTERM or SIGINT.
+pub async fn operate(options: Options) -> Result<(), OperatorError> {
+    let stop = stop_signal().map_err(OperatorError::Signals)?;
+    let readiness = Readiness::waiting_for(&PARTS);
+    let metrics = Arc::new(Metrics::default());
+    http::serve(options.http_addr, readiness.clone(), Arc::clone(&metrics)).await?;
+    let clients = Clients::new(options.kubeconfig.as_deref()).await?;
+    let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
+        return Ok(());
+    };
+    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics);
+    tracing::info!(
+        cluster = ctx.cluster_id,
+        provisioner = ctx.settings.provisioner,
+        "starting"
+    );
+    let ended = parts.start(&ctx, &readiness, stop).await;
+    close(&ctx).await;
+    ended
+}
+
+/// Streams and queues that are consumed when the controllers start.
+struct Parts {
+    claims: Writer<PersistentVolumeClaim>,
+    volumes: Writer<PersistentVolume>,
+    classes: Writer<StorageClass>,
+    namespaces: Writer<PartialObjectMeta<Namespace>>,
+    backends: Writer<NfsBackend>,
+    woken: mpsc::UnboundedReceiver<ClaimRef>,
+    doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
+}
+
+fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc<Metrics>) -> (Parts, Arc<Context>) {
+    let (claims, claim_writer) = reflector::store();
+    let (volumes, volume_writer) = reflector::store();
+    let (classes, class_writer) = reflector::store();
+    let (namespaces, namespace_writer) = reflector::store();
+    let (backends, backend_writer) = reflector::store();
+    let (waiting, woken) = Waiting::new();
+    let (probe_bell, doubted) = mpsc::unbounded_channel();
+    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
+    let ctx = Context {
+        events: Events::start(clients.calls.clone(), &options.provisioner, &instance),
+        clients,
+        cluster_id,
+        settings: Settings {
+            provisioner: options.provisioner,
+            aliases: options.aliases,
+            slots: options.slots,
+            verifier: rand::rng().random(),
+            deadline: EXPORT_DEADLINE,
+        },
+        stores: Stores {
+            claims,
+            volumes,
+            classes,
+            namespaces,
+            backends,
+        },
+        backends: Backends::default(),
+        inventory: Inventory::default(),
+        ledger: Arc::new(Ledger::default()),
+        waiting: Arc::new(waiting),
+        metrics,
+        claim_retries: Backoff::default(),
+        volume_retries: Backoff::default(),
+        told: Told::default(),
+        probe_bell,
+    };
+    let parts = Parts {
+        claims: claim_writer,
+        volumes: volume_writer,
+        classes: class_writer,
+        namespaces: namespace_writer,
+        backends: backend_writer,
+        woken,
+        doubted,
+    };
+    (parts, Arc::new(ctx))
+}
+
+impl Parts {
+    /// Starts watches and controllers, reports them ready as they catch up, and waits for the end.
+    async fn start(self, ctx: &Arc<Context>, readiness: &Readiness, stop: Stop) -> Result<(), OperatorError> {
+        watches::report_ready(ctx, readiness);
+        let mut running = tokio::task::JoinSet::new();
+        let api = ctx.clients.watches.clone();
+        running.spawn(watches::follow_classes(
+            Arc::clone(ctx),
+            self.classes,
+            Api::all(api.clone()),
+        ));
+        running.spawn(watches::follow_namespaces(
+            Arc::clone(ctx),
+            self.namespaces,
+            Api::all(api.clone()),
+        ));
+        running.spawn(watches::backends(
+            Arc::clone(ctx),
+            self.backends,
+            self.doubted,
+            Api::all(api.clone()),
+            stop.clone(),
+        ));
+        running.spawn(watches::volumes(
+            Arc::clone(ctx),
+            self.volumes,
+            Api::all(api.clone()),
+            stop.clone(),
+        ));
+        running.spawn(watches::claims(
+            Arc::clone(ctx),
+            self.claims,
+            self.woken,
+            Api::all(api),
+            stop.clone(),
+        ));
+        let part = tokio::select! {
+            () = stop.clone().wait() => None,
+            part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
+        };
+        match part {
+            Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
+            _ => tracing::info!("stopping: work in progress has {} s to finish", GRACE.as_secs()),
+        }
+        // The two followers run for ever: only the controllers end by themselves.
+        let mut controllers = 3 - usize::from(part.is_some());
+        let finished = tokio::time::timeout(GRACE, async {
+            while controllers > 0 && running.join_next().await.is_some() {
+                controllers -= 1;
+            }
+        });
+        if finished.await.is_err() {
+            tracing::warn!("work in progress did not finish in time: the next start goes on with it");
+        }
+        Ok(())
+    }
+}
+
+/// Ends the sessions on the servers, so that nothing waits for their leases.
+async fn close(ctx: &Context) {
+    let exports = ctx
+        .backends
+        .all()
+        .into_iter()
+        .filter_map(|backend| backend.known().export.clone());
+    let closing = futures::future::join_all(exports.map(|export| async move { export.nfs().clone().close().await }));
+    if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
+        tracing::warn!("some NFS servers did not answer the goodbye");
+    }
+    tracing::info!("stopped");
+}
+
+async fn cluster_id(clients: &Clients) -> Result<String, OperatorError> {
+    let api: Api<Namespace> = Api::all(clients.calls.clone());
+    loop {
+        match api.get_metadata("kube-system").await {
+            Ok(namespace) => return Ok(namespace.uid().unwrap_or_default()),
+            Err(error @ kube::Error::Api(_)) => return Err(OperatorError::ClusterId(Box::new(error))),
+            Err(error) => {
+                tracing::warn!("the API server does not answer, trying again: {error}");
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            }
+        }
+    }
+}

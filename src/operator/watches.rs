@@ -1,0 +1,186 @@
+//! The watches, and the controllers that they feed.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
+use kube::core::PartialObjectMeta;
+use kube::runtime::controller::{Config as ControllerConfig, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use tokio::sync::mpsc;
+
+use super::context::Context;
+use super::http::Readiness;
+use super::stop::Stop;
+use super::waiting::ClaimRef;
+use crate::api::NfsBackend;
+use crate::controllers::volume::cache::Follower;
+use crate::controllers::{backend, claim, volume};
+
+/// Reclaims at the same time; each is a handful of calls, and claims must not starve beside them.
+const VOLUME_CONCURRENCY: u16 = 64;
+
+/// Reports each cache as ready once it has caught up.
+pub fn report_ready(ctx: &Arc<Context>, readiness: &Readiness) {
+    macro_rules! when_ready {
+        ($store:ident, $part:literal) => {
+            let (ctx, readiness) = (Arc::clone(ctx), readiness.clone());
+            tokio::spawn(async move {
+                if ctx.stores.$store.wait_until_ready().await.is_ok() {
+                    readiness.ready($part);
+                }
+            });
+        };
+    }
+    when_ready!(namespaces, "namespaces");
+    when_ready!(classes, "storage classes");
+    when_ready!(volumes, "volumes");
+    when_ready!(backends, "backends");
+    when_ready!(claims, "claims");
+}
+
+/// Follows the classes. Answers what ended, if it ever does.
+pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .reflect(writer)
+        .touched_objects();
+    wake_on_change(&ctx, "storage classes", stream).await
+}
+
+/// Follows the namespaces: names, uids and labels.
+pub async fn follow_namespaces(
+    ctx: Arc<Context>,
+    writer: Writer<PartialObjectMeta<Namespace>>,
+    api: Api<PartialObjectMeta<Namespace>>,
+) -> &'static str {
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|namespace| {
+            namespace.metadata.managed_fields = None;
+            namespace.metadata.annotations = None;
+        })
+        .reflect(writer)
+        .touched_objects();
+    wake_on_change(&ctx, "namespaces", stream).await
+}
+
+/// Claims that wait may wait for just this object.
+async fn wake_on_change<K>(
+    ctx: &Context,
+    what: &'static str,
+    stream: impl Stream<Item = Result<K, watcher::Error>>,
+) -> &'static str {
+    let mut stream = std::pin::pin!(stream);
+    while let Some(change) = stream.next().await {
+        match change {
+            Ok(_) => ctx.waiting.wake_all(),
+            Err(error) => tracing::warn!("watch of {what}: {error}"),
+        }
+    }
+    what
+}
+
+/// Runs the controller of backends until the operator stops.
+pub async fn backends(
+    ctx: Arc<Context>,
+    writer: Writer<NfsBackend>,
+    doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
+    api: Api<NfsBackend>,
+    stop: Stop,
+) -> &'static str {
+    let reader = writer.as_reader();
+    // Our own status writes must not be probed again at once.
+    let changes = predicates::generation
+        .combine(predicates::annotations)
+        .combine(predicates::finalizers)
+        .combine(predicates::labels);
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|backend| backend.metadata.managed_fields = None)
+        .reflect(writer)
+        .applied_objects()
+        .predicate_filter(changes, PredicateConfig::default());
+    Controller::for_stream(stream, reader)
+        .reconcile_on(from_channel(doubted))
+        .graceful_shutdown_on(stop.wait())
+        .run(backend::reconcile, backend::on_error, Arc::clone(&ctx))
+        .for_each(|done| async move { log_queue("backend", done.err()) })
+        .await;
+    "the controller of backends"
+}
+
+/// Runs the controller of volumes until the operator stops.
+pub async fn volumes(
+    ctx: Arc<Context>,
+    writer: Writer<PersistentVolume>,
+    api: Api<PersistentVolume>,
+    stop: Stop,
+) -> &'static str {
+    let reader = writer.as_reader();
+    let mut follower = Follower::default();
+    let following = Arc::clone(&ctx);
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|volume| volume.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                follower.observe(event, &following.settings, &following.inventory, &following.ledger);
+            }
+        })
+        .reflect(writer)
+        .applied_objects();
+    Controller::for_stream(stream, reader)
+        .with_config(ControllerConfig::default().concurrency(VOLUME_CONCURRENCY))
+        .graceful_shutdown_on(stop.wait())
+        .run(volume::reconcile, volume::on_error, Arc::clone(&ctx))
+        .for_each(|done| async move { log_queue("volume", done.err()) })
+        .await;
+    "the controller of volumes"
+}
+
+/// Runs the controller of claims until the operator stops.
+pub async fn claims(
+    ctx: Arc<Context>,
+    writer: Writer<PersistentVolumeClaim>,
+    woken: mpsc::UnboundedReceiver<ClaimRef>,
+    api: Api<PersistentVolumeClaim>,
+    stop: Stop,
+) -> &'static str {
+    let reader = writer.as_reader();
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|claim| claim.metadata.managed_fields = None)
+        .reflect(writer)
+        .applied_objects();
+    // How many are worked on is bounded for each backend (its slots), so that a hanging one holds up no other.
+    Controller::for_stream(stream, reader)
+        .reconcile_on(from_channel(woken))
+        .graceful_shutdown_on(stop.wait())
+        .run(claim::reconcile, claim::on_error, Arc::clone(&ctx))
+        .for_each(|done| async move { log_queue("claim", done.err()) })
+        .await;
+    "the controller of claims"
+}
+
+fn from_channel<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {
+    futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}
+
+/// Outcomes are logged where they arise; what is left are watches that broke and objects that are gone.
+fn log_queue<E: std::error::Error, Q: std::error::Error>(
+    kind: &str,
+    error: Option<kube::runtime::controller::Error<E, Q>>,
+) {
+    match error {
+        Some(kube::runtime::controller::Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {error}"),
+        Some(error) => tracing::debug!("{kind}: {error}"),
+        None => {}
+    }
+}

@@ -1,0 +1,136 @@
+//! Writes to the Kubernetes API that more than one reconciler makes, and what their refusals mean.
+
+use std::fmt::Debug;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// Why a write to an object did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The object is gone, or another object has its name now: nothing is left to write to.
+    #[error("the object is gone")]
+    Gone,
+    /// It changed since it was read: it will be looked at again.
+    #[error("the object changed meanwhile")]
+    Changed,
+    /// Anything else.
+    #[error("cannot {action}: {cause}")]
+    Api {
+        /// What was tried.
+        action: &'static str,
+        /// The API server's answer, or none.
+        #[source]
+        cause: Box<kube::Error>,
+    },
+}
+
+/// The HTTP status of an answer of the API server; none when there was no answer.
+pub fn http_status(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// Applies `fields` to an object of a user's, with its uid: without it, an apply would make or hit a successor of the
+/// same name. 404, 409 and a 422 about the uid mean that the object is gone.
+pub async fn apply<K>(
+    api: &Api<K>,
+    object: &K,
+    manager: &str,
+    mut fields: Value,
+    status: bool,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let name = object.name_any();
+    merge(
+        &mut fields,
+        json!({
+            "apiVersion": K::api_version(&()),
+            "kind": K::kind(&()),
+            "metadata": {"name": name, "namespace": object.namespace(), "uid": object.uid()},
+        }),
+    );
+    let params = PatchParams::apply(manager).force();
+    let written = if status {
+        api.patch_status(&name, &params, &Patch::Apply(&fields)).await.map(drop)
+    } else {
+        api.patch(&name, &params, &Patch::Apply(&fields)).await.map(drop)
+    };
+    written.map_err(|cause| match &cause {
+        kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::Gone,
+        kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => WriteError::Gone,
+        _ => WriteError::Api {
+            action,
+            cause: Box::new(cause),
+        },
+    })
+}
+
+/// Sets an object's finalizers to `finalizers`, if the object is still as it was read.
+pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    precondition(api, object, json!({"finalizers": finalizers}), "set the finalizers").await
+}
+
+/// Patches metadata, if the object is still as it was read.
+async fn precondition<K>(api: &Api<K>, object: &K, metadata: Value, action: &'static str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let mut patch = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
+    merge(&mut patch, json!({"metadata": metadata}));
+    let params = PatchParams::default();
+    api.patch(&object.name_any(), &params, &Patch::Merge(&patch))
+        .await
+        .map(drop)
+        .map_err(|cause| match http_status(&cause) {
+            Some(404) => WriteError::Gone,
+            Some(409) => WriteError::Changed,
+            _ => WriteError::Api {
+                action,
+                cause: Box::new(cause),
+            },
+        })
+}
+
+/// Removes an annotation, if the object is still as it was read.
+pub async fn remove_annotation<K>(api: &Api<K>, object: &K, annotation: &str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let metadata = json!({"annotations": {annotation: null}});
+    precondition(api, object, metadata, "remove an annotation").await
+}
+
+/// The object's finalizers with or without one, or `None` when that is so already.
+pub fn with_finalizer(metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> Option<Vec<String>> {
+    let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
+    let there = finalizers.iter().any(|name| name == finalizer);
+    match (there, wanted) {
+        (false, true) => finalizers.push(finalizer.to_owned()),
+        (true, false) => finalizers.retain(|name| name != finalizer),
+        _ => return None,
+    }
+    Some(finalizers)
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => *into = from,
+    }
+}

@@ -1,0 +1,153 @@
+use super::*;
+
+mod filter;
+mod score;
+mod summary;
+
+const GI: u128 = 1 << 30;
+
+/// A backend that a test changes and lends out as a [`Candidate`].
+#[derive(Clone)]
+struct Backend {
+    name: String,
+    labels: BTreeMap<String, String>,
+    ready: Verdict,
+    suspended: bool,
+    deleting: bool,
+    allowed: Option<AllowedNamespaces>,
+    limits: CapacityLimits,
+    overrides: Vec<ClaimOverride>,
+    total: Option<u128>,
+    available: Option<u128>,
+    since_probe: u128,
+    provisioned: u128,
+    on_export: u128,
+    volumes: u64,
+}
+
+impl Backend {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            labels: BTreeMap::new(),
+            ready: Verdict::yes(Reason::Ready, ""),
+            suspended: false,
+            deleting: false,
+            allowed: None,
+            limits: CapacityLimits::default(),
+            overrides: Vec::new(),
+            total: Some(1000 * GI),
+            available: Some(1000 * GI),
+            since_probe: 0,
+            provisioned: 0,
+            on_export: 0,
+            volumes: 0,
+        }
+    }
+
+    fn with(name: &str, change: impl FnOnce(&mut Self)) -> Self {
+        let mut backend = Self::new(name);
+        change(&mut backend);
+        backend
+    }
+
+    fn broken(name: &str, reason: Reason) -> Self {
+        Self::with(name, |backend| {
+            backend.ready = Verdict::no(reason, format!("{name} is broken"))
+        })
+    }
+
+    fn elsewhere(name: &str) -> Self {
+        Self::with(name, |backend| backend.allowed = Some(AllowedNamespaces::default()))
+    }
+
+    fn candidate(&self) -> Candidate<'_> {
+        Candidate {
+            name: &self.name,
+            labels: &self.labels,
+            ready: &self.ready,
+            suspended: self.suspended,
+            deleting: self.deleting,
+            allowed_namespaces: self.allowed.as_ref(),
+            limits: Some(&self.limits),
+            claim_overrides: &self.overrides,
+            total: self.total,
+            available: self.available,
+            provisioned_since_probe: self.since_probe,
+            provisioned: self.provisioned,
+            provisioned_on_export: self.on_export,
+            volumes: self.volumes,
+        }
+    }
+
+    fn take(&mut self, bytes: u128) {
+        self.provisioned += bytes;
+        self.on_export += bytes;
+        self.since_probe += bytes;
+        self.volumes += 1;
+    }
+}
+
+#[derive(Clone, Default)]
+struct Asked {
+    uid: String,
+    class: ClassParameters,
+    wish: Option<&'static str>,
+    placed_on: Option<&'static str>,
+    requested: u128,
+}
+
+fn placed(asked: &Asked, backends: &[Backend]) -> Placement {
+    let namespace_labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
+    let claim = Claim {
+        uid: &asked.uid,
+        namespace: "shop",
+        namespace_labels: &namespace_labels,
+        requested: asked.requested,
+        class: &asked.class,
+        wish: asked.wish,
+        placed_on: asked.placed_on,
+    };
+    let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
+    place(&claim, &candidates)
+}
+
+fn on(asked: &Asked, backends: &[Backend]) -> Vec<String> {
+    match placed(asked, backends) {
+        Placement::On(names) => names,
+        Placement::Nowhere { summary, .. } => unreachable!("{summary:?}"),
+    }
+}
+
+fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<Refusal>, Verdict) {
+    match placed(asked, backends) {
+        Placement::On(names) => unreachable!("placed on {names:?}"),
+        Placement::Nowhere { refusals, summary } => (refusals, summary),
+    }
+}
+
+fn reason(backend: Backend) -> Reason {
+    let (refusals, summary) = nowhere(
+        &Asked {
+            requested: 10 * GI,
+            ..Asked::default()
+        },
+        &[backend],
+    );
+    assert_eq!(refusals.len(), 1);
+    // Where only one could serve, the claim's reason is its reason.
+    assert_eq!(Some(summary.reason), refusals.first().map(|refusal| refusal.reason));
+    summary.reason
+}
+
+fn class(parameters: &[(&str, &str)]) -> ClassParameters {
+    let parameters = parameters.iter().map(|&(k, v)| (k.into(), v.into())).collect();
+    ClassParameters::parse(&parameters).unwrap_or_default()
+}
+
+fn namespaces(names: &[&str], selector: Option<serde_json::Value>) -> AllowedNamespaces {
+    AllowedNamespaces {
+        match_names: names.iter().map(|&name| name.into()).collect(),
+        selector: selector.and_then(|selector| serde_json::from_value(selector).ok()),
+    }
+}

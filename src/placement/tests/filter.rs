@@ -1,0 +1,280 @@
+//! Who may serve a claim.
+
+use super::*;
+
+#[test]
+fn a_backend_serves_only_what_it_may_and_can() {
+    let limits = |limit: Option<&str>, percent, reserve: Option<&str>| CapacityLimits {
+        limit: limit.map(StorageAmount::from),
+        overcommit_percent: percent,
+        reserve: reserve.map(StorageAmount::from),
+    };
+    for (what, change, expected) in [
+        (
+            "deleting",
+            (|b| b.deleting = true) as fn(&mut Backend),
+            Reason::Deleting,
+        ),
+        ("suspended", |b| b.suspended = true, Reason::Suspended),
+        (
+            "not ready",
+            |b| b.ready = Verdict::no(Reason::ConnectionRefused, "x"),
+            Reason::ConnectionRefused,
+        ),
+        (
+            "unknown",
+            |b| b.ready = Verdict::unknown(Reason::NotProbed, "x"),
+            Reason::NotProbed,
+        ),
+        (
+            "no namespace",
+            |b| b.allowed = Some(AllowedNamespaces::default()),
+            Reason::NamespaceNotAllowed,
+        ),
+    ] {
+        assert_eq!(reason(Backend::with("a", change)), expected, "{what}");
+    }
+    let ten = Asked {
+        requested: 10 * GI,
+        ..Asked::default()
+    };
+    for (what, limits, serves) in [
+        ("limit with room", limits(Some("100Gi"), None, None), true),
+        ("limit too small", limits(Some("99.9Gi"), None, None), false),
+        ("limit unreadable", limits(Some("many"), None, None), false),
+        ("overcommit with room", limits(None, Some(21), None), true),
+        ("overcommit too small", limits(None, Some(20), None), false),
+        ("reserve met", limits(None, None, Some("50Gi")), true),
+        ("reserve not met", limits(None, None, Some("50.1Gi")), false),
+    ] {
+        let backend = Backend::with("a", |backend| {
+            backend.limits = limits;
+            backend.provisioned = 90 * GI;
+            backend.on_export = 200 * GI;
+            backend.available = Some(50 * GI);
+        });
+        let placement = placed(&ten, std::slice::from_ref(&backend));
+        assert_eq!(matches!(placement, Placement::On(_)), serves, "{what}: {placement:?}");
+    }
+    for limits in [limits(None, Some(100), None), limits(None, None, Some("1"))] {
+        let silent = Backend::with("a", |backend| {
+            backend.limits = limits;
+            (backend.total, backend.available) = (None, None);
+        });
+        assert_eq!(reason(silent), Reason::CapacityExceeded);
+    }
+}
+
+#[test]
+fn figures_that_leave_no_room_in_64_bits_are_counted_right() {
+    let huge = Backend::with("a", |backend| {
+        backend.total = Some(u128::from(u64::MAX) * 1000);
+        backend.on_export = u128::from(u64::MAX) * 999;
+        backend.limits.overcommit_percent = Some(100);
+        backend.limits.limit = Some("9223372036854775807".into());
+        backend.provisioned = (1 << 63) - 2;
+    });
+    let asked = |requested| Asked {
+        requested,
+        ..Asked::default()
+    };
+    assert_eq!(on(&asked(1), std::slice::from_ref(&huge)), ["a"]);
+    nowhere(&asked(2), std::slice::from_ref(&huge));
+    nowhere(&asked(u128::MAX), &[huge]);
+}
+
+#[test]
+fn either_names_or_selector_admit_a_namespace() {
+    let some = |value| Some(value);
+    for (what, allowed, expected) in [
+        ("absent", None, None),
+        (
+            "empty object",
+            Some(namespaces(&[], None)),
+            Some(Reason::NamespaceNotAllowed),
+        ),
+        ("its name", Some(namespaces(&["x", "shop"], None)), None),
+        (
+            "another name",
+            Some(namespaces(&["SHOP"], None)),
+            Some(Reason::NamespaceNotAllowed),
+        ),
+        ("all", Some(namespaces(&[], some(serde_json::json!({})))), None),
+        (
+            "its labels",
+            Some(namespaces(
+                &["x"],
+                some(serde_json::json!({"matchLabels": {"team": "red"}})),
+            )),
+            None,
+        ),
+        (
+            "other labels",
+            Some(namespaces(
+                &[],
+                some(serde_json::json!({"matchLabels": {"team": "blue"}})),
+            )),
+            Some(Reason::NamespaceNotAllowed),
+        ),
+        (
+            "its name beside other labels",
+            Some(namespaces(
+                &["shop"],
+                some(serde_json::json!({"matchLabels": {"team": "blue"}})),
+            )),
+            None,
+        ),
+        (
+            "NotIn without values",
+            Some(namespaces(
+                &[],
+                some(serde_json::json!({"matchExpressions": [{"key": "team", "operator": "NotIn", "values": []}]})),
+            )),
+            Some(Reason::InvalidSpec),
+        ),
+        (
+            "unknown operator",
+            Some(namespaces(
+                &[],
+                some(serde_json::json!({"matchExpressions": [{"key": "team", "operator": "Like", "values": ["r"]}]})),
+            )),
+            Some(Reason::InvalidSpec),
+        ),
+        (
+            "Exists with values",
+            Some(namespaces(
+                &[],
+                some(serde_json::json!({"matchExpressions": [{"key": "team", "operator": "Exists", "values": ["r"]}]})),
+            )),
+            Some(Reason::InvalidSpec),
+        ),
+    ] {
+        let backend = Backend::with("a", |backend| backend.allowed = allowed);
+        match expected {
+            None => assert_eq!(on(&Asked::default(), &[backend]), ["a"], "{what}"),
+            Some(expected) => assert_eq!(reason(backend), expected, "{what}"),
+        }
+    }
+}
+
+#[test]
+fn a_class_chooses_by_name_by_labels_or_by_both() {
+    let labelled = |name: &str, tier: &str| {
+        Backend::with(name, |backend| {
+            backend.labels.insert("tier".into(), tier.into());
+        })
+    };
+    let backends = [labelled("a", "fast"), labelled("b", "slow"), labelled("c", "fast")];
+    let sorted = |parameters: &[(&str, &str)]| {
+        let asked = Asked {
+            class: class(parameters),
+            ..Asked::default()
+        };
+        let mut names = on(&asked, &backends);
+        names.sort();
+        names.join(" ")
+    };
+    assert_eq!(sorted(&[]), "a b c");
+    assert_eq!(sorted(&[("backend", "b,a,zz")]), "a b");
+    assert_eq!(sorted(&[("backendSelector", "tier=fast")]), "a c");
+    assert_eq!(sorted(&[("backend", "a,b"), ("backendSelector", "tier=fast")]), "a");
+    for (parameters, expected, says) in [
+        (&[("backend", "x,y")] as &[_], Reason::BackendNotFound, "x, y"),
+        (
+            &[("backendSelector", "tier=none")],
+            Reason::NoBackendAvailable,
+            "tier=none",
+        ),
+        (
+            &[("backend", "b"), ("backendSelector", "tier=fast")],
+            Reason::BackendNotFound,
+            "tier=fast",
+        ),
+    ] {
+        let asked = Asked {
+            class: class(parameters),
+            ..Asked::default()
+        };
+        let (_, summary) = nowhere(&asked, &backends);
+        assert_eq!(summary.reason, expected);
+        assert!(summary.message.contains(says), "{}", summary.message);
+    }
+    let (refusals, summary) = nowhere(&Asked::default(), &[]);
+    assert_eq!((refusals.len(), summary.reason), (0, Reason::NoBackendAvailable));
+    assert!(summary.message.contains("create one"), "{}", summary.message);
+}
+
+#[test]
+fn a_tenants_words_reach_no_backend_that_the_claim_may_not_use() {
+    let open = Backend::new("open");
+    let chosen = Backend::with("chosen", |backend| backend.overrides = vec![ClaimOverride::Backend]);
+    let backends = [
+        open.clone(),
+        chosen.clone(),
+        Backend::elsewhere("elsewhere"),
+        Backend::with("walled", |backend| {
+            backend.overrides = vec![ClaimOverride::Backend];
+            backend.allowed = Some(AllowedNamespaces::default());
+        }),
+        Backend::with("other-class", |backend| {
+            backend.overrides = vec![ClaimOverride::Backend]
+        }),
+    ];
+    let asked = |wish, placed_on| Asked {
+        class: class(&[("backend", "open,chosen,elsewhere,walled")]),
+        wish,
+        placed_on,
+        ..Asked::default()
+    };
+    for (wish, expected) in [
+        ("open", Reason::OverrideRefused),
+        ("elsewhere", Reason::OverrideRefused),
+        ("other-class", Reason::OverrideRefused),
+        ("absent", Reason::OverrideRefused),
+        ("", Reason::OverrideRefused),
+        ("walled", Reason::NamespaceNotAllowed),
+    ] {
+        assert_eq!(
+            nowhere(&asked(Some(wish), None), &backends).1.reason,
+            expected,
+            "{wish}"
+        );
+    }
+    assert_eq!(on(&asked(Some("chosen"), None), &backends), ["chosen"]);
+    for placed_on in ["elsewhere", "walled", "other-class", "absent", ""] {
+        let mut names = on(&asked(None, Some(placed_on)), &backends);
+        names.sort();
+        assert_eq!(names, ["chosen", "open"], "{placed_on}");
+        assert_eq!(
+            on(&asked(Some("chosen"), Some(placed_on)), &backends),
+            ["chosen"],
+            "{placed_on}"
+        );
+    }
+}
+
+#[test]
+fn a_former_placement_stands_alone_until_its_outcome_is_known() {
+    let asked = Asked {
+        placed_on: Some("b"),
+        ..Asked::default()
+    };
+    let full = Backend::with("b", |backend| backend.available = Some(1));
+    assert_eq!(on(&asked, &[Backend::new("a"), full]), ["b"]);
+    let (refusals, summary) = nowhere(
+        &asked,
+        &[Backend::new("a"), Backend::broken("b", Reason::ServerNotResponding)],
+    );
+    assert_eq!((refusals.len(), summary.reason), (1, Reason::ServerNotResponding));
+    assert_eq!(summary.message, "backend b: b is broken");
+    let unreadable = Backend::with("b", |backend| {
+        backend.allowed = Some(namespaces(
+            &[],
+            Some(serde_json::json!({"matchExpressions": [{"key": "a", "operator": "x"}]})),
+        ));
+    });
+    assert_eq!(
+        nowhere(&asked, &[Backend::new("a"), unreadable]).1.reason,
+        Reason::InvalidSpec
+    );
+}

@@ -1,0 +1,69 @@
+//! What a waiting claim's condition says.
+
+use super::*;
+
+#[test]
+fn the_condition_says_why_each_backend_was_left_out() {
+    let full = |name| Backend::with(name, |backend| backend.limits.limit = Some("1".into()));
+    let one = |class_backends: &str, backends: &[Backend]| {
+        let asked = Asked {
+            class: class(&[("backend", class_backends)]),
+            requested: 10 * GI,
+            ..Asked::default()
+        };
+        let (_, summary) = nowhere(&asked, backends);
+        (summary.reason, summary.message)
+    };
+    let (a, b) = (
+        Backend::broken("a", Reason::ConnectionRefused),
+        Backend::broken("b", Reason::NoSpace),
+    );
+    let text = "2 of 3 backends not ready: a (ConnectionRefused), b (NoSpace); c: namespace not allowed";
+    let all = [a.clone(), b.clone(), Backend::elsewhere("c")];
+    assert_eq!(one("a,b,c", &all), (Reason::NoBackendAvailable, text.into()));
+    let reversed: Vec<Backend> = all.iter().rev().cloned().collect();
+    assert_eq!(one("c,b,a", &reversed), (Reason::NoBackendAvailable, text.into()));
+    assert_eq!(
+        one("a,c,gone", &[a.clone(), Backend::elsewhere("c")]),
+        (
+            Reason::ConnectionRefused,
+            "backend a: a is broken; c: namespace not allowed; gone: not found".into()
+        )
+    );
+    assert_eq!(
+        one("a,b", &[Backend::elsewhere("a"), Backend::elsewhere("b")]),
+        (Reason::NamespaceNotAllowed, "a, b: namespace not allowed".into())
+    );
+    assert_eq!(
+        one("a,b,c", &[full("a"), full("b"), Backend::elsewhere("c")]),
+        (
+            Reason::CapacityExceeded,
+            "a, b: capacity exceeded; c: namespace not allowed".into()
+        )
+    );
+    assert_eq!(
+        one("a", &[full("a")]),
+        (
+            Reason::CapacityExceeded,
+            "backend a: 10Gi are requested; capacity.limit is 1 and 0 of it are taken: request less, or raise it"
+                .into()
+        )
+    );
+    let many: Vec<Backend> = (0..500)
+        .map(|number| Backend::broken(&format!("{number:0200}"), Reason::NoSpace))
+        .collect();
+    let (refusals, summary) = nowhere(&Asked::default(), &many);
+    assert_eq!(refusals.len(), 500);
+    assert!(
+        summary.message.ends_with("and 490 more") && summary.message.len() < 4096,
+        "{}",
+        summary.message
+    );
+    let (_, summary) = nowhere(
+        &Asked::default(),
+        &[Backend::with("a", |backend| {
+            backend.ready = Verdict::no(Reason::NoSpace, "\u{e9}".repeat(5000))
+        })],
+    );
+    assert!(summary.message.len() < 1100);
+}

@@ -1,0 +1,274 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolumeSpec, PersistentVolumeStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+
+const OURS: &[&str] = &["nfs-operator.io/nfs", "old/alias"];
+const ADDRESSES: &[(&str, &str)] = &[("files.example.org", "/export/k8s"), ("10.0.0.1", "/")];
+
+/// A released volume of ours, as the operator makes them.
+fn volume() -> PersistentVolume {
+    let mut volume = PersistentVolume::default();
+    volume.metadata.finalizers = Some(vec![RECLAIM_FINALIZER.into()]);
+    volume.spec = Some(PersistentVolumeSpec {
+        persistent_volume_reclaim_policy: Some("Delete".into()),
+        nfs: Some(NFSVolumeSource {
+            server: "files.example.org".into(),
+            path: "/export/k8s/shop/data".into(),
+            read_only: None,
+        }),
+        ..PersistentVolumeSpec::default()
+    });
+    volume.status = Some(PersistentVolumeStatus {
+        phase: Some("Released".into()),
+        ..PersistentVolumeStatus::default()
+    });
+    for (name, value) in [
+        (PROVISIONED_BY, "nfs-operator.io/nfs"),
+        (VOLUME_BACKEND, "fast"),
+        (VOLUME_EXPORT_ID, "id-1"),
+        (VOLUME_DIRECTORY, "shop/data"),
+        (VOLUME_FILE_ID, "18446744073709551615"),
+    ] {
+        annotate(&mut volume, name, Some(value));
+    }
+    volume
+}
+
+fn annotate(volume: &mut PersistentVolume, name: &str, value: Option<&str>) {
+    let annotations = volume.metadata.annotations.get_or_insert_default();
+    match value {
+        Some(value) => annotations.insert(name.into(), value.into()),
+        None => annotations.remove(name),
+    };
+}
+
+fn changed(change: impl FnOnce(&mut PersistentVolume)) -> PersistentVolume {
+    let mut volume = volume();
+    change(&mut volume);
+    volume
+}
+
+fn with_policy(policy: Option<&str>) -> PersistentVolume {
+    changed(|volume| volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = policy.map(str::to_owned))
+}
+
+fn in_phase(mut volume: PersistentVolume, phase: Option<&str>) -> PersistentVolume {
+    volume.status.as_mut().unwrap().phase = phase.map(str::to_owned);
+    volume
+}
+
+fn without_finalizer(mut volume: PersistentVolume) -> PersistentVolume {
+    volume.metadata.finalizers = None;
+    volume
+}
+
+fn being_deleted(mut volume: PersistentVolume) -> PersistentVolume {
+    volume.metadata.deletion_timestamp = Some(Time("2026-01-01T00:00:00Z".parse().unwrap()));
+    volume
+}
+
+fn decided(volume: &PersistentVolume) -> Decision {
+    decide(volume, OURS, OnDelete::Delete, false)
+}
+
+#[test]
+fn only_released_volumes_of_ours_with_policy_delete_are_reclaimed() {
+    let reclaim = Decision::Reclaim(OnDelete::Delete);
+    for (what, volume, expected) in [
+        ("released", volume(), reclaim.clone()),
+        ("failed", in_phase(volume(), Some("Failed")), reclaim.clone()),
+        ("bound", in_phase(volume(), Some("Bound")), Decision::Nothing),
+        ("available", in_phase(volume(), Some("Available")), Decision::Nothing),
+        ("pending", in_phase(volume(), Some("Pending")), Decision::Nothing),
+        ("no phase", in_phase(volume(), None), Decision::Nothing),
+        ("no status", changed(|volume| volume.status = None), Decision::Nothing),
+        (
+            "under an alias",
+            changed(|volume| annotate(volume, PROVISIONED_BY, Some("old/alias"))),
+            reclaim.clone(),
+        ),
+        (
+            "another's",
+            changed(|volume| annotate(volume, PROVISIONED_BY, Some("nfs-operator.io/NFS"))),
+            Decision::Nothing,
+        ),
+        (
+            "nobody's",
+            changed(|volume| annotate(volume, PROVISIONED_BY, None)),
+            Decision::Nothing,
+        ),
+        (
+            "no annotations",
+            changed(|volume| volume.metadata.annotations = None),
+            Decision::Nothing,
+        ),
+        ("no finalizer yet", without_finalizer(volume()), reclaim.clone()),
+        ("being deleted", being_deleted(volume()), reclaim),
+        ("done", being_deleted(without_finalizer(volume())), Decision::Nothing),
+    ] {
+        assert_eq!(decided(&volume), expected, "{what}");
+    }
+}
+
+#[test]
+fn retain_takes_the_finalizer_off_and_touches_nothing() {
+    for policy in [Some("Retain"), None] {
+        for phase in ["Bound", "Released", "Failed"] {
+            let volume = in_phase(with_policy(policy), Some(phase));
+            assert_eq!(decided(&volume), Decision::DropFinalizer, "{policy:?} {phase}");
+            assert_eq!(
+                decided(&without_finalizer(volume)),
+                Decision::Nothing,
+                "{policy:?} {phase}"
+            );
+        }
+    }
+    assert_eq!(
+        decided(&changed(|volume| volume.spec = None)),
+        Decision::DropFinalizer,
+        "no spec: Kubernetes' default"
+    );
+}
+
+#[test]
+fn recycle_and_what_is_unknown_are_refused() {
+    for policy in ["Recycle", "delete", ""] {
+        let Decision::Stop(stop) = decided(&with_policy(Some(policy))) else {
+            unreachable!("{policy} was not refused");
+        };
+        assert_eq!(stop.reason, Reason::RecycleUnsupported);
+        assert_eq!(
+            decided(&in_phase(with_policy(Some(policy)), Some("Bound"))),
+            Decision::Nothing,
+            "a volume in use"
+        );
+    }
+}
+
+#[test]
+fn what_was_recorded_wins_over_the_backend_and_adopted_is_never_deleted() {
+    use OnDelete::{Archive, Delete, Retain};
+    for (recorded, backend, adopted, expected) in [
+        (None, Archive, false, Archive),
+        (None, Delete, false, Delete),
+        (None, Retain, false, Retain),
+        (Some("archive"), Delete, false, Archive),
+        (Some("delete"), Archive, false, Delete),
+        (Some("Delete"), Retain, false, Delete),
+        (Some("RETAIN"), Delete, false, Retain),
+        (None, Delete, true, Archive),
+        (Some("delete"), Retain, true, Archive),
+        (Some("retain"), Delete, true, Retain),
+        (Some("archive"), Delete, true, Archive),
+    ] {
+        let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, recorded));
+        assert_eq!(
+            decide(&volume, OURS, backend, adopted),
+            Decision::Reclaim(expected),
+            "{recorded:?} {backend:?} {adopted}"
+        );
+    }
+    for unreadable in ["", "remove", "delete ", "true"] {
+        let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, Some(unreadable)));
+        let Decision::Stop(stop) = decided(&volume) else {
+            unreachable!("{unreadable:?} was not refused");
+        };
+        assert_eq!(stop.reason, Reason::ReclaimUnsafe);
+    }
+}
+
+fn home() -> Home<'static> {
+    Home {
+        backend: "fast",
+        export_id: Some("id-1"),
+        addresses: ADDRESSES,
+    }
+}
+
+fn at(server: &str, path: &str, directory: &str) -> PersistentVolume {
+    changed(|volume| {
+        let nfs = volume.spec.as_mut().unwrap().nfs.as_mut().unwrap();
+        (nfs.server, nfs.path) = (server.into(), path.into());
+        annotate(volume, VOLUME_DIRECTORY, Some(directory));
+    })
+}
+
+#[test]
+fn a_volume_is_where_its_backend_and_its_annotations_say() {
+    let located = locate(&volume(), &home()).unwrap();
+    assert_eq!(located.directory.to_string(), "shop/data");
+    assert_eq!(located.file_id, u64::MAX);
+    for (server, path, directory) in [("FILES.example.ORG", "/export/k8s/a", "a"), ("10.0.0.1", "/a/b", "a/b")] {
+        assert!(locate(&at(server, path, directory), &home()).is_ok(), "{server}:{path}");
+    }
+    let ipv6 = Home {
+        addresses: &[("2001:db8::1", "/x")],
+        ..home()
+    };
+    for server in ["2001:db8::1", "2001:DB8:0::1", "[2001:db8::1]"] {
+        assert!(locate(&at(server, "/x/a", "a"), &ipv6).is_ok(), "{server}");
+    }
+}
+
+#[test]
+fn a_volume_that_is_not_where_it_says_is_left_alone() {
+    for (server, path, directory) in [
+        ("files.example.org", "/export/k8s", ""),
+        ("files.example.org", "/export/k8s/", ""),
+        ("files.example.org", "/export/k8s", "k8s"),
+        ("files.example.org", "/export/k8s/b", "a"),
+        ("files.example.org", "/export/k8s/a/b", "b"),
+        ("files.example.org", "/export/k8s/a/b", "a"),
+        ("files.example.org", "/export/k8s/A", "a"),
+        ("files.example.org", "/export/k8sa", "a"),
+        ("files.example.org", "/export/k8s//a", "a"),
+        ("files.example.org", "/export/k8s/a/", "a"),
+        ("files.example.org", "/export/K8S/a", "a"),
+        ("files.example.org", "/a", "a"),
+        ("files.example.org", "/export/k8s/../a", "../a"),
+        ("files.example.org", "/export/k8s/..", ".."),
+        ("files.example.org", "/export/k8s/.nfs-operator", ".nfs-operator"),
+        ("files.example.org", "/export/k8s/archived-a", "archived-a"),
+        ("files.example.org", "/export/k8s//etc", "/etc"),
+        ("10.0.0.1", "/export/k8s/a", "a"),
+        ("10.0.0.1", "//a", "a"),
+        ("10.0.0.1", "/", ""),
+        ("10.0.0.2", "/a", "a"),
+        ("", "/a", "a"),
+    ] {
+        let stop = locate(&at(server, path, directory), &home()).unwrap_err();
+        assert_eq!(stop.reason, Reason::ReclaimUnsafe, "{server}:{path} {directory}");
+    }
+    let no_source = changed(|volume| volume.spec.as_mut().unwrap().nfs = None);
+    assert_eq!(locate(&no_source, &home()).unwrap_err().reason, Reason::ReclaimUnsafe);
+}
+
+#[test]
+fn every_annotation_must_be_there_and_agree() {
+    for name in [VOLUME_BACKEND, VOLUME_EXPORT_ID, VOLUME_DIRECTORY, VOLUME_FILE_ID] {
+        let stop = locate(&changed(|volume| annotate(volume, name, None)), &home()).unwrap_err();
+        assert_eq!(stop.reason, Reason::ReclaimUnsafe);
+        assert!(stop.message.contains(name), "{}", stop.message);
+    }
+    for (name, value, reason) in [
+        (VOLUME_BACKEND, "slow", Reason::ReclaimUnsafe),
+        (VOLUME_BACKEND, "FAST", Reason::ReclaimUnsafe),
+        (VOLUME_EXPORT_ID, "id-2", Reason::IdentityMismatch),
+        (VOLUME_EXPORT_ID, "", Reason::IdentityMismatch),
+        (VOLUME_FILE_ID, "", Reason::ReclaimUnsafe),
+        (VOLUME_FILE_ID, "-1", Reason::ReclaimUnsafe),
+        (VOLUME_FILE_ID, "+1", Reason::ReclaimUnsafe),
+        (VOLUME_FILE_ID, "0x1", Reason::ReclaimUnsafe),
+        (VOLUME_FILE_ID, "18446744073709551616", Reason::ReclaimUnsafe),
+    ] {
+        let volume = changed(|volume| annotate(volume, name, Some(value)));
+        assert_eq!(locate(&volume, &home()).unwrap_err().reason, reason, "{name}={value:?}");
+    }
+    let unconfirmed = Home {
+        export_id: None,
+        ..home()
+    };
+    assert_eq!(locate(&volume(), &unconfirmed).unwrap_err().reason, Reason::NotProbed);
+}

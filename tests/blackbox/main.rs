@@ -1,0 +1,5 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+//! Black-box tests: the program and its parts against real servers.
+
+mod ganesha;
+mod nfs_client;
