@@ -35,10 +35,16 @@ pub async fn run(arguments: CrdArguments) -> ExitCode {
 }
 
 fn print() -> Result<(), Box<dyn std::error::Error>> {
-    for definition in custom_resource_definitions() {
-        print!("---\n{}", serde_norway::to_string(&definition)?);
-    }
+    print!("{}", documents()?);
     Ok(())
+}
+
+/// The definitions as YAML documents: what `crds/` holds.
+fn documents() -> Result<String, serde_norway::Error> {
+    custom_resource_definitions()
+        .iter()
+        .map(|definition| Ok(format!("---\n{}", serde_norway::to_string(definition)?)))
+        .collect()
 }
 
 async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
@@ -55,4 +61,18 @@ async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Er
         println!("customresourcedefinition {name} applied");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    #[test]
+    fn the_files_in_crds_are_what_the_program_prints() {
+        let kept = include_str!("../../crds/nfs-operator.yaml");
+        assert!(
+            super::documents().unwrap() == kept,
+            "crds/ is out of date: run `make crds`"
+        );
+    }
 }

@@ -156,7 +156,8 @@ pub async fn claims(
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
         .reflect(writer)
-        .applied_objects();
+        .applied_objects()
+        .predicate_filter(claim::concern, PredicateConfig::default());
     // How many are worked on is bounded for each backend (its slots), so that a hanging one holds up no other.
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(woken))

@@ -68,3 +68,6 @@ fn root_file_id(status: &crate::api::NfsBackendStatus) -> Result<Option<u64>, Ve
         )
     })
 }
+
+#[cfg(test)]
+mod tests;

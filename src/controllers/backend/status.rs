@@ -236,3 +236,6 @@ fn due(former: &NfsBackendStatus, now: Timestamp) -> bool {
         .as_ref()
         .is_none_or(|last| now.as_second() - last.0.as_second() >= FIGURES_EVERY)
 }
+
+#[cfg(test)]
+mod tests;

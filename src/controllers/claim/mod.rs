@@ -1,5 +1,6 @@
 //! Claims: guarded, placed, provisioned as a directory and a volume, and told what happened.
 
+mod concern;
 mod guard;
 mod overrides;
 mod place;
@@ -8,4 +9,5 @@ mod reconcile;
 mod report;
 mod volume;
 
+pub use concern::concern;
 pub use reconcile::{on_error, reconcile};

@@ -41,6 +41,8 @@ pub struct Compound {
     pub action: &'static str,
     /// Whether the server must keep the reply in its cache until the slot is used again.
     pub keep_reply: bool,
+    /// Whether a call that was put off before it changed anything is repeated until its deadline.
+    pub repeat_delayed: bool,
     operations: Vec<u32>,
     body: Encoder,
     /// The place of the first operation that changes something on the server.
@@ -53,6 +55,7 @@ impl Compound {
         Self {
             action,
             keep_reply: false,
+            repeat_delayed: true,
             operations: Vec::new(),
             body: Encoder::new(),
             first_change: None,
@@ -201,9 +204,9 @@ impl Reply {
         self.status != code::OK && self.first_change.is_none_or(|first| self.count <= first + 1)
     }
 
-    /// Whether the server refused the compound for its number of operations.
+    /// Whether the server refused the compound for its number of operations, or its size.
     pub fn too_many_operations(&self) -> bool {
-        self.count == 0 && matches!(self.status, code::RESOURCE | code::TOO_MANY_OPS)
+        self.count == 0 && matches!(self.status, code::RESOURCE | code::TOO_MANY_OPS | code::REQ_TOO_BIG)
     }
 
     /// Begins the result of the next operation, which must be `number` and must have succeeded.

@@ -42,16 +42,9 @@ impl Client {
             Err(status) => Err(NfsError::Status { action: LIST, status }),
         }
     }
-
-    /// The longest reply that the server sends in this session, in bytes.
-    pub(super) fn longest_reply(&self) -> usize {
-        let way = self.shared.way.borrow();
-        // Between sessions the smallest that we accept.
-        way.session.as_ref().map_or(4096, |session| session.longest_reply)
-    }
 }
 
-fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
+pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
     let verifier = reply.take(|results| results.array("cookie verifier"))?;
     let mut entries = Vec::new();
     let mut place = from;
@@ -67,12 +60,8 @@ fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
             return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
         }
         // Names outlive the page; a slice would keep the whole of it in memory.
-        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
-            reply.broken(format!(
-                "an entry is called {:?}: {error}",
-                name.escape_ascii().to_string()
-            ))
-        })?;
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
+            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
         let known = found.error.is_none();
         entries.push(Entry {
             name,

@@ -7,6 +7,7 @@ mod compound;
 mod directories;
 mod establish;
 mod files;
+mod flight;
 mod keeper;
 mod listing;
 mod numbers;
@@ -17,3 +18,22 @@ mod status;
 
 pub use call::Terms;
 pub use client::Client;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+mod recovery_tests;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "test support fails by panicking"
+)]
+mod scripted;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod wire_tests;

@@ -41,6 +41,8 @@ pub mod code {
     pub const MINOR_VERS_MISMATCH: u32 = 10_021;
     pub const STALE_CLIENTID: u32 = 10_022;
     pub const BAD_STATEID: u32 = 10_025;
+    #[cfg(test)]
+    pub const NOT_SAME: u32 = 10_027;
     pub const OPENMODE: u32 = 10_038;
     pub const BADSESSION: u32 = 10_052;
     pub const BADSLOT: u32 = 10_053;

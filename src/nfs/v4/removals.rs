@@ -1,5 +1,7 @@
 //! Removing: one object that is checked by its fileid, or many names of a directory in the trash.
 
+use std::collections::VecDeque;
+
 use super::attributes;
 use super::call::{Pause, Terms};
 use super::client::Client;
@@ -9,6 +11,9 @@ use crate::nfs::{FileHandle, Name, NfsError, RemoveOutcome, Status};
 
 const REMOVE: &str = "removing";
 const REMOVE_MANY: &str = "removing many names";
+
+/// Room for a request's headers and one more name, in bytes.
+const REQUEST_HEADERS: usize = 1024;
 
 impl Client {
     /// Removes the empty directory with this fileid.
@@ -78,38 +83,77 @@ impl Client {
         names: &[Name],
         terms: Terms,
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
-        let mut outcomes = Vec::with_capacity(names.len());
+        let mut outcomes: Vec<Option<RemoveOutcome>> = vec![None; names.len()];
+        let mut left: VecDeque<(usize, &Name)> = names.iter().enumerate().collect();
+        // Names that the server put off since any other was settled: once that is all of them, we pause.
+        let mut put_off = 0;
         let mut pause = Pause::new();
-        while let Some(rest) = names.get(outcomes.len()..).filter(|rest| !rest.is_empty()) {
+        while !left.is_empty() {
+            if put_off >= left.len() {
+                if !pause.until(terms.deadline).await {
+                    break;
+                }
+                put_off = 0;
+            }
             let room = self.most_operations().saturating_sub(1).max(1);
             let mut compound = Compound::new(REMOVE_MANY);
             compound.at(directory);
-            for name in rest.iter().take(room) {
+            let longest = self.longest_request().saturating_sub(REQUEST_HEADERS);
+            for (_, name) in left.iter().take(room) {
+                if compound.count() > 1 && compound.len() > longest {
+                    break;
+                }
                 compound.change(op::REMOVE).opaque(name.as_bytes());
             }
             // The replies of a big compound are more than a slot keeps; a name that is removed twice is absent.
             compound.keep_reply = false;
+            compound.repeat_delayed = false;
             let mut reply = self.call(terms, &compound).await?;
             if reply.too_many_operations() {
                 self.fewer_operations(&compound)?;
                 continue;
             }
-            reply.op(op::PUTFH)?;
-            for _ in 0..rest.len().min(room) {
-                match refusal(reply.op(op::REMOVE))? {
+            match refusal(reply.op(op::PUTFH))? {
+                Ok(()) => {}
+                Err(Status::Delayed) if pause.until(terms.deadline).await => continue,
+                Err(status) => {
+                    return Err(NfsError::Status {
+                        action: REMOVE_MANY,
+                        status,
+                    });
+                }
+            }
+            for _ in 1..compound.count() {
+                let refused = refusal(reply.op(op::REMOVE))?;
+                let Some((index, name)) = left.pop_front() else { break };
+                let outcome = match refused {
                     Ok(()) => {
                         reply.change_info()?;
-                        outcomes.push(RemoveOutcome::Removed);
-                        pause = Pause::new();
-                        continue;
+                        RemoveOutcome::Removed
                     }
-                    Err(Status::NotFound) => outcomes.push(RemoveOutcome::Absent),
-                    Err(Status::Delayed) if pause.until(terms.deadline).await => {}
-                    Err(status) => outcomes.push(RemoveOutcome::Refused(status)),
+                    Err(Status::NotFound) => RemoveOutcome::Absent,
+                    // Perhaps a delegation of a client that is gone: that takes a lease. The others need not wait.
+                    Err(Status::Delayed) => {
+                        left.push_back((index, name));
+                        put_off += 1;
+                        break;
+                    }
+                    Err(status) => RemoveOutcome::Refused(status),
+                };
+                let stopped = refused.is_err();
+                put_off = 0;
+                if let Some(place) = outcomes.get_mut(index) {
+                    *place = Some(outcome);
                 }
-                break;
+                if stopped {
+                    break;
+                }
             }
         }
-        Ok(outcomes)
+        let delayed = RemoveOutcome::Refused(Status::Delayed);
+        Ok(outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or_else(|| delayed.clone()))
+            .collect())
     }
 }

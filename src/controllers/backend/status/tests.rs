@@ -1,0 +1,181 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use serde_json::{Value, json};
+
+use super::*;
+use crate::export::Identity;
+use crate::nfs::FsId;
+
+fn backend(spec: Value, status: &NfsBackendStatus) -> NfsBackend {
+    let mut whole = json!({"server": "s.example", "path": "/p"});
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    serde_json::from_value(json!({
+        "apiVersion": "nfs-operator.io/v1alpha1", "kind": "NfsBackend",
+        "metadata": {"name": "b", "generation": 1}, "spec": whole, "status": status,
+    }))
+    .unwrap()
+}
+
+fn well() -> Probe {
+    Probe {
+        export: None,
+        reachable: Verdict::yes(Reason::Ready, ""),
+        identity: Some(Ok(Identity {
+            id: "id".into(),
+            root_file_id: 7,
+            fsid: FsId { major: 1, minor: 2 },
+            created: false,
+            warnings: Vec::new(),
+        })),
+        writable: Some(Verdict::yes(Reason::Ready, "")),
+        statistics: Some(Statistics {
+            total: 1 << 40,
+            available: 1 << 39,
+            inodes: 100,
+            inodes_free: 50,
+        }),
+        archives: Some(0),
+    }
+}
+
+fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendStatus) {
+    let purged = PurgeReport::default();
+    let observed = Observed {
+        object,
+        probe,
+        totals: Totals::default(),
+        purged: &purged,
+        held: None,
+        now: Timestamp::from_second(at).unwrap(),
+    };
+    let ready = ready(&observed);
+    let status = status(&observed, &ready);
+    (ready, status)
+}
+
+#[test]
+fn the_first_thing_that_stands_in_the_way_is_the_reason() {
+    let object = backend(json!({}), &NfsBackendStatus::default());
+    assert_eq!(judged(&object, &well(), 0).0.reason, Reason::Ready);
+    let cases: [(Probe, Reason); 6] = [
+        (
+            Probe {
+                reachable: Verdict::no(Reason::ConnectionRefused, ""),
+                ..well()
+            },
+            Reason::ConnectionRefused,
+        ),
+        (
+            Probe {
+                identity: Some(Err(Verdict::no(Reason::IdentityMismatch, ""))),
+                ..well()
+            },
+            Reason::IdentityMismatch,
+        ),
+        (
+            Probe {
+                writable: Some(Verdict::no(Reason::ReadOnly, "")),
+                ..well()
+            },
+            Reason::ReadOnly,
+        ),
+        (
+            Probe {
+                statistics: Some(Statistics {
+                    total: 1,
+                    available: 0,
+                    inodes: 0,
+                    inodes_free: 0,
+                }),
+                ..well()
+            },
+            Reason::NoSpace,
+        ),
+        (
+            Probe {
+                statistics: Some(Statistics {
+                    total: 1,
+                    available: 1,
+                    inodes: 9,
+                    inodes_free: 0,
+                }),
+                ..well()
+            },
+            Reason::NoInodes,
+        ),
+        (
+            Probe {
+                statistics: Some(Statistics {
+                    total: 1,
+                    available: 1,
+                    inodes: 0,
+                    inodes_free: 0,
+                }),
+                ..well()
+            },
+            Reason::Ready,
+        ),
+    ];
+    for (probe, reason) in cases {
+        assert_eq!(judged(&object, &probe, 0).0.reason, reason);
+    }
+}
+
+#[test]
+fn a_suspended_backend_and_one_below_its_reserve_are_not_ready() {
+    let suspended = backend(json!({"suspend": true}), &NfsBackendStatus::default());
+    assert_eq!(judged(&suspended, &well(), 0).0.reason, Reason::Suspended);
+    let reserved = backend(json!({"capacity": {"reserve": "1Ti"}}), &NfsBackendStatus::default());
+    assert_eq!(judged(&reserved, &well(), 0).0.reason, Reason::CapacityExceeded);
+}
+
+#[test]
+fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
+    let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 1000);
+    let object = backend(json!({}), &first);
+    let mut busy = well();
+    busy.statistics = Some(Statistics {
+        available: 1,
+        ..busy.statistics.unwrap()
+    });
+    assert_eq!(judged(&object, &busy, 1059).1, first, "figures alone are no news");
+    assert_ne!(judged(&object, &busy, 1060).1, first);
+    let refused = Probe {
+        reachable: Verdict::no(Reason::ConnectionRefused, "no"),
+        ..well()
+    };
+    let (_, news) = judged(&object, &refused, 1001);
+    let since = |status: &NfsBackendStatus, type_: &str| {
+        status
+            .conditions
+            .iter()
+            .find(|condition| condition.type_ == type_)
+            .unwrap()
+            .last_transition_time
+            .clone()
+    };
+    assert_eq!(since(&news, "Ready").0.as_second(), 1001);
+    assert_eq!(
+        since(&news, "Writable").0.as_second(),
+        1000,
+        "an unchanged condition keeps its time"
+    );
+}
+
+#[test]
+fn what_was_known_of_the_identity_outlives_a_failed_probe() {
+    let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 0);
+    let unreachable = Probe {
+        identity: None,
+        writable: None,
+        statistics: None,
+        archives: None,
+        reachable: Verdict::no(Reason::ConnectionTimedOut, ""),
+        ..well()
+    };
+    let (_, later) = judged(&backend(json!({}), &first), &unreachable, 1);
+    assert_eq!(
+        (later.export_id.as_deref(), later.root_file_id.as_deref()),
+        (Some("id"), Some("7"))
+    );
+    assert_eq!(later.archives, Some(0));
+}

@@ -1,0 +1,65 @@
+//! Which changes of a claim concern us: all but those that we write ourselves. Pure.
+//!
+//! Without this our own condition would be a reason to try again at once what it says has failed.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::ResourceExt;
+
+use crate::api::names::PLACED_ON;
+
+/// A number that changes when something on the claim changed that concerns us.
+pub fn concern(claim: &PersistentVolumeClaim) -> Option<u64> {
+    let mut hasher = DefaultHasher::new();
+    claim.uid().hash(&mut hasher);
+    claim.metadata.deletion_timestamp.is_some().hash(&mut hasher);
+    claim.labels().hash(&mut hasher);
+    claim
+        .annotations()
+        .iter()
+        .filter(|(name, _)| *name != PLACED_ON)
+        .for_each(|entry| entry.hash(&mut hasher));
+    // A spec that can't be printed is one that always concerns us.
+    serde_json::to_string(&claim.spec).ok()?.hash(&mut hasher);
+    let status = claim.status.as_ref();
+    status.and_then(|status| status.phase.as_ref()).hash(&mut hasher);
+    Some(hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(metadata: Value, status: Value) -> PersistentVolumeClaim {
+        serde_json::from_value(json!({"metadata": metadata, "spec": {}, "status": status})).unwrap()
+    }
+
+    #[test]
+    fn what_we_write_ourselves_does_not_concern_us_and_all_else_does() {
+        let before = concern(&claim(json!({"uid": "u"}), json!({"phase": "Pending"})));
+        let ours = claim(
+            json!({"uid": "u", "resourceVersion": "2", "annotations": {PLACED_ON: "a"}}),
+            json!({"phase": "Pending", "conditions": [{"type": "nfs-operator.io/Provisioned", "status": "False"}]}),
+        );
+        assert_eq!(concern(&ours), before);
+        for other in [
+            claim(json!({"uid": "v"}), json!({"phase": "Pending"})),
+            claim(json!({"uid": "u", "labels": {"a": "b"}}), json!({"phase": "Pending"})),
+            claim(
+                json!({"uid": "u", "annotations": {"a": "b"}}),
+                json!({"phase": "Pending"}),
+            ),
+            claim(
+                json!({"uid": "u", "deletionTimestamp": "2026-01-01T00:00:00Z"}),
+                json!({"phase": "Pending"}),
+            ),
+            claim(json!({"uid": "u"}), json!({"phase": "Bound"})),
+        ] {
+            assert_ne!(concern(&other), before);
+        }
+    }
+}

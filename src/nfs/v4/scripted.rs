@@ -1,0 +1,350 @@
+//! A server in miniature for the tests of recovery: real sessions with slots and a reply cache, a few operations, and
+//! faults on demand.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+
+use super::numbers::{code, op};
+use crate::nfs::rpc::record;
+use crate::nfs::xdr::{Decoder, Encoder};
+
+/// What becomes of one call of a test (one with PUTFH in it; what the keeper does is always served).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// None.
+    Serve,
+    /// The connection is cut before the call is carried out.
+    CutBefore,
+    /// The connection is cut after it.
+    CutAfter,
+    /// Carried out; then the server restarts: the connection is cut, sessions and clients are forgotten.
+    RestartAfter,
+    /// The server restarts before it is carried out.
+    RestartBefore,
+    /// Never answered, nor carried out.
+    Hang,
+    /// The last operation says DELAY.
+    Delay,
+    /// SEQUENCE says DELAY.
+    DelaySequence,
+    /// The session is forgotten, the client is not: BADSESSION.
+    ForgetSession,
+    /// Session and client are forgotten although the connection stands.
+    ForgetClient,
+    /// Answered with results of an operation that was not asked for.
+    OtherOperation,
+    /// Seventeen answers to calls that were never made.
+    StrayReplies,
+    /// Refused for its number of operations, without any result.
+    TooManyOperations,
+}
+
+/// slot → newest sequence number and the reply to it.
+type Slots = HashMap<u32, (u32, Vec<u8>)>;
+
+#[derive(Debug, Default)]
+pub struct State {
+    pub faults: VecDeque<Fault>,
+    /// Names that REMOVE was carried out for.
+    pub removed: Vec<String>,
+    /// Calls of tests that arrived, repetitions included.
+    pub arrived: usize,
+    pub connections: usize,
+    /// owner → verifier, client id, confirmed.
+    clients: HashMap<Vec<u8>, ([u8; 8], u64, bool)>,
+    sessions: HashMap<[u8; 16], Slots>,
+    next: u64,
+    /// Whether replies to repeated requests are kept at all.
+    pub forgets_replies: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Server {
+    pub port: u16,
+    state: Arc<Mutex<State>>,
+}
+
+enum After {
+    Reply(Vec<u8>),
+    Nothing,
+    Cut,
+    Stray(Vec<u8>),
+}
+
+impl Server {
+    pub async fn start(faults: &[Fault]) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let state = State {
+            faults: faults.iter().copied().collect(),
+            ..State::default()
+        };
+        let server = Self {
+            port,
+            state: Arc::new(Mutex::new(state)),
+        };
+        let serving = server.clone();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                serving.state().connections += 1;
+                tokio::spawn(serving.clone().serve(stream));
+            }
+        });
+        server
+    }
+
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Calls of tests that arrived.
+    pub fn arrived(&self) -> usize {
+        self.state().arrived
+    }
+
+    /// Connections that were made.
+    pub fn connections(&self) -> usize {
+        self.state().connections
+    }
+
+    /// Names that were removed.
+    pub fn removed(&self) -> usize {
+        self.state().removed.len()
+    }
+
+    async fn serve(self, mut stream: TcpStream) {
+        while let Ok(Some(call)) = record::read(&mut stream).await {
+            let mut call = Decoder::new(call);
+            let xid = call.u32("").unwrap();
+            for _ in 0..5 {
+                call.u32("").unwrap();
+            }
+            for _ in 0..2 {
+                call.u32("").unwrap();
+                call.opaque("", 400).unwrap();
+            }
+            call.opaque("tag", 0).unwrap();
+            call.u32("minor").unwrap();
+            let answer = self.state().compound(call);
+            let reply = |xid: u32, body: &[u8]| {
+                let mut message = Encoder::new();
+                message.u32(xid).u32(1).u32(0).u32(0).u32(0).u32(0).raw(body);
+                record::frame(message.as_bytes())
+            };
+            match answer {
+                After::Reply(body) => stream.write_all(&reply(xid, &body)).await.unwrap(),
+                After::Nothing => {}
+                After::Cut => return,
+                After::Stray(body) => {
+                    for stray in 0..17 {
+                        let _ = stream.write_all(&reply(xid.wrapping_add(1000 + stray), &body)).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The results of a compound.
+fn results(status: u32, each: &[Vec<u8>]) -> Vec<u8> {
+    let mut message = Encoder::new();
+    message.u32(status).opaque(b"").u32(each.len() as u32);
+    for result in each {
+        message.raw(result);
+    }
+    message.into_bytes()
+}
+
+fn result(op: u32, status: u32, fill: impl FnOnce(&mut Encoder)) -> Vec<u8> {
+    let mut message = Encoder::new();
+    fill(message.u32(op).u32(status));
+    message.into_bytes()
+}
+
+impl State {
+    fn compound(&mut self, mut call: Decoder) -> After {
+        let count = call.u32("count").unwrap();
+        match call.u32("first operation").unwrap() {
+            op::SEQUENCE => self.sequence(call, count),
+            op::EXCHANGE_ID => After::Reply(self.exchange_id(call)),
+            op::CREATE_SESSION => After::Reply(self.create_session(call)),
+            op::BIND_CONN_TO_SESSION => {
+                let id: [u8; 16] = call.array("").unwrap();
+                let status = if self.sessions.contains_key(&id) {
+                    code::OK
+                } else {
+                    code::BADSESSION
+                };
+                let body = result(op::BIND_CONN_TO_SESSION, status, |message| {
+                    message.fixed(&id).u32(1).u32(0);
+                });
+                After::Reply(results(status, &[body]))
+            }
+            op::DESTROY_SESSION => {
+                let id: [u8; 16] = call.array("").unwrap();
+                self.sessions.remove(&id);
+                After::Reply(results(0, &[result(op::DESTROY_SESSION, 0, |_| ())]))
+            }
+            other => After::Reply(results(0, &[result(other, 0, |_| ())])),
+        }
+    }
+
+    fn exchange_id(&mut self, mut call: Decoder) -> Vec<u8> {
+        let verifier: [u8; 8] = call.array("").unwrap();
+        let owner = call.opaque("", 1024).unwrap().to_vec();
+        let update = call.u32("").unwrap() & 0x4000_0000 != 0;
+        let known = self.clients.get(&owner).filter(|(_, _, confirmed)| *confirmed).copied();
+        let refused = |status| results(status, &[result(op::EXCHANGE_ID, status, |_| ())]);
+        let (id, confirmed) = match known {
+            Some((theirs, _, _)) if update && theirs != verifier => return refused(code::NOT_SAME),
+            None if update => return refused(2),
+            Some((theirs, id, _)) if theirs == verifier => (id, true),
+            _ => {
+                self.next += 1;
+                self.sessions.clear();
+                self.clients.insert(owner, (verifier, self.next, false));
+                (self.next, false)
+            }
+        };
+        let flags = if confirmed { 0x8000_0000 } else { 0 };
+        let body = result(op::EXCHANGE_ID, 0, |message| {
+            message
+                .u64(id)
+                .u32(1)
+                .u32(flags)
+                .u32(0)
+                .u64(0)
+                .opaque(b"major")
+                .opaque(b"scope")
+                .u32(0);
+        });
+        results(0, &[body])
+    }
+
+    fn create_session(&mut self, mut call: Decoder) -> Vec<u8> {
+        let client = call.u64("").unwrap();
+        self.clients
+            .values_mut()
+            .filter(|(_, id, _)| *id == client)
+            .for_each(|known| known.2 = true);
+        self.next += 1;
+        let mut id = [0; 16];
+        id[..8].copy_from_slice(&self.next.to_be_bytes());
+        self.sessions.insert(id, HashMap::new());
+        let body = result(op::CREATE_SESSION, 0, |message| {
+            message.fixed(&id).u32(1).u32(0);
+            for _ in 0..2 {
+                message.u32(0).u32(1 << 20).u32(1 << 20).u32(2048).u32(16).u32(4).u32(0);
+            }
+        });
+        results(0, &[body])
+    }
+
+    fn sequence(&mut self, mut call: Decoder, count: u32) -> After {
+        let id: [u8; 16] = call.array("").unwrap();
+        let (sequence, slot) = (call.u32("").unwrap(), call.u32("").unwrap());
+        call.u64("").unwrap();
+        let mut first = call.clone();
+        let a_tests = count > 1 && first.u32("").unwrap() == op::PUTFH;
+        let mut fault = Fault::Serve;
+        if a_tests {
+            self.arrived += 1;
+            fault = self.faults.pop_front().unwrap_or(Fault::Serve);
+        }
+        let refused = |status| After::Reply(results(status, &[result(op::SEQUENCE, status, |_| ())]));
+        match fault {
+            Fault::CutBefore => return After::Cut,
+            Fault::Hang => return After::Nothing,
+            Fault::DelaySequence => return refused(code::DELAY),
+            Fault::TooManyOperations => return After::Reply(results(code::RESOURCE, &[])),
+            Fault::ForgetSession => self.sessions.clear(),
+            Fault::ForgetClient | Fault::RestartBefore => {
+                self.sessions.clear();
+                self.clients.clear();
+            }
+            _ => {}
+        }
+        if fault == Fault::RestartBefore {
+            return After::Cut;
+        }
+        let Some(slots) = self.sessions.get_mut(&id) else {
+            return refused(code::BADSESSION);
+        };
+        let (last, cached) = slots.get(&slot).cloned().unwrap_or_default();
+        let body = if sequence == last && self.forgets_replies {
+            results(
+                code::RETRY_UNCACHED_REP,
+                &[result(op::SEQUENCE, code::RETRY_UNCACHED_REP, |_| ())],
+            )
+        } else if sequence == last {
+            cached
+        } else if sequence == last + 1 {
+            let head = result(op::SEQUENCE, 0, |message| {
+                message.fixed(&id).u32(sequence).u32(slot).u32(3).u32(3).u32(0);
+            });
+            let body = self.carry_out(head, call, count - 1, fault);
+            if let Some(slots) = self.sessions.get_mut(&id) {
+                slots.insert(slot, (sequence, body.clone()));
+            }
+            body
+        } else {
+            return refused(code::SEQ_MISORDERED);
+        };
+        match fault {
+            Fault::CutAfter => After::Cut,
+            Fault::RestartAfter => {
+                self.sessions.clear();
+                self.clients.clear();
+                After::Cut
+            }
+            Fault::StrayReplies => After::Stray(body),
+            _ => After::Reply(body),
+        }
+    }
+
+    fn carry_out(&mut self, head: Vec<u8>, mut call: Decoder, count: u32, fault: Fault) -> Vec<u8> {
+        let mut each = vec![head];
+        for index in 0..count {
+            let number = call.u32("").unwrap();
+            if fault == Fault::Delay && index + 1 == count {
+                each.push(result(number, code::DELAY, |_| ()));
+                return results(code::DELAY, &each);
+            }
+            let answered = if fault == Fault::OtherOperation {
+                op::LINK
+            } else {
+                number
+            };
+            each.push(match number {
+                op::PUTFH => {
+                    call.opaque("", 128).unwrap();
+                    result(answered, 0, |_| ())
+                }
+                op::REMOVE => {
+                    let name: Bytes = call.opaque("", 255).unwrap();
+                    self.removed.push(String::from_utf8_lossy(&name).into_owned());
+                    result(answered, 0, |message| {
+                        message.fixed(&[0; 20]);
+                    })
+                }
+                op::RECLAIM_COMPLETE => {
+                    call.u32("").unwrap();
+                    result(number, 0, |_| ())
+                }
+                op::GETATTR => {
+                    call.array::<12>("").unwrap();
+                    // The lease time: 90 s.
+                    result(number, 0, |message| {
+                        message.u32(1).u32(1 << 10).u32(4).u32(90);
+                    })
+                }
+                _ => result(number, 0, |_| ()),
+            });
+        }
+        results(0, &each)
+    }
+}
