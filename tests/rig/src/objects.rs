@@ -177,7 +177,7 @@ impl Objects {
             kind.0 == kind.1 && name == object.pointer("/metadata/name")
         };
         let mut events: Vec<Value> = events.into_iter().filter(about).collect();
-        events.sort_by_key(|event| event["metadata"]["creationTimestamp"].to_string());
+        events.sort_by_key(|event| event.pointer("/metadata/creationTimestamp").map(Value::to_string));
         Ok(events)
     }
 

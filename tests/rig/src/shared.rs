@@ -172,7 +172,7 @@ impl TestEnv {
     pub fn claim(&self, name: &str, class: &Value) -> Value {
         let mut claim = reference("v1", "PersistentVolumeClaim", Some(&self.name), name);
         let spec = json!({
-            "storageClassName": class["metadata"]["name"],
+            "storageClassName": class.pointer("/metadata/name"),
             "accessModes": ["ReadWriteMany"],
             "resources": { "requests": { "storage": "1Mi" } },
         });
@@ -195,7 +195,7 @@ impl TestEnv {
         let volume = self.objects.wait(claim, "to be Bound", BOUND, |claim| {
             let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
             match volume {
-                Some(volume) if claim["status"]["phase"] == "Bound" => Ok(volume.to_owned()),
+                Some(volume) if claim.pointer("/status/phase") == Some(&json!("Bound")) => Ok(volume.to_owned()),
                 _ => Err("not bound".into()),
             }
         });
