@@ -70,7 +70,7 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Err(missing(request)),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, record, file_id, Wish::Archive).await
+        self.reclaim(ground, *record, file_id, Wish::Archive).await
     }
 
     pub(super) async fn delete_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
@@ -79,13 +79,13 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Ok(Reclaimed::AlreadyGone),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, record, file_id, Wish::Delete).await
+        self.reclaim(ground, *record, file_id, Wish::Delete).await
     }
 
     /// Compares what the volume says with the record (design 6.8).
     async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
         let record = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record) => *record,
+            Found::Record(record) => record,
             Found::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
                     volume: request.volume.clone(),
@@ -360,7 +360,7 @@ fn later(state: &State) -> i64 {
 /// What was found about a volume.
 enum Recorded {
     /// The record and the volume agree; with the directory's fileid.
-    Agreed(Record, u64),
+    Agreed(Box<Record>, u64),
     /// There is no record; and this at the volume's path.
     Nothing(At),
 }

@@ -50,7 +50,7 @@ async fn a_tree_of_odd_names_links_closed_directories_and_great_depth_goes_and_n
     let closed = top.join("closed");
     fs::create_dir(&closed).unwrap();
     fs::write(closed.join("file"), "").unwrap();
-    fs::set_permissions(&closed, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
 
     deleted(&export, "1", "a", made.file_id).await;
     assert_eq!(lab.listed(), ["outside"], "gone at once");
@@ -103,7 +103,7 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
     fs::write(inside.join("file"), "").unwrap();
     chown(lab.on_disk("a/owned"), Some(1000), Some(1000)).unwrap();
     chown(&inside, Some(2000), Some(0)).unwrap();
-    fs::set_permissions(&inside, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&inside, fs::Permissions::from_mode(0o000)).unwrap();
     // Root's own: nobody may act as root, so it stays, and is told.
     let roots = lab.on_disk("a/roots");
     fs::create_dir(&roots).unwrap();

@@ -27,7 +27,7 @@ impl ManagedExport {
             let Recorded::Agreed(record, file_id) = self.recorded(ground, request).await? else {
                 return Ok(Reclaimed::Retained);
             };
-            return self.reclaim(ground, record, file_id, Wish::Archive).await;
+            return self.reclaim(ground, *record, file_id, Wish::Archive).await;
         }
         self.remove_record(ground, &request.volume).await?;
         Ok(Reclaimed::Retained)
