@@ -129,3 +129,26 @@ async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() 
     assert_eq!(lab.listed(), Vec::<String>::new());
     assert_eq!(names(&own.join(CLUSTER)), ["records", "trash"]);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed() {
+    let mut lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    export.provision(&request("1", "a")).await.unwrap();
+    // While the server is down, another file system is mounted in the place of the export.
+    lab.nfs.kill9().await.unwrap();
+    let away = lab.disk.with_extension("away");
+    fs::rename(&lab.disk, &away).unwrap();
+    fs::create_dir(&lab.disk).unwrap();
+    lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
+    let (reason, definite) = refused(&export, &request("2", "b")).await;
+    assert_eq!((reason, definite), (Reason::IdentityMismatch, false));
+    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    // And back.
+    lab.nfs.kill9().await.unwrap();
+    fs::remove_dir(&lab.disk).unwrap();
+    fs::rename(&away, &lab.disk).unwrap();
+    lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
+    export.provision(&request("2", "b")).await.unwrap();
+    assert_eq!(lab.listed(), ["a", "b"]);
+}

@@ -7,7 +7,7 @@ use nfs_operator::api::Reason;
 use nfs_operator::export::{ExportError, Holder, Place, ReclaimRequest, Reclaimed, UndoOutcome};
 use nfs_operator::nfs::Credential;
 
-use crate::export_lab::{Lab, Life, identify, names, reclaim, request};
+use crate::export_lab::{CLUSTER, Lab, Life, identify, names, reclaim, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
@@ -135,4 +135,26 @@ async fn a_volume_of_the_former_provisioner_is_recorded_before_it_is_touched() {
     assert_eq!(export.delete(&unknown).await.unwrap(), Reclaimed::Deleted);
     assert_eq!(lab.listed(), Vec::<String>::new());
     assert_eq!(export.retain(&unknown).await.unwrap(), Reclaimed::Deleted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_missing_can_be_given_up() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    fs::write(lab.on_disk("a/data"), "").unwrap();
+    let right = reclaim("1", "a", made.file_id);
+    export.archive(&right).await.unwrap();
+    // As if it had died before the last record, and somebody had taken the archive away.
+    let record = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
+    fs::remove_dir_all(lab.on_disk("archived-a")).unwrap();
+    assert_eq!(
+        export.archive(&right).await.unwrap_err().reason(),
+        Reason::DirectoryMissing
+    );
+    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);
+    assert_eq!(lab.records(), Vec::<String>::new());
 }

@@ -27,7 +27,11 @@ impl ManagedExport {
             let Recorded::Agreed(record, file_id) = self.recorded(ground, request).await? else {
                 return Ok(Reclaimed::Retained);
             };
-            return self.reclaim(ground, *record, file_id, Wish::Archive).await;
+            match self.reclaim(ground, *record, file_id, Wish::Archive).await {
+                // It is nowhere, and whoever gives it up knows.
+                Err(ExportError::DirectoryMissing { .. }) => {}
+                other => return other,
+            }
         }
         self.remove_record(ground, &request.volume).await?;
         Ok(Reclaimed::Retained)
