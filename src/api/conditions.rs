@@ -223,6 +223,28 @@ impl Reason {
     }
 }
 
+impl Reason {
+    /// Whether it speaks of the backend as a whole, so that a probe should look and the others' claims be spared.
+    pub fn is_of_the_backend(self) -> bool {
+        self.is_of_the_connection()
+            || matches!(
+                self,
+                Self::NoSpace
+                    | Self::NoInodes
+                    | Self::QuotaExceeded
+                    | Self::ReadOnly
+                    | Self::AccessDenied
+                    | Self::ReservedPortRequired
+                    | Self::StaleHandle
+                    | Self::ServerFault
+                    | Self::IdentityMismatch
+                    | Self::IdentityNotConfirmed
+                    | Self::ReservedDirectoryUnsafe
+                    | Self::Fenced
+            )
+    }
+}
+
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)

@@ -1,5 +1,6 @@
 //! `nfs-operator run`.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -50,6 +51,10 @@ fn alias(text: &str) -> Result<(String, String), String> {
 /// Runs the operator until it is told to stop.
 pub async fn run(arguments: RunArguments) -> ExitCode {
     start_log(arguments.log_format);
+    if let Err(error) = distinct(&arguments) {
+        eprintln!("nfs-operator: {error}");
+        return ExitCode::FAILURE;
+    }
     let options = Options {
         provisioner: arguments.provisioner_name,
         aliases: arguments.provisioner_alias.into_iter().collect(),
@@ -64,6 +69,21 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
             super::fail(&error)
         }
     }
+}
+
+/// Each name is served once: as the provisioner's own, or as one alias.
+fn distinct(arguments: &RunArguments) -> Result<(), String> {
+    let mut names = HashSet::from([&arguments.provisioner_name]);
+    let repeated = arguments
+        .provisioner_alias
+        .iter()
+        .map(|(name, _)| name)
+        .find(|name| !names.insert(name));
+    repeated.map_or(Ok(()), |name| {
+        Err(format!(
+            "--provisioner-alias {name}: this provisioner name is given twice"
+        ))
+    })
 }
 
 fn start_log(format: LogFormat) {

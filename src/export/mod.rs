@@ -5,17 +5,32 @@
 //! operation again is the repair, always.
 //!
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
-#![allow(clippy::unimplemented, unused_variables, dead_code)]
 
 mod error;
+mod foreign;
+mod ground;
+mod identity;
+mod judge;
 mod layout;
 pub mod ledger;
+mod probe;
+mod provision;
+mod purge;
 mod reason;
+mod reclaim;
 mod record;
+mod records;
 mod request;
+mod settle;
+mod trash;
+mod undo;
 
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use self::foreign::Foreign;
+use self::ground::{Ground, Turns};
+use self::ledger::FileKey;
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use reason::{Circumstances, reason_of, remedy_of};
@@ -28,6 +43,23 @@ pub use request::{
 use crate::naming::DirectoryPath;
 use crate::nfs::Export;
 
+/// Runs an operation on ground whose identity was confirmed on the present connection, and begins again on new ground
+/// when the connection or what is there changed meanwhile: each operation is safe to repeat.
+macro_rules! on_firm_ground {
+    ($self:ident, $ground:ident => $operation:expr) => {{
+        let mut attempts = 0;
+        loop {
+            let outcome = match $self.ground().await {
+                Ok($ground) => $operation.await,
+                Err(error) => Err(error),
+            };
+            if !$self.begin_again(&outcome, &mut attempts) {
+                break $self.told(outcome).await;
+            }
+        }
+    }};
+}
+
 /// An export with what the operator keeps on it, for one backend.
 ///
 /// Operations on the same volume take turns; all others run side by side.
@@ -35,13 +67,34 @@ pub struct ManagedExport {
     nfs: Export,
     keeper: Keeper,
     ledger: Arc<Ledger>,
+    /// What was confirmed last.
+    ground: Mutex<Option<Arc<Ground>>>,
+    /// Identity is read by one at a time.
+    confirming: tokio::sync::Mutex<()>,
+    turns: Turns,
+    foreign: Mutex<Option<Arc<Foreign>>>,
+    /// Volumes whose archives are this backend's.
+    archives: Mutex<BTreeSet<String>>,
+    /// Records of tombstones that are to be purged, by volume.
+    tombstones: Mutex<BTreeMap<String, Record>>,
 }
 
 impl ManagedExport {
     /// Nothing is sent yet. The backend's roots are entered into the ledger; the caller removes
     /// [`Holder::BackendRoot`] when the backend is gone.
     pub fn new(nfs: Export, keeper: Keeper, ledger: Arc<Ledger>) -> Self {
-        unimplemented!()
+        ledger.insert(Holder::BackendRoot(keeper.backend.clone()), keeper.roots.clone(), None);
+        Self {
+            nfs,
+            keeper,
+            ledger,
+            ground: Mutex::default(),
+            confirming: tokio::sync::Mutex::default(),
+            turns: Turns::default(),
+            foreign: Mutex::default(),
+            archives: Mutex::default(),
+            tombstones: Mutex::default(),
+        }
     }
 
     /// The connection.
@@ -51,12 +104,12 @@ impl ManagedExport {
 
     /// The places that a directory of this backend takes, to feed the ledger with volumes.
     pub fn places(&self, export_id: &str, directory: &DirectoryPath) -> Vec<Place> {
-        unimplemented!()
+        self.places_of(export_id, &directory.to_string())
     }
 
     /// Reads the identity and changes nothing; `None` where there is none yet.
     pub async fn read_identity(&self) -> Result<Option<Identity>, ExportError> {
-        unimplemented!()
+        self.told(self.look_at_identity().await).await
     }
 
     /// Reads the identity on the present connection, and makes it where that is allowed; makes our own directories.
@@ -64,69 +117,78 @@ impl ManagedExport {
     /// Must have succeeded once before anything else. After a reconnection the identity confirmed last is read again by
     /// itself before the next change.
     pub async fn confirm_identity(&self, expected: Expected) -> Result<Identity, ExportError> {
-        unimplemented!()
+        let _turn = self.confirming.lock().await;
+        let ground = self.told(self.confirm(&expected).await).await?;
+        Ok(ground.identity.clone())
     }
 
     /// Makes and removes a file of ours, and looks whether our own directories are as we made them.
     pub async fn probe_write(&self) -> Result<WriteProbe, ExportError> {
-        unimplemented!()
+        on_firm_ground!(self, ground => self.probe_write_on(&ground))
     }
 
     /// Once after each start, before changes: reads the records that have no volume, enters archives and open
     /// directories into the ledger, remembers tombstones, and completes what can be completed.
     pub async fn settle(&self, has_volume: &(dyn Fn(&str) -> bool + Send + Sync)) -> Result<Settled, ExportError> {
-        unimplemented!()
+        on_firm_ground!(self, ground => self.settle_on(&ground, has_volume))
     }
 
     /// Makes a claim's directory, or finds that it is made.
     pub async fn provision(&self, request: &DirectoryRequest) -> Result<ProvisionedDirectory, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.provision_on(&ground, request))
     }
 
     /// Removes what was made for a claim that will have no volume: by rmdir only, and never what a volume names.
     pub async fn undo(&self, volume: &str, claim_uid: &str) -> Result<UndoOutcome, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid))
     }
 
     /// Writes the record of a volume that has none (made by nfs-subdir-external-provisioner): what is found is
     /// recorded before anything is touched. Answers the directory's fileid. `adopted` = never to be deleted.
     pub async fn register(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.register_on(&ground, request, adopted))
     }
 
     /// Renames a volume's directory to an archive, or removes it if it is empty.
     pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.archive_on(&ground, request))
     }
 
     /// Moves a volume's directory into the trash. An adopted one is archived instead.
     pub async fn delete(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.delete_on(&ground, request))
     }
 
     /// Gives up a volume's directory: the record goes, the directory stays as it is.
     pub async fn retain(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.retain_on(&ground, request))
     }
 
     /// After the volume object is gone: removes a record that has done its work. Archives' and tombstones' stay.
     /// If this is never called, the next [`settle`](Self::settle) does it.
     pub async fn forget(&self, volume: &str) -> Result<(), ExportError> {
-        unimplemented!()
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.forget_on(&ground, volume))
     }
 
     /// Removes for good what is in the trash, tombstones included. Can be dropped and called again at any point.
     pub async fn purge_trash(&self, limits: PurgeLimits) -> Result<PurgeReport, ExportError> {
-        unimplemented!()
+        on_firm_ground!(self, ground => self.purge_on(&ground, limits))
     }
 
     /// What is in the trash, for the backend's status.
     pub async fn trash(&self) -> Result<TrashContent, ExportError> {
-        unimplemented!()
+        on_firm_ground!(self, ground => self.trash_on(&ground))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.
     pub fn count_archives(&self) -> usize {
-        unimplemented!()
+        self.archives.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 }

@@ -77,7 +77,8 @@ pub fn remedy_of(error: &NfsError, circumstances: &Circumstances) -> String {
     let from = match (error, &circumstances.local) {
         (NfsError::AccessDenied { local, .. }, _) | (_, Some(local)) => {
             format!(
-                "the server saw us come from {local}, or from another address where something between translates (SNAT)"
+                "the server saw us come from {}, or from another address where something between translates (SNAT)",
+                local.ip()
             )
         }
         _ => "the server may see us come from another address where something between translates (SNAT)".to_owned(),

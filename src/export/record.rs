@@ -63,6 +63,18 @@ impl State {
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Creating | Self::Live)
     }
+
+    /// The state in words.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Creating => "being made",
+            Self::Live => "in use",
+            Self::RemovingEmpty => "being removed, because it is empty",
+            Self::Archiving(_) => "being archived",
+            Self::Archived(_) => "archived",
+            Self::Deleting { .. } | Self::Tombstone { .. } => "being deleted",
+        }
+    }
 }
 
 /// Whose a directory is, and how far.

@@ -63,6 +63,9 @@ pub enum Status {
 }
 
 /// Why a call on an export failed.
+///
+/// The text of an error ends up in conditions: it holds nothing that differs from one attempt to the next, such as a
+/// local port or a time in milliseconds, or every probe would be news.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum NfsError {
     /// The server's name does not resolve.
@@ -80,7 +83,7 @@ pub enum NfsError {
         peer: SocketAddr,
     },
     /// No answer to the connection request.
-    #[error("no connection to {peer} within {after:?}")]
+    #[error("no connection to {peer} within {} s", after.as_secs())]
     ConnectionTimedOut {
         /// Address tried.
         peer: SocketAddr,
@@ -96,7 +99,7 @@ pub enum NfsError {
         cause: String,
     },
     /// Connected, and the call was not answered in time.
-    #[error("{action}: no answer within {after:?}")]
+    #[error("{action}: no answer within {} s", after.as_secs())]
     NotResponding {
         /// What was asked.
         action: &'static str,
@@ -166,7 +169,7 @@ pub enum NfsError {
         component: String,
     },
     /// The server refuses us on the way to the export's root, or for any call at all.
-    #[error("{action}: the server refuses access to {local}")]
+    #[error("{action}: the server refuses access to {}", local.ip())]
     AccessDenied {
         /// What was asked.
         action: &'static str,

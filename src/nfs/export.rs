@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::v4::{Client, Terms};
+use super::v4::{Client, Terms, offered};
 use super::{
-    Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, Page, PageCookie,
-    RemoveOutcome, SetAttributes, SmallFile, Statistics, Target,
+    Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, OfferedVersions, Page,
+    PageCookie, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target,
 };
 
 /// A connection to an export. Cheap to clone; clones share the connection, the session and its slots.
@@ -48,6 +48,11 @@ impl Export {
             return Err(error);
         }
         Ok(export)
+    }
+
+    /// The versions that the target's server offers, asked on a connection of its own; leaves nothing on the server.
+    pub async fn offered_versions(target: &Target) -> Result<OfferedVersions, NfsError> {
+        offered(target, Instant::now() + target.deadline).await
     }
 
     /// The same export with another credential; shares the connection and the session.

@@ -328,6 +328,19 @@ pub struct Negotiated {
     pub connected_in: Duration,
 }
 
+/// The versions that a server answers to at its NFS port, whether or not this client speaks them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OfferedVersions {
+    /// NFSv3; its MOUNT protocol has a port of its own.
+    pub v3: bool,
+    /// NFSv4.0.
+    pub v4_0: bool,
+    /// NFSv4.1.
+    pub v4_1: bool,
+    /// NFSv4.2.
+    pub v4_2: bool,
+}
+
 /// A directory that was just made, and how far its attributes came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MadeDirectory {

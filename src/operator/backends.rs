@@ -1,6 +1,6 @@
 //! What is known of each backend now, and how many calls it may hold up at once.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,8 @@ pub struct Backend {
     /// The object's uid: a backend made anew under the same name is another one.
     pub uid: String,
     slots: Arc<Semaphore>,
-    queue: Mutex<VecDeque<ClaimRef>>,
+    queue: Mutex<Queue>,
+    reclaims: Arc<Semaphore>,
     known: RwLock<Arc<Known>>,
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
@@ -109,16 +110,35 @@ impl Known {
 pub struct Slot {
     permit: Option<OwnedSemaphorePermit>,
     backend: Arc<Backend>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Waiting<ClaimRef>>,
+}
+
+/// Claims that wait for a slot, each once.
+#[derive(Default)]
+struct Queue {
+    order: VecDeque<ClaimRef>,
+    members: HashSet<ClaimRef>,
+}
+
+impl Queue {
+    fn push(&mut self, claim: ClaimRef) {
+        if self.members.insert(claim.clone()) {
+            self.order.push_back(claim);
+        }
+    }
+
+    fn pop(&mut self) -> Option<ClaimRef> {
+        let claim = self.order.pop_front()?;
+        self.members.remove(&claim);
+        Some(claim)
+    }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
         // The permit goes back before the next claim is woken, or it would find none.
         drop(self.permit.take());
-        if let Some(next) = self.backend.queue().pop_front() {
-            self.waiting.wake(next);
-        }
+        self.backend.call_in(&self.waiting);
     }
 }
 
@@ -139,6 +159,7 @@ impl Backend {
             uid: uid.to_owned(),
             slots: Arc::new(Semaphore::new(slots)),
             queue: Mutex::default(),
+            reclaims: Arc::new(Semaphore::new(slots)),
             known: RwLock::new(Arc::new(known)),
             link: Mutex::default(),
             open: Mutex::default(),
@@ -159,7 +180,7 @@ impl Backend {
     }
 
     /// A slot for a claim, or none: then the claim is in the queue and is woken when one is free.
-    pub fn enter(self: &Arc<Self>, claim: &ClaimRef, waiting: &Arc<Waiting>) -> Option<Slot> {
+    pub fn enter(self: &Arc<Self>, claim: &ClaimRef, waiting: &Arc<Waiting<ClaimRef>>) -> Option<Slot> {
         let mut queue = self.queue();
         match Arc::clone(&self.slots).try_acquire_owned() {
             Ok(permit) => Some(Slot {
@@ -168,10 +189,24 @@ impl Backend {
                 waiting: Arc::clone(waiting),
             }),
             Err(_) => {
-                queue.push_back(claim.clone());
+                queue.push(claim.clone());
                 None
             }
         }
+    }
+
+    /// Wakes as many claims of the queue as there are free slots. A woken claim may be gone or go elsewhere, so this
+    /// is also called at each probe.
+    pub fn call_in(&self, waiting: &Waiting<ClaimRef>) {
+        for _ in 0..self.slots.available_permits() {
+            let Some(next) = self.queue().pop() else { return };
+            waiting.wake(next);
+        }
+    }
+
+    /// A slot for a reclaim, or none while all are in use: a hanging backend must not hold up the reclaims of others.
+    pub fn enter_reclaim(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.reclaims).try_acquire_owned().ok()
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.
@@ -203,10 +238,14 @@ impl Backend {
             });
     }
 
-    /// Whether something may have been made here for a volume that is not saved yet: it was begun, or nobody could
-    /// look yet what a former life began.
-    pub fn may_hold(&self, volume: &str) -> bool {
-        self.open_directories().contains_key(volume) || !self.link().is_some_and(|link| link.settled)
+    /// Whether a directory was begun here for a volume that is not saved yet.
+    pub fn is_open(&self, volume: &str) -> bool {
+        self.open_directories().contains_key(volume)
+    }
+
+    /// Whether it is known what a former life began here.
+    pub fn is_taken_in(&self) -> bool {
+        self.link().is_some_and(|link| link.settled)
     }
 
     /// A directory has its volume, or is gone.
@@ -261,13 +300,13 @@ impl Backend {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn queue(&self) -> MutexGuard<'_, VecDeque<ClaimRef>> {
+    fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Backends {
-    /// The backend of this object, made if it is new, and whether it is.
+    /// The backend of this object, and whether it was made just now.
     pub fn of(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = by_name.get(name).filter(|backend| backend.uid == uid) {

@@ -16,8 +16,9 @@ use super::events::Events;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::retry::Backoff;
+use super::stop::Stop;
 use super::told::Told;
-use super::waiting::Waiting;
+use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use crate::api::NfsBackend;
 use crate::export::Ledger;
 
@@ -82,17 +83,21 @@ pub struct Context {
     /// Which directories are taken.
     pub ledger: Arc<Ledger>,
     /// Claims that wait.
-    pub waiting: Arc<Waiting>,
+    pub waiting: Arc<Waiting<ClaimRef>>,
+    /// Volumes whose reclaim waits.
+    pub waiting_volumes: Waiting<VolumeRef>,
     /// Events.
     pub events: Events,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Pauses of claims that failed.
-    pub claim_retries: Backoff<ObjectRef<PersistentVolumeClaim>>,
+    pub claim_retries: Backoff,
     /// Pauses of volumes whose reclaim failed.
-    pub volume_retries: Backoff<ObjectRef<PersistentVolume>>,
+    pub volume_retries: Backoff,
     /// What was last said of volumes that could not be reclaimed.
     pub told: Told,
+    /// The word that the operator is to stop.
+    pub stop: Stop,
     /// Asks for a backend to be probed now.
     pub probe_bell: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
 }
@@ -105,16 +110,20 @@ impl Context {
     }
 
     /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.
-    pub async fn caught_up(&self) {
+    ///
+    /// False: the operator stops before that, and nothing may be decided.
+    pub async fn caught_up(&self) -> bool {
         let stores = &self.stores;
-        // A cache that will never be filled belongs to an operator that is ending.
-        let _ = tokio::join!(
-            stores.claims.wait_until_ready(),
-            stores.volumes.wait_until_ready(),
-            stores.classes.wait_until_ready(),
-            stores.namespaces.wait_until_ready(),
-            stores.backends.wait_until_ready(),
-        );
+        let filled = async {
+            tokio::join!(
+                stores.claims.wait_until_ready(),
+                stores.volumes.wait_until_ready(),
+                stores.classes.wait_until_ready(),
+                stores.namespaces.wait_until_ready(),
+                stores.backends.wait_until_ready(),
+            )
+        };
+        self.stop.or(filled).await.is_some()
     }
 
     /// A namespace's uid and labels.

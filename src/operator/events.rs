@@ -74,6 +74,7 @@ impl Events {
             .unwrap_or_else(|| CLUSTER_NAMESPACE.to_owned());
         // Names have at most 253 bytes, and an object's own may be that long.
         let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(180).collect();
+        let object = object.trim_end_matches(['-', '.']);
         Event {
             metadata: ObjectMeta {
                 // Unique by object, time and reason: the same event twice within a nanosecond is one event.

@@ -2,7 +2,7 @@
 //!
 //! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The books; cheap to read, never locked over an await.
@@ -58,7 +58,8 @@ impl Books {
 }
 
 impl Inventory {
-    /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise.
+    /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise. A former
+    /// promise stays where nothing is picked: something may have been made for it.
     pub fn promise<T>(&self, volume: &str, bytes: u128, choose: impl FnOnce(&Books) -> (Option<String>, T)) -> T {
         let mut books = self.books();
         let former = books.take(volume);
@@ -72,7 +73,7 @@ impl Inventory {
                     saved: false,
                 },
             );
-        } else if let Some(former) = former.filter(|former| former.saved) {
+        } else if let Some(former) = former {
             books.put(volume, former);
         }
         answer
@@ -120,6 +121,18 @@ impl Inventory {
     /// A backend's sums.
     pub fn totals(&self, backend: &str) -> Totals {
         self.books().totals(backend)
+    }
+
+    /// Forgets saved volumes that are not among `listed`, and answers which.
+    pub fn retain_saved(&self, listed: &HashSet<String>) -> Vec<String> {
+        let mut books = self.books();
+        let unlisted =
+            |(name, holding): (&String, &Holding)| (holding.saved && !listed.contains(name)).then(|| name.clone());
+        let gone: Vec<String> = books.holdings.iter().filter_map(unlisted).collect();
+        for volume in &gone {
+            books.take(volume);
+        }
+        gone
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

@@ -1,7 +1,6 @@
 //! How long to wait before an object is tried again.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -11,14 +10,15 @@ use rand::RngExt;
 const SHORTEST: Duration = Duration::from_secs(15);
 const LONGEST: Duration = Duration::from_secs(1000);
 
-/// Exponential backoff with jitter, for each object on its own.
-pub struct Backoff<K> {
-    failures: Mutex<HashMap<K, u32>>,
+/// Exponential backoff with jitter, for each object on its own. Objects are told apart by their uid: a successor of
+/// the same name has not failed yet.
+pub struct Backoff {
+    failures: Mutex<HashMap<String, u32>>,
     shortest: Duration,
     longest: Duration,
 }
 
-impl<K> Default for Backoff<K> {
+impl Default for Backoff {
     fn default() -> Self {
         Self {
             failures: Mutex::default(),
@@ -28,22 +28,19 @@ impl<K> Default for Backoff<K> {
     }
 }
 
-impl<K: Eq + Hash> Backoff<K> {
+impl Backoff {
     /// Counts a failure and answers how long to wait.
-    pub fn failed(&self, object: K) -> Duration {
+    pub fn failed(&self, uid: &str) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = failures.entry(object).or_insert(0);
+        let count = failures.entry(uid.to_owned()).or_insert(0);
         let pause = pause(*count, self.shortest, self.longest);
         *count = count.saturating_add(1);
         jittered(pause)
     }
 
     /// Forgets an object's failures: it succeeded, changed, or is gone.
-    pub fn forget(&self, object: &K) {
-        self.failures
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .remove(object);
+    pub fn forget(&self, uid: &str) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }
 }
 
@@ -70,7 +67,7 @@ mod tests {
         let backoff = Backoff::default();
         backoff.failed("claim");
         assert!(backoff.failed("claim") >= Duration::from_secs(30));
-        backoff.forget(&"claim");
+        backoff.forget("claim");
         assert!(backoff.failed("claim") < Duration::from_secs(17));
     }
 }

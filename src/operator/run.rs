@@ -25,7 +25,7 @@ use super::metrics::Metrics;
 use super::retry::Backoff;
 use super::stop::{Stop, stop_signal};
 use super::told::Told;
-use super::waiting::{ClaimRef, Waiting};
+use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
 use crate::api::NfsBackend;
 use crate::export::Ledger;
@@ -86,7 +86,7 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
         return Ok(());
     };
-    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics);
+    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics, stop.clone());
     tracing::info!(
         cluster = ctx.cluster_id,
         provisioner = ctx.settings.provisioner,
@@ -105,16 +105,24 @@ struct Parts {
     namespaces: Writer<PartialObjectMeta<Namespace>>,
     backends: Writer<NfsBackend>,
     woken: mpsc::UnboundedReceiver<ClaimRef>,
+    woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
     doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
 }
 
-fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc<Metrics>) -> (Parts, Arc<Context>) {
+fn assemble(
+    options: Options,
+    clients: Clients,
+    cluster_id: String,
+    metrics: Arc<Metrics>,
+    stop: Stop,
+) -> (Parts, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
     let (volumes, volume_writer) = reflector::store();
     let (classes, class_writer) = reflector::store();
     let (namespaces, namespace_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
     let (waiting, woken) = Waiting::new();
+    let (waiting_volumes, woken_volumes) = Waiting::new();
     let (probe_bell, doubted) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     let ctx = Context {
@@ -139,6 +147,8 @@ fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc
         inventory: Inventory::default(),
         ledger: Arc::new(Ledger::default()),
         waiting: Arc::new(waiting),
+        waiting_volumes,
+        stop,
         metrics,
         claim_retries: Backoff::default(),
         volume_retries: Backoff::default(),
@@ -152,6 +162,7 @@ fn assemble(options: Options, clients: Clients, cluster_id: String, metrics: Arc
         namespaces: namespace_writer,
         backends: backend_writer,
         woken,
+        woken_volumes,
         doubted,
     };
     (parts, Arc::new(ctx))
@@ -161,6 +172,8 @@ impl Parts {
     /// Starts watches and controllers, reports them ready as they catch up, and waits for the end.
     async fn start(self, ctx: &Arc<Context>, readiness: &Readiness, stop: Stop) -> Result<(), OperatorError> {
         watches::report_ready(ctx, readiness);
+        let waiting = Arc::clone(&ctx.waiting);
+        tokio::spawn(async move { waiting.keep_ringing().await });
         let mut running = tokio::task::JoinSet::new();
         let api = ctx.clients.watches.clone();
         running.spawn(watches::follow_classes(
@@ -183,6 +196,7 @@ impl Parts {
         running.spawn(watches::volumes(
             Arc::clone(ctx),
             self.volumes,
+            self.woken_volumes,
             Api::all(api.clone()),
             stop.clone(),
         ));
@@ -217,12 +231,8 @@ impl Parts {
 
 /// Ends the sessions on the servers, so that nothing waits for their leases.
 async fn close(ctx: &Context) {
-    let exports = ctx
-        .backends
-        .all()
-        .into_iter()
-        .filter_map(|backend| backend.known().export.clone());
-    let closing = futures::future::join_all(exports.map(|export| async move { export.nfs().clone().close().await }));
+    let links = ctx.backends.all().into_iter().filter_map(|backend| backend.link());
+    let closing = futures::future::join_all(links.map(|link| async move { link.export.nfs().clone().close().await }));
     if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
         tracing::warn!("some NFS servers did not answer the goodbye");
     }

@@ -5,24 +5,21 @@ use std::sync::Arc;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Api;
 use kube::core::PartialObjectMeta;
-use kube::runtime::controller::{Config as ControllerConfig, Controller};
+use kube::runtime::controller::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use super::context::Context;
 use super::http::Readiness;
 use super::stop::Stop;
-use super::waiting::ClaimRef;
+use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache::Follower;
 use crate::controllers::{backend, claim, volume};
-
-/// Reclaims at the same time; each is a handful of calls, and claims must not starve beside them.
-const VOLUME_CONCURRENCY: u16 = 64;
 
 /// Reports each cache as ready once it has caught up.
 pub fn report_ready(ctx: &Arc<Context>, readiness: &Readiness) {
@@ -78,7 +75,7 @@ async fn wake_on_change<K>(
     let mut stream = std::pin::pin!(stream);
     while let Some(change) = stream.next().await {
         match change {
-            Ok(_) => ctx.waiting.wake_all(),
+            Ok(_) => ctx.waiting.wake_soon(),
             Err(error) => tracing::warn!("watch of {what}: {error}"),
         }
     }
@@ -94,6 +91,8 @@ pub async fn backends(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
+    let mut follower = backend::Follower::default();
+    let following = Arc::clone(&ctx);
     // Our own status writes must not be probed again at once.
     let changes = predicates::generation
         .combine(predicates::annotations)
@@ -102,6 +101,11 @@ pub async fn backends(
     let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|backend| backend.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                follower.observe(event, &following);
+            }
+        })
         .reflect(writer)
         .applied_objects()
         .predicate_filter(changes, PredicateConfig::default());
@@ -118,6 +122,7 @@ pub async fn backends(
 pub async fn volumes(
     ctx: Arc<Context>,
     writer: Writer<PersistentVolume>,
+    woken: mpsc::UnboundedReceiver<VolumeRef>,
     api: Api<PersistentVolume>,
     stop: Stop,
 ) -> &'static str {
@@ -129,13 +134,13 @@ pub async fn volumes(
         .modify(|volume| volume.metadata.managed_fields = None)
         .inspect(move |event| {
             if let Ok(event) = event {
-                follower.observe(event, &following.settings, &following.inventory, &following.ledger);
+                follower.observe(event, &following);
             }
         })
         .reflect(writer)
         .applied_objects();
     Controller::for_stream(stream, reader)
-        .with_config(ControllerConfig::default().concurrency(VOLUME_CONCURRENCY))
+        .reconcile_on(from_channel(woken))
         .graceful_shutdown_on(stop.wait())
         .run(volume::reconcile, volume::on_error, Arc::clone(&ctx))
         .for_each(|done| async move { log_queue("volume", done.err()) })
@@ -152,9 +157,15 @@ pub async fn claims(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
+    let following = Arc::clone(&ctx);
     let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(watcher::Event::Delete(claim)) = event {
+                following.claim_retries.forget(&claim.uid().unwrap_or_default());
+            }
+        })
         .reflect(writer)
         .applied_objects()
         .predicate_filter(claim::concern, PredicateConfig::default());

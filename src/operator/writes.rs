@@ -79,16 +79,11 @@ pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) 
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    precondition(api, object, json!({"finalizers": finalizers}), "set the finalizers").await
-}
-
-/// Patches metadata, if the object is still as it was read.
-async fn precondition<K>(api: &Api<K>, object: &K, metadata: Value, action: &'static str) -> Result<(), WriteError>
-where
-    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
-{
-    let mut patch = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
-    merge(&mut patch, json!({"metadata": metadata}));
+    let patch = json!({"metadata": {
+        "uid": object.uid(),
+        "resourceVersion": object.resource_version(),
+        "finalizers": finalizers,
+    }});
     let params = PatchParams::default();
     api.patch(&object.name_any(), &params, &Patch::Merge(&patch))
         .await
@@ -97,19 +92,40 @@ where
             Some(404) => WriteError::Gone,
             Some(409) => WriteError::Changed,
             _ => WriteError::Api {
-                action,
+                action: "set the finalizers",
                 cause: Box::new(cause),
             },
         })
 }
 
-/// Removes an annotation, if the object is still as it was read.
-pub async fn remove_annotation<K>(api: &Api<K>, object: &K, annotation: &str) -> Result<(), WriteError>
+/// Removes an annotation, if the object is the same and the annotation still has this value.
+pub async fn remove_annotation<K>(api: &Api<K>, object: &K, annotation: &str, value: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let metadata = json!({"annotations": {annotation: null}});
-    precondition(api, object, metadata, "remove an annotation").await
+    let path = format!(
+        "/metadata/annotations/{}",
+        annotation.replace('~', "~0").replace('/', "~1")
+    );
+    let operations = serde_json::from_value(json!([
+        {"op": "test", "path": "/metadata/uid", "value": object.uid()},
+        {"op": "test", "path": path, "value": value},
+        {"op": "remove", "path": path},
+    ]))
+    .map_err(|cause| WriteError::Api {
+        action: "remove an annotation",
+        cause: Box::new(kube::Error::SerdeError(cause)),
+    })?;
+    let patch: Patch<()> = Patch::Json(operations);
+    match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
+        Ok(_) => Ok(()),
+        // 422: a test failed, so it was changed or removed already.
+        Err(error) if matches!(http_status(&error), Some(404 | 409 | 422)) => Ok(()),
+        Err(cause) => Err(WriteError::Api {
+            action: "remove an annotation",
+            cause: Box::new(cause),
+        }),
+    }
 }
 
 /// The object's finalizers with or without one, or `None` when that is so already.

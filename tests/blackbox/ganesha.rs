@@ -14,7 +14,7 @@ pub struct Ganesha {
 
 impl Ganesha {
     pub fn start() -> Self {
-        Self::start_with("")
+        Self::start_with("Squash = No_Root_Squash;")
     }
 
     /// `more` is put into the EXPORT block.
@@ -36,7 +36,7 @@ impl Ganesha {
                Enable_RQUOTA = false; Enable_UDP = false; }}
              NFSV4 {{ Graceless = true; Lease_Lifetime = 10; Grace_Period = 0; RecoveryBackend = fs;
                RecoveryRoot = {recovery}; Minor_Versions = 1,2; }}
-             EXPORT {{ Export_Id = 1; Path = {data}; Pseudo = /data; Access_Type = RW; Squash = No_Root_Squash;
+             EXPORT {{ Export_Id = 1; Path = {data}; Pseudo = /data; Access_Type = RW;
                Protocols = 4; Transports = TCP; SecType = sys; {more} FSAL {{ Name = VFS; }} }}"
         );
         std::fs::write(folder.join("ganesha.conf"), config).unwrap();

@@ -1,5 +1,8 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 //! Black-box tests: the program and its parts against real servers.
 
+mod claims;
+mod export_crash;
+mod export_lab;
 mod ganesha;
 mod nfs_client;

@@ -4,8 +4,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
 use nfs_operator::nfs::{
-    ClientOwner, Credential, Export, FileKind, Name, NfsError, RemoveOutcome, SetAttributes, SourcePort, Status,
-    Target, VersionChoice,
+    Attributes, ClientOwner, Credential, Export, FileKind, Name, NfsError, RemoveOutcome, SetAttributes, SourcePort,
+    Status, Target, VersionChoice,
 };
 
 use crate::ganesha::Ganesha;
@@ -286,4 +286,80 @@ async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
     let other = Export::connect(target(&server, "other", 1)).await.unwrap();
     other.root().await.unwrap();
     new.root().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_asked_for_the_versions_it_offers() {
+    let server = Ganesha::start();
+    let offered = Export::offered_versions(&target(&server, "asks", 1)).await.unwrap();
+    assert_eq!(
+        (offered.v3, offered.v4_0, offered.v4_1, offered.v4_2),
+        (false, false, true, true)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
+    let server = Ganesha::start();
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let calls = (0..1000).map(|number| {
+        let (export, root) = (export.clone(), root.clone());
+        tokio::spawn(async move {
+            export
+                .make_directory(&root, &name(&format!("d{number}")), mode(0o750))
+                .await
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let made = call.await.unwrap().unwrap();
+        assert_eq!(made.node.attributes.mode, 0o750);
+    }
+    assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 1000);
+    assert_eq!(export.generation(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_reply_the_network_lost_is_made_once() {
+    let server = Ganesha::start();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
+    let proxy = rig::Proxy::start(address).await.unwrap();
+    let mut through = target(&server, "test", 1);
+    through.port = proxy.port();
+    let export = Export::connect(through).await.unwrap();
+    let root = export.root().await.unwrap().handle;
+    let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
+    // Repeated without the reply cache, this would fail: the source is gone by then.
+    let lost = proxy.lose_reply(rig::Action::Cut, |record| {
+        rig::proxy::carries(record, &rig::proxy::rename_of(b"a"))
+    });
+    export
+        .rename((&root, &name("a")), made.node.attributes.fileid, (&root, &name("b")))
+        .await
+        .unwrap();
+    assert!(lost.has_happened());
+    assert_eq!(export.generation(), 2);
+    assert!(server.data().join("b").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn squashed_root_gets_a_directory_and_the_refusal_of_its_owner_beside_it() {
+    let server = Ganesha::start_with("Squash = Root_Squash; Anonymous_Uid = 65534; Anonymous_Gid = 65534;");
+    std::os::unix::fs::chown(server.data(), Some(65534), Some(65534)).unwrap();
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let set = SetAttributes {
+        mode: Some(0o711),
+        uid: Some(1234),
+        gid: None,
+    };
+    let made = export.make_directory(&root, &name("d"), set).await.unwrap();
+    assert!(
+        matches!(made.owner_refused, Some(Status::NotPermitted | Status::Access)),
+        "{made:?}"
+    );
+    assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
+    // The server spells 65534 as a name that holds no number.
+    let Attributes { uid, owner, .. } = made.node.attributes;
+    assert!(uid.is_none() && owner.starts_with("nobody"), "{uid:?} {owner}");
 }

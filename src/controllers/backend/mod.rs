@@ -1,6 +1,8 @@
 //! Backends: probed on change and every `probeInterval`; their status kept; waiting claims woken.
 
 mod address;
+mod cure;
+mod departure;
 mod expectation;
 mod probe;
 mod reconcile;
@@ -9,4 +11,5 @@ mod sweep;
 mod trash;
 
 pub use address::{roots, target};
+pub use departure::Follower;
 pub use reconcile::{on_error, reconcile};

@@ -45,6 +45,15 @@ impl Probe {
         }
     }
 
+    fn is_fenced(&self) -> bool {
+        let identity = self.identity.as_ref().and_then(|identity| identity.as_ref().err());
+        let verdicts = [Some(&self.reachable), identity, self.writable.as_ref()];
+        verdicts
+            .into_iter()
+            .flatten()
+            .any(|verdict| verdict.reason == Reason::Fenced)
+    }
+
     /// The identity, if it was confirmed.
     pub fn confirmed(&self) -> Option<&Identity> {
         self.identity.as_ref()?.as_ref().ok()
@@ -53,6 +62,20 @@ impl Probe {
 
 /// Probes a backend.
 pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
+    let found = look(ctx, object, backend).await;
+    if found.is_fenced() {
+        // Another operator took over, or the server ended the session. Which of the two can't be asked, so the next
+        // probe connects anew; until then nothing is written here.
+        tracing::error!(
+            backend = backend.name,
+            "fenced off: is another operator running under the same provisioner name?"
+        );
+        backend.relink(None);
+    }
+    found
+}
+
+async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let export = match connection(ctx, object, backend).await {
         Ok(export) => export,
         Err(verdict) => return Probe::ended(verdict),

@@ -12,10 +12,10 @@ use super::probe::{Probe, probe};
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
-use crate::api::NfsBackend;
+use super::{cure, departure};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, managers};
-use crate::export::Holder;
+use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::retry::jittered;
@@ -30,12 +30,10 @@ const NOT_BEFORE: Duration = Duration::from_millis(500);
 
 /// Probes a backend, keeps its status, and wakes the claims that wait for it.
 pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    ctx.caught_up().await;
-    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, &object);
-    if new {
-        tokio::spawn(keep_purged(Arc::downgrade(&backend)));
+    if !ctx.caught_up().await {
+        return Ok(Action::await_change());
     }
+    let backend = registered(&ctx, &object);
     if too_soon(&backend, &object) {
         return Ok(Action::requeue(NOT_BEFORE));
     }
@@ -45,9 +43,20 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     if object.metadata.deletion_timestamp.is_some() && held.is_none() {
         return let_go(&ctx, &object, &backend).await;
     }
-    let ready = learn(&ctx, &object, &backend, &found, held).await?;
-    settle(&ctx, &object, &backend, &found).await?;
+    let (ready, status) = learn(&ctx, &object, &backend, &found, held);
+    let written = write_status(&ctx, &object, &status).await;
+    tidy(&ctx, &object, &backend, &found).await?;
+    written?;
     Ok(Action::requeue(jittered(next_probe(&object, &ready))))
+}
+
+fn registered(ctx: &Context, object: &Arc<NfsBackend>) -> Arc<Backend> {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, object);
+    if new {
+        tokio::spawn(keep_purged(Arc::downgrade(&backend)));
+    }
+    backend
 }
 
 /// A failed write: the probe's result is known here all the same.
@@ -87,7 +96,11 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsBackend) -> Result<(), Writ
         return Ok(());
     }
     match writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, true) {
-        Some(finalizers) => writes::set_finalizers(&api(ctx), object, &finalizers).await,
+        Some(finalizers) => match writes::set_finalizers(&api(ctx), object, &finalizers).await {
+            // It was edited meanwhile: the next event tells, and this probe is of use all the same.
+            Err(WriteError::Changed | WriteError::Gone) => Ok(()),
+            written => written,
+        },
         None => Ok(()),
     }
 }
@@ -125,25 +138,19 @@ async fn let_go(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result
             written => written?,
         }
     }
-    ctx.backends.forget(&backend.name, &backend.uid);
-    ctx.ledger.remove(&Holder::BackendRoot(backend.name.clone()));
-    ctx.metrics.backend_gone(&backend.name);
-    if let Some(link) = backend.relink(None) {
-        link.export.nfs().clone().close().await;
-    }
+    departure::forget(ctx, &backend.name, &backend.uid);
     tracing::info!(backend = backend.name, "let go");
-    ctx.waiting.wake_all();
     Ok(Action::await_change())
 }
 
-/// Takes in what a probe found: for the claims, for the status, for the metrics.
-async fn learn(
+/// Takes in what a probe found: for the claims that wait first, then for the metrics and the status.
+fn learn(
     ctx: &Context,
     object: &Arc<NfsBackend>,
     backend: &Backend,
     found: &Probe,
     held: Option<Verdict>,
-) -> Result<Verdict, WriteError> {
+) -> (Verdict, NfsBackendStatus) {
     let totals = ctx.inventory.totals(&backend.name);
     let purged = backend.purged();
     let observed = Observed {
@@ -156,7 +163,7 @@ async fn learn(
     };
     let ready = status::ready(&observed);
     let former = backend.known();
-    backend.learned(Known {
+    let known = Known {
         object: Arc::clone(object),
         export: found.confirmed().and(found.export.clone()),
         identity: found.confirmed().cloned(),
@@ -165,49 +172,51 @@ async fn learn(
         interval: interval(object),
         statistics: found.statistics,
         provisioned: totals.bytes,
-    });
+    };
+    let cured = cure::may_have_come(&former, &known);
+    backend.learned(known);
+    backend.call_in(&ctx.waiting);
+    if cured {
+        ctx.waiting.wake_all();
+        ctx.waiting_volumes.wake_all();
+    }
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
     }
     let available = found.statistics.map(|statistics| statistics.available);
-    ctx.metrics.backend_probed(
-        &backend.name,
-        ready.status == Some(true),
-        available,
-        totals.volumes,
-        purged.left.entries,
-    );
-    let status = status::status(&observed, &ready);
-    if object.status.as_ref() != Some(&status) {
-        let fields = json!({"status": status});
-        writes::apply(
-            &api(ctx),
-            object.as_ref(),
-            managers::STATUS,
-            fields,
-            true,
-            "write the backend's status",
-        )
-        .await?;
-    }
-    Ok(ready)
+    let is_ready = ready.status == Some(true);
+    ctx.metrics
+        .backend_probed(&backend.name, is_ready, available, totals.volumes, purged.left.entries);
+    (ready.clone(), status::status(&observed, &ready))
 }
 
-/// What a confirmed export lets us finish: claims that are gone, and claims that wait.
-async fn settle(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Result<(), WriteError> {
-    if let (Some(export), Some(_)) = (&found.export, found.confirmed()) {
-        sweep(ctx, backend, export).await;
-        if object.annotations().contains_key(ACCEPT_IDENTITY) {
-            forget_acceptance(ctx, object).await?;
-        }
+async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendStatus) -> Result<(), WriteError> {
+    if object.status.as_ref() == Some(status) {
+        return Ok(());
     }
-    ctx.waiting.wake_all();
-    Ok(())
+    let fields = json!({"status": status});
+    writes::apply(
+        &api(ctx),
+        object,
+        managers::STATUS,
+        fields,
+        true,
+        "write the backend's status",
+    )
+    .await
 }
 
-/// An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
-async fn forget_acceptance(ctx: &Context, object: &NfsBackend) -> Result<(), WriteError> {
-    writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY).await
+/// What a confirmed export lets us tidy up: directories of claims that are gone, an acceptance that was carried out.
+async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Result<(), WriteError> {
+    let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
+        return Ok(());
+    };
+    sweep(ctx, backend, export).await;
+    match object.annotations().get(ACCEPT_IDENTITY) {
+        // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
+        Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,
+        None => Ok(()),
+    }
 }
 
 fn api(ctx: &Context) -> Api<NfsBackend> {

@@ -7,6 +7,7 @@ mod place;
 mod provision;
 mod reconcile;
 mod report;
+mod save;
 mod volume;
 
 pub use concern::concern;

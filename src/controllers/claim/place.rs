@@ -9,6 +9,7 @@ use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::guard::Request;
+use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
@@ -27,16 +28,25 @@ pub enum Placed {
     Infeasible(Verdict),
 }
 
-/// A backend with what is known of it, at one moment.
+/// A backend at one moment: its object as it is now, and what the last probe found, if there was one.
 struct View {
-    backend: Arc<Backend>,
-    known: Arc<Known>,
+    object: Arc<NfsBackend>,
+    backend: Option<Arc<Backend>>,
+    known: Option<Arc<Known>>,
     ready: Verdict,
 }
 
 impl View {
+    fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
     fn export_id(&self) -> Option<&str> {
-        self.known.identity.as_ref().map(|identity| identity.id.as_str())
+        self.known
+            .as_ref()?
+            .identity
+            .as_ref()
+            .map(|identity| identity.id.as_str())
     }
 }
 
@@ -56,10 +66,8 @@ pub fn place(
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
     let annotations = claim.annotations();
-    // A tenant can write this annotation too: it binds only where something may have been made for the claim.
     let volume = volume_name(&uid);
-    let may_hold = |name: &&String| ctx.backends.get(name).is_some_and(|backend| backend.may_hold(&volume));
-    let placed_on = annotations.get(PLACED_ON).filter(may_hold);
+    let placed_on = begun_on(ctx, claim, &volume);
     let asked = Claim {
         uid: &uid,
         namespace: &claim_namespace,
@@ -67,7 +75,7 @@ pub fn place(
         requested: request.bytes,
         class: &class,
         wish: annotations.get(WISHED_BACKEND).map(String::as_str),
-        placed_on: placed_on.map(String::as_str),
+        placed_on: placed_on.as_deref(),
     };
     let placement = ctx.inventory.promise(&volume, request.bytes, |books| {
         let candidates: Vec<Candidate<'_>> = views.iter().map(|view| candidate(view, &views, books)).collect();
@@ -79,13 +87,14 @@ pub fn place(
         (chosen, placement)
     });
     match placement {
-        Placement::On(order) => order
-            .first()
-            .and_then(|name| views.iter().find(|view| &view.backend.name == name))
-            .map_or_else(
-                || Placed::Nowhere(Verdict::no(Reason::NoBackendAvailable, "no backend")),
-                |view| Placed::On(Arc::clone(&view.backend)),
-            ),
+        Placement::On(order) => {
+            let chosen = |view: &&View| order.first().is_some_and(|name| name == view.name());
+            match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
+                Some(backend) => Placed::On(backend),
+                // Only a backend that was probed can be ready.
+                None => Placed::Nowhere(Verdict::no(Reason::NotProbed, "the backend is not probed yet")),
+            }
+        }
         Placement::Nowhere { summary, .. } => Placed::Nowhere(summary),
     }
 }
@@ -108,43 +117,72 @@ fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verd
     Ok(class)
 }
 
+/// The backend on which something may have been made for this claim already: there it stays until that is known.
+///
+/// A tenant can write the annotation too, so it counts only where nobody could look yet what a former life began.
+fn begun_on(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
+    if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.is_open(volume)) {
+        return Some(backend.name.clone());
+    }
+    let annotated = claim.annotations().get(PLACED_ON)?;
+    let unknown = ctx.backends.get(annotated).is_none_or(|backend| !backend.is_taken_in());
+    unknown.then(|| annotated.clone())
+}
+
 fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
     let now = Instant::now();
-    let view = |backend: Arc<Backend>| {
-        let known = backend.known();
+    let view = |object: Arc<NfsBackend>| {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let backend = ctx
+            .backends
+            .get(&name)
+            .filter(|backend| Some(&backend.uid) == object.metadata.uid.as_ref());
+        let known = backend.as_ref().map(|backend| backend.known());
         let verdict = refused
             .iter()
-            .find(|(name, _)| *name == backend.name)
+            .find(|(refused, _)| *refused == name)
             .map(|(_, verdict)| verdict.clone());
-        let ready = verdict.unwrap_or_else(|| known.ready_now(now));
-        View { backend, known, ready }
+        let probed = || known.as_ref().map(|known| known.ready_now(now));
+        let ready = verdict
+            .or_else(probed)
+            .unwrap_or_else(|| Verdict::unknown(Reason::NotProbed, "not probed yet"));
+        View {
+            object,
+            backend,
+            known,
+            ready,
+        }
     };
-    ctx.backends.all().into_iter().map(view).collect()
+    ctx.stores.backends.state().into_iter().map(view).collect()
 }
 
 fn candidate<'a>(view: &'a View, all: &[View], books: &Books) -> Candidate<'a> {
-    let object = &view.known.object;
-    let totals = books.totals(&view.backend.name);
+    let spec = &view.object.spec;
+    let totals = books.totals(view.name());
     let on_export: Vec<&View> = all
         .iter()
         .filter(|other| other.export_id().is_some() && other.export_id() == view.export_id())
         .collect();
     let provisioned_on_export = on_export
         .iter()
-        .map(|other| books.totals(&other.backend.name).bytes)
+        .map(|other| books.totals(other.name()).bytes)
         .sum::<u128>();
-    let at_probe = on_export.iter().map(|other| other.known.provisioned).sum::<u128>();
+    let at_probe = on_export
+        .iter()
+        .filter_map(|other| Some(other.known.as_ref()?.provisioned))
+        .sum::<u128>();
+    let statistics = view.known.as_ref().and_then(|known| known.statistics);
     Candidate {
-        name: &view.backend.name,
-        labels: object.metadata.labels.as_ref().unwrap_or(&NO_LABELS),
+        name: view.name(),
+        labels: view.object.metadata.labels.as_ref().unwrap_or(&NO_LABELS),
         ready: &view.ready,
-        suspended: object.spec.suspend,
-        deleting: object.metadata.deletion_timestamp.is_some(),
-        allowed_namespaces: object.spec.allowed_namespaces.as_ref(),
-        limits: object.spec.capacity.as_ref(),
-        claim_overrides: &object.spec.claim_overrides,
-        total: view.known.statistics.map(|statistics| u128::from(statistics.total)),
-        available: view.known.statistics.map(|statistics| u128::from(statistics.available)),
+        suspended: spec.suspend,
+        deleting: view.object.metadata.deletion_timestamp.is_some(),
+        allowed_namespaces: spec.allowed_namespaces.as_ref(),
+        limits: spec.capacity.as_ref(),
+        claim_overrides: &spec.claim_overrides,
+        total: statistics.map(|statistics| u128::from(statistics.total)),
+        available: statistics.map(|statistics| u128::from(statistics.available)),
         provisioned_since_probe: provisioned_on_export.saturating_sub(at_probe),
         provisioned: totals.bytes,
         provisioned_on_export,

@@ -4,8 +4,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::api::PostParams;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -14,35 +13,37 @@ use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
 use super::report::{self, Outcome};
-use super::volume::{self, Parts};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
-use crate::controllers::volume::cache;
-use crate::export::{ClaimRef, DirectoryRequest, ExportError, ManagedExport, ProvisionedDirectory};
+use crate::export::{ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
 use crate::naming::{Pattern, PatternValues};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
 
-/// The longest name that servers take, in bytes; one that takes fewer refuses, and the claim says so.
-const NAME_MAX: usize = 255;
-
 /// How an attempt on one backend ended.
 enum Attempt {
-    /// The backend refused, and nothing was made there: another may be tried.
-    Refused(Verdict),
+    /// Nothing was made there, and another backend may be tried. `lasting`: until somebody changes something.
+    Refused { verdict: Verdict, lasting: bool },
     /// Anything else.
     Ended(Outcome),
 }
 
+/// The backends that refused the claim on this journey.
+#[derive(Default)]
+struct Refusals {
+    verdicts: Vec<(String, Verdict)>,
+    passing: bool,
+}
+
 /// A claim on its way.
-struct Journey<'a> {
-    ctx: &'a Arc<Context>,
-    claim: &'a PersistentVolumeClaim,
-    request: &'a Request,
-    namespace_uid: String,
-    volume: String,
+pub(super) struct Journey<'a> {
+    pub(super) ctx: &'a Arc<Context>,
+    pub(super) claim: &'a PersistentVolumeClaim,
+    pub(super) request: &'a Request,
+    pub(super) namespace_uid: String,
+    pub(super) volume: String,
 }
 
 /// Provisions a claim.
@@ -53,10 +54,8 @@ pub async fn provision(
 ) -> Result<Outcome, WriteError> {
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
-        return Ok(Outcome::Unknown(Verdict::no(
-            Reason::Provisioning,
-            format!("namespace {name} is not known yet"),
-        )));
+        let verdict = Verdict::no(Reason::Provisioning, format!("namespace {name} is not known yet"));
+        return Ok(Outcome::Unknown(verdict));
     };
     let journey = Journey {
         ctx,
@@ -68,30 +67,33 @@ pub async fn provision(
     if ctx.inventory.is_saved(&journey.volume) {
         return Ok(Outcome::Nothing);
     }
-    let mut refused = Vec::new();
+    let mut refusals = Refusals::default();
     loop {
-        let backend = match place::place(ctx, claim, request, &namespace, &refused) {
-            Placed::On(backend) => backend,
-            Placed::Nowhere(verdict) => {
-                journey.unmark(!refused.is_empty()).await?;
-                return Ok(Outcome::Waiting(verdict));
-            }
+        match place::place(ctx, claim, request, &namespace, &refusals.verdicts) {
+            Placed::On(backend) => match journey.attempt(&backend, !refusals.verdicts.is_empty()).await? {
+                Attempt::Refused { verdict, lasting } => {
+                    refusals.passing |= !lasting;
+                    refusals.verdicts.push((backend.name.clone(), verdict));
+                }
+                Attempt::Ended(outcome) => return Ok(outcome),
+            },
+            Placed::Nowhere(_) if journey.withdraw_from_unwilling().await => {}
+            Placed::Nowhere(verdict) => return journey.nowhere(&refusals, verdict).await,
             Placed::Infeasible(verdict) => return Ok(Outcome::Infeasible(verdict)),
-        };
-        match journey.attempt(&backend).await? {
-            Attempt::Refused(verdict) => refused.push((backend.name.clone(), verdict)),
-            Attempt::Ended(outcome) => return Ok(outcome),
         }
     }
 }
 
 impl Journey<'_> {
-    /// Tries one backend.
-    async fn attempt(&self, backend: &Arc<Backend>) -> Result<Attempt, WriteError> {
+    /// Tries one backend. `again`: another refused just before, and the annotation may name that one.
+    async fn attempt(&self, backend: &Arc<Backend>, again: bool) -> Result<Attempt, WriteError> {
         let known = backend.known();
         let (Some(export), Some(identity)) = (known.export.clone(), known.identity.clone()) else {
             self.ctx.inventory.release(&self.volume);
-            return Ok(Attempt::Refused(known.ready.clone()));
+            return Ok(Attempt::Refused {
+                verdict: known.ready.clone(),
+                lasting: false,
+            });
         };
         let Some(_slot) = backend.enter(&ObjectRef::from_obj(self.claim), &self.ctx.waiting) else {
             self.ctx.inventory.release(&self.volume);
@@ -103,19 +105,14 @@ impl Journey<'_> {
             Ok(planned) => planned,
             Err(verdict) => {
                 self.ctx.inventory.release(&self.volume);
-                return Ok(Attempt::Ended(Outcome::Infeasible(verdict)));
+                return Ok(Attempt::Refused { verdict, lasting: true });
             }
         };
         let Some(_active) = backend.begin(&self.volume, &request.claim) else {
             return Ok(Attempt::Ended(Outcome::Queued));
         };
-        if let Err(error) = self.mark(&backend.name).await {
-            self.ctx.inventory.release(&self.volume);
-            return if matches!(error, WriteError::Gone) {
-                Ok(Attempt::Ended(Outcome::Gone))
-            } else {
-                Err(error)
-            };
+        if let Some(gone) = self.mark(backend, again).await? {
+            return Ok(Attempt::Ended(gone));
         }
         match export.provision(&request).await {
             Ok(directory) => {
@@ -133,29 +130,25 @@ impl Journey<'_> {
     fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
         let settings = &known.object.spec.directory;
         let text = self.request.parameters.pattern.as_deref().unwrap_or(&settings.pattern);
-        let invalid =
-            |error: &dyn std::fmt::Display| Verdict::no(Reason::InvalidDirectoryName, format!("{text:?}: {error}"));
-        let pattern = Pattern::parse(text).map_err(|error| invalid(&error))?;
-        let claim_name = self.claim.name_any();
+        let pattern = Pattern::parse(text).map_err(|error| unusable(text, &error))?;
+        let name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();
-        let claim_uid = self.claim.uid().unwrap_or_default();
-        let directory = pattern
-            .expand(&PatternValues {
-                namespace: &namespace,
-                claim: &claim_name,
-                claim_uid: &claim_uid,
-                volume: &self.volume,
-                labels: self.claim.labels(),
-                annotations: self.claim.annotations(),
-            })
-            .and_then(|directory| directory.fit(NAME_MAX))
-            .map_err(|error| invalid(&error))?;
+        let uid = self.claim.uid().unwrap_or_default();
+        let values = PatternValues {
+            namespace: &namespace,
+            claim: &name,
+            claim_uid: &uid,
+            volume: &self.volume,
+            labels: self.claim.labels(),
+            annotations: self.claim.annotations(),
+        };
+        let directory = pattern.expand(&values).map_err(|error| unusable(text, &error))?;
         Ok(DirectoryRequest {
             claim: ClaimRef {
                 namespace,
                 namespace_uid: self.namespace_uid.clone(),
-                name: claim_name,
-                uid: claim_uid,
+                name,
+                uid,
             },
             volume: self.volume.clone(),
             directory,
@@ -168,120 +161,84 @@ impl Journey<'_> {
         })
     }
 
-    /// Writes down where the claim is placed, before anything is made there.
-    async fn mark(&self, backend: &str) -> Result<(), WriteError> {
-        if self
-            .claim
-            .annotations()
-            .get(PLACED_ON)
-            .is_some_and(|placed| placed == backend)
-        {
-            return Ok(());
+    /// Writes down where the claim is placed, before anything is made there. An outcome: the claim is gone.
+    async fn mark(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
+        if !again && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
+            return Ok(None);
         }
-        report::event(
-            self.ctx,
-            self.claim,
-            Severity::Normal,
-            Reason::Provisioning,
-            &format!("provisioning volume {} on backend {backend}", self.volume),
-        );
-        let fields = json!({"metadata": {"annotations": {PLACED_ON: backend}}});
-        writes::apply(
-            &self.claims(),
-            self.claim,
-            managers::PLACEMENT,
-            fields,
-            false,
-            "note the claim's placement",
-        )
-        .await
+        if report::condition(self.claim).is_none() && !again {
+            let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
+            report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
+        }
+        let fields = json!({"metadata": {"annotations": {PLACED_ON: backend.name}}});
+        let (claims, action) = (self.claims(), "note the claim's placement");
+        let noted = writes::apply(&claims, self.claim, managers::PLACEMENT, fields, false, action).await;
+        let Err(error) = noted else { return Ok(None) };
+        self.ctx.inventory.release(&self.volume);
+        backend.settled(&self.volume);
+        if matches!(error, WriteError::Gone) {
+            Ok(Some(Outcome::Gone))
+        } else {
+            Err(error)
+        }
     }
 
-    /// Takes the placement back: the backend refused, and nothing was made there.
-    async fn unmark(&self, refused: bool) -> Result<(), WriteError> {
-        if !refused {
-            return Ok(());
+    /// No backend takes the claim now.
+    async fn nowhere(&self, refusals: &Refusals, verdict: Verdict) -> Result<Outcome, WriteError> {
+        if refusals.verdicts.is_empty() {
+            return Ok(Outcome::Waiting(verdict));
         }
+        // Every backend that was tried refused, and nothing was made there: the placement is taken back.
+        let action = "take back the claim's placement";
         match writes::apply(
             &self.claims(),
             self.claim,
             managers::PLACEMENT,
             json!({}),
             false,
-            "take back the placement",
+            action,
         )
         .await
         {
-            Err(WriteError::Gone) => Ok(()),
-            written => written,
+            Ok(()) | Err(WriteError::Gone) => {}
+            Err(error) => return Err(error),
         }
+        Ok(if refusals.passing {
+            Outcome::Failed(verdict)
+        } else {
+            Outcome::Infeasible(verdict)
+        })
     }
 
-    /// Creates the volume. Its directory is there.
-    async fn save(
-        &self,
-        known: &Known,
-        export: &ManagedExport,
-        export_id: &str,
-        wanted: &Wanted,
-        directory: &ProvisionedDirectory,
-    ) -> Outcome {
-        let object = volume::volume(&Parts {
-            claim: self.claim,
-            namespace_uid: &self.namespace_uid,
-            request: self.request,
-            wanted,
-            backend: &known.object,
-            export_id,
-            protocol: export.nfs().negotiated().protocol,
-            directory,
-        });
-        let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
-        let saved = match api.create(&PostParams::default(), &object).await {
-            Ok(saved) => Ok(saved),
-            // 409 is a question: is it ours?
-            Err(error) if writes::http_status(&error) == Some(409) => match api.get(&self.volume).await {
-                Ok(there) if volume::is_for(&there, self.claim, &self.request.provisioner) => Ok(there),
-                Ok(_) => Err(self
-                    .withdraw(
-                        export,
-                        Reason::VolumeNameTaken,
-                        "a volume of this name belongs to another claim",
-                    )
-                    .await),
-                Err(error) => Err(unknown(&error)),
-            },
-            Err(error) if refused_for_good(&error) => Err(self
-                .withdraw(
-                    export,
-                    Reason::VolumeRefused,
-                    &format!("the API server refuses the volume: {error}"),
-                )
-                .await),
-            Err(error) => Err(unknown(&error)),
+    /// A backend on which the claim was begun and that will not have it any more (suspended, over its limit): what was
+    /// begun is undone, if the export can be asked. True: nothing is left there, and the claim may go elsewhere.
+    async fn withdraw_from_unwilling(&self) -> bool {
+        let Some(backend) = self
+            .ctx
+            .backends
+            .all()
+            .into_iter()
+            .find(|backend| backend.is_open(&self.volume))
+        else {
+            return false;
         };
-        match saved {
-            Ok(saved) => {
-                cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
-                if let Some(mode) = directory.mode_not_kept {
-                    let note = format!(
-                        "the server made the directory with mode {mode:04o} instead of {:04o}",
-                        wanted.mode
-                    );
-                    report::event(self.ctx, self.claim, Severity::Warning, Reason::ModeNotKept, &note);
-                }
-                let message = located(&self.volume, known, directory);
-                Outcome::Provisioned {
-                    verdict: Verdict::yes(Reason::Provisioned, message),
-                    now: true,
-                }
-            }
-            Err(outcome) => outcome,
+        let Some(export) = backend.known().export.clone() else {
+            return false;
+        };
+        let uid = self.claim.uid().unwrap_or_default();
+        let undone = matches!(
+            export.undo(&self.volume, &uid).await,
+            Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept)
+        );
+        if undone {
+            backend.settled(&self.volume);
+            self.ctx.inventory.release(&self.volume);
         }
+        undone
     }
 
     /// Removes what was made for a volume that will not be: by rmdir only, and never where a volume names the path.
-    async fn withdraw(&self, export: &ManagedExport, reason: Reason, message: &str) -> Outcome {
+    pub(super) async fn withdraw(&self, export: &ManagedExport, reason: Reason, message: &str) -> Outcome {
         match export.undo(&self.volume, &self.claim.uid().unwrap_or_default()).await {
             Ok(_) => self.ctx.inventory.release(&self.volume),
             Err(error) => {
@@ -300,18 +257,28 @@ impl Journey<'_> {
 
     /// What a refusal of the export means for the claim.
     fn refusal(&self, backend: &Backend, error: &ExportError) -> Attempt {
-        let verdict = Verdict::no(error.reason(), format!("backend {}: {error}", backend.name));
-        if error.outcome_unknown() {
+        let reason = error.reason();
+        let verdict = Verdict::no(reason, format!("backend {}: {error}", backend.name));
+        if reason.is_of_the_backend() {
             self.ctx.doubt(&backend.name);
+        }
+        if error.outcome_unknown() {
             return Attempt::Ended(Outcome::Unknown(verdict));
         }
-        self.ctx.inventory.release(&self.volume);
         if error.definite_refusal() {
+            self.ctx.inventory.release(&self.volume);
             backend.settled(&self.volume);
-            self.ctx.doubt(&backend.name);
-            return Attempt::Refused(verdict);
+            return Attempt::Refused {
+                verdict,
+                lasting: false,
+            };
         }
-        Attempt::Ended(Outcome::Failed(verdict))
+        // Something may have been made there by an earlier attempt: the room stays promised.
+        Attempt::Ended(if reason.is_of_the_connection() {
+            Outcome::Waiting(verdict)
+        } else {
+            Outcome::Failed(verdict)
+        })
     }
 
     fn claims(&self) -> Api<PersistentVolumeClaim> {
@@ -322,24 +289,9 @@ impl Journey<'_> {
     }
 }
 
-fn located(volume: &str, known: &Known, directory: &ProvisionedDirectory) -> String {
-    let spec = &known.object.spec;
-    let path = volume::absolute(&spec.path, &directory.directory.to_string());
-    format!(
-        "volume {volume} is {}:{path} on backend {}",
-        spec.server,
-        known.object.name_any()
+fn unusable(pattern: &str, error: &dyn std::fmt::Display) -> Verdict {
+    Verdict::no(
+        Reason::InvalidDirectoryName,
+        format!("directory pattern {pattern:?}: {error}"),
     )
-}
-
-fn unknown(error: &kube::Error) -> Outcome {
-    Outcome::Unknown(Verdict::no(
-        Reason::OutcomeUnknown,
-        format!("the volume may or may not have been saved: {error}"),
-    ))
-}
-
-/// Validation, RBAC, a request that no repetition cures; never a timeout, throttling or a fault of the server.
-fn refused_for_good(error: &kube::Error) -> bool {
-    writes::http_status(error).is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
 }

@@ -11,6 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use super::guard::{Guard, class_name, guard};
 use super::provision::provision;
 use super::report::{Outcome, condition, report};
+use super::volume::located;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
 use crate::operator::context::Context;
@@ -21,7 +22,10 @@ const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
 
 /// Looks at a claim and does what is left to do.
 pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    let started = Instant::now();
+    if !ctx.caught_up().await {
+        return Ok(Action::await_change());
+    }
+    let (started, looked) = (Instant::now(), ctx.waiting.moment());
     let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
     let outcome = match guard(&claim, class.as_deref(), &ctx.settings) {
         Guard::Pass => Outcome::Nothing,
@@ -31,7 +35,7 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
         // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
         Guard::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
     };
-    report(&ctx, &claim, outcome, started).await
+    report(&ctx, &claim, outcome, started, looked).await
 }
 
 /// A failed write: nothing was decided.
@@ -46,24 +50,16 @@ fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Outcome {
         return Outcome::Nothing;
     }
     let name = volume_name(&claim.uid().unwrap_or_default());
-    let named = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-    let Some(volume) = ctx
-        .stores
-        .volumes
-        .get(&ObjectRef::new(&name))
-        .filter(|_| named.as_ref() == Some(&name))
-    else {
+    if claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) != Some(&name) {
         return Outcome::Nothing;
-    };
-    let source = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.nfs.clone())
-        .unwrap_or_default();
-    let message = format!("volume {name} is {}:{}", source.server, source.path);
-    Outcome::Provisioned {
-        verdict: Verdict::yes(Reason::Provisioned, message),
-        now: false,
+    }
+    match ctx.stores.volumes.get(&ObjectRef::new(&name)) {
+        Some(volume) => Outcome::Provisioned {
+            verdict: Verdict::yes(Reason::Provisioned, located(&volume)),
+            now: false,
+        },
+        // The claim's event came before the volume's.
+        None => Outcome::Queued,
     }
 }
 

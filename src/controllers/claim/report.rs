@@ -16,6 +16,7 @@ use crate::api::names::{CLAIM_CONDITION, managers};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::retry::jittered;
+use crate::operator::waiting::Moment;
 use crate::operator::writes::{self, WriteError};
 
 /// A claim in the queue of a busy backend is woken by it; this catches a bell that was missed.
@@ -59,19 +60,19 @@ pub async fn report(
     claim: &PersistentVolumeClaim,
     outcome: Outcome,
     started: Instant,
+    looked: Moment,
 ) -> Result<Action, WriteError> {
-    let key = ObjectRef::from_obj(claim);
+    let uid = claim.uid().unwrap_or_default();
     let took = started.elapsed();
-    log(&key, &outcome, took);
+    log(&ObjectRef::from_obj(claim), &outcome, took);
     let (verdict, action) = match outcome {
-        Outcome::Nothing => return Ok(Action::await_change()),
-        Outcome::Gone => {
-            ctx.claim_retries.forget(&key);
+        Outcome::Nothing | Outcome::Gone => {
+            ctx.claim_retries.forget(&uid);
             return Ok(Action::await_change());
         }
         Outcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
         Outcome::Provisioned { verdict, now } => {
-            ctx.claim_retries.forget(&key);
+            ctx.claim_retries.forget(&uid);
             if now {
                 ctx.metrics
                     .claim_provisioned(&class_name(claim).unwrap_or_default(), took);
@@ -85,27 +86,25 @@ pub async fn report(
             }
             (verdict, Action::await_change())
         }
-        Outcome::Waiting(verdict) => {
-            ctx.waiting.add(key);
-            (verdict, Action::requeue(jittered(WAITING)))
-        }
+        Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
-            let pause = ctx.claim_retries.failed(key.clone());
-            // A backend that turns ready, or a class that changes, may cure this as well.
-            ctx.waiting.add(key);
-            (verdict, Action::requeue(pause))
+            (
+                verdict,
+                wait(ctx, claim, looked, Action::requeue(ctx.claim_retries.failed(&uid))),
+            )
         }
-        Outcome::Infeasible(verdict) => {
-            if verdict.reason == Reason::StorageClassNotFound || verdict.reason == Reason::InvalidParameter {
-                ctx.waiting.add(key);
-            }
-            (verdict, Action::await_change())
-        }
+        Outcome::Infeasible(verdict) => (verdict, wait(ctx, claim, looked, Action::await_change())),
     };
     tell(ctx, claim, &verdict).await?;
     Ok(action)
+}
+
+/// Waits for a change of a backend or a class, or for the action's time; looks again at once if one came meanwhile.
+fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Moment, action: Action) -> Action {
+    let waits = ctx.waiting.add(ObjectRef::from_obj(claim), looked);
+    if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
 /// Sets the condition, with an event, if it isn't so already.

@@ -117,8 +117,28 @@ fn policy_word(policy: OnDelete) -> &'static str {
     }
 }
 
+/// Where a volume's data is, for people.
+pub fn located(volume: &PersistentVolume) -> String {
+    let source = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.nfs.clone())
+        .unwrap_or_default();
+    let backend = volume
+        .annotations()
+        .get(names::VOLUME_BACKEND)
+        .cloned()
+        .unwrap_or_default();
+    format!(
+        "volume {} is {}:{} on backend {backend}",
+        volume.name_any(),
+        source.server,
+        source.path
+    )
+}
+
 /// A directory's absolute path on the server.
-pub fn absolute(export: &str, directory: &str) -> String {
+fn absolute(export: &str, directory: &str) -> String {
     format!("{}/{directory}", export.trim_end_matches('/'))
 }
 

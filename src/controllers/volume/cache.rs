@@ -9,7 +9,7 @@ use kube::runtime::watcher::Event;
 use crate::api::names;
 use crate::export::ledger::FileKey;
 use crate::export::{Holder, Ledger, Place};
-use crate::operator::context::Settings;
+use crate::operator::context::{Context, Settings};
 use crate::operator::inventory::Inventory;
 
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
@@ -21,38 +21,40 @@ pub struct Follower {
 
 impl Follower {
     /// Takes in one event of the watch.
-    pub fn observe(
-        &mut self,
-        event: &Event<PersistentVolume>,
-        settings: &Settings,
-        inventory: &Inventory,
-        ledger: &Ledger,
-    ) {
+    pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
         match event {
             Event::Init => self.listed.clear(),
             Event::InitApply(volume) => {
                 self.listed.insert(volume.name_any());
-                self.known.insert(volume.name_any());
-                saved(volume, settings, inventory, ledger);
+                self.see(volume, ctx);
             }
             Event::InitDone => {
-                for name in self.known.difference(&self.listed).cloned().collect::<Vec<_>>() {
-                    self.forget(&name, inventory, ledger);
-                }
-                self.listed = HashSet::new();
+                let listed = std::mem::take(&mut self.listed);
+                let mut gone: HashSet<String> = self.known.difference(&listed).cloned().collect();
+                gone.extend(ctx.inventory.retain_saved(&listed));
+                gone.iter().for_each(|name| self.forget(name, ctx));
             }
-            Event::Apply(volume) => {
-                self.known.insert(volume.name_any());
-                saved(volume, settings, inventory, ledger);
+            Event::Apply(volume) => self.see(volume, ctx),
+            Event::Delete(volume) => {
+                let uid = volume.uid().unwrap_or_default();
+                ctx.volume_retries.forget(&uid);
+                ctx.told.forget(&uid);
+                self.forget(&volume.name_any(), ctx);
             }
-            Event::Delete(volume) => self.forget(&volume.name_any(), inventory, ledger),
         }
     }
 
-    fn forget(&mut self, name: &str, inventory: &Inventory, ledger: &Ledger) {
+    fn see(&mut self, volume: &PersistentVolume, ctx: &Context) {
+        self.known.insert(volume.name_any());
+        saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
+    }
+
+    /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
+    fn forget(&mut self, name: &str, ctx: &Context) {
         self.known.remove(name);
-        inventory.gone(name);
-        ledger.remove(&Holder::Volume(name.to_owned()));
+        ctx.inventory.gone(name);
+        ctx.ledger.remove(&Holder::Volume(name.to_owned()));
+        ctx.waiting.wake_soon();
     }
 }
 

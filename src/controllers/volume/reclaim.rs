@@ -4,6 +4,7 @@
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Preconditions};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::reconcile::decide;
@@ -24,6 +25,12 @@ const FINALIZER_TRIES: usize = 5;
 pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
     let name = seen.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let Some(backend) = ctx.backends.get(&name) else {
+        if ctx.stores.backends.get(&ObjectRef::new(&name)).is_some() {
+            return Ok(Outcome::Waiting(Verdict::no(
+                Reason::NotProbed,
+                format!("backend {name} is not probed yet"),
+            )));
+        }
         return Ok(Outcome::Waiting(Verdict::no(
             Reason::ReclaimBackendMissing,
             format!(
@@ -31,17 +38,19 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
             ),
         )));
     };
+    let known = backend.known();
+    let Some(export) = known.export.clone() else {
+        return Ok(Outcome::Waiting(known.ready.clone()));
+    };
+    let Some(_slot) = backend.enter_reclaim() else {
+        return Ok(Outcome::Queued);
+    };
     let Some((volume, policy)) = released(ctx, seen).await? else {
         return Ok(Outcome::Changed);
     };
-    let known = backend.known();
     let request = match request(&volume, &backend, &known) {
         Ok(request) => request,
-        Err(verdict) if known.identity.is_none() => return Ok(Outcome::Waiting(verdict)),
         Err(verdict) => return Ok(Outcome::Failed(verdict)),
-    };
-    let Some(export) = known.export.clone() else {
-        return Ok(Outcome::Waiting(known.ready.clone()));
     };
     match carry_out(&export, policy, &request, acknowledged(&volume)).await {
         Ok(verdict) => {

@@ -22,8 +22,10 @@ const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
 
 /// Looks at a volume and does what is left to do.
 pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    ctx.caught_up().await;
-    let started = Instant::now();
+    if !ctx.caught_up().await {
+        return Ok(Action::await_change());
+    }
+    let (started, looked) = (Instant::now(), ctx.waiting_volumes.moment());
     let outcome = match decide(&volume, &ctx) {
         Decision::Nothing => {
             ensure_finalizer(&volume, &ctx).await?;
@@ -34,7 +36,7 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
         // Boxed: most volumes in a cluster are bound, and their look must not cost this future's size.
         Decision::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
     };
-    Ok(report(&ctx, &volume, &outcome, started))
+    Ok(report(&ctx, &volume, &outcome, started, looked))
 }
 
 /// A failed write: nothing was decided.

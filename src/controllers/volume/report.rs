@@ -11,11 +11,15 @@ use crate::api::conditions::{Reason, Verdict};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::retry::jittered;
+use crate::operator::waiting::Moment;
 
 /// The outcome of a call is unknown: looked at again soon.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// The backend is not there or not reachable: looked at again after about its probe.
 const WAITING: Duration = Duration::from_secs(15);
+
+/// A slot of a busy backend is free again after about this long.
+const QUEUED: Duration = Duration::from_secs(1);
 
 /// What became of an attempt.
 #[derive(Debug)]
@@ -26,6 +30,8 @@ pub enum Outcome {
     Reclaimed(Verdict),
     /// It changed while it was looked at: its next event tells.
     Changed,
+    /// All of its backend's slots for reclaims are in use.
+    Queued,
     /// The backend can't be reached now; not a failure of this volume.
     Waiting(Verdict),
     /// A call's outcome is unknown: looking tells.
@@ -35,8 +41,8 @@ pub enum Outcome {
 }
 
 /// Tells it, and answers when to look at the volume again.
-pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, started: Instant) -> Action {
-    let key = ObjectRef::from_obj(volume);
+pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, started: Instant, looked: Moment) -> Action {
+    let uid = volume.uid().unwrap_or_default();
     let class = volume
         .spec
         .as_ref()
@@ -45,9 +51,10 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
     let ms = started.elapsed().as_millis();
     match outcome {
         Outcome::Nothing | Outcome::Changed => Action::await_change(),
+        Outcome::Queued => Action::requeue(jittered(QUEUED)),
         Outcome::Reclaimed(verdict) => {
-            ctx.volume_retries.forget(&key);
-            ctx.told.forget(&volume.uid().unwrap_or_default());
+            ctx.volume_retries.forget(&uid);
+            ctx.told.forget(&uid);
             ctx.metrics.volume_reclaimed(&class, started.elapsed());
             event(ctx, volume, Severity::Normal, verdict.reason, &verdict.message);
             tracing::info!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
@@ -55,7 +62,7 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
         }
         Outcome::Waiting(verdict) => {
             tell_once(ctx, volume, verdict);
-            Action::requeue(jittered(WAITING))
+            wait(ctx, volume, looked, jittered(WAITING))
         }
         Outcome::Unknown(verdict) => {
             tracing::warn!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
@@ -64,9 +71,15 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
         Outcome::Failed(verdict) => {
             ctx.metrics.volume_failed(&class);
             tell_once(ctx, volume, verdict);
-            Action::requeue(ctx.volume_retries.failed(key))
+            wait(ctx, volume, looked, ctx.volume_retries.failed(&uid))
         }
     }
+}
+
+/// Waits for a change of a backend, or for the pause to end.
+fn wait(ctx: &Context, volume: &PersistentVolume, looked: Moment, pause: Duration) -> Action {
+    let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), looked);
+    Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 
 /// Sends a warning, unless it was the last thing that was said of this volume.

@@ -47,6 +47,8 @@ pub(super) enum Patience {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub target: Target,
+    /// How long an unused session is kept.
+    pub idle: Duration,
     pub way: watch::Sender<Way>,
     /// Attempts to connect that began.
     pub attempts: AtomicU64,
@@ -72,8 +74,14 @@ pub struct Client {
 impl Client {
     /// Connects and makes a session; the first failure is the answer.
     pub async fn connect(target: Target, deadline: Instant) -> Result<Self, NfsError> {
+        Self::connect_idling(target, deadline, keeper::IDLE).await
+    }
+
+    /// The same, with another time after which an unused session is ended.
+    pub(super) async fn connect_idling(target: Target, deadline: Instant, idle: Duration) -> Result<Self, NfsError> {
         let shared = Arc::new(Shared {
             target,
+            idle,
             way: watch::Sender::new(Way::default()),
             attempts: AtomicU64::new(0),
             generation: AtomicU64::new(0),

@@ -19,7 +19,7 @@ use crate::nfs::{Negotiated, NfsError, Protocol, Status, VersionChoice};
 
 /// A session that nobody used for this long is ended, and its connection closed: a thousand idle backends then cost
 /// neither side anything. Longer than the usual probe interval of 30 s, so that probes find the connection open.
-const IDLE: Duration = Duration::from_secs(60);
+pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// First pause between attempts to connect; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -311,7 +311,7 @@ async fn stay(shared: &Arc<Shared>, memory: &mut Memory) {
     };
     let lease = memory.lease.unwrap_or(ASSUMED_LEASE);
     // Often enough to renew by half of the lease, and to notice idleness without much delay.
-    let tick = (lease / 4).min(IDLE / 6);
+    let tick = (lease / 4).min(shared.idle / 6);
     let mut way = shared.way.subscribe();
     let (mut calls, mut used) = (shared.calls.load(Ordering::Relaxed), Instant::now());
     loop {
@@ -332,7 +332,7 @@ async fn stay(shared: &Arc<Shared>, memory: &mut Memory) {
         if now != calls || shared.wanted.load(Ordering::Acquire) > 0 {
             (calls, used) = (now, Instant::now());
         }
-        if used.elapsed() >= IDLE && let_go(shared, &session, &connection).await {
+        if used.elapsed() >= shared.idle && let_go(shared, &session, &connection).await {
             return;
         }
         if session.since_renewal() + tick >= lease / 2 {

@@ -11,6 +11,7 @@ mod flight;
 mod keeper;
 mod listing;
 mod numbers;
+mod offers;
 mod paths;
 mod removals;
 mod session;
@@ -18,6 +19,7 @@ mod status;
 
 pub use call::Terms;
 pub use client::Client;
+pub use offers::offered;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]

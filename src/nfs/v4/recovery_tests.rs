@@ -253,3 +253,46 @@ async fn a_closed_port_and_a_silent_server_are_told_apart_when_connecting() {
         .unwrap_err();
     assert!(matches!(error, NfsError::NameResolution { .. }), "{error}");
 }
+
+#[tokio::test]
+async fn an_idle_session_is_ended_and_made_anew_for_the_next_call() {
+    let server = Server::start(&[]).await;
+    let idle = Duration::from_millis(200);
+    let client = Client::connect_idling(target(server.port), Instant::now() + DEADLINE, idle)
+        .await
+        .unwrap();
+    assert_eq!(server.sessions(), 1);
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        look(&client, DEADLINE).await.unwrap();
+    }
+    assert_eq!((server.connections(), server.sessions()), (1, 1));
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!((server.connections(), server.sessions()), (1, 0));
+    change(&client, "a").await.unwrap();
+    assert_eq!((server.connections(), server.removed()), (2, 1));
+}
+
+#[tokio::test]
+async fn a_client_that_is_dropped_ends_its_session() {
+    let (server, client) = connected(&[]).await;
+    drop(client);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(server.sessions(), 0);
+    let client = Client::connect(target(server.port), Instant::now() + DEADLINE)
+        .await
+        .unwrap();
+    client.close().await;
+    assert_eq!(server.sessions(), 0);
+    let error = look(&client, DEADLINE).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            NfsError::ConnectionLost {
+                outcome_unknown: false,
+                ..
+            }
+        ),
+        "{error}"
+    );
+}

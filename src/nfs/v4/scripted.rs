@@ -111,6 +111,11 @@ impl Server {
         self.state().connections
     }
 
+    /// Sessions that there are.
+    pub fn sessions(&self) -> usize {
+        self.state().sessions.len()
+    }
+
     /// Names that were removed.
     pub fn removed(&self) -> usize {
         self.state().removed.len()

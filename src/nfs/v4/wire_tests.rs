@@ -51,9 +51,12 @@ fn items_are_read_back_as_they_were_written_and_padded() {
     assert_eq!(items.left(), 0);
 }
 
+/// Whether a decoder refuses what it is given.
+type Refused = fn(&mut Decoder) -> bool;
+
 #[test]
 fn lengths_that_promise_more_than_there_is_are_refused_before_anything_is_taken() {
-    let cases: [(&str, Vec<u32>, fn(&mut Decoder) -> bool); 7] = [
+    let cases: [(&str, Vec<u32>, Refused); 7] = [
         ("opaque over its limit", vec![9, 0, 0, 0], |d| d.opaque("", 8).is_err()),
         ("opaque over the record", vec![u32::MAX, 0], |d| {
             d.opaque("", usize::MAX).is_err()

@@ -29,19 +29,25 @@ pub mod assets;
 pub mod cluster;
 mod error;
 pub mod nfs_server;
+pub mod objects;
+pub mod operator;
 mod pki;
 pub mod ports;
 pub mod process;
 pub mod proxy;
 mod run_dir;
+mod shared;
 pub mod wait;
 
 pub use assets::Assets;
 pub use cluster::Cluster;
 pub use error::{Error, Result};
 pub use nfs_server::{Access, Export, NfsOptions, NfsServer, Recovery, Squash};
+pub use objects::Objects;
+pub use operator::{Operator, OperatorOptions};
 pub use proxy::{Action, Direction, Proxy};
 pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
+pub use shared::{Shared, TestEnv, shared};
 
 /// Five characters that make a name unique enough for one machine.
 pub fn suffix() -> String {

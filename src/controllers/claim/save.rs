@@ -1,0 +1,92 @@
+//! The last step of a claim: its directory is there, and the volume object is created.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::api::PostParams;
+
+use super::overrides::Wanted;
+use super::provision::Journey;
+use super::report::{self, Outcome};
+use super::volume::{self, Parts, located};
+use crate::api::conditions::{Reason, Verdict};
+use crate::controllers::volume::cache;
+use crate::export::{ManagedExport, ProvisionedDirectory};
+use crate::operator::backends::Known;
+use crate::operator::events::Severity;
+use crate::operator::writes;
+
+impl Journey<'_> {
+    /// Creates the volume.
+    pub(super) async fn save(
+        &self,
+        known: &Known,
+        export: &ManagedExport,
+        export_id: &str,
+        wanted: &Wanted,
+        directory: &ProvisionedDirectory,
+    ) -> Outcome {
+        let object = volume::volume(&Parts {
+            claim: self.claim,
+            namespace_uid: &self.namespace_uid,
+            request: self.request,
+            wanted,
+            backend: &known.object,
+            export_id,
+            protocol: export.nfs().negotiated().protocol,
+            directory,
+        });
+        let saved = match self.create(export, &object).await {
+            Ok(saved) => saved,
+            Err(outcome) => return outcome,
+        };
+        cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
+        if let Some(mode) = directory.mode_not_kept {
+            let note = format!(
+                "the server made the directory with mode {mode:04o} instead of {:04o}",
+                wanted.mode
+            );
+            report::event(self.ctx, self.claim, Severity::Warning, Reason::ModeNotKept, &note);
+        }
+        Outcome::Provisioned {
+            verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
+            now: true,
+        }
+    }
+
+    /// Creates the object, or finds that it is there and ours: 409 is a question, not a success.
+    async fn create(&self, export: &ManagedExport, object: &PersistentVolume) -> Result<PersistentVolume, Outcome> {
+        let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
+        let error = match api.create(&PostParams::default(), object).await {
+            Ok(saved) => return Ok(saved),
+            Err(error) => error,
+        };
+        if writes::http_status(&error) == Some(409) {
+            return match api.get(&self.volume).await {
+                Ok(there) if volume::is_for(&there, self.claim, &self.request.provisioner) => Ok(there),
+                Ok(_) => {
+                    let message = format!(
+                        "volume {} is there and belongs to another claim: remove it",
+                        self.volume
+                    );
+                    Err(self.withdraw(export, Reason::VolumeNameTaken, &message).await)
+                }
+                Err(error) => Err(unknown(&error)),
+            };
+        }
+        if refused_for_good(&error) {
+            let message = format!("the API server refuses the volume: {error}");
+            return Err(self.withdraw(export, Reason::VolumeRefused, &message).await);
+        }
+        Err(unknown(&error))
+    }
+}
+
+fn unknown(error: &kube::Error) -> Outcome {
+    let message = format!("the volume may or may not have been saved: {error}");
+    Outcome::Unknown(Verdict::no(Reason::OutcomeUnknown, message))
+}
+
+/// Validation, RBAC, a request that no repetition cures; never a timeout, throttling or a fault of the server.
+fn refused_for_good(error: &kube::Error) -> bool {
+    writes::http_status(error).is_some_and(|code| (400..500).contains(&code) && !matches!(code, 408 | 409 | 429))
+}

@@ -1,0 +1,499 @@
+//! Making a claim's directory: the record first (design 6.3), then parents and directory, then judge and say so.
+
+mod decide;
+
+use futures::future::try_join_all;
+
+use self::decide::{Step, There, Write, Written, decide};
+use super::ManagedExport;
+use super::error::{ExportError, While as _};
+use super::ground::Ground;
+use super::judge::{Kept, judge};
+use super::ledger::Holder;
+use super::record::{Record, RecordError, State};
+use super::records::{Created, Found};
+use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
+use crate::naming::DirectoryPath;
+use crate::nfs::{Attributes, FileKind, Name, NfsError, Node, SetAttributes, Status};
+
+/// How often what is there may change under one attempt.
+const STEPS: u32 = 8;
+/// Parents are for passing through; what is inside is guarded by the directories themselves.
+const PARENT_MODE: u32 = 0o755;
+
+/// A directory that is there and judged.
+struct Made {
+    file_id: u64,
+    adopted: bool,
+    mode_not_kept: Option<u32>,
+}
+
+impl ManagedExport {
+    pub(super) async fn provision_on(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+    ) -> Result<ProvisionedDirectory, ExportError> {
+        let volume = &request.volume;
+        let record = match self.read_record(ground, volume).await? {
+            Found::Nothing => Recorded::Nothing,
+            Found::Unreadable(RecordError::Short) => Recorded::Short,
+            Found::Unreadable(why) => {
+                return Err(ExportError::RecordDamaged {
+                    volume: volume.clone(),
+                    why,
+                });
+            }
+            Found::Record(record) => {
+                if record.claim.uid != request.claim.uid {
+                    return Err(ExportError::RecordForeign {
+                        volume: volume.clone(),
+                        holder: Box::new(record.claim),
+                    });
+                }
+                if !record.state.is_open() {
+                    return Err(ExportError::RecordBusy {
+                        volume: volume.clone(),
+                        state: record.state.name(),
+                        asked: "provisioning",
+                    });
+                }
+                Recorded::Open(record)
+            }
+        };
+        // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
+        let directory = match &record {
+            Recorded::Open(record) => record.directory.clone(),
+            _ => request.directory.clone(),
+        };
+        let outcome = self.make(ground, request, &directory, record).await;
+        let Err(error) = outcome else { return outcome };
+        if !error.definite_refusal() {
+            return Err(error);
+        }
+        // Refused for good: nothing is left of it, so that the claim can go elsewhere.
+        match self.undo_on(ground, volume, &request.claim.uid).await {
+            Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => Err(error),
+            Ok(UndoOutcome::NotEmpty) => Err(ExportError::LeftBehind {
+                source: Box::new(error),
+                cleanup: Box::new(ExportError::DirectoryExists {
+                    directory: directory.to_string(),
+                    holds_something: true,
+                }),
+            }),
+            Err(cleanup) => Err(ExportError::LeftBehind {
+                source: Box::new(error),
+                cleanup: Box::new(cleanup),
+            }),
+        }
+    }
+
+    async fn make(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        mut record: Recorded,
+    ) -> Result<ProvisionedDirectory, ExportError> {
+        let places = self.places_of(&ground.identity.id, &directory.to_string());
+        let holder = Holder::Volume(request.volume.clone());
+        let reservation = self
+            .ledger
+            .reserve(holder, places, &self.keeper.backend)
+            .map_err(|conflict| ExportError::Overlaps {
+                directory: directory.to_string(),
+                conflict: Box::new(conflict),
+            })?;
+        for _ in 0..STEPS {
+            if let Some(made) = self.step(ground, request, directory, &mut record).await? {
+                reservation.keep(Some(ground.file_key(made.file_id)));
+                return Ok(ProvisionedDirectory {
+                    directory: directory.clone(),
+                    file_id: made.file_id,
+                    adopted: made.adopted,
+                    mode_not_kept: made.mode_not_kept,
+                });
+            }
+        }
+        Err(ExportError::Unsettled {
+            doing: format!("making {directory}"),
+        })
+    }
+
+    /// Looks, decides, acts; `None` when it is to be looked at again.
+    async fn step(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        record: &mut Recorded,
+    ) -> Result<Option<Made>, ExportError> {
+        let nodes = self.walk(ground, directory).await?;
+        let leaf = self.leaf_of(&nodes, directory);
+        self.judge_way(ground, directory, &nodes).await?;
+        let held = |leaf: &Node| {
+            let holder = Holder::Volume(request.volume.clone());
+            let file = ground.file_key(leaf.attributes.fileid);
+            self.ledger.holder_of(&file, Some(&holder))
+        };
+        let mut there = match leaf {
+            None => There::Nothing,
+            Some(leaf) if !ground.is_plain_directory(leaf) => There::Other,
+            Some(leaf) => There::Directory {
+                file_id: leaf.attributes.fileid,
+                held: held(leaf).is_some(),
+                empty: None,
+            },
+        };
+        let mut step = decide(record.written(), there, request.existing);
+        if step == Step::LookInside
+            && let (Some(leaf), There::Directory { empty, .. }) = (leaf, &mut there)
+        {
+            *empty = Some(self.is_empty(leaf, directory).await?);
+            step = decide(record.written(), there, request.existing);
+        }
+        match (step, leaf) {
+            (Step::Make { write }, _) => {
+                let made = self.write(ground, request, directory, record, write, None).await?;
+                if !made {
+                    return Ok(None);
+                }
+                self.make_on(ground, request, directory, record, &nodes).await
+            }
+            (Step::TakeUp { write }, Some(leaf)) => {
+                // It could be another cluster's, made in the same moment as ours.
+                self.refuse_foreign(ground, directory, &nodes, true).await?;
+                self.write(ground, request, directory, record, write, None).await?;
+                let mode = Some(request.mode);
+                let made = self.set(ground, request, directory, leaf, mode).await?;
+                self.live(ground, record, &made).await.map(|()| Some(made))
+            }
+            (Step::Adopt { write }, Some(leaf)) => {
+                self.refuse_adoption(ground, request, directory, &nodes, leaf).await?;
+                let file_id = Some(leaf.attributes.fileid);
+                if !self.write(ground, request, directory, record, write, file_id).await? {
+                    return Ok(None);
+                }
+                // Its mode is as its owner wants it, unless somebody says otherwise.
+                let mode = request.mode_asked.then_some(request.mode);
+                let made = Made {
+                    adopted: true,
+                    ..self.set(ground, request, directory, leaf, mode).await?
+                };
+                self.live(ground, record, &made).await.map(|()| Some(made))
+            }
+            (Step::Done, Some(leaf)) => Ok(Some(Made {
+                file_id: leaf.attributes.fileid,
+                adopted: record.adopted(),
+                mode_not_kept: None,
+            })),
+            (Step::Held, Some(leaf)) => match held(leaf) {
+                Some(holder) => Err(ExportError::Held {
+                    directory: directory.to_string(),
+                    holder,
+                }),
+                None => Ok(None),
+            },
+            (Step::Refuse, Some(leaf)) => Err(ExportError::DirectoryExists {
+                directory: directory.to_string(),
+                holds_something: !self.is_empty(leaf, directory).await?,
+            }),
+            (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
+                volume: request.volume.clone(),
+                directory: directory.to_string(),
+                what: format!(
+                    "its record knows fileid {:?}, and what has its name has {}",
+                    record.file_id(),
+                    leaf.attributes.fileid
+                ),
+            }),
+            (Step::Unusable, Some(leaf)) => Err(ExportError::PathUnusable {
+                path: directory.to_string(),
+                why: what_it_is(leaf),
+            }),
+            // LookInside was answered above; the others have a leaf whenever they are decided.
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the way to a directory leads through nothing that is anybody's (design 6.5).
+    async fn judge_way(&self, ground: &Ground, directory: &DirectoryPath, nodes: &[Node]) -> Result<(), ExportError> {
+        let depth = directory.segments().len().saturating_sub(1);
+        let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
+        let path_of = |index: usize| {
+            let segments = directory.segments().iter().take(index + 1);
+            segments.cloned().collect::<Vec<_>>().join("/")
+        };
+        for (index, parent) in parents.iter().enumerate() {
+            if !ground.is_plain_directory(parent) {
+                return Err(ExportError::PathUnusable {
+                    path: path_of(index),
+                    why: what_it_is(parent),
+                });
+            }
+            if let Some(holder) = self.ledger.holder_of(&ground.file_key(parent.attributes.fileid), None) {
+                return Err(ExportError::Held {
+                    directory: path_of(index),
+                    holder,
+                });
+            }
+        }
+        if parents.is_empty() {
+            return Ok(());
+        }
+        let look = parents.iter().enumerate().map(async |(index, parent)| {
+            let path = path_of(index);
+            if self.holds_reserved(parent, &path).await? {
+                return Err(ExportError::NestedBackend { path });
+            }
+            Ok(())
+        });
+        try_join_all(look).await?;
+        self.refuse_foreign(ground, directory, parents, false).await
+    }
+
+    /// Whether what is there may be taken over (design 6.3).
+    async fn refuse_adoption(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+        leaf: &Node,
+    ) -> Result<(), ExportError> {
+        if !request.adoptable {
+            return Err(ExportError::NotAdoptable {
+                directory: directory.to_string(),
+                why: "its name holds a label or an annotation, which a tenant chooses; use a pattern without them",
+            });
+        }
+        if self.holds_reserved(leaf, &directory.to_string()).await? {
+            return Err(ExportError::NestedBackend {
+                path: directory.to_string(),
+            });
+        }
+        self.refuse_foreign(ground, directory, nodes, true).await
+    }
+
+    /// Writes the record that announces the next step; false when somebody else wrote it meanwhile.
+    async fn write(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        record: &mut Recorded,
+        write: Write,
+        adopted: Option<u64>,
+    ) -> Result<bool, ExportError> {
+        let new = Record {
+            volume: request.volume.clone(),
+            backend: self.keeper.backend.clone(),
+            claim: request.claim.clone(),
+            directory: directory.clone(),
+            file_id: adopted,
+            adopted: adopted.is_some(),
+            state: State::Creating,
+        };
+        match write {
+            Write::Not => return Ok(true),
+            Write::Over => self.replace_record(ground, &new).await?,
+            Write::New => {
+                if self.create_record(ground, &new).await? == Created::Exists {
+                    return Err(ExportError::Unsettled {
+                        doing: format!("recording {directory}"),
+                    });
+                }
+            }
+        }
+        *record = Recorded::Open(Box::new(new));
+        Ok(true)
+    }
+
+    /// Makes missing parents and the directory; `None` when something was faster and must be looked at.
+    async fn make_on(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        record: &Recorded,
+        nodes: &[Node],
+    ) -> Result<Option<Made>, ExportError> {
+        let names = directory.names();
+        let Some((last, parents)) = names.split_last() else {
+            return Ok(None);
+        };
+        let mut parent = nodes.last().unwrap_or(&ground.root).clone();
+        for name in parents.iter().skip(nodes.len()) {
+            let attributes = SetAttributes {
+                mode: Some(PARENT_MODE),
+                ..SetAttributes::default()
+            };
+            match self.make_one(ground, &parent, name, attributes, directory).await? {
+                Some((node, ..)) => parent = node,
+                None => return Ok(None),
+            }
+        }
+        let attributes = SetAttributes {
+            mode: Some(request.mode),
+            uid: request.uid,
+            gid: request.gid,
+        };
+        let made = self.make_one(ground, &parent, last, attributes, directory).await?;
+        let Some((node, mode_refused, owner_refused)) = made else {
+            return Ok(None);
+        };
+        let kept = Kept {
+            attributes: &node.attributes,
+            mode_refused,
+            owner_refused,
+        };
+        let made = self.judged(request, directory, &kept)?;
+        self.live(ground, record, &made).await.map(|()| Some(made))
+    }
+
+    async fn make_one(
+        &self,
+        ground: &Ground,
+        parent: &Node,
+        name: &Name,
+        attributes: SetAttributes,
+        directory: &DirectoryPath,
+    ) -> Result<Option<(Node, Option<Status>, Option<Status>)>, ExportError> {
+        let made = self
+            .changing(ground)?
+            .make_directory(&parent.handle, name, attributes)
+            .await;
+        match made {
+            Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
+            Err(error) if error.status() == Some(Status::Exists) => Ok(None),
+            Err(error) => Err(error).while_(|| format!("making {directory}")),
+        }
+    }
+
+    /// Sets mode and owner of a directory that is there, and judges what came of it.
+    async fn set(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        leaf: &Node,
+        mode: Option<u32>,
+    ) -> Result<Made, ExportError> {
+        let mut attributes = leaf.attributes.clone();
+        let owner = SetAttributes {
+            mode: None,
+            uid: request.uid,
+            gid: request.gid,
+        };
+        let owner_refused = self.set_part(ground, leaf, owner, &mut attributes, directory).await?;
+        let mode_part = SetAttributes {
+            mode,
+            ..SetAttributes::default()
+        };
+        let mode_refused = self
+            .set_part(ground, leaf, mode_part, &mut attributes, directory)
+            .await?;
+        let kept = Kept {
+            attributes: &attributes,
+            mode_refused,
+            owner_refused,
+        };
+        let made = self.judged(request, directory, &kept)?;
+        Ok(Made {
+            mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
+            ..made
+        })
+    }
+
+    async fn set_part(
+        &self,
+        ground: &Ground,
+        leaf: &Node,
+        part: SetAttributes,
+        now: &mut Attributes,
+        directory: &DirectoryPath,
+    ) -> Result<Option<Status>, ExportError> {
+        if part == SetAttributes::default() {
+            return Ok(None);
+        }
+        match self.changing(ground)?.set_attributes(&leaf.handle, part).await {
+            Ok(attributes) => {
+                *now = attributes;
+                Ok(None)
+            }
+            Err(NfsError::Status { status, .. }) if status != Status::Stale => Ok(Some(status)),
+            Err(error) => Err(error).while_(|| format!("setting mode and owner of {directory}")),
+        }
+    }
+
+    fn judged(
+        &self,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        kept: &Kept<'_>,
+    ) -> Result<Made, ExportError> {
+        let mode_not_kept = judge(request, &directory.to_string(), self.keeper.credential, kept)?;
+        Ok(Made {
+            file_id: kept.attributes.fileid,
+            adopted: false,
+            mode_not_kept,
+        })
+    }
+
+    /// The last word: the record knows the fileid, and that all is well.
+    async fn live(&self, ground: &Ground, record: &Recorded, made: &Made) -> Result<(), ExportError> {
+        let Recorded::Open(record) = record else {
+            return Err(ExportError::Unsettled {
+                doing: "recording a directory".into(),
+            });
+        };
+        let live = Record {
+            file_id: Some(made.file_id),
+            adopted: made.adopted,
+            ..record.in_state(State::Live)
+        };
+        self.replace_record(ground, &live).await
+    }
+}
+
+/// What was read where the record should be, as far as it lets us go on.
+enum Recorded {
+    Nothing,
+    Short,
+    Open(Box<Record>),
+}
+
+impl Recorded {
+    fn written(&self) -> Written {
+        match self {
+            Self::Nothing => Written::Nothing,
+            Self::Short => Written::Short,
+            Self::Open(record) => match (&record.state, record.adopted) {
+                (State::Live, _) => Written::Live {
+                    file_id: record.file_id,
+                },
+                (_, true) => Written::Adopting,
+                (_, false) => Written::Creating,
+            },
+        }
+    }
+
+    fn adopted(&self) -> bool {
+        matches!(self, Self::Open(record) if record.adopted)
+    }
+
+    fn file_id(&self) -> Option<u64> {
+        match self {
+            Self::Open(record) => record.file_id,
+            _ => None,
+        }
+    }
+}
+
+fn what_it_is(node: &Node) -> &'static str {
+    match node.attributes.kind {
+        FileKind::Directory => "is where another file system begins",
+        FileKind::Symlink => "is a symbolic link, which is not followed",
+        FileKind::Regular | FileKind::Other => "is no directory",
+    }
+}

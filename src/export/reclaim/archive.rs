@@ -1,0 +1,166 @@
+//! Archives: a name that nobody has, and a directory that only the operator enters (design 6.7).
+
+use super::{At, Reclaim};
+use crate::export::error::{ExportError, While as _};
+use crate::export::ground::Ground;
+use crate::export::ledger::{Holder, Place};
+use crate::export::record::{ArchiveNote, Record, State};
+use crate::export::{ManagedExport, PoisonError, layout};
+use crate::naming::archive_name;
+use crate::nfs::{Node, SetAttributes};
+
+/// Names tried: the plain one, one with the volume's own part, and numbers after it.
+const NAMES: u32 = 100;
+/// The shortest limits on names that servers are known to have, below the usual 255 (encrypted shares: 143).
+const SHORTER: [usize; 2] = [143, 64];
+
+impl ManagedExport {
+    fn archive_places(&self, ground: &Ground, target: &str) -> Vec<Place> {
+        self.places_of(&ground.identity.id, target)
+    }
+
+    /// A name for the archive that nothing has, and holds it.
+    pub(super) async fn choose_target(&self, reclaim: &mut Reclaim<'_>) -> Result<ArchiveNote, ExportError> {
+        let (ground, record) = (reclaim.ground, &reclaim.record);
+        let doing = || format!("choosing a name for the archive of {}", record.directory);
+        // The one that was tried before is somebody else's.
+        reclaim.target = None;
+        let mut last = String::new();
+        for attempt in 0..NAMES {
+            let target = archive_name(
+                record.directory.last_segment(),
+                &record.volume,
+                attempt,
+                reclaim.longest_name,
+            );
+            let name = layout::name(&target)?;
+            let reserved = self.ledger.reserve(
+                Holder::Archive(record.volume.clone()),
+                self.archive_places(ground, &target),
+                &self.keeper.backend,
+            );
+            last.clone_from(&target);
+            let Ok(reserved) = reserved else { continue };
+            if self
+                .nfs
+                .lookup(&ground.root.handle, &name)
+                .await
+                .while_(doing)?
+                .is_some()
+            {
+                continue;
+            }
+            let leaf = self.leaf_of(&reclaim.nodes, &record.directory);
+            let was = leaf.map(|leaf| &leaf.attributes);
+            reclaim.target = Some(reserved);
+            return Ok(ArchiveNote {
+                target,
+                mode: was.map_or(0, |was| was.mode),
+                uid: was.and_then(|was| was.uid),
+                gid: was.and_then(|was| was.gid),
+            });
+        }
+        Err(ExportError::NoArchiveName {
+            directory: record.directory.to_string(),
+            last,
+        })
+    }
+
+    /// Holds the name that a former life chose. Somebody else may have it by now: then another one is chosen.
+    pub(super) fn hold_target(&self, reclaim: &mut Reclaim<'_>) {
+        let State::Archiving(note) = &reclaim.record.state else {
+            return;
+        };
+        let reserved = self.ledger.reserve(
+            Holder::Archive(reclaim.record.volume.clone()),
+            self.archive_places(reclaim.ground, &note.target),
+            &self.keeper.backend,
+        );
+        match reserved {
+            Ok(reserved) => reclaim.target = Some(reserved),
+            Err(_) if reclaim.seen.moved == At::Nothing => reclaim.seen.moved = At::Stranger,
+            Err(_) => {}
+        }
+    }
+
+    /// After the server refused a name as too long: whether there is a shorter one to try.
+    pub(super) fn shorten(&self, reclaim: &mut Reclaim<'_>) -> bool {
+        match SHORTER.iter().find(|shorter| **shorter < reclaim.longest_name) {
+            Some(shorter) if matches!(reclaim.record.state, State::Archiving(_)) => {
+                reclaim.longest_name = *shorter;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Closes the archive to everybody but the operator, so that pods that still have it mounted lose it, and records
+    /// that it is one.
+    pub(super) async fn seal(&self, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
+        let State::Archiving(note) = reclaim.record.state.clone() else {
+            return Ok(());
+        };
+        let ground = reclaim.ground;
+        let name = layout::name(&note.target)?;
+        let found = self.nfs.lookup(&ground.root.handle, &name).await;
+        let archive = found.while_(|| format!("looking up {name}"))?;
+        let Some(archive) = archive.filter(|archive| archive.attributes.fileid == reclaim.file_id) else {
+            return self.look(reclaim).await;
+        };
+        self.restrict(reclaim, &archive, &name.to_string()).await?;
+        let record = reclaim.record.in_state(State::Archived(note));
+        self.replace_record(ground, &record).await?;
+        reclaim.record = record;
+        Ok(())
+    }
+
+    async fn restrict(&self, reclaim: &mut Reclaim<'_>, archive: &Node, name: &str) -> Result<(), ExportError> {
+        let ours = &reclaim.ground.reserved.attributes;
+        let owner = SetAttributes {
+            mode: None,
+            uid: ours.uid,
+            gid: ours.gid,
+        };
+        let mode = SetAttributes {
+            mode: Some(0o700),
+            ..SetAttributes::default()
+        };
+        let is_ours = archive.attributes.uid == ours.uid && archive.attributes.gid == ours.gid;
+        let mut parts = vec![("mode", mode)];
+        if !is_ours {
+            // The owner first: to change it may clear bits of the mode.
+            parts.insert(0, ("owner", owner));
+        }
+        for (what, part) in parts {
+            match self
+                .changing(reclaim.ground)?
+                .set_attributes(&archive.handle, part)
+                .await
+            {
+                Ok(_) => {}
+                // It is archived all the same, and who could read it before still can: worth a warning.
+                Err(error) if error.status().is_some_and(|status| status != crate::nfs::Status::Stale) => {
+                    reclaim
+                        .warnings
+                        .push(format!("the {what} of {name} stays as it was: {error}"));
+                }
+                Err(error) => return Err(error).while_(|| format!("closing {name}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// Enters an archive into the ledger and the count.
+    pub(in crate::export) fn enter_archive(&self, ground: &Ground, record: &Record) {
+        let State::Archived(note) = &record.state else { return };
+        self.ledger.insert(
+            Holder::Archive(record.volume.clone()),
+            self.archive_places(ground, &note.target),
+            record.file_id.map(|id| ground.file_key(id)),
+        );
+        if record.backend == self.keeper.backend {
+            let mut archives = self.archives.lock().unwrap_or_else(PoisonError::into_inner);
+            archives.insert(record.volume.clone());
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Out of sight: the trash, and tombstones for what can't be moved there (design 6.6).
+
+use super::Reclaim;
+use crate::export::error::ExportError;
+use crate::export::record::{Record, State};
+use crate::export::{ManagedExport, PoisonError, layout};
+use crate::nfs::{Name, Node};
+
+impl ManagedExport {
+    /// Where the record's state says that the directory goes: a folder and the name there.
+    pub(super) fn destination<'a>(&self, reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a Node, Name)>, ExportError> {
+        let (ground, volume) = (reclaim.ground, &reclaim.record.volume);
+        Ok(match &reclaim.record.state {
+            State::Archiving(note) | State::Archived(note) => Some((&ground.root, layout::name(&note.target)?)),
+            State::Deleting { since } => Some((&ground.trash, layout::trashed(volume, *since)?)),
+            State::Tombstone { .. } => {
+                let depth = reclaim.directory().segments().len();
+                // A parent that is gone took the tombstone with it.
+                (reclaim.nodes.len() + 1 >= depth).then_some((
+                    self.parent_of(ground, &reclaim.nodes, reclaim.directory()),
+                    layout::tombstone(volume)?,
+                ))
+            }
+            State::Creating | State::Live | State::RemovingEmpty => None,
+        })
+    }
+
+    /// Remembers a tombstone for the purge.
+    pub(in crate::export) fn remember_tombstone(&self, record: &Record) {
+        let mut tombstones = self.tombstones.lock().unwrap_or_else(PoisonError::into_inner);
+        tombstones.insert(record.volume.clone(), record.clone());
+    }
+}

@@ -1,0 +1,150 @@
+//! Giving up a directory: Retain, and records that have done their work. And the record of a volume that others made.
+
+use super::{At, Reclaim, Recorded, Wish};
+use crate::export::ManagedExport;
+use crate::export::error::ExportError;
+use crate::export::ground::Ground;
+use crate::export::ledger::Holder;
+use crate::export::record::{Record, State};
+use crate::export::records::{Created, Found};
+use crate::export::request::{ReclaimRequest, Reclaimed};
+
+impl ManagedExport {
+    pub(in crate::export) async fn retain_on(
+        &self,
+        ground: &Ground,
+        request: &ReclaimRequest,
+    ) -> Result<Reclaimed, ExportError> {
+        let Found::Record(record) = self.read_record(ground, &request.volume).await? else {
+            // Nothing of ours: nothing to give up.
+            return Ok(Reclaimed::Retained);
+        };
+        if record.claim.uid != request.claim.uid {
+            return Ok(Reclaimed::Retained);
+        }
+        if !record.state.is_open() && self.is_moved(ground, &record).await? {
+            // Another policy was at work before this one, and came too far to be turned back.
+            let Recorded::Agreed(record, file_id) = self.recorded(ground, request).await? else {
+                return Ok(Reclaimed::Retained);
+            };
+            return self.reclaim(ground, record, file_id, Wish::Archive).await;
+        }
+        self.remove_record(ground, &request.volume).await?;
+        Ok(Reclaimed::Retained)
+    }
+
+    pub(in crate::export) async fn forget_on(&self, ground: &Ground, volume: &str) -> Result<(), ExportError> {
+        if let Found::Record(record) = self.read_record(ground, volume).await? {
+            self.forget_record(ground, &record).await?;
+        }
+        Ok(())
+    }
+
+    /// Removes a record that has done its work; false when it has not.
+    pub(in crate::export) async fn forget_record(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+        let over = matches!(record.state, State::RemovingEmpty | State::Deleting { .. });
+        if !over || !self.is_moved(ground, record).await? {
+            return Ok(false);
+        }
+        self.remove_record(ground, &record.volume).await?;
+        Ok(true)
+    }
+
+    /// Whether the directory is no longer at its volume's path.
+    async fn is_moved(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+        let seen = self.seen(ground, record).await?;
+        Ok(seen.is_none_or(|seen| seen.source != At::Ours))
+    }
+
+    /// What is where, for a record; nothing when it was never finished.
+    async fn seen(&self, ground: &Ground, record: &Record) -> Result<Option<super::Seen>, ExportError> {
+        let Some(file_id) = record.file_id else { return Ok(None) };
+        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive);
+        self.look(&mut reclaim).await?;
+        Ok(Some(reclaim.seen))
+    }
+
+    /// A rename to an archive that went through before its end was recorded: records it.
+    pub(in crate::export) async fn complete_archive(
+        &self,
+        ground: &Ground,
+        record: &Record,
+    ) -> Result<bool, ExportError> {
+        let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
+            return Ok(false);
+        };
+        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive);
+        self.look(&mut reclaim).await?;
+        if reclaim.seen.moved != At::Ours {
+            return Ok(false);
+        }
+        self.seal(&mut reclaim).await?;
+        self.enter_archive(ground, &reclaim.record);
+        Ok(matches!(reclaim.record.state, State::Archived(_)))
+    }
+
+    pub(in crate::export) async fn register_on(
+        &self,
+        ground: &Ground,
+        request: &ReclaimRequest,
+        adopted: bool,
+    ) -> Result<u64, ExportError> {
+        match self.recorded(ground, request).await? {
+            Recorded::Agreed(_, file_id) => return Ok(file_id),
+            Recorded::Nothing(At::Nothing) => return Err(super::missing(request)),
+            Recorded::Nothing(_) => {}
+        }
+        let directory = &request.directory;
+        if let Some(conflict) = self.in_the_way(ground, &request.volume, directory) {
+            return Err(ExportError::Overlaps {
+                directory: directory.to_string(),
+                conflict: Box::new(conflict),
+            });
+        }
+        let nodes = self.walk(ground, directory).await?;
+        let Some(leaf) = self.leaf_of(&nodes, directory) else {
+            return Err(super::missing(request));
+        };
+        if let Some(bad) = nodes.iter().find(|node| !ground.is_plain_directory(node)) {
+            return Err(ExportError::PathUnusable {
+                path: directory.to_string(),
+                why: if bad.attributes.kind == crate::nfs::FileKind::Directory {
+                    "leads to another file system"
+                } else {
+                    "leads to something that is no directory"
+                },
+            });
+        }
+        let file_id = leaf.attributes.fileid;
+        let own = Holder::Volume(request.volume.clone());
+        if let Some(holder) = self.ledger.holder_of(&ground.file_key(file_id), Some(&own)) {
+            return Err(ExportError::Held {
+                directory: directory.to_string(),
+                holder,
+            });
+        }
+        if request.file_id.is_some_and(|said| said != file_id) {
+            return Err(ExportError::Disagrees {
+                volume: request.volume.clone(),
+                directory: directory.to_string(),
+                what: format!("it says fileid {:?}, and the directory has {file_id}", request.file_id),
+            });
+        }
+        self.refuse_foreign(ground, directory, &nodes, true).await?;
+        let record = Record {
+            volume: request.volume.clone(),
+            backend: self.keeper.backend.clone(),
+            claim: request.claim.clone(),
+            directory: directory.clone(),
+            file_id: Some(file_id),
+            adopted,
+            state: State::Live,
+        };
+        match self.create_record(ground, &record).await? {
+            Created::Yes => Ok(file_id),
+            Created::Exists => Err(ExportError::Unsettled {
+                doing: format!("recording {directory}"),
+            }),
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! An export on a real server, a proxy before it, and backends that keep it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nfs_operator::api::backend::Existing;
+use nfs_operator::export::{
+    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Ledger, ManagedExport, Place, ReclaimRequest,
+};
+use nfs_operator::naming::DirectoryPath;
+use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
+use rig::{NfsOptions, NfsServer, Proxy, RunDir};
+
+pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+pub const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
+
+/// A server of the test's own.
+pub struct Lab {
+    pub nfs: NfsServer,
+    pub proxy: Proxy,
+    pub disk: PathBuf,
+    _run: RunDir,
+}
+
+/// Who keeps the export.
+#[derive(Clone)]
+pub struct Life {
+    pub cluster: &'static str,
+    pub backend: &'static str,
+    pub credential: Credential,
+    pub ledger: Arc<Ledger>,
+    pub port: u16,
+    pub path: &'static str,
+}
+
+impl Lab {
+    pub async fn start() -> Self {
+        Self::with(rig::Export::new("/export")).await
+    }
+
+    pub async fn with(export: rig::Export) -> Self {
+        let run = RunDir::new().unwrap();
+        let options = NfsOptions {
+            exports: vec![export],
+            ..NfsOptions::default()
+        };
+        let nfs = NfsServer::start(&run, options).await.unwrap();
+        let proxy = Proxy::start(nfs.address()).await.unwrap();
+        let disk = nfs.data_dir("/export").unwrap();
+        Self {
+            nfs,
+            proxy,
+            disk,
+            _run: run,
+        }
+    }
+
+    pub fn life(&self) -> Life {
+        Life {
+            cluster: CLUSTER,
+            backend: "fast",
+            credential: Credential::default(),
+            ledger: Arc::new(Ledger::new()),
+            port: self.nfs.port(),
+            path: "/export",
+        }
+    }
+
+    /// A backend whose identity is confirmed.
+    pub async fn confirmed(&self) -> ManagedExport {
+        self.life().begin().await
+    }
+
+    pub fn on_disk(&self, path: &str) -> PathBuf {
+        self.disk.join(path)
+    }
+
+    pub fn record(&self, volume: &str) -> serde_json::Value {
+        let path = self.disk.join(format!(".nfs-operator/{CLUSTER}/records/{volume}"));
+        serde_json::from_slice(&fs::read(&path).unwrap()).unwrap()
+    }
+
+    pub fn records(&self) -> Vec<String> {
+        names(&self.disk.join(format!(".nfs-operator/{CLUSTER}/records")))
+    }
+
+    /// What is at the export's root, without our own folder.
+    pub fn listed(&self) -> Vec<String> {
+        let mut names = names(&self.disk);
+        names.retain(|name| name != ".nfs-operator");
+        names
+    }
+}
+
+impl Life {
+    pub async fn connect(&self) -> ManagedExport {
+        let target = Target {
+            server: "127.0.0.1".into(),
+            path: self.path.into(),
+            version: VersionChoice::Auto,
+            port: self.port,
+            source_port: SourcePort::Any,
+            credential: self.credential,
+            owner: ClientOwner {
+                owner: rand::random::<[u8; 16]>().to_vec(),
+                verifier: rand::random(),
+            },
+            deadline: Duration::from_secs(20),
+        };
+        let keeper = Keeper {
+            cluster_id: self.cluster.into(),
+            backend: self.backend.into(),
+            backend_uid: format!("uid-of-{}", self.backend),
+            credential: self.credential,
+            roots: vec![Place::on_server("127.0.0.1", self.path)],
+        };
+        let export = Export::connect(target).await.unwrap();
+        ManagedExport::new(export, keeper, Arc::clone(&self.ledger))
+    }
+
+    pub async fn begin(&self) -> ManagedExport {
+        let export = self.connect().await;
+        identify(&export).await;
+        export
+    }
+}
+
+/// Confirms whatever identity is there, or makes one.
+pub async fn identify(export: &ManagedExport) -> Identity {
+    let expected = Expected {
+        may_create: true,
+        ..Expected::default()
+    };
+    export.confirm_identity(expected).await.unwrap()
+}
+
+pub fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .collect();
+    names.sort();
+    names
+}
+
+pub fn claim(uid: &str) -> ClaimRef {
+    ClaimRef {
+        namespace: "team".into(),
+        namespace_uid: "ns".into(),
+        name: "data".into(),
+        uid: uid.into(),
+    }
+}
+
+/// The volume `pvc-<uid>` at that directory.
+pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
+    DirectoryRequest {
+        claim: claim(uid),
+        volume: format!("pvc-{uid}"),
+        directory: DirectoryPath::parse(directory).unwrap(),
+        mode: 0o777,
+        mode_asked: false,
+        uid: None,
+        gid: None,
+        existing: Existing::Refuse,
+        adoptable: true,
+    }
+}
+
+pub fn adopting(uid: &str, directory: &str) -> DirectoryRequest {
+    DirectoryRequest {
+        existing: Existing::Adopt,
+        ..request(uid, directory)
+    }
+}
+
+pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
+    ReclaimRequest {
+        claim: claim(uid),
+        volume: format!("pvc-{uid}"),
+        directory: DirectoryPath::parse(directory).unwrap(),
+        file_id: Some(file_id),
+    }
+}

@@ -1,0 +1,210 @@
+//! The operator as a process.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
+
+use crate::{
+    cluster::Cluster,
+    error::{Doing, Error, Result},
+    ports,
+    process::{Process, Spec, while_running},
+    run_dir::RunDir,
+    wait,
+};
+
+/// The ServiceAccount that `config/rbac` makes.
+const ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
+/// Its watches have to be in sync; that takes a second on an idle machine.
+const START: Duration = Duration::from_secs(60);
+/// Its pod's grace period.
+const STOP: Duration = Duration::from_secs(30);
+/// Its endpoints answer from memory.
+const HTTP: Duration = Duration::from_secs(5);
+
+/// How the operator is started.
+#[derive(Clone, Debug)]
+pub struct OperatorOptions {
+    /// The program.
+    pub binary: PathBuf,
+    /// Who it logs in as.
+    pub kubeconfig: PathBuf,
+    /// Arguments of `run` beside those that the rig gives.
+    pub args: Vec<String>,
+    /// Variables beside those inherited.
+    pub env: Vec<(String, String)>,
+}
+
+impl OperatorOptions {
+    /// That program under that kubeconfig.
+    pub fn new(binary: impl Into<PathBuf>, kubeconfig: impl Into<PathBuf>) -> Self {
+        Self {
+            binary: binary.into(),
+            kubeconfig: kubeconfig.into(),
+            args: Vec::new(),
+            env: Vec::new(),
+        }
+    }
+}
+
+/// A running operator. Dropping it kills it.
+#[derive(Debug)]
+pub struct Operator {
+    process: Process,
+    port: u16,
+}
+
+impl Operator {
+    /// Puts the CRDs and the operator's ServiceAccount with its rights into a cluster, as an administrator does,
+    /// and gives back a kubeconfig for that account.
+    pub async fn install(cluster: &Cluster) -> Result<PathBuf> {
+        cluster.apply_crds(&repository().join("crds")).await?;
+        cluster.apply_path(&repository().join("config/rbac")).await?;
+        cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await
+    }
+
+    /// Starts it; see [`Self::wait_ready`].
+    pub async fn start(run: &RunDir, options: OperatorOptions) -> Result<Self> {
+        let port = ports::free()?;
+        let http = format!("127.0.0.1:{port}");
+        let kubeconfig = options.kubeconfig.display().to_string();
+        let given = [
+            "run",
+            "--http-addr",
+            &http,
+            "--kubeconfig",
+            &kubeconfig,
+            "--log-format",
+            "text",
+        ];
+        let args = given.into_iter().map(String::from).chain(options.args).collect();
+        let log = run.new_folder("operator")?.join("operator.log");
+        let spec = Spec {
+            name: "nfs-operator".into(),
+            program: options.binary,
+            args,
+            env: options.env,
+            log,
+        };
+        Ok(Self {
+            process: Process::start(spec).await?,
+            port,
+        })
+    }
+
+    /// Waits until its `/readyz` says so.
+    pub async fn wait_ready(&self) -> Result<()> {
+        let ready = wait::until("the operator to be ready", START, async || {
+            self.http_get("/readyz").await.map_err(|error| error.to_string())
+        });
+        while_running(&[&self.process], ready).await.map(drop)
+    }
+
+    /// The text of `/metrics`.
+    pub async fn metrics(&self) -> Result<String> {
+        self.http_get("/metrics").await
+    }
+
+    /// The body of a good answer of one of its endpoints; any other answer is an error with its body in it.
+    pub async fn http_get(&self, path: &str) -> Result<String> {
+        let url = format!("http://127.0.0.1:{}{path}", self.port);
+        let doing = || format!("GET {url}");
+        let client = reqwest::Client::builder()
+            .timeout(HTTP)
+            .no_proxy()
+            .build()
+            .doing(doing)?;
+        let answer = client.get(&url).send().await.doing(doing)?;
+        let status = answer.status();
+        let body = answer.text().await.doing(doing)?;
+        if status.is_success() {
+            Ok(body)
+        } else {
+            Err(Error::Usage(format!("GET {url}: {status}: {body}")))
+        }
+    }
+
+    /// Its resident memory in bytes.
+    pub fn resident_bytes(&self) -> Result<u64> {
+        let path = format!("/proc/{}/status", self.process.pid());
+        let status = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+        let kilobytes = kilobytes.ok_or_else(|| Error::Usage(format!("{path} has no VmRSS")))?;
+        Ok(kilobytes * 1024)
+    }
+
+    /// `kill -9`.
+    pub async fn kill9(&self) -> Result<()> {
+        self.process.kill9().await.map(drop)
+    }
+
+    /// SIGTERM; gives back how it ended.
+    pub async fn terminate(&self) -> Result<ExitStatus> {
+        self.process.terminate(STOP).await
+    }
+
+    /// SIGSTOP.
+    pub fn pause(&self) -> Result<()> {
+        self.process.pause()
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<()> {
+        self.process.resume()
+    }
+
+    /// Starts it again as it was, after a `kill -9` if it still runs; the log goes on in the same file.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.kill9().await?;
+        self.process = Process::start(self.process.spec().clone()).await?;
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&self) -> Option<ExitStatus> {
+        self.process.ended()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Where its log is.
+    pub fn log(&self) -> &Path {
+        &self.process.spec().log
+    }
+}
+
+/// The checkout that this crate is part of.
+pub fn repository() -> PathBuf {
+    // This crate is tests/rig of it.
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .unwrap_or(Path::new("/"))
+        .to_owned()
+}
+
+/// The operator's program for tests: `NFS_OPERATOR_BINARY`, or what cargo built beside the running test.
+pub fn built_beside_tests() -> Result<PathBuf> {
+    if let Some(binary) = std::env::var_os("NFS_OPERATOR_BINARY") {
+        return Ok(binary.into());
+    }
+    let test = std::env::current_exe().doing(|| "find the running program".into())?;
+    // A test is target/debug/deps/NAME-HASH, the program target/debug/nfs-operator.
+    let binary = test
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join("nfs-operator"))
+        .find(|path| path.is_file());
+    binary.ok_or_else(|| Error::Missing {
+        what: "the operator's program".into(),
+        remedy: "run `cargo build`, or name it in NFS_OPERATOR_BINARY".into(),
+    })
+}
