@@ -273,7 +273,7 @@ fn because(doing: &str) -> impl FnOnce(NfsError) -> ExportError + use<> {
     let doing = doing.to_owned();
     |source| ExportError::Nfs {
         doing,
-        source,
+        source: Box::new(source),
         circumstances: Circumstances::default(),
     }
 }

@@ -19,9 +19,10 @@ use super::backends::Backends;
 use super::clients::{ClientError, Clients};
 use super::context::{Context, Settings, Stores};
 use super::events::Events;
-use super::http::{self, ListenError, Readiness};
+use super::http::{self, ListenError};
 use super::inventory::Inventory;
 use super::metrics::Metrics;
+use super::readiness::Readiness;
 use super::retry::Backoff;
 use super::stop::{Stop, stop_signal};
 use super::told::Told;
@@ -86,13 +87,13 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
         return Ok(());
     };
-    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics, stop.clone());
+    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics, readiness, stop.clone());
     tracing::info!(
         cluster = ctx.cluster_id,
         provisioner = ctx.settings.provisioner,
         "starting"
     );
-    let ended = parts.start(&ctx, &readiness, stop).await;
+    let ended = parts.start(&ctx, stop).await;
     close(&ctx).await;
     ended
 }
@@ -114,6 +115,7 @@ fn assemble(
     clients: Clients,
     cluster_id: String,
     metrics: Arc<Metrics>,
+    readiness: Readiness,
     stop: Stop,
 ) -> (Parts, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
@@ -148,6 +150,7 @@ fn assemble(
         ledger: Arc::new(Ledger::default()),
         waiting: Arc::new(waiting),
         waiting_volumes,
+        readiness,
         stop,
         metrics,
         claim_retries: Backoff::default(),
@@ -170,8 +173,7 @@ fn assemble(
 
 impl Parts {
     /// Starts watches and controllers, reports them ready as they catch up, and waits for the end.
-    async fn start(self, ctx: &Arc<Context>, readiness: &Readiness, stop: Stop) -> Result<(), OperatorError> {
-        watches::report_ready(ctx, readiness);
+    async fn start(self, ctx: &Arc<Context>, stop: Stop) -> Result<(), OperatorError> {
         let waiting = Arc::clone(&ctx.waiting);
         tokio::spawn(async move { waiting.keep_ringing().await });
         let mut running = tokio::task::JoinSet::new();
