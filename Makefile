@@ -1,0 +1,57 @@
+# Everything here works on a fresh Debian with Rust and Go; what else is needed is built or installed by the rig.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+
+# What the release programs are; `cargo` keeps them up to date.
+OPERATOR := target/release/nfs-operator
+
+# Black-box tests wait more than they compute.
+TEST_THREADS ?= 8
+
+.PHONY: help
+help: ## List the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+.PHONY: need-rust need-go
+need-rust:
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, see https://rustup.rs (rust-toolchain.toml picks the version)" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "a C compiler is missing: Rust links with it; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+
+need-go:
+	@[ -n "$$KUBEBUILDER_ASSETS" ] || command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || { echo "go is missing: install Go, see https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder with a control plane" >&2; exit 1; }
+
+.PHONY: run
+run: need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and end)
+	@echo "building the operator and the rig in release mode (a few minutes the first time)"
+	@start=$$SECONDS; cargo build --release --workspace --bins && echo "built, took $$((SECONDS - start)) s"
+	@target/release/rig up --operator $(OPERATOR) $(if $(EXIT),--exit)
+
+.PHONY: assets
+assets: need-rust need-go ## Build and install what the tests need, and nothing else
+	@cargo run -q -p rig -- assets
+
+.PHONY: test
+test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS server
+	@echo "unit tests and the drift of crds/"
+	cargo test --workspace --lib --bins
+	cargo test --workspace --doc
+	@echo "the rig itself"
+	cargo test -p rig --tests
+	@echo "black-box tests"
+	cargo test --test '*' -- --test-threads=$(TEST_THREADS)
+	@cargo run -q -p rig -- clean
+
+.PHONY: lint
+lint: need-rust ## Check the format, and clippy without a warning
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+
+.PHONY: crds
+crds: need-rust ## Write crds/ anew from the code
+	cargo run -q -- crd > crds/nfs-operator.yaml.new
+	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
+
+.PHONY: clean-cache
+clean-cache: need-rust ## Remove the built control plane and the folders of dead runs
+	@cargo run -q -p rig -- clean
+	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/nfs-operator"

@@ -1,0 +1,59 @@
+//! `rig`: the test rig from a shell. See the Makefile.
+
+mod report;
+mod up;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::{Parser, Subcommand};
+use rig::{Assets, Result};
+
+/// Starts a real Kubernetes control plane, NFS server and operator.
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build and install what the rig needs, and nothing else.
+    Assets,
+    /// Start everything, apply the samples, show what came of it, and stay until Ctrl-C.
+    Up {
+        /// The operator's program.
+        #[arg(long)]
+        operator: PathBuf,
+        /// Go on to delete the claim, show what became of its data, and end.
+        #[arg(long)]
+        exit: bool,
+    },
+    /// Remove the folders of runs whose process is gone.
+    Clean,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Assets => assets().await,
+        Command::Up { operator, exit } => up::up(operator, exit).await,
+        Command::Clean => {
+            rig::remove_dead_runs();
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rig: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn assets() -> Result<()> {
+    let assets = Assets::find_or_make().await?;
+    println!("control plane: {}", assets.control_plane.display());
+    println!("NFS server:    {}", assets.ganesha.display());
+    Ok(())
+}
