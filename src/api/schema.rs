@@ -135,7 +135,7 @@ checked_string! {
         "type": "string",
         "maxLength": 64,
         "x-kubernetes-validations": [
-            {"rule": "isQuantity(self) && quantity(self).sign() >= 0", "message": "a quantity of 0 or more, such as \"500Gi\""},
+            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))", "message": "a quantity of 0 or more, such as \"500Gi\""},
         ],
     })
 }

@@ -15,6 +15,7 @@ use super::clients::Clients;
 use super::events::Events;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
+use super::readiness::Readiness;
 use super::retry::Backoff;
 use super::stop::Stop;
 use super::told::Told;
@@ -96,6 +97,8 @@ pub struct Context {
     pub volume_retries: Backoff,
     /// What was last said of volumes that could not be reclaimed.
     pub told: Told,
+    /// Which watch caches are not filled yet.
+    pub readiness: Readiness,
     /// The word that the operator is to stop.
     pub stop: Stop,
     /// Asks for a backend to be probed now.
@@ -113,17 +116,7 @@ impl Context {
     ///
     /// False: the operator stops before that, and nothing may be decided.
     pub async fn caught_up(&self) -> bool {
-        let stores = &self.stores;
-        let filled = async {
-            tokio::join!(
-                stores.claims.wait_until_ready(),
-                stores.volumes.wait_until_ready(),
-                stores.classes.wait_until_ready(),
-                stores.namespaces.wait_until_ready(),
-                stores.backends.wait_until_ready(),
-            )
-        };
-        self.stop.or(filled).await.is_some()
+        self.stop.or(self.readiness.all()).await.is_some()
     }
 
     /// A namespace's uid and labels.

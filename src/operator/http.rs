@@ -1,7 +1,7 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
@@ -11,6 +11,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 use super::metrics::Metrics;
+use super::readiness::Readiness;
 
 /// Why the endpoints are not served.
 #[derive(Debug, thiserror::Error)]
@@ -19,31 +20,6 @@ pub struct ListenError {
     address: SocketAddr,
     #[source]
     cause: std::io::Error,
-}
-
-/// What the operator still waits for before it works.
-#[derive(Clone, Default)]
-pub struct Readiness(Arc<Mutex<Vec<&'static str>>>);
-
-impl Readiness {
-    /// Not ready until each of `parts` was reported ready.
-    pub fn waiting_for(parts: &[&'static str]) -> Self {
-        Self(Arc::new(Mutex::new(parts.to_vec())))
-    }
-
-    /// One part is ready.
-    pub fn ready(&self, part: &str) {
-        self.parts().retain(|waiting| *waiting != part);
-    }
-
-    /// The parts that are not ready yet.
-    pub fn missing(&self) -> Vec<&'static str> {
-        self.parts().clone()
-    }
-
-    fn parts(&self) -> std::sync::MutexGuard<'_, Vec<&'static str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[derive(Clone)]

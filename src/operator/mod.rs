@@ -7,6 +7,7 @@ pub mod events;
 pub mod http;
 pub mod inventory;
 pub mod metrics;
+pub mod readiness;
 pub mod retry;
 pub mod run;
 pub mod stop;

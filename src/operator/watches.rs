@@ -14,30 +14,23 @@ use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use super::context::Context;
-use super::http::Readiness;
 use super::stop::Stop;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache::Follower;
 use crate::controllers::{backend, claim, volume};
 
-/// Reports each cache as ready once it has caught up.
-pub fn report_ready(ctx: &Arc<Context>, readiness: &Readiness) {
-    macro_rules! when_ready {
-        ($store:ident, $part:literal) => {
-            let (ctx, readiness) = (Arc::clone(ctx), readiness.clone());
-            tokio::spawn(async move {
-                if ctx.stores.$store.wait_until_ready().await.is_ok() {
-                    readiness.ready($part);
-                }
-            });
-        };
+/// Reports a cache as ready once it is filled; to be put behind the cache.
+fn report_filled<K>(
+    ctx: &Arc<Context>,
+    part: &'static str,
+) -> impl Fn(&Result<watcher::Event<K>, watcher::Error>) + use<K> {
+    let readiness = ctx.readiness.clone();
+    move |event| {
+        if matches!(event, Ok(watcher::Event::InitDone)) {
+            readiness.ready(part);
+        }
     }
-    when_ready!(namespaces, "namespaces");
-    when_ready!(classes, "storage classes");
-    when_ready!(volumes, "volumes");
-    when_ready!(backends, "backends");
-    when_ready!(claims, "claims");
 }
 
 /// Follows the classes. Answers what ended, if it ever does.
@@ -45,6 +38,7 @@ pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api
     let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .reflect(writer)
+        .inspect(report_filled(&ctx, "storage classes"))
         .touched_objects();
     wake_on_change(&ctx, "storage classes", stream).await
 }
@@ -62,6 +56,7 @@ pub async fn follow_namespaces(
             namespace.metadata.annotations = None;
         })
         .reflect(writer)
+        .inspect(report_filled(&ctx, "namespaces"))
         .touched_objects();
     wake_on_change(&ctx, "namespaces", stream).await
 }
@@ -107,6 +102,7 @@ pub async fn backends(
             }
         })
         .reflect(writer)
+        .inspect(report_filled(&ctx, "backends"))
         .applied_objects()
         .predicate_filter(changes, PredicateConfig::default());
     Controller::for_stream(stream, reader)
@@ -138,6 +134,7 @@ pub async fn volumes(
             }
         })
         .reflect(writer)
+        .inspect(report_filled(&ctx, "volumes"))
         .applied_objects();
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(woken))
@@ -167,6 +164,7 @@ pub async fn claims(
             }
         })
         .reflect(writer)
+        .inspect(report_filled(&ctx, "claims"))
         .applied_objects()
         .predicate_filter(claim::concern, PredicateConfig::default());
     // How many are worked on is bounded for each backend (its slots), so that a hanging one holds up no other.

@@ -3,6 +3,10 @@
 
 mod claims;
 mod export_crash;
+mod export_identity;
 mod export_lab;
+mod export_purge;
+mod export_reclaim;
+mod export_rules;
 mod ganesha;
 mod nfs_client;
