@@ -163,17 +163,15 @@ async fn a_directory_that_is_missing_can_be_given_up() {
 fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
     let nursery = lab.on_disk("nursery");
     fs::create_dir(&nursery).unwrap();
-    let found = (0..300)
-        .map(|index| nursery.join(index.to_string()))
-        .any(|candidate| {
-            fs::create_dir(&candidate).unwrap();
-            let found = fs::metadata(&candidate).unwrap().ino() == number;
-            if found {
-                fs::write(candidate.join("theirs"), "").unwrap();
-                fs::rename(&candidate, lab.on_disk(path)).unwrap();
-            }
-            found
-        });
+    let found = (0..300).map(|index| nursery.join(index.to_string())).any(|candidate| {
+        fs::create_dir(&candidate).unwrap();
+        let found = fs::metadata(&candidate).unwrap().ino() == number;
+        if found {
+            fs::write(candidate.join("theirs"), "").unwrap();
+            fs::rename(&candidate, lab.on_disk(path)).unwrap();
+        }
+        found
+    });
     fs::remove_dir_all(&nursery).unwrap();
     found
 }
