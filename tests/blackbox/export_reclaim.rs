@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::{ExportError, Holder, Place, ReclaimRequest, Reclaimed, UndoOutcome};
+use nfs_operator::export::{ExportError, Holder, Place, PurgeLimits, ReclaimRequest, Reclaimed, UndoOutcome};
 use nfs_operator::nfs::Credential;
 
 use crate::export_lab::{CLUSTER, Lab, Life, identify, names, reclaim, request};
@@ -157,4 +157,59 @@ async fn a_directory_that_is_missing_can_be_given_up() {
     assert_eq!(lab.records(), ["pvc-1"]);
     assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);
     assert_eq!(lab.records(), Vec::<String>::new());
+}
+
+/// Makes directories until one has this number, as file systems give numbers again; it gets that path.
+fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
+    let nursery = lab.on_disk("nursery");
+    fs::create_dir(&nursery).unwrap();
+    let found = (0..300).map(|index| nursery.join(index.to_string())).any(|candidate| {
+        fs::create_dir(&candidate).unwrap();
+        let found = fs::metadata(&candidate).unwrap().ino() == number;
+        if found {
+            fs::write(candidate.join("theirs"), "").unwrap();
+            fs::rename(&candidate, lab.on_disk(path)).unwrap();
+        }
+        found
+    });
+    fs::remove_dir_all(&nursery).unwrap();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_who_got_a_removed_directorys_fileid_and_name_is_not_taken_for_it() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let mut tried = 0;
+    for (uid, empty) in [
+        ("1", true),
+        ("2", false),
+        ("3", true),
+        ("4", false),
+        ("5", true),
+        ("6", false),
+    ] {
+        let directory = format!("d{uid}");
+        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        if !empty {
+            fs::write(lab.on_disk(&directory).join("mine"), "").unwrap();
+        }
+        let request = reclaim(uid, &directory, made.file_id);
+        let reclaimed = async || {
+            let done = match empty {
+                true => export.archive(&request).await.unwrap(),
+                false => export.delete(&request).await.unwrap(),
+            };
+            export.purge_trash(PurgeLimits::default()).await.unwrap();
+            done
+        };
+        let first = reclaimed().await;
+        // The reclaim is repeated, as after a death before the volume's end was saved.
+        if with_number(&lab, made.file_id, &directory) {
+            tried += 1;
+            assert_eq!(reclaimed().await, first);
+            assert!(lab.on_disk(&directory).join("theirs").exists());
+        }
+    }
+    println!("{tried} numbers were given again");
 }
