@@ -100,6 +100,6 @@ mod tests {
         fs::write(export.join("volume/file"), "").unwrap();
         let tree = tree(&export).unwrap();
         assert!(tree.contains("volume/\n") && tree.contains("    file\n"), "{tree}");
-        assert!(tree.contains(".nfs-operator/") && !tree.contains("records"), "{tree}");
+        assert!(tree.contains(".nfs-operator/") && !tree.contains("records/"), "{tree}");
     }
 }
