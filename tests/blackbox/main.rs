@@ -8,5 +8,6 @@ mod export_lab;
 mod export_purge;
 mod export_reclaim;
 mod export_rules;
+mod failures;
 mod ganesha;
 mod nfs_client;
