@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 //! Black-box tests: the program and its parts against real servers.
 
+mod capacity;
 mod claims;
 mod export_crash;
 mod export_identity;
@@ -11,3 +12,5 @@ mod export_rules;
 mod failures;
 mod ganesha;
 mod nfs_client;
+mod outages;
+mod program;
