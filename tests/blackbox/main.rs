@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 //! Black-box tests: the program and its parts against real servers.
 
+mod capacity;
 mod claims;
 mod crashes;
 mod export_crash;
@@ -13,7 +14,10 @@ mod failures;
 mod ganesha;
 mod idle;
 mod nfs_client;
+mod outages;
 mod policies;
+mod program;
+mod refusals;
 mod scene;
 mod stage;
 mod trees;

@@ -11,7 +11,7 @@ use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names;
-use crate::export::{Circumstances, ExportError, Identity, Keeper, ManagedExport};
+use crate::export::{Circumstances, ExportError, Identity, Keeper, ManagedExport, WriteProbe};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -102,7 +102,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         return probe;
     }
     probe.writable = Some(match settle_and_write(ctx, backend, &export).await {
-        Ok(()) => Verdict::yes(Reason::Ready, "files can be made and removed"),
+        Ok(written) => writable(object, &written),
         Err(error) => refusal(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
@@ -110,10 +110,14 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
 }
 
 /// Takes in what a former life left, once for each connection, and looks whether the export can be written.
-async fn settle_and_write(ctx: &Context, backend: &Backend, export: &Arc<ManagedExport>) -> Result<(), ExportError> {
-    export.probe_write().await?;
+async fn settle_and_write(
+    ctx: &Context,
+    backend: &Backend,
+    export: &Arc<ManagedExport>,
+) -> Result<WriteProbe, ExportError> {
+    let written = export.probe_write().await?;
     if backend.is_settled(export) {
-        return Ok(());
+        return Ok(written);
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.settle(&has_volume).await?;
@@ -132,7 +136,28 @@ async fn settle_and_write(ctx: &Context, backend: &Backend, export: &Arc<Managed
     }
     backend.set_settled(export);
     backend.trash.notify_one();
-    Ok(())
+    Ok(written)
+}
+
+/// What could be written, against the owner that the backend asks for: giving a directory away needs root.
+fn writable(object: &NfsBackend, written: &WriteProbe) -> Verdict {
+    let directory = &object.spec.directory;
+    let effective = |number: Option<u32>| number.map(i64::from);
+    let other = |asked: Option<i64>, got: Option<u32>| asked.is_some() && asked != effective(got);
+    let gives_away = other(directory.uid, written.effective_uid) || other(directory.gid, written.effective_gid);
+    if !(written.squashed && gives_away) {
+        return Verdict::yes(Reason::Ready, "files can be made and removed");
+    }
+    let text = |number: Option<u32>| number.map_or_else(|| "another user".to_owned(), |number| number.to_string());
+    Verdict::no(
+        Reason::RootSquashed,
+        format!(
+            "spec.directory asks for an owner that only root can set, and the server makes {}:{} of the operator: \
+             export with no_root_squash for the operator's address, or remove spec.directory.uid and gid",
+            text(written.effective_uid),
+            text(written.effective_gid)
+        ),
+    )
 }
 
 /// Whether a volume object of this name may lie on this backend.

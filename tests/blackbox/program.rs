@@ -1,0 +1,200 @@
+//! The program as its user meets it: subcommands, endpoints, signals.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use rig::operator::{built_beside_tests, repository};
+use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
+use serde_json::Value;
+use tokio::process::Command;
+
+use crate::failures::{SEEN, Test};
+use crate::outages::{bound_once, claims_of, private};
+
+/// A machine that is busy with other tests takes its time.
+const STOPS: Duration = Duration::from_secs(10);
+
+async fn program(args: &[&str]) -> Output {
+    let binary = built_beside_tests().unwrap();
+    Command::new(binary).args(args).output().await.unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// Everything under a directory, with what a change would change.
+fn listing(root: &Path) -> Vec<String> {
+    use std::os::unix::fs::MetadataExt as _;
+    let mut found = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        let changed = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+        found.push(format!("{} {:o} {changed:?}", path.display(), meta.mode()));
+        if meta.is_dir() {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+#[tokio::test]
+async fn the_program_says_its_version() {
+    let said = program(&["--version"]).await;
+    assert!(said.status.success());
+    assert_eq!(
+        text(&said.stdout),
+        format!("nfs-operator {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[tokio::test]
+async fn crd_prints_what_the_folder_crds_holds() {
+    let said = program(&["crd"]).await;
+    assert!(said.status.success());
+    let kept = std::fs::read_to_string(repository().join("crds/nfs-operator.yaml")).unwrap();
+    assert_eq!(text(&said.stdout), kept);
+}
+
+#[tokio::test]
+async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
+    let env = TestEnv::new("probe").await?;
+    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
+    let before = listing(env.data());
+    let said = program(&["probe", &address, "--port", &port]).await;
+    let table = text(&said.stdout);
+    assert!(said.status.success(), "{table}");
+    let checks: Vec<_> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    assert_eq!(checks, ["CHECK", "connect", "export", "space", "identity"]);
+    assert!(table.contains("NFS 4.2 with 127.0.0.1:"), "{table}");
+
+    let said = program(&["probe", &address, "--port", &port, "--output", "json"]).await;
+    let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
+    assert!(
+        said.status.success() && findings.iter().all(|finding| finding["ok"] == true),
+        "{findings:?}"
+    );
+    assert_eq!(listing(env.data()), before, "a probe without --write changes nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_with_write_leaves_nothing_behind() -> Test {
+    let env = TestEnv::new("probe-write").await?;
+    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
+    let said = program(&["probe", &address, "--port", &port, "--write", "--output", "json"]).await;
+    let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
+    let write = findings.iter().find(|finding| finding["check"] == "write").unwrap();
+    assert!(said.status.success() && write["ok"] == true, "{findings:?}");
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_names_what_is_wrong_and_exits_non_zero() -> Test {
+    let env = TestEnv::new("probe-bad").await?;
+    let port = env.nfs_port().to_string();
+    let closed = rig::ports::free()?.to_string();
+    let (missing, there) = (
+        format!("127.0.0.1:{}/missing", env.export()),
+        format!("127.0.0.1:{}", env.export()),
+    );
+    for (address, port, reason) in [
+        (&missing, &port, "ExportNotFound"),
+        (&there, &closed, "ConnectionRefused"),
+    ] {
+        let said = program(&["probe", address, "--port", port]).await;
+        let table = text(&said.stdout);
+        assert_eq!(said.status.code(), Some(1), "{table}");
+        assert!(table.contains(&format!("FAILED  {reason}: ")), "{table}");
+        let said = program(&["probe", address, "--port", port, "--output", "json"]).await;
+        let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
+        assert_eq!(said.status.code(), Some(1), "{findings:?}");
+        assert!(
+            findings
+                .iter()
+                .any(|finding| finding["ok"] == false && finding["reason"] == reason),
+            "{findings:?}"
+        );
+    }
+    let said = program(&["probe", "no-path-here"]).await;
+    assert_eq!(said.status.code(), Some(2), "a mistake on the command line");
+    Ok(())
+}
+
+/// The value of a metric with these labels; absent when it is not printed.
+fn metric(text: &str, name: &str, label: (&str, &str)) -> Option<f64> {
+    let label = format!("{}=\"{}\"", label.0, label.1);
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")) && line.contains(&label))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+#[tokio::test]
+async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test {
+    let env = TestEnv::new("metrics").await?;
+    let operator = &env.rig.operator;
+    assert_eq!(operator.http_get("/healthz").await?, "ok\n");
+    assert_eq!(operator.http_get("/readyz").await?, "ok\n");
+    let class = env.ready_class().await?;
+    let claims = claims_of(&env, &class, "claim", 3).await?;
+    bound_once(&env, &claims).await?;
+    let gone = claims.first().unwrap();
+    let volume = env.wait_bound(gone).await?;
+    env.objects.delete(gone).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+
+    let class = env.named("class");
+    let counted = rig::wait::until("the delete to be counted", SEEN, async || {
+        let text = operator.metrics().await.map_err(|error| error.to_string())?;
+        let deleted = metric(&text, "controller_persistentvolume_delete_total", ("class", &class));
+        if deleted == Some(1.0) {
+            Ok(text)
+        } else {
+            Err(format!("{deleted:?}"))
+        }
+    });
+    let text = counted.await?;
+    let of_class = |name| metric(&text, name, ("class", &class));
+    assert_eq!(of_class("controller_persistentvolumeclaim_provision_total"), Some(3.0));
+    assert_eq!(
+        of_class("controller_persistentvolumeclaim_provision_duration_seconds_count"),
+        Some(3.0)
+    );
+    assert_eq!(
+        of_class("controller_persistentvolume_delete_duration_seconds_count"),
+        Some(1.0)
+    );
+    assert_eq!(
+        metric(&text, "nfs_operator_backend_ready", ("backend", &env.named("backend"))),
+        Some(1.0)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_cleanly_among_claims_in_flight_and_the_next_start_finishes_them() -> Test {
+    let run = RunDir::new()?;
+    let (cluster, nfs) = tokio::try_join!(Cluster::start(&run), NfsServer::start(&run, NfsOptions::default()))?;
+    let kubeconfig = Operator::install(&cluster).await?;
+    let options = OperatorOptions::new(built_beside_tests()?, kubeconfig);
+    let mut operator = Operator::start(&run, options).await?;
+    operator.wait_ready().await?;
+    let own = private(&cluster, nfs.port(), nfs.data_dir("/export")?).await?;
+    let claims = own.claims(60).await?;
+    own.wait_first(&claims).await?;
+    let asked = Instant::now();
+    let ended = operator.terminate().await?;
+    assert_eq!(ended.code(), Some(0));
+    assert!(asked.elapsed() < STOPS, "{:?}", asked.elapsed());
+    operator.restart().await?;
+    own.bound_once(&claims).await?;
+    Ok(())
+}
