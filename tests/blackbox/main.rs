@@ -3,6 +3,7 @@
 
 mod capacity;
 mod claims;
+mod crashes;
 mod export_crash;
 mod export_identity;
 mod export_lab;
@@ -11,6 +12,12 @@ mod export_reclaim;
 mod export_rules;
 mod failures;
 mod ganesha;
+mod idle;
 mod nfs_client;
 mod outages;
+mod policies;
 mod program;
+mod reasons;
+mod scene;
+mod stage;
+mod trees;
