@@ -6,8 +6,9 @@ use rig::TestEnv;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
-use crate::failures::{PROVISIONED, SEEN, Test, wait_reason};
 use crate::outages::{bound_once, claims_of};
+use crate::reasons::{PROVISIONED, SEEN, wait_reason};
+use crate::scene::Test;
 
 /// The claims of this test that are Bound, and for the others the reason that they say, if any.
 async fn divided(env: &TestEnv) -> rig::Result<(Vec<Value>, Vec<Value>)> {

@@ -19,6 +19,7 @@ mod nfs_client;
 mod outages;
 mod policies;
 mod program;
+mod reasons;
 mod refusals;
 mod scene;
 mod stage;

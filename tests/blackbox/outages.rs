@@ -10,7 +10,8 @@ use rig::objects::reference;
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Proxy, Recovery, RunDir, TestEnv};
 use serde_json::{Value, json};
 
-use crate::failures::{PROVISIONED, SEEN, Test, nfs_address, wait_reason};
+use crate::reasons::{PROVISIONED, SEEN, nfs_address, wait_reason};
+use crate::scene::Test;
 
 /// Dozens of claims, with calls that are given up after 10 s and done again.
 const ALL_BOUND: Duration = Duration::from_secs(90);
@@ -211,6 +212,8 @@ async fn a_hanging_server_holds_up_no_claim_of_another_backend() -> Test {
     let free = claims_of(&env, &well_class, "free", 20).await?;
     let data = env.data().join("well");
     each_bound_once(&env.objects, &free, &format!("{}/well", env.export()), &data).await?;
+    let held = phases(&env.objects, stuck.first().unwrap(), &stuck).await?;
+    assert!(held.values().all(|phase| phase != "Bound"), "it hangs: {held:?}");
     wait_reason(&env, &hanging, "Ready", &["ServerNotResponding"]).await?;
     wait_reason(&env, stuck.first().unwrap(), PROVISIONED, &["ServerNotResponding"]).await?;
 

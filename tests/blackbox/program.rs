@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 
 use rig::operator::{built_beside_tests, repository};
 use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::failures::{SEEN, Test};
 use crate::outages::{bound_once, claims_of, private};
+use crate::reasons::{PROVISIONED, SEEN, wait_reason};
+use crate::scene::Test;
 
 /// A machine that is busy with other tests takes its time.
 const STOPS: Duration = Duration::from_secs(10);
@@ -176,6 +177,37 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
         metric(&text, "nfs_operator_backend_ready", ("backend", &env.named("backend"))),
         Some(1.0)
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_count_what_failed() -> Test {
+    let env = TestEnv::new("metrics-failed").await?;
+    env.ready_class().await?;
+    let taken = json!({"backend": env.named("backend"), "pathPattern": "taken-${pvc.name}"});
+    let class = env.objects.create(&env.class("taken", taken)).await?;
+    std::fs::create_dir(env.data().join("taken-late"))?;
+    let refused = env.objects.create(&env.claim("late", &class)).await?;
+    wait_reason(&env, &refused, PROVISIONED, &["DirectoryExists"]).await?;
+    let claim = env.objects.create(&env.claim("moved", &class)).await?;
+    let volume = env.wait_bound(&claim).await?;
+    std::fs::rename(env.directory(&volume)?, env.data().join("elsewhere"))?;
+    env.objects.delete(&claim).await?;
+
+    let class = env.named("taken");
+    let counted = rig::wait::until("the failures to be counted", SEEN, async || {
+        let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
+        let failed = |name| metric(&text, name, ("class", &class)).unwrap_or_default();
+        let claims = failed("controller_persistentvolumeclaim_provision_failed_total");
+        let volumes = failed("controller_persistentvolume_delete_failed_total");
+        if claims >= 1.0 && volumes >= 1.0 {
+            Ok(())
+        } else {
+            Err(format!("{claims} and {volumes}"))
+        }
+    });
+    counted.await?;
+    env.objects.wait_event(&volume, "VolumeFailedDelete", SEEN).await?;
     Ok(())
 }
 
