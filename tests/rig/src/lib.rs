@@ -26,6 +26,7 @@
 //! ```
 
 pub mod assets;
+pub mod bench;
 pub mod cluster;
 mod error;
 pub mod nfs_server;
