@@ -165,6 +165,11 @@ impl Ledger {
         self.book().overlap(places, except, own_backend)
     }
 
+    /// The volume or archive that one of `places` is, or lies inside.
+    pub fn encloser(&self, places: &[Place]) -> Option<Holder> {
+        self.book().encloser(places)
+    }
+
     /// Who holds the thing with this fileid, apart from `except`.
     pub fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
         self.book().holder_of(file, except)

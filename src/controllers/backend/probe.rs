@@ -11,7 +11,7 @@ use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names;
-use crate::export::{Circumstances, ExportError, Identity, Keeper, ManagedExport, WriteProbe};
+use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -92,7 +92,15 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
             "the server answers and the export is there",
         ))
     };
-    let identity = match expected(object, &known_identities(ctx, &backend.name)) {
+    let expected = expected(object, &known_identities(ctx, &backend.name)).and_then(|expected| {
+        // A volume's directory is its user's: nothing of ours is made in it.
+        let encloser = ctx
+            .ledger
+            .encloser(&roots(&object.spec))
+            .filter(|_| expected.may_create);
+        encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
+    });
+    let identity = match expected {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
     };
@@ -232,6 +240,16 @@ fn unusable(object: &NfsBackend, source: nfs::NfsError) -> ExportError {
         source: Box::new(source),
         circumstances: Circumstances::default(),
     }
+}
+
+fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
+    Verdict::no(
+        Reason::DirectoryOverlaps,
+        format!(
+            "{}:{} is or lies inside {holder}: choose another path",
+            object.spec.server, object.spec.path
+        ),
+    )
 }
 
 fn refusal(error: &ExportError) -> Verdict {

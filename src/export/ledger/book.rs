@@ -94,6 +94,21 @@ impl Book {
             .find_map(|place| self.overlap_of_one(place, except, own_backend))
     }
 
+    pub(super) fn encloser(&self, places: &[Place]) -> Option<Holder> {
+        let here_and_above = places.iter().flat_map(|place| {
+            (0..=place.segments.len()).map(|depth| Place {
+                realm: place.realm.clone(),
+                segments: place.segments.iter().take(depth).cloned().collect(),
+            })
+        });
+        here_and_above
+            .filter_map(|place| self.places.get(&place))
+            .flatten()
+            .map(Key::holder)
+            .find(|holder| !matches!(holder, Holder::BackendRoot(_)))
+            .cloned()
+    }
+
     fn overlap_of_one(&self, place: &Place, except: &Holder, own_backend: &str) -> Option<Conflict> {
         let conflict = |at: &Place, keys: &[Key], relation: Relation| {
             keys.iter()
