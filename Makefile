@@ -36,7 +36,7 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	cargo test --workspace --lib --bins
 	cargo test --workspace --doc
 	@echo "the rig itself"
-	cargo test -p rig --tests
+	cargo test -p rig --test '*'
 	@echo "black-box tests"
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS)
 	@cargo run -q -p rig -- clean
@@ -58,5 +58,5 @@ crds: need-rust ## Write crds/ anew from the code
 
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane and the folders of dead runs
-	@cargo run -q -p rig -- clean
+	@cargo run -q -p rig -- clean --kept
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/nfs-operator"

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport};
 use nfs_operator::nfs::{
-    ClientOwner, Credential, Export, FileHandle, Name, NfsError, Protocol, SetAttributes, SourcePort, Target,
-    VersionChoice,
+    Attributes, ClientOwner, Credential, Export, FileHandle, Name, Negotiated, NfsError, Protocol, SetAttributes,
+    SourcePort, Statistics, Target, VersionChoice,
 };
 use nfs_operator::placement::quantity::human;
 use rand::RngExt;
@@ -157,83 +157,65 @@ async fn look(arguments: &ProbeArguments, findings: &mut Vec<Finding>) {
     let began = Instant::now();
     let connected = Export::connect(target(arguments))
         .await
-        .map_err(because("cannot connect"))
-        .map(|export| {
-            let agreed = export.negotiated();
-            let port = if agreed.reserved_port {
-                "reserved port"
-            } else {
-                "port not reserved"
-            };
-            let detail = format!(
-                "NFS {} with {} from {} ({port}) in {} ms",
-                agreed.protocol,
-                agreed.peer,
-                agreed.local,
-                began.elapsed().as_millis()
-            );
-            (export, detail)
-        });
+        .map_err(because("cannot connect"));
+    let connected = connected.map(|export| (export.clone(), agreed(&export.negotiated(), began.elapsed())));
     let Some(export) = note(findings, "connect", connected) else {
         return;
     };
-    let root = export
-        .root()
-        .await
-        .map_err(because("cannot read the export's root"))
-        .map(|root| {
-            let attributes = root.attributes;
-            let detail = format!(
-                "mode {:04o}, owner {}:{}, fileid {}",
-                attributes.mode, attributes.owner, attributes.group, attributes.fileid
-            );
-            (root.handle, detail)
-        });
-    let root = note(findings, "export", root);
-    let space = export
-        .statistics()
-        .await
-        .map_err(because("cannot read the statistics"))
-        .map(|statistics| {
-            let inodes = if statistics.inodes == 0 {
-                "not counted".to_owned()
-            } else {
-                format!("{} of {} free", statistics.inodes_free, statistics.inodes)
-            };
-            (
-                (),
-                format!(
-                    "{} of {} free; inodes: {inodes}",
-                    human(u128::from(statistics.available)),
-                    human(u128::from(statistics.total))
-                ),
-            )
-        });
-    note(findings, "space", space);
-    let managed = ManagedExport::new(
-        export.clone(),
-        nobody(arguments.credential),
-        Arc::new(Ledger::default()),
+    let root = export.root().await.map_err(because("cannot read the export's root"));
+    let root = note(
+        findings,
+        "export",
+        root.map(|root| (root.handle, described(&root.attributes))),
     );
-    let identity = managed.read_identity().await.map(|identity| {
-        (
-            (),
-            identity.map_or_else(
-                || "none yet: the first backend here makes it".to_owned(),
-                |identity| identity.id,
-            ),
-        )
-    });
-    note(findings, "identity", identity);
+    let space = export.statistics().await.map_err(because("cannot read the statistics"));
+    note(findings, "space", space.map(|statistics| ((), free(&statistics))));
+    let keeper = nobody(arguments.credential);
+    let managed = ManagedExport::new(export.clone(), keeper, Arc::new(Ledger::default()));
+    let none = || "none yet: the first backend here makes it".to_owned();
+    let identity = managed.read_identity().await;
+    note(
+        findings,
+        "identity",
+        identity.map(|found| ((), found.map_or_else(none, |identity| identity.id))),
+    );
     let random = rand::rng().random::<u64>();
     let name = |suffix| Name::new(format!(".nfs-operator-probe-{random:016x}{suffix}"));
     if let (true, Some(root), Ok(first), Ok(second)) = (arguments.write, root, name(""), name("-renamed")) {
-        let written = write(&export, &root, (&first, &second))
-            .await
-            .map(|detail| ((), detail));
-        note(findings, "write", written);
+        let written = write(&export, &root, (&first, &second)).await;
+        note(findings, "write", written.map(|detail| ((), detail)));
     }
     export.close().await;
+}
+
+fn agreed(negotiated: &Negotiated, took: Duration) -> String {
+    let port = if negotiated.reserved_port {
+        "reserved port"
+    } else {
+        "port not reserved"
+    };
+    let (protocol, peer, local) = (negotiated.protocol, negotiated.peer, negotiated.local);
+    format!(
+        "NFS {protocol} with {peer} from {local} ({port}) in {} ms",
+        took.as_millis()
+    )
+}
+
+fn described(attributes: &Attributes) -> String {
+    let (owner, group, file_id) = (&attributes.owner, &attributes.group, attributes.fileid);
+    format!("mode {:04o}, owner {owner}:{group}, fileid {file_id}", attributes.mode)
+}
+
+fn free(statistics: &Statistics) -> String {
+    let inodes = match statistics.inodes {
+        0 => "not counted".to_owned(),
+        inodes => format!("{} of {inodes} free", statistics.inodes_free),
+    };
+    let (available, total) = (
+        human(u128::from(statistics.available)),
+        human(u128::from(statistics.total)),
+    );
+    format!("{available} of {total} free; inodes: {inodes}")
 }
 
 fn target(arguments: &ProbeArguments) -> Target {
@@ -273,7 +255,7 @@ fn because(doing: &str) -> impl FnOnce(NfsError) -> ExportError + use<> {
     let doing = doing.to_owned();
     |source| ExportError::Nfs {
         doing,
-        source,
+        source: Box::new(source),
         circumstances: Circumstances::default(),
     }
 }

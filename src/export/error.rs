@@ -16,7 +16,7 @@ pub enum ExportError {
         /// What was being done, and to what.
         doing: String,
         /// What the client met.
-        source: NfsError,
+        source: Box<NfsError>,
         /// What was found out beside it.
         circumstances: Circumstances,
     },
@@ -381,7 +381,7 @@ impl<T> While<T> for Result<T, NfsError> {
     fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
         self.map_err(|source| ExportError::Nfs {
             doing: doing(),
-            source,
+            source: Box::new(source),
             circumstances: Circumstances::default(),
         })
     }

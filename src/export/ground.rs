@@ -174,7 +174,7 @@ impl ManagedExport {
         else {
             return;
         };
-        match source {
+        match source.as_ref() {
             NfsError::AccessDenied {
                 local, reserved_port, ..
             } => {

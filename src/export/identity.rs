@@ -7,11 +7,12 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
 use super::error::{ExportError, While as _};
+use super::folders::{judge, judge_owner};
 use super::ground::Ground;
 use super::layout;
 use super::request::{Expected, Identity};
 use super::{Arc, ManagedExport, PoisonError};
-use crate::nfs::{FileKind, FsId, Name, Node, SetAttributes, Status};
+use crate::nfs::{FsId, Name, Node, Status};
 
 /// More than an identity ever takes.
 const LONGEST_IDENTITY: usize = 4096;
@@ -251,7 +252,7 @@ impl ManagedExport {
         let doing = || "making the export's identity".to_owned();
         let file = IdentityFile::new(root);
         let content = file.to_bytes()?;
-        let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::name(layout::IDENTITY_DRAFT)?);
+        let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
         // Linked when it is complete and synced: so nobody ever reads half an identity, whenever we die.
         let draft = self.fresh_file(cluster, &draft_name, &content).await?;
         match self.nfs.link(&draft.handle, &reserved.handle, &name).await {
@@ -323,97 +324,4 @@ impl ManagedExport {
             .await
             .while_(|| "accepting the export's root".into())
     }
-
-    /// The cluster's folder, its records and its trash; made where they are missing.
-    async fn own_folders(&self, root: &Node, reserved: &Node) -> Result<[Node; 3], ExportError> {
-        let id = &self.keeper.cluster_id;
-        layout::cluster(id)?;
-        let path = format!("{}/{id}", layout::RESERVED);
-        let cluster = self.own_folder(root, reserved, id, &path, Some(reserved)).await?;
-        let records = format!("{path}/{}", layout::RECORDS);
-        let trash = format!("{path}/{}", layout::TRASH);
-        let (records, trash) = futures::try_join!(
-            self.own_folder(root, &cluster, layout::RECORDS, &records, Some(reserved)),
-            self.own_folder(root, &cluster, layout::TRASH, &trash, Some(reserved)),
-        )?;
-        Ok([cluster, records, trash])
-    }
-
-    async fn own_folder(
-        &self,
-        root: &Node,
-        parent: &Node,
-        name: &str,
-        path: &str,
-        owner: Option<&Node>,
-    ) -> Result<Node, ExportError> {
-        let name = layout::name(name)?;
-        for _ in 0..ATTEMPTS {
-            let found = self.nfs.lookup(&parent.handle, &name).await;
-            if let Some(node) = found.while_(|| format!("looking up {path}"))? {
-                judge(&node, root, owner, path)?;
-                return Ok(node);
-            }
-            let attributes = SetAttributes {
-                mode: Some(0o700),
-                ..SetAttributes::default()
-            };
-            match self.nfs.make_directory(&parent.handle, &name, attributes).await {
-                Ok(made) => {
-                    judge(&made.node, root, owner, path)?;
-                    return Ok(made.node);
-                }
-                // A rival was faster.
-                Err(error) if error.status() == Some(Status::Exists) => {}
-                Err(error) => return Err(error).while_(|| format!("making {path}")),
-            }
-        }
-        Err(ExportError::Unsettled {
-            doing: format!("making {path}"),
-        })
-    }
-}
-
-/// Whether a directory of ours is as we made it (design 6.1): anybody may have put something in its place.
-fn judge(node: &Node, root: &Node, owner: Option<&Node>, path: &str) -> Result<(), ExportError> {
-    let found = &node.attributes;
-    let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
-        path: path.to_owned(),
-        why,
-    };
-    if found.kind != FileKind::Directory {
-        return Err(unsafe_because("it is no directory".into()));
-    }
-    if found.fsid != root.attributes.fsid {
-        return Err(unsafe_because("another file system is mounted there".into()));
-    }
-    if found.mode & 0o077 != 0 {
-        return Err(unsafe_because(format!("others may enter it (mode {:04o})", found.mode)));
-    }
-    owner.map_or(Ok(()), |owner| judge_owner(node, owner, path))
-}
-
-/// Whether something of ours has the owner that all of it has, and nobody else may read it.
-pub(super) fn judge_owner(node: &Node, owner: &Node, path: &str) -> Result<(), ExportError> {
-    let (found, wanted) = (&node.attributes, &owner.attributes);
-    let same = match (found.uid, wanted.uid) {
-        (Some(found), Some(wanted)) => found == wanted,
-        _ => found.owner == wanted.owner,
-    };
-    let why = if !same {
-        format!(
-            "it belongs to {}, and {} to {}",
-            found.owner,
-            layout::RESERVED,
-            wanted.owner
-        )
-    } else if found.mode & 0o077 != 0 {
-        format!("others may use it (mode {:04o})", found.mode)
-    } else {
-        return Ok(());
-    };
-    Err(ExportError::ReservedDirectoryUnsafe {
-        path: path.to_owned(),
-        why,
-    })
 }

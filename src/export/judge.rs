@@ -71,3 +71,6 @@ fn judge_owner(
         refused: kept.owner_refused,
     })
 }
+
+#[cfg(test)]
+mod tests;

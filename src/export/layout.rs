@@ -15,8 +15,8 @@ use crate::nfs::Name;
 pub const RESERVED: &str = ".nfs-operator";
 /// In [`RESERVED`]: the export's identity.
 pub const IDENTITY: &str = "identity";
-/// In a cluster's folder: an identity before it is published.
-pub const IDENTITY_DRAFT: &str = "identity-draft";
+/// In a cluster's folder: what the name of an identity begins with before it is published.
+const IDENTITY_DRAFT: &str = "identity-draft-";
 /// In a cluster's folder: the records.
 pub const RECORDS: &str = "records";
 /// In a cluster's folder: what is deleted and not purged.
@@ -35,9 +35,11 @@ const PROBE: &str = "probe-";
 /// bytes that some servers take for a name. Provisioners name volumes `pvc-<uid>`, which is 40.
 pub const LONGEST_VOLUME_NAME: usize = 110;
 
-/// Names that begin so are left from a probe that was cut off.
+/// Names that begin so are left from a probe, or from the making of an identity, that was cut off.
 pub fn is_leftover(name: &Name) -> bool {
-    name.as_bytes().starts_with(PROBE.as_bytes()) || name.as_bytes() == IDENTITY_DRAFT.as_bytes()
+    [PROBE, IDENTITY_DRAFT]
+        .iter()
+        .any(|prefix| name.as_bytes().starts_with(prefix.as_bytes()))
 }
 
 /// Whether this is the draft of a record.
@@ -62,6 +64,11 @@ pub fn name(text: &str) -> Result<Name, ExportError> {
         name: text.to_owned(),
         why: error.to_string(),
     })
+}
+
+/// The name of an identity before it is published; each has its own, so that rivals don't take it from each other.
+pub fn identity_draft(id: &str) -> Result<Name, ExportError> {
+    name(&format!("{IDENTITY_DRAFT}{id}"))
 }
 
 /// The name of the folder of a cluster: its id, which is a uid.

@@ -7,6 +7,7 @@
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
 mod error;
+mod folders;
 mod foreign;
 mod ground;
 mod identity;

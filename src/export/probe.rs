@@ -2,8 +2,8 @@
 
 use super::ManagedExport;
 use super::error::{ExportError, While as _};
+use super::folders::judge_owner;
 use super::ground::Ground;
-use super::identity::judge_owner;
 use super::layout;
 use super::request::WriteProbe;
 use crate::nfs::Status;

@@ -1,32 +1,24 @@
 //! Making a claim's directory: the record first (design 6.3), then parents and directory, then judge and say so.
 
 mod decide;
+mod make;
 
 use futures::future::try_join_all;
 
 use self::decide::{Step, There, Write, Written, decide};
+use self::make::Made;
 use super::ManagedExport;
-use super::error::{ExportError, While as _};
+use super::error::ExportError;
 use super::ground::Ground;
-use super::judge::{Kept, judge};
 use super::ledger::Holder;
-use super::record::{Record, RecordError, State};
+use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
 use crate::naming::DirectoryPath;
-use crate::nfs::{Attributes, FileKind, Name, NfsError, Node, SetAttributes, Status};
+use crate::nfs::{FileKind, Node};
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
-/// Parents are for passing through; what is inside is guarded by the directories themselves.
-const PARENT_MODE: u32 = 0o755;
-
-/// A directory that is there and judged.
-struct Made {
-    file_id: u64,
-    adopted: bool,
-    mode_not_kept: Option<u32>,
-}
 
 impl ManagedExport {
     pub(super) async fn provision_on(
@@ -184,6 +176,7 @@ impl ManagedExport {
             }
             (Step::Done, Some(leaf)) => Ok(Some(Made {
                 file_id: leaf.attributes.fileid,
+                handle: handle_of(leaf),
                 adopted: record.adopted(),
                 mode_not_kept: None,
             })),
@@ -291,6 +284,7 @@ impl ManagedExport {
             claim: request.claim.clone(),
             directory: directory.clone(),
             file_id: adopted,
+            handle: None,
             adopted: adopted.is_some(),
             state: State::Creating,
         };
@@ -307,152 +301,6 @@ impl ManagedExport {
         }
         *record = Recorded::Open(Box::new(new));
         Ok(true)
-    }
-
-    /// Makes missing parents and the directory; `None` when something was faster and must be looked at.
-    async fn make_on(
-        &self,
-        ground: &Ground,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        record: &Recorded,
-        nodes: &[Node],
-    ) -> Result<Option<Made>, ExportError> {
-        let names = directory.names();
-        let Some((last, parents)) = names.split_last() else {
-            return Ok(None);
-        };
-        let mut parent = nodes.last().unwrap_or(&ground.root).clone();
-        for name in parents.iter().skip(nodes.len()) {
-            let attributes = SetAttributes {
-                mode: Some(PARENT_MODE),
-                ..SetAttributes::default()
-            };
-            match self.make_one(ground, &parent, name, attributes, directory).await? {
-                Some((node, ..)) => parent = node,
-                None => return Ok(None),
-            }
-        }
-        let attributes = SetAttributes {
-            mode: Some(request.mode),
-            uid: request.uid,
-            gid: request.gid,
-        };
-        let made = self.make_one(ground, &parent, last, attributes, directory).await?;
-        let Some((node, mode_refused, owner_refused)) = made else {
-            return Ok(None);
-        };
-        let kept = Kept {
-            attributes: &node.attributes,
-            mode_refused,
-            owner_refused,
-        };
-        let made = self.judged(request, directory, &kept)?;
-        self.live(ground, record, &made).await.map(|()| Some(made))
-    }
-
-    async fn make_one(
-        &self,
-        ground: &Ground,
-        parent: &Node,
-        name: &Name,
-        attributes: SetAttributes,
-        directory: &DirectoryPath,
-    ) -> Result<Option<(Node, Option<Status>, Option<Status>)>, ExportError> {
-        let made = self
-            .changing(ground)?
-            .make_directory(&parent.handle, name, attributes)
-            .await;
-        match made {
-            Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
-            Err(error) if error.status() == Some(Status::Exists) => Ok(None),
-            Err(error) => Err(error).while_(|| format!("making {directory}")),
-        }
-    }
-
-    /// Sets mode and owner of a directory that is there, and judges what came of it.
-    async fn set(
-        &self,
-        ground: &Ground,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        leaf: &Node,
-        mode: Option<u32>,
-    ) -> Result<Made, ExportError> {
-        let mut attributes = leaf.attributes.clone();
-        let owner = SetAttributes {
-            mode: None,
-            uid: request.uid,
-            gid: request.gid,
-        };
-        let owner_refused = self.set_part(ground, leaf, owner, &mut attributes, directory).await?;
-        let mode_part = SetAttributes {
-            mode,
-            ..SetAttributes::default()
-        };
-        let mode_refused = self
-            .set_part(ground, leaf, mode_part, &mut attributes, directory)
-            .await?;
-        let kept = Kept {
-            attributes: &attributes,
-            mode_refused,
-            owner_refused,
-        };
-        let made = self.judged(request, directory, &kept)?;
-        Ok(Made {
-            mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
-            ..made
-        })
-    }
-
-    async fn set_part(
-        &self,
-        ground: &Ground,
-        leaf: &Node,
-        part: SetAttributes,
-        now: &mut Attributes,
-        directory: &DirectoryPath,
-    ) -> Result<Option<Status>, ExportError> {
-        if part == SetAttributes::default() {
-            return Ok(None);
-        }
-        match self.changing(ground)?.set_attributes(&leaf.handle, part).await {
-            Ok(attributes) => {
-                *now = attributes;
-                Ok(None)
-            }
-            Err(NfsError::Status { status, .. }) if status != Status::Stale => Ok(Some(status)),
-            Err(error) => Err(error).while_(|| format!("setting mode and owner of {directory}")),
-        }
-    }
-
-    fn judged(
-        &self,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        kept: &Kept<'_>,
-    ) -> Result<Made, ExportError> {
-        let mode_not_kept = judge(request, &directory.to_string(), self.keeper.credential, kept)?;
-        Ok(Made {
-            file_id: kept.attributes.fileid,
-            adopted: false,
-            mode_not_kept,
-        })
-    }
-
-    /// The last word: the record knows the fileid, and that all is well.
-    async fn live(&self, ground: &Ground, record: &Recorded, made: &Made) -> Result<(), ExportError> {
-        let Recorded::Open(record) = record else {
-            return Err(ExportError::Unsettled {
-                doing: "recording a directory".into(),
-            });
-        };
-        let live = Record {
-            file_id: Some(made.file_id),
-            adopted: made.adopted,
-            ..record.in_state(State::Live)
-        };
-        self.replace_record(ground, &live).await
     }
 }
 

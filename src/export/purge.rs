@@ -24,6 +24,8 @@ use crate::nfs::{Credential, FileHandle, Name, Node};
 const VISITS: usize = 8;
 /// Compounds of REMOVEs in flight: 4 of 75 names keep a server busy; the rest of the connection is for claims.
 const REMOVALS: usize = 6;
+/// How often a directory is emptied that is found to hold something afterwards.
+const PATIENCE: u32 = 3;
 /// Failures that are told one by one; the others are counted.
 const TOLD: usize = 10;
 /// The longest path in a report, in characters: its end is what tells.
@@ -59,7 +61,9 @@ struct Directory {
     /// Subdirectories handed out and not done.
     pending: usize,
     /// Subdirectories that are empty now.
-    ready: Vec<Name>,
+    ready: Vec<(Name, u64)>,
+    /// How often each was.
+    emptied: HashMap<u64, u32>,
     /// Subdirectories that could not be emptied, by fileid: not gone into again.
     given_up: HashSet<u64>,
 }
@@ -173,6 +177,7 @@ impl Tree {
             actor: None,
             pending: 0,
             ready: Vec::new(),
+            emptied: HashMap::new(),
             given_up: HashSet::new(),
         });
         tree
@@ -192,6 +197,7 @@ impl Tree {
             id,
             handle: directory.handle.clone(),
             depth: directory.depth,
+            is_trash: directory.name.is_none(),
             actor: directory.actor,
             ready: std::mem::take(&mut directory.ready),
             given_up: directory.given_up.clone(),
@@ -221,10 +227,16 @@ impl Tree {
             return Vec::new();
         };
         directory.actor = visit.actor;
-        directory.given_up.extend(visit.given_up);
         let depth = directory.depth + 1;
+        directory.pending = visit.children.len();
+        let mut told = Vec::new();
+        for (fileid, name, why) in visit.given_up {
+            if directory.given_up.insert(fileid) {
+                told.push((name, why));
+            }
+        }
+        let mut told = self.below(id, told);
         if !visit.children.is_empty() {
-            directory.pending = visit.children.len();
             for Child { name, node } in visit.children {
                 self.add(Directory {
                     parent: Some(id),
@@ -235,53 +247,57 @@ impl Tree {
                     actor: None,
                     pending: 0,
                     ready: Vec::new(),
+                    emptied: HashMap::new(),
                     given_up: HashSet::new(),
                 });
             }
-            return Vec::new();
+            return told;
         }
         match visit.end {
-            End::More => {
-                self.stack.push(id);
-                Vec::new()
-            }
-            End::Empty => {
-                self.finish(id, true);
-                Vec::new()
-            }
+            End::More => self.stack.push(id),
+            End::Empty => told.extend(self.finish(id, true)),
             End::Stuck => {
-                let path = self.path(id);
-                self.finish(id, false);
-                let below = |name: Option<Name>| match (name, path.is_empty()) {
-                    (None, _) => path.clone(),
-                    (Some(name), true) => name.to_string(),
-                    (Some(name), false) => format!("{path}/{name}"),
-                };
-                let told = visit.failures.into_iter();
-                told.map(|(name, reason)| (below(name), reason)).collect()
+                told.extend(self.below(id, visit.failures));
+                told.extend(self.finish(id, false));
             }
         }
+        told
     }
 
-    fn finish(&mut self, id: u64, is_empty: bool) {
-        let Some(directory) = self.directories.remove(&id) else {
-            return;
+    /// Puts a directory's path before names in it; no name means the directory itself.
+    fn below(&self, id: u64, told: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
+        let path = self.path(id);
+        let whole = |name: Option<Name>| match (name, path.is_empty()) {
+            (None, _) => path.clone(),
+            (Some(name), true) => name.to_string(),
+            (Some(name), false) => format!("{path}/{name}"),
         };
+        told.into_iter().map(|(name, why)| (whole(name), why)).collect()
+    }
+
+    /// Takes a directory off; answers what is to be told.
+    fn finish(&mut self, id: u64, is_empty: bool) -> Option<(String, String)> {
+        let path = self.path(id);
+        let directory = self.directories.remove(&id)?;
         let Some((above, parent)) = directory
             .parent
             .and_then(|above| self.directories.get_mut(&above).map(|parent| (above, parent)))
         else {
             self.is_empty = is_empty;
-            return;
+            return None;
         };
         parent.pending = parent.pending.saturating_sub(1);
-        if is_empty {
-            parent.ready.extend(directory.name);
-        } else {
-            parent.given_up.insert(directory.fileid);
-        }
         if parent.pending == 0 {
             self.stack.push(above);
         }
+        let times = parent.emptied.entry(directory.fileid).or_default();
+        *times += u32::from(is_empty);
+        if is_empty && *times <= PATIENCE {
+            parent.ready.extend(directory.name.map(|name| (name, directory.fileid)));
+            return None;
+        }
+        parent.given_up.insert(directory.fileid);
+        let why = "it was emptied, and is never empty: somebody writes there, or the server hides what is in it";
+        is_empty.then(|| (path, why.to_owned()))
     }
 }

@@ -12,7 +12,7 @@ use super::ManagedExport;
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::ledger::Holder;
-use super::record::{Record, State};
+use super::record::{Record, State, handle_of};
 use super::records::Found;
 use super::request::{ReclaimRequest, Reclaimed};
 use crate::naming::DirectoryPath;
@@ -70,7 +70,7 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Err(missing(request)),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, record, file_id, Wish::Archive).await
+        self.reclaim(ground, *record, file_id, Wish::Archive).await
     }
 
     pub(super) async fn delete_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
@@ -79,13 +79,13 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Ok(Reclaimed::AlreadyGone),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, record, file_id, Wish::Delete).await
+        self.reclaim(ground, *record, file_id, Wish::Delete).await
     }
 
     /// Compares what the volume says with the record (design 6.8).
     async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
         let record = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record) => *record,
+            Found::Record(record) => record,
             Found::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
                     volume: request.volume.clone(),
@@ -200,11 +200,12 @@ impl ManagedExport {
 
     /// Looks what is where.
     async fn look(&self, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
-        let (ground, file_id) = (reclaim.ground, reclaim.file_id);
+        let ground = reclaim.ground;
+        let record = reclaim.record.clone();
         let directory = reclaim.record.directory.clone();
         let at = |node: Option<&Node>| match node {
             None => At::Nothing,
-            Some(node) if ground.is_plain_directory(node) && node.attributes.fileid == file_id => At::Ours,
+            Some(node) if ground.is_plain_directory(node) && record.is_about(node) => At::Ours,
             Some(_) => At::Stranger,
         };
         let source = match self.walk(ground, &directory).await {
@@ -282,7 +283,11 @@ impl ManagedExport {
                 since: later(&reclaim.record.state),
             },
         };
-        let record = reclaim.record.in_state(state);
+        let leaf = self.leaf_of(&reclaim.nodes, reclaim.directory());
+        let record = Record {
+            handle: leaf.map(handle_of).or_else(|| reclaim.record.handle.clone()),
+            ..reclaim.record.in_state(state)
+        };
         self.replace_record(reclaim.ground, &record).await?;
         reclaim.record = record;
         // Where it is to go was free when it was chosen, in the trash because nobody else makes names there. Whatever
@@ -355,7 +360,7 @@ fn later(state: &State) -> i64 {
 /// What was found about a volume.
 enum Recorded {
     /// The record and the volume agree; with the directory's fileid.
-    Agreed(Record, u64),
+    Agreed(Box<Record>, u64),
     /// There is no record; and this at the volume's path.
     Nothing(At),
 }

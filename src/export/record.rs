@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::layout;
 use super::request::ClaimRef;
 use crate::naming::DirectoryPath;
+use crate::nfs::Node;
 
 /// The longest record in bytes: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.
@@ -90,6 +91,10 @@ pub struct Record {
     pub directory: DirectoryPath,
     /// Its fileid, known once it was made.
     pub file_id: Option<u64>,
+    /// Its file handle in hexadecimal, as of the latest change of state. A fileid is given to another directory once
+    /// this one is removed (ext4 does so at once); a handle is not. Servers may change handles when they are moved or
+    /// upgraded, so it counts only while something is under way.
+    pub handle: Option<String>,
     /// It was there before: it is archived where the policy says Delete.
     pub adopted: bool,
     /// How far it is.
@@ -120,6 +125,8 @@ struct Wire {
     directory: String,
     #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
     file_id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handle: Option<String>,
     #[serde(default)]
     adopted: bool,
     state: State,
@@ -140,6 +147,7 @@ impl Record {
             claim: self.claim.clone(),
             directory: self.directory.to_string(),
             file_id: self.file_id,
+            handle: self.handle.clone(),
             adopted: self.adopted,
             state: self.state.clone(),
         };
@@ -181,9 +189,16 @@ impl Record {
             claim: wire.claim,
             directory,
             file_id: wire.file_id,
+            handle: wire.handle,
             adopted: wire.adopted,
             state: wire.state,
         })
+    }
+
+    /// Whether this is the directory that a change under way is about.
+    pub fn is_about(&self, node: &Node) -> bool {
+        let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
+        self.file_id == Some(node.attributes.fileid) && (same || self.state == State::Live)
     }
 
     /// This record in another state.
@@ -193,9 +208,17 @@ impl Record {
     }
 }
 
+/// A node's handle as a record has it.
+pub fn handle_of(node: &Node) -> String {
+    format!("{:?}", node.handle)
+}
+
 fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {
     serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Eof => RecordError::Short,
         _ => RecordError::Damaged(error.to_string()),
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,7 +91,7 @@ impl ManagedExport {
         };
         if let Some(tombstone) = tombstone {
             let file_id = tombstone.attributes.fileid;
-            if !ground.is_plain_directory(&tombstone) || record.file_id != Some(file_id) {
+            if !ground.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
                 purge.fail(
                     &name.to_string(),
                     "something else has the tombstone's name: remove it by hand".into(),

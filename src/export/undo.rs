@@ -4,7 +4,7 @@ use super::ManagedExport;
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::ledger::Holder;
-use super::record::{Record, RecordError};
+use super::record::{Record, RecordError, handle_of};
 use super::records::Found;
 use super::request::UndoOutcome;
 use crate::nfs::{Node, Status};
@@ -80,7 +80,10 @@ impl ManagedExport {
         let Some(leaf) = self.leaf_of(&nodes, directory) else {
             return Ok(UndoOutcome::Gone);
         };
-        if !ground.is_plain_directory(leaf) || record.file_id.is_some_and(|id| id != leaf.attributes.fileid) {
+        // By its handle too: once it is removed, a stranger's may get its fileid.
+        let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
+            || record.handle.as_ref().is_some_and(|handle| *handle != handle_of(leaf));
+        if !ground.is_plain_directory(leaf) || other {
             return Ok(UndoOutcome::DirectoryKept);
         }
         if let Some(holder) = self.somebody_else(ground, record, leaf) {

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric as Registered, Registry};
 
 /// Labels of the claim metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -57,81 +57,67 @@ fn durations() -> Histogram {
     ))
 }
 
+/// Registers a metric and answers it.
+fn registered<M: Registered + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
 impl Default for Metrics {
     fn default() -> Self {
-        let mut registry = Registry::default();
-        let provisioned = Family::default();
-        registry.register(
-            "controller_persistentvolumeclaim_provision",
-            "Claims that got their volume",
-            provisioned.clone(),
-        );
-        let provision_failed = Family::default();
-        registry.register(
-            "controller_persistentvolumeclaim_provision_failed",
-            "Attempts to provision that failed; waiting for a backend does not count",
-            provision_failed.clone(),
-        );
-        let provision_seconds: Durations<_> = Family::new_with_constructor(durations);
-        registry.register(
-            "controller_persistentvolumeclaim_provision_duration_seconds",
-            "Time from the start of the attempt to the saved volume",
-            provision_seconds.clone(),
-        );
-        let deleted = Family::default();
-        registry.register(
-            "controller_persistentvolume_delete",
-            "Volumes that were reclaimed",
-            deleted.clone(),
-        );
-        let delete_failed = Family::default();
-        registry.register(
-            "controller_persistentvolume_delete_failed",
-            "Attempts to reclaim that failed",
-            delete_failed.clone(),
-        );
-        let delete_seconds: Durations<_> = Family::new_with_constructor(durations);
-        registry.register(
-            "controller_persistentvolume_delete_duration_seconds",
-            "Time from the start of the attempt to the deleted volume",
-            delete_seconds.clone(),
-        );
-        let ready = Family::default();
-        registry.register(
-            "nfs_operator_backend_ready",
-            "1 when claims can be provisioned on the backend",
-            ready.clone(),
-        );
-        let available = Family::default();
-        registry.register(
-            "nfs_operator_backend_available_bytes",
-            "Free space of the backend",
-            available.clone(),
-        );
-        let volumes = Family::default();
-        registry.register(
-            "nfs_operator_backend_volumes",
-            "Volumes on the backend",
-            volumes.clone(),
-        );
-        let trash = Family::default();
-        registry.register(
-            "nfs_operator_backend_trash_entries",
-            "Deleted directories still to be purged",
-            trash.clone(),
-        );
+        let registry = &mut Registry::default();
+        // Counters are printed with `_total` behind the name.
+        let claim = "controller_persistentvolumeclaim_provision";
+        let volume = "controller_persistentvolume_delete";
+        let backend = "nfs_operator_backend";
+        let seconds = "from the start of the attempt, in seconds";
         Self {
-            registry,
-            provisioned,
-            provision_failed,
-            provision_seconds,
-            deleted,
-            delete_failed,
-            delete_seconds,
-            ready,
-            available,
-            volumes,
-            trash,
+            provisioned: registered(registry, claim, "Claims that got their volume", Family::default()),
+            provision_failed: registered(
+                registry,
+                &format!("{claim}_failed"),
+                "Attempts to provision that failed; waiting for a backend does not count",
+                Family::default(),
+            ),
+            provision_seconds: registered(
+                registry,
+                &format!("{claim}_duration_seconds"),
+                &format!("Time to the saved volume, {seconds}"),
+                Family::new_with_constructor(durations as fn() -> Histogram),
+            ),
+            deleted: registered(registry, volume, "Volumes that were reclaimed", Family::default()),
+            delete_failed: registered(
+                registry,
+                &format!("{volume}_failed"),
+                "Attempts to reclaim that failed",
+                Family::default(),
+            ),
+            delete_seconds: registered(
+                registry,
+                &format!("{volume}_duration_seconds"),
+                &format!("Time to the deleted volume, {seconds}"),
+                Family::new_with_constructor(durations as fn() -> Histogram),
+            ),
+            ready: registered(
+                registry,
+                &format!("{backend}_ready"),
+                "1 when claims can be provisioned",
+                Family::default(),
+            ),
+            available: registered(
+                registry,
+                &format!("{backend}_available_bytes"),
+                "Free space",
+                Family::default(),
+            ),
+            volumes: registered(registry, &format!("{backend}_volumes"), "Volumes", Family::default()),
+            trash: registered(
+                registry,
+                &format!("{backend}_trash_entries"),
+                "Deleted directories still to be purged",
+                Family::default(),
+            ),
+            registry: std::mem::take(registry),
         }
     }
 }

@@ -14,6 +14,7 @@ use kube::runtime::reflector::{self, ObjectRef};
 use kube::{Api, ResourceExt};
 use rand::RngExt;
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::backends::Backends;
 use super::clients::{ClientError, Clients};
@@ -93,7 +94,7 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
         provisioner = ctx.settings.provisioner,
         "starting"
     );
-    let ended = parts.start(&ctx, stop).await;
+    let ended = until_end(parts.start(&ctx, &stop), stop).await;
     close(&ctx).await;
     ended
 }
@@ -172,63 +173,58 @@ fn assemble(
 }
 
 impl Parts {
-    /// Starts watches and controllers, reports them ready as they catch up, and waits for the end.
-    async fn start(self, ctx: &Arc<Context>, stop: Stop) -> Result<(), OperatorError> {
+    /// Starts watches and controllers.
+    fn start(self, ctx: &Arc<Context>, stop: &Stop) -> JoinSet<&'static str> {
         let waiting = Arc::clone(&ctx.waiting);
         tokio::spawn(async move { waiting.keep_ringing().await });
-        let mut running = tokio::task::JoinSet::new();
-        let api = ctx.clients.watches.clone();
-        running.spawn(watches::follow_classes(
-            Arc::clone(ctx),
-            self.classes,
-            Api::all(api.clone()),
-        ));
-        running.spawn(watches::follow_namespaces(
-            Arc::clone(ctx),
-            self.namespaces,
-            Api::all(api.clone()),
-        ));
+        let api = || ctx.clients.watches.clone();
+        let shared = || Arc::clone(ctx);
+        let mut running = JoinSet::new();
+        running.spawn(watches::follow_classes(shared(), self.classes, Api::all(api())));
+        running.spawn(watches::follow_namespaces(shared(), self.namespaces, Api::all(api())));
+        let backends = Api::all(api());
         running.spawn(watches::backends(
-            Arc::clone(ctx),
+            shared(),
             self.backends,
             self.doubted,
-            Api::all(api.clone()),
+            backends,
             stop.clone(),
         ));
+        let volumes = Api::all(api());
         running.spawn(watches::volumes(
-            Arc::clone(ctx),
+            shared(),
             self.volumes,
             self.woken_volumes,
-            Api::all(api.clone()),
+            volumes,
             stop.clone(),
         ));
-        running.spawn(watches::claims(
-            Arc::clone(ctx),
-            self.claims,
-            self.woken,
-            Api::all(api),
-            stop.clone(),
-        ));
-        let part = tokio::select! {
-            () = stop.clone().wait() => None,
-            part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
-        };
-        match part {
-            Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
-            _ => tracing::info!("stopping: work in progress has {} s to finish", GRACE.as_secs()),
-        }
-        // The two followers run for ever: only the controllers end by themselves.
-        let mut controllers = 3 - usize::from(part.is_some());
-        let finished = tokio::time::timeout(GRACE, async {
-            while controllers > 0 && running.join_next().await.is_some() {
-                controllers -= 1;
-            }
-        });
-        if finished.await.is_err() {
-            tracing::warn!("work in progress did not finish in time: the next start goes on with it");
-        }
-        Ok(())
+        let claims = Api::all(api());
+        running.spawn(watches::claims(shared(), self.claims, self.woken, claims, stop.clone()));
+        running
     }
+}
+
+/// Waits until the operator is told to stop and its work in progress is done, or a part of it ends by itself.
+async fn until_end(mut running: JoinSet<&'static str>, stop: Stop) -> Result<(), OperatorError> {
+    let part = tokio::select! {
+        () = stop.clone().wait() => None,
+        part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
+    };
+    match part {
+        Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
+        _ => tracing::info!("stopping: work in progress has {} s to finish", GRACE.as_secs()),
+    }
+    // The two followers run for ever: only the controllers end by themselves.
+    let mut controllers = 3 - usize::from(part.is_some());
+    let finished = tokio::time::timeout(GRACE, async {
+        while controllers > 0 && running.join_next().await.is_some() {
+            controllers -= 1;
+        }
+    });
+    if finished.await.is_err() {
+        tracing::warn!("work in progress did not finish in time: the next start goes on with it");
+    }
+    Ok(())
 }
 
 /// Ends the sessions on the servers, so that nothing waits for their leases.

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use nfs_operator::api::Reason;
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Ledger, ManagedExport, Place, ReclaimRequest,
@@ -183,4 +184,11 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
         directory: DirectoryPath::parse(directory).unwrap(),
         file_id: Some(file_id),
     }
+}
+
+/// Why a directory is refused, and whether for good.
+pub async fn refused(export: &ManagedExport, request: &DirectoryRequest) -> (Reason, bool) {
+    let error = export.provision(request).await.unwrap_err();
+    println!("{error}");
+    (error.reason(), error.definite_refusal())
 }

@@ -204,7 +204,7 @@ fn unusable(object: &NfsBackend, source: nfs::NfsError) -> ExportError {
     let doing = format!("cannot use {}:{}", object.spec.server, object.spec.path);
     ExportError::Nfs {
         doing,
-        source,
+        source: Box::new(source),
         circumstances: Circumstances::default(),
     }
 }

@@ -198,7 +198,12 @@ fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
 fn trash(purged: &PurgeReport) -> TrashStatus {
     TrashStatus {
         entries: i64::try_from(purged.left.entries).unwrap_or(i64::MAX),
-        oldest: purged.left.oldest.map(Time),
+        // What is written has whole seconds; a fraction here would be news at every probe.
+        oldest: purged
+            .left
+            .oldest
+            .and_then(|oldest| Timestamp::from_second(oldest.as_second()).ok())
+            .map(Time),
         last_error: purged
             .failures
             .first()

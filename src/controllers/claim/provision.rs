@@ -258,26 +258,28 @@ impl Journey<'_> {
     /// What a refusal of the export means for the claim.
     fn refusal(&self, backend: &Backend, error: &ExportError) -> Attempt {
         let reason = error.reason();
-        let verdict = Verdict::no(reason, format!("backend {}: {error}", backend.name));
+        // Placement names the backend beside each refusal.
+        let verdict = |text: String| Verdict::no(reason, text);
+        let named = || verdict(format!("backend {}: {error}", backend.name));
         if reason.is_of_the_backend() {
             self.ctx.doubt(&backend.name);
         }
         if error.outcome_unknown() {
-            return Attempt::Ended(Outcome::Unknown(verdict));
+            return Attempt::Ended(Outcome::Unknown(named()));
         }
         if error.definite_refusal() {
             self.ctx.inventory.release(&self.volume);
             backend.settled(&self.volume);
             return Attempt::Refused {
-                verdict,
+                verdict: verdict(error.to_string()),
                 lasting: false,
             };
         }
         // Something may have been made there by an earlier attempt: the room stays promised.
         Attempt::Ended(if reason.is_of_the_connection() {
-            Outcome::Waiting(verdict)
+            Outcome::Waiting(named())
         } else {
-            Outcome::Failed(verdict)
+            Outcome::Failed(named())
         })
     }
 

@@ -136,7 +136,7 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
         reason: Some(reason),
         message: Some(message),
         last_transition_time: Some(since),
-        last_probe_time: None,
+        last_probe_time: Some(Time(Timestamp::now())),
     };
     let fields = json!({"status": {"conditions": [condition]}});
     let api: Api<PersistentVolumeClaim> =

@@ -29,9 +29,11 @@ pub(super) struct Task {
     pub id: u64,
     pub handle: FileHandle,
     pub depth: usize,
+    /// It is the trash itself, whose entries are volumes' directories.
+    pub is_trash: bool,
     pub actor: Option<Credential>,
     /// Subdirectories that became empty.
-    pub ready: Vec<Name>,
+    pub ready: Vec<(Name, u64)>,
     /// Subdirectories not to go into.
     pub given_up: HashSet<u64>,
     /// The fileids from this directory up to the root of the purge.
@@ -61,7 +63,8 @@ pub(super) struct Visit {
     pub children: Vec<Child>,
     pub end: End,
     pub actor: Option<Credential>,
-    pub given_up: Vec<u64>,
+    /// Subdirectories not to go into again, and why.
+    pub given_up: Vec<(u64, Option<Name>, String)>,
     /// What could not be removed (without a name: the directory itself could not be read), and why.
     pub failures: Vec<(Option<Name>, String)>,
 }
@@ -101,6 +104,7 @@ pub(super) async fn visit(
         },
         task,
     };
+    visitor.remove_ready().await?;
     visitor.pass().await?;
     if visitor.denied && visitor.visit.children.is_empty() && visitor.become_owner().await? {
         visitor.visit.failures.clear();
@@ -123,11 +127,28 @@ struct Visitor<'a> {
 }
 
 impl Visitor<'_> {
-    /// Removes what became empty, then lists and removes until the listing's end or enough subdirectories.
-    async fn pass(&mut self) -> Result<(), ExportError> {
-        let ready = self.task.ready.clone();
-        // What is refused here is met again in the listing, and told then.
+    /// Removes the subdirectories that became empty. Those that are refused are not gone into again.
+    async fn remove_ready(&mut self) -> Result<(), ExportError> {
+        let mut ready: Vec<Name> = self.task.ready.iter().map(|(name, _)| name.clone()).collect();
         self.remove(&ready, &mut Vec::new()).await?;
+        if self.denied && self.become_owner().await? {
+            let refused: HashSet<Name> = self.visit.failures.drain(..).filter_map(|(name, _)| name).collect();
+            ready.retain(|name| refused.contains(name));
+            self.denied = false;
+            self.remove(&ready, &mut Vec::new()).await?;
+        }
+        for (name, why) in std::mem::take(&mut self.visit.failures) {
+            let fileid = self.task.ready.iter().find(|(ready, _)| Some(ready) == name.as_ref());
+            if let Some((_, fileid)) = fileid {
+                self.task.given_up.insert(*fileid);
+                self.visit.given_up.push((*fileid, name, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists and removes until the listing's end or enough subdirectories.
+    async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
         let mut from = None;
         loop {
@@ -138,23 +159,24 @@ impl Visitor<'_> {
                     break;
                 }
             };
-            let at_top = self.task.depth == 0;
             let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
             let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
             let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
             // A file that the server could not tell the kind of may be a directory.
             let mut subdirectories = Vec::new();
             self.remove(&names, &mut subdirectories).await?;
-            if at_top {
-                // Volumes are often empty: those go without a look inside.
-                let names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
-                let before = self.visit.failures.len();
-                self.remove(&names, &mut subdirectories).await?;
-                self.visit.failures.truncate(before);
-                self.denied = false;
-            } else {
-                subdirectories.extend(directories.iter().map(|entry| entry.name.clone()));
+            let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
+            if self.task.is_trash {
+                // Volumes are often empty: those go without a look inside, whatever else is said about the others.
+                let (denied, before) = (self.denied, self.visit.failures.len());
+                let mut left = Vec::new();
+                self.remove(&names, &mut left).await?;
+                let refused = self.visit.failures.split_off(before);
+                left.extend(refused.into_iter().filter_map(|(name, _)| name));
+                self.denied = denied;
+                names = left;
             }
+            subdirectories.extend(names);
             let known: Vec<Entry> = directories.into_iter().chain(files).collect();
             left |= !subdirectories.is_empty() || !self.visit.failures.is_empty();
             self.look_up(&subdirectories, &known).await?;
@@ -217,7 +239,9 @@ impl Visitor<'_> {
             .flat_map(|(chunk, outcomes)| chunk.into_iter().zip(outcomes))
         {
             match outcome {
-                RemoveOutcome::Removed | RemoveOutcome::Absent => self.visit.removed += 1,
+                RemoveOutcome::Removed => self.visit.removed += 1,
+                // Somebody else removed it; or the server lists what is not there, which is no progress.
+                RemoveOutcome::Absent => {}
                 RemoveOutcome::Refused(Status::NotEmpty | Status::Exists | Status::IsDirectory) => {
                     subdirectories.push(name);
                 }
@@ -258,11 +282,8 @@ impl Visitor<'_> {
         for (name, fileid, node) in found {
             match node {
                 Ok(Some(node)) => self.judge(name, fileid, node),
-                Ok(None) => self.visit.removed += 1,
-                Err(error) => {
-                    self.visit.given_up.extend(fileid);
-                    self.refused(Some(name), error)?;
-                }
+                Ok(None) => {}
+                Err(error) => self.refused(Some(name), error)?,
             }
         }
         Ok(())
@@ -287,9 +308,9 @@ impl Visitor<'_> {
             }
             return;
         };
-        self.visit.given_up.push(fileid);
-        self.visit.given_up.extend(listed);
-        self.visit.failures.push((Some(name), why.to_owned()));
+        // By the number in the listing, by which it is met again; a mount point has another one inside.
+        let met = listed.unwrap_or(fileid);
+        self.visit.given_up.push((met, Some(name), why.to_owned()));
     }
 
     /// Notes what the server refused, and goes on. Anything but an answer of the server ends the purge.

@@ -104,7 +104,7 @@ impl ManagedExport {
         let name = layout::name(&note.target)?;
         let found = self.nfs.lookup(&ground.root.handle, &name).await;
         let archive = found.while_(|| format!("looking up {name}"))?;
-        let Some(archive) = archive.filter(|archive| archive.attributes.fileid == reclaim.file_id) else {
+        let Some(archive) = archive.filter(|archive| reclaim.record.is_about(archive)) else {
             return self.look(reclaim).await;
         };
         self.restrict(reclaim, &archive, &name.to_string()).await?;

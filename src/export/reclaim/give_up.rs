@@ -5,7 +5,7 @@ use crate::export::ManagedExport;
 use crate::export::error::ExportError;
 use crate::export::ground::Ground;
 use crate::export::ledger::Holder;
-use crate::export::record::{Record, State};
+use crate::export::record::{Record, State, handle_of};
 use crate::export::records::{Created, Found};
 use crate::export::request::{ReclaimRequest, Reclaimed};
 
@@ -27,7 +27,11 @@ impl ManagedExport {
             let Recorded::Agreed(record, file_id) = self.recorded(ground, request).await? else {
                 return Ok(Reclaimed::Retained);
             };
-            return self.reclaim(ground, record, file_id, Wish::Archive).await;
+            match self.reclaim(ground, *record, file_id, Wish::Archive).await {
+                // It is nowhere, and whoever gives it up knows.
+                Err(ExportError::DirectoryMissing { .. }) => {}
+                other => return other,
+            }
         }
         self.remove_record(ground, &request.volume).await?;
         Ok(Reclaimed::Retained)
@@ -137,6 +141,7 @@ impl ManagedExport {
             claim: request.claim.clone(),
             directory: directory.clone(),
             file_id: Some(file_id),
+            handle: Some(handle_of(leaf)),
             adopted,
             state: State::Live,
         };

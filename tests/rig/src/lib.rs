@@ -24,6 +24,31 @@
 //! lost.happened(Duration::from_secs(10)).await?; // the rename is done, and the operator doesn't know
 //! # Ok(()) }
 //! ```
+//!
+//! Black-box tests share one of each: a test asks for its own namespace and export with [`TestEnv`]. A test that kills
+//! the operator or the cluster starts its own instead, since two operators in one cluster are in each other's way.
+//!
+//! ```no_run
+//! use rig::{Operator, OperatorOptions, RunDir, TestEnv, operator::built_beside_tests};
+//! use serde_json::json;
+//!
+//! # async fn example(cluster: rig::Cluster, run: RunDir) -> rig::Result<()> {
+//! let env = TestEnv::new("hello").await?;
+//! let backend = env.objects.create(&env.backend("bad", json!({ "path": "/nowhere" }))).await?;
+//! env.objects.wait_condition(&backend, "Ready", "False", Some("ExportNotFound"), rig::PATIENCE).await?;
+//! let class = env.ready_class().await?; // with a good backend behind it
+//! let claim = env.objects.create(&env.claim("data", &class)).await?;
+//! let volume = env.wait_bound(&claim).await?;
+//! assert!(env.directory(&volume)?.is_dir());
+//! env.objects.delete(&claim).await?;
+//! env.objects.wait_gone(&volume, rig::PATIENCE).await?;
+//!
+//! let kubeconfig = Operator::install(&cluster).await?; // CRDs, RBAC, ServiceAccount
+//! let mut operator = Operator::start(&run, OperatorOptions::new(built_beside_tests()?, kubeconfig)).await?;
+//! operator.wait_ready().await?;
+//! operator.restart().await?; // kill -9, and again
+//! # Ok(()) }
+//! ```
 
 pub mod assets;
 pub mod bench;
@@ -48,7 +73,7 @@ pub use objects::Objects;
 pub use operator::{Operator, OperatorOptions};
 pub use proxy::{Action, Direction, Proxy};
 pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
-pub use shared::{Shared, TestEnv, shared};
+pub use shared::{PATIENCE, Shared, TestEnv, shared};
 
 /// Five characters that make a name unique enough for one machine.
 pub fn suffix() -> String {

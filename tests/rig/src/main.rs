@@ -47,12 +47,30 @@ enum Command {
         lone: usize,
     },
     /// Remove the folders of runs whose process is gone.
-    Clean,
+    Clean {
+        /// Also the logs of runs that failed within the last day.
+        #[arg(long)]
+        kept: bool,
+    },
 }
 
-#[tokio::main]
-async fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("rig: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let status = runtime.block_on(run(arguments.command));
+    // A build that was interrupted goes on in a thread that nobody waits for: it ends with this process.
+    runtime.shutdown_background();
+    status
+}
+
+async fn run(command: Command) -> ExitCode {
+    let result = match command {
         Command::Assets => assets().await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench {
@@ -69,8 +87,8 @@ async fn main() -> ExitCode {
             };
             bench(options).await
         }
-        Command::Clean => {
-            rig::remove_dead_runs();
+        Command::Clean { kept } => {
+            rig::remove_dead_runs(kept);
             Ok(())
         }
     };

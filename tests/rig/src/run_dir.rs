@@ -95,9 +95,9 @@ impl Drop for RunDir {
     }
 }
 
-/// Removes every run whose process is gone, failed ones included.
-pub fn remove_dead_runs() {
-    sweep(&base(), Duration::ZERO);
+/// Removes the folders of runs whose process is gone; with `kept` also those left for somebody to read the logs.
+pub fn remove_dead_runs(kept: bool) {
+    sweep(&base(), if kept { Duration::ZERO } else { KEEP_FAILED });
 }
 
 fn base() -> PathBuf {

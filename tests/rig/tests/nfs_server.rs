@@ -6,7 +6,7 @@
     reason = "a panic is how a test fails"
 )]
 
-use std::{fs, net::SocketAddr, path::Path, time::Duration};
+use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
 use rig::{Access, Export, NfsOptions, NfsServer, Recovery, RunDir, proxy::xdr_string};
 use tokio::{
@@ -55,6 +55,16 @@ async fn lookup(server: &NfsServer, path: &str) -> u32 {
     compound(server.address(), &steps).await.unwrap()
 }
 
+/// Whether the server says that this is the mode of a file (VERIFY of attribute 33).
+async fn has_mode(server: &NfsServer, path: &str, mode: u32) -> bool {
+    let mut steps: Vec<_> = path
+        .split('/')
+        .map(|name| [words(&[15]), xdr_string(name.as_bytes())].concat())
+        .collect();
+    steps.push(words(&[37, 2, 0, 1 << 1, 4, mode]));
+    compound(server.address(), &steps).await.unwrap() == OK
+}
+
 async fn make_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
     let walk = [words(&[15]), xdr_string(export.as_bytes())].concat();
     // CREATE of a directory (type 2) without attributes.
@@ -71,6 +81,10 @@ async fn it_serves_what_is_on_disk_and_takes_exports_added_changed_and_removed()
     assert_eq!(lookup(&server, "export/new").await, NOENT);
     fs::create_dir(data.join("new")).unwrap();
     assert_eq!(lookup(&server, "export/new").await, OK, "seen at once");
+    for mode in [0o700, 0o2775] {
+        fs::set_permissions(data.join("new"), fs::Permissions::from_mode(mode)).unwrap();
+        assert!(has_mode(&server, "export/new", mode).await, "{mode:o} seen at once");
+    }
     assert_eq!(make_directory(&server, "export", "made").await, OK);
     assert!(data.join("made").is_dir());
     fs::remove_dir(data.join("made")).unwrap();

@@ -190,10 +190,17 @@ async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
     let mut lost = proxy.lose_reply(Action::Drop, |request| carries(request, &rename_of(b"volume")));
     let rename = [&b"id-1"[..], &rename_of(b"volume")].concat();
     assert!(!lost.has_happened());
+    // Held back on its way up, so that the other's reply comes down while this one is awaited.
+    let held = rename.clone();
+    proxy.on_record(Direction::Up, move |request| match request == held {
+        true => Action::Delay(SOON),
+        false => Action::Forward,
+    });
     client.send(&rename).await;
-    lost.happened(LONG).await.unwrap();
+    tokio::time::sleep(SOON / 4).await;
     // The same id on another connection is another request.
     assert_eq!(other.call(b"id-1 other").await, b"id-1 other");
+    lost.happened(LONG).await.unwrap();
     client.nothing_comes().await;
     assert_eq!(client.call(&rename).await, rename, "lost once only");
 }

@@ -162,6 +162,34 @@ fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
 }
 
 #[test]
+fn a_full_trash_is_no_news_once_it_was_told() {
+    let purged = PurgeReport {
+        left: crate::export::TrashContent {
+            entries: 1,
+            oldest: Some(Timestamp::new(5, 123_456_789).unwrap()),
+        },
+        ..PurgeReport::default()
+    };
+    let probe = well();
+    let told = |object: &NfsBackend, at| {
+        let observed = Observed {
+            object,
+            probe: &probe,
+            totals: Totals::default(),
+            purged: &purged,
+            held: None,
+            now: Timestamp::from_second(at).unwrap(),
+        };
+        let ready = ready(&observed);
+        status(&observed, &ready)
+    };
+    let first = told(&backend(json!({}), &NfsBackendStatus::default()), 1000);
+    // As it comes back from the API server.
+    let object = backend(json!({}), &first);
+    assert_eq!(Some(&told(&object, 1010)), object.status.as_ref());
+}
+
+#[test]
 fn what_was_known_of_the_identity_outlives_a_failed_probe() {
     let (_, first) = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 0);
     let unreachable = Probe {

@@ -48,17 +48,14 @@ pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
             .into(),
     })?;
     let cache = cache()?;
-    // A folder that this process alone builds in; a killed build leaves it, and the next one clears it away.
+    // Held while another run may be building the same; without a build it is given back in milliseconds.
+    let _lock = exclusive().await?;
+    clear_abandoned(&cache)?;
     let sources = Sources::write(&go, &cache).await?;
     let folder = cache.join(format!("control-plane-{}", sources.key));
     if !folder.is_dir() {
-        let _lock = exclusive().await?;
-        // Another run may have built it in the meantime.
-        if !folder.is_dir() {
-            clear_abandoned(&cache, &sources.folder)?;
-            sources.build(&go).await?;
-            sources.publish(&folder)?;
-        }
+        sources.build(&go).await?;
+        sources.publish(&folder)?;
     }
     Ok((folder.clone(), folder.join("kubectl")))
 }
@@ -132,7 +129,9 @@ impl Sources {
         let variable = "k8s.io/component-base/version.git";
         let link =
             format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
-        let mut command = Command::new(go);
+        // As every child of the rig: it must not go on compiling for minutes when the rig is gone.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(go);
         // `-v` names each package as it is compiled: that is the progress.
         command.args([
             "build",
@@ -171,16 +170,15 @@ impl Drop for Sources {
     }
 }
 
-/// Removes what killed builds left; the caller holds the lock, so nobody builds now. A run that is about to
-/// ask for the lock may lose its sources: it finds the finished folder when it gets the lock.
-fn clear_abandoned(cache: &Path, own: &Path) -> Result<()> {
+/// Removes what killed builds left; the caller holds the lock, so nobody builds now.
+fn clear_abandoned(cache: &Path) -> Result<()> {
     for entry in fs::read_dir(cache)
         .doing(|| format!("list {}", cache.display()))?
         .flatten()
     {
-        let path = entry.path();
-        if entry.file_name().to_string_lossy().starts_with(BUILDING) && path != own {
-            let _removed = fs::remove_dir_all(path);
+        if entry.file_name().to_string_lossy().starts_with(BUILDING) {
+            // What cannot be removed is in nobody's way.
+            let _removed = fs::remove_dir_all(entry.path());
         }
     }
     Ok(())

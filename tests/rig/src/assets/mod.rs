@@ -84,13 +84,18 @@ fn cache() -> Result<PathBuf> {
 async fn exclusive() -> Result<File> {
     let path = cache()?.join("lock");
     let lock = File::create(&path).doing(|| format!("open {}", path.display()))?;
-    let mut waiting = None;
+    let start = Instant::now();
+    let mut said = false;
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => {
-                waiting.get_or_insert_with(|| Progress::start("another run builds or installs; waiting for it"));
-                tokio::time::sleep(Duration::from_millis(200)).await;
+                // Another run that only looks has it for milliseconds: nothing to tell.
+                if !said && start.elapsed() > Duration::from_secs(1) {
+                    said = true;
+                    Progress::start("another run builds or installs; waiting for it");
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
             }
             Err(TryLockError::Error(error)) => return Err(error).doing(|| format!("lock {}", path.display())),
         }

@@ -185,7 +185,8 @@ NFSV4 {{
   # Owners are numbers on both sides: there is no domain to map names in.
   Only_Numeric_Owners = true;
 }}
-# Tests change the disk behind the server's back and want to see it at once.
+# Tests change the disk behind the server's back and want to see it at once: no attributes are kept, and no
+# listings either, for a directory that changes twice in one tick of its clock looks unchanged.
 MDCACHE {{ Dir_Chunk = 0; }}
 EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Protocols = {protocols}; }}
 ",

@@ -1,0 +1,97 @@
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use super::*;
+
+fn record(state: State) -> Record {
+    Record {
+        volume: "pvc-1".into(),
+        backend: "fast".into(),
+        claim: ClaimRef {
+            namespace: "team".into(),
+            namespace_uid: "ns".into(),
+            name: "data".into(),
+            uid: "1".into(),
+        },
+        directory: DirectoryPath::parse("team/data").unwrap(),
+        file_id: Some(u64::MAX),
+        handle: Some("0a".into()),
+        adopted: true,
+        state,
+    }
+}
+
+fn archiving(target: &str) -> State {
+    State::Archiving(ArchiveNote {
+        target: target.into(),
+        mode: 0o2775,
+        uid: Some(0),
+        gid: None,
+    })
+}
+
+#[test]
+fn what_is_written_is_read_in_every_state() {
+    for state in [
+        State::Creating,
+        State::Live,
+        State::RemovingEmpty,
+        archiving("archived-data"),
+        State::Deleting { since: 7 },
+        State::Tombstone { since: 7 },
+    ] {
+        let record = record(state);
+        assert_eq!(Record::parse("pvc-1", &record.to_bytes().unwrap()), Ok(record));
+    }
+}
+
+#[test]
+fn a_record_cut_short_anywhere_is_told_from_a_damaged_one() {
+    let bytes = record(archiving("archived-data")).to_bytes().unwrap();
+    // Without its newline it is whole.
+    for length in 0..bytes.len() - 2 {
+        assert_eq!(
+            Record::parse("pvc-1", bytes.get(..length).unwrap()),
+            Err(RecordError::Short),
+            "{length}"
+        );
+    }
+    assert_eq!(Record::parse("pvc-1", &[0; 100]), Err(RecordError::Short));
+    assert!(matches!(
+        Record::parse("pvc-1", b"#!/bin/sh"),
+        Err(RecordError::Damaged(_))
+    ));
+    assert!(matches!(
+        Record::parse("pvc-1", &[0xff; 9]),
+        Err(RecordError::Damaged(_))
+    ));
+}
+
+#[test]
+fn nothing_in_a_record_is_trusted_as_a_path() {
+    let text = String::from_utf8(record(State::Live).to_bytes().unwrap()).unwrap();
+    for hostile in ["../etc", "/etc", "a/../b", ".nfs-operator", "archived-x", "a//b", ""] {
+        let text = text.replace("team/data", hostile);
+        assert!(
+            matches!(Record::parse("pvc-1", text.as_bytes()), Err(RecordError::Damaged(_))),
+            "{hostile}"
+        );
+    }
+    let text = String::from_utf8(record(archiving("archived-data")).to_bytes().unwrap()).unwrap();
+    for hostile in ["archived-", "archived-a/../../b", "other", "..", "archived-\\u0000"] {
+        let text = text.replace("archived-data", hostile);
+        assert!(
+            matches!(Record::parse("pvc-1", text.as_bytes()), Err(RecordError::Damaged(_))),
+            "{hostile}"
+        );
+    }
+}
+
+#[test]
+fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
+    let bytes = record(State::Live).to_bytes().unwrap();
+    assert!(matches!(Record::parse("pvc-2", &bytes), Err(RecordError::Damaged(_))));
+    assert_eq!(
+        Record::parse("pvc-1", br#"{"version":2,"x":1}"#),
+        Err(RecordError::TooNew(2))
+    );
+}

@@ -1,0 +1,134 @@
+//! A cluster, an NFS server and an operator for tests that kill them.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use rig::objects::reference;
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, Recovery, RunDir};
+use serde_json::{Value, json};
+
+use crate::scene::{Failure, PATIENCE};
+
+/// All that a story needs, for itself.
+pub struct Stage {
+    pub operator: Operator,
+    pub objects: Objects,
+    pub cluster: Cluster,
+    pub proxy: Proxy,
+    nfs: NfsServer,
+    // Removed last, with the logs in it.
+    _run: RunDir,
+}
+
+impl Stage {
+    /// Everything ready, with a backend `main` behind a proxy and a class `nfs` on it. `spec` is merged into the backend.
+    pub async fn set(spec: Value) -> Result<Self, Failure> {
+        let run = RunDir::new()?;
+        let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
+        let cluster = Cluster::start(&run).await?;
+        let kubeconfig = Operator::install(&cluster).await?;
+        let options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig);
+        let operator = Operator::start(&run, options).await?;
+        let proxy = Proxy::start(nfs.address()).await?;
+        let objects = Objects::new(cluster.client().await?);
+        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+        let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": proxy.port()}});
+        rig::objects::merge(&mut backend, &json!({"spec": usual}));
+        rig::objects::merge(&mut backend, &json!({"spec": spec}));
+        operator.wait_ready().await?;
+        let backend = objects.create(&backend).await?;
+        objects
+            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .await?;
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs");
+        rig::objects::merge(
+            &mut class,
+            &json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"}),
+        );
+        objects.create(&class).await?;
+        Ok(Self {
+            operator,
+            objects,
+            cluster,
+            proxy,
+            nfs,
+            _run: run,
+        })
+    }
+
+    /// A claim of the class, not created yet.
+    pub fn claim(&self, name: &str) -> Value {
+        let mut claim = reference("v1", "PersistentVolumeClaim", Some("default"), name);
+        let spec = json!({
+            "storageClassName": "nfs",
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Mi"}},
+        });
+        rig::objects::merge(&mut claim, &json!({"spec": spec}));
+        claim
+    }
+
+    /// The export on disk.
+    pub fn data(&self) -> Result<PathBuf, Failure> {
+        Ok(self.nfs.data_dir("/export")?)
+    }
+
+    /// Where a volume's data are on disk.
+    pub fn directory(&self, volume: &Value) -> Result<PathBuf, Failure> {
+        let path = volume
+            .pointer("/spec/nfs/path")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        Ok(self.data()?.join(Path::new(path).strip_prefix("/export")?))
+    }
+
+    /// The volume of a claim, once it is Bound.
+    pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
+        let volume = self.objects.wait(claim, "to be Bound", PATIENCE, |claim| {
+            let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
+            let bound = claim.pointer("/status/phase").is_some_and(|phase| phase == "Bound");
+            volume
+                .filter(|_| bound)
+                .map(str::to_owned)
+                .ok_or_else(|| "not bound".into())
+        });
+        let volume = reference("v1", "PersistentVolume", None, &volume.await?);
+        Ok(self
+            .objects
+            .get(&volume)
+            .await?
+            .ok_or("the volume of a bound claim is gone")?)
+    }
+
+    /// Kills the NFS server and starts it again on the same port.
+    pub async fn restart_nfs(&mut self, recovery: Recovery) -> rig::Result<()> {
+        self.nfs.kill9().await?;
+        self.nfs.restart(recovery).await
+    }
+
+    /// All volumes.
+    pub async fn volumes(&self) -> rig::Result<Vec<Value>> {
+        self.objects
+            .list(&reference("v1", "PersistentVolume", None, "any"))
+            .await
+    }
+
+    /// The records of this cluster on the export, by file name, with their content.
+    pub fn records(&self) -> Result<Vec<(String, Value)>, Failure> {
+        let mut records = Vec::new();
+        for cluster in std::fs::read_dir(self.data()?.join(".nfs-operator"))? {
+            let folder = cluster?.path().join("records");
+            for record in std::fs::read_dir(folder).into_iter().flatten() {
+                let record = record?;
+                let content = serde_json::from_slice(&std::fs::read(record.path())?)?;
+                records.push((record.file_name().to_string_lossy().into_owned(), content));
+            }
+        }
+        Ok(records)
+    }
+
+    /// The directories of volumes and archives at the export's root.
+    pub fn names(&self) -> Result<BTreeSet<String>, Failure> {
+        Ok(crate::scene::names(&self.data()?)?.into_iter().collect())
+    }
+}
