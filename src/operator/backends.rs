@@ -1,12 +1,13 @@
 //! What is known of each backend now, and how many calls it may hold up at once.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Notify;
 
-use super::waiting::{ClaimRef, Waiting};
+use super::gate::Gate;
+use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
@@ -27,9 +28,10 @@ pub struct Backend {
     pub name: String,
     /// The object's uid: a backend made anew under the same name is another one.
     pub uid: String,
-    slots: Arc<Semaphore>,
-    queue: Mutex<Queue>,
-    reclaims: Arc<Semaphore>,
+    /// Lets claims in.
+    pub claims: Gate<ClaimRef>,
+    /// Lets reclaims in: a hanging backend must not hold up those of others.
+    pub reclaims: Gate<VolumeRef>,
     known: RwLock<Arc<Known>>,
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
@@ -106,42 +108,6 @@ impl Known {
     }
 }
 
-/// The right to one call at a time on a backend; given back when dropped, and the next claim in the queue is woken.
-pub struct Slot {
-    permit: Option<OwnedSemaphorePermit>,
-    backend: Arc<Backend>,
-    waiting: Arc<Waiting<ClaimRef>>,
-}
-
-/// Claims that wait for a slot, each once.
-#[derive(Default)]
-struct Queue {
-    order: VecDeque<ClaimRef>,
-    members: HashSet<ClaimRef>,
-}
-
-impl Queue {
-    fn push(&mut self, claim: ClaimRef) {
-        if self.members.insert(claim.clone()) {
-            self.order.push_back(claim);
-        }
-    }
-
-    fn pop(&mut self) -> Option<ClaimRef> {
-        let claim = self.order.pop_front()?;
-        self.members.remove(&claim);
-        Some(claim)
-    }
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        // The permit goes back before the next claim is woken, or it would find none.
-        drop(self.permit.take());
-        self.backend.call_in(&self.waiting);
-    }
-}
-
 impl Backend {
     fn new(name: &str, uid: &str, slots: usize, object: Arc<NfsBackend>) -> Self {
         let known = Known {
@@ -157,9 +123,8 @@ impl Backend {
         Self {
             name: name.to_owned(),
             uid: uid.to_owned(),
-            slots: Arc::new(Semaphore::new(slots)),
-            queue: Mutex::default(),
-            reclaims: Arc::new(Semaphore::new(slots)),
+            claims: Gate::new(slots),
+            reclaims: Gate::new(slots),
             known: RwLock::new(Arc::new(known)),
             link: Mutex::default(),
             open: Mutex::default(),
@@ -177,36 +142,6 @@ impl Backend {
     /// A probe ended.
     pub fn learned(&self, known: Known) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
-    }
-
-    /// A slot for a claim, or none: then the claim is in the queue and is woken when one is free.
-    pub fn enter(self: &Arc<Self>, claim: &ClaimRef, waiting: &Arc<Waiting<ClaimRef>>) -> Option<Slot> {
-        let mut queue = self.queue();
-        match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(permit) => Some(Slot {
-                permit: Some(permit),
-                backend: Arc::clone(self),
-                waiting: Arc::clone(waiting),
-            }),
-            Err(_) => {
-                queue.push(claim.clone());
-                None
-            }
-        }
-    }
-
-    /// Wakes as many claims of the queue as there are free slots. A woken claim may be gone or go elsewhere, so this
-    /// is also called at each probe.
-    pub fn call_in(&self, waiting: &Waiting<ClaimRef>) {
-        for _ in 0..self.slots.available_permits() {
-            let Some(next) = self.queue().pop() else { return };
-            waiting.wake(next);
-        }
-    }
-
-    /// A slot for a reclaim, or none while all are in use: a hanging backend must not hold up the reclaims of others.
-    pub fn enter_reclaim(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.reclaims).try_acquire_owned().ok()
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.
@@ -298,10 +233,6 @@ impl Backend {
 
     fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

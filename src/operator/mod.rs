@@ -4,6 +4,7 @@ pub mod backends;
 pub mod clients;
 pub mod context;
 pub mod events;
+pub mod gate;
 pub mod http;
 pub mod inventory;
 pub mod metrics;

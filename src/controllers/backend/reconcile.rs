@@ -175,7 +175,8 @@ fn learn(
     };
     let cured = cure::may_have_come(&former, &known);
     backend.learned(known);
-    backend.call_in(&ctx.waiting);
+    backend.claims.call_in(&ctx.waiting);
+    backend.reclaims.call_in(&ctx.waiting_volumes);
     if cured {
         ctx.waiting.wake_all();
         ctx.waiting_volumes.wake_all();

@@ -95,7 +95,10 @@ impl Journey<'_> {
                 lasting: false,
             });
         };
-        let Some(_slot) = backend.enter(&ObjectRef::from_obj(self.claim), &self.ctx.waiting) else {
+        let Some(_slot) = backend
+            .claims
+            .enter(&ObjectRef::from_obj(self.claim), &self.ctx.waiting)
+        else {
             self.ctx.inventory.release(&self.volume);
             return Ok(Attempt::Ended(Outcome::Queued));
         };

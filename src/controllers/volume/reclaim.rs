@@ -42,7 +42,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
     let Some(export) = known.export.clone() else {
         return Ok(Outcome::Waiting(known.ready.clone()));
     };
-    let Some(_slot) = backend.enter_reclaim() else {
+    let Some(_slot) = backend.reclaims.enter(&ObjectRef::from_obj(seen), &ctx.waiting_volumes) else {
         return Ok(Outcome::Queued);
     };
     let Some((volume, policy)) = released(ctx, seen).await? else {

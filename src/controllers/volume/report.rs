@@ -18,8 +18,8 @@ const UNKNOWN: Duration = Duration::from_secs(2);
 /// The backend is not there or not reachable: looked at again after about its probe.
 const WAITING: Duration = Duration::from_secs(15);
 
-/// A slot of a busy backend is free again after about this long.
-const QUEUED: Duration = Duration::from_secs(1);
+/// A volume in the queue of a busy backend is woken by it; this catches a bell that was missed.
+const QUEUED: Duration = Duration::from_secs(30);
 
 /// What became of an attempt.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub enum Outcome {
     Reclaimed(Verdict),
     /// It changed while it was looked at: its next event tells.
     Changed,
-    /// All of its backend's slots for reclaims are in use.
+    /// All of its backend's slots for reclaims are in use: the volume is in its queue.
     Queued,
     /// The backend can't be reached now; not a failure of this volume.
     Waiting(Verdict),

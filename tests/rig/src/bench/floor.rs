@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 
 use super::{
     BenchOptions, Pace,
-    stage::{NAME, Stage},
+    stage::{NAME, Stage, Usage},
+    table::load,
     work::{self, Made, uid},
 };
 use crate::{
@@ -46,6 +47,14 @@ pub struct Floor {
     volume_events: Api<Event>,
 }
 
+/// The floor.
+#[derive(Debug)]
+pub struct Measured {
+    pub claims: (Pace, Usage),
+    pub deletes: (Pace, Usage),
+    pub load: String,
+}
+
 impl Floor {
     pub fn new(stage: &Stage) -> Self {
         let account = || stage.account.clone();
@@ -56,6 +65,22 @@ impl Floor {
             claim_events: Api::namespaced(account(), NAME),
             volume_events: Api::namespaced(account(), "default"),
         }
+    }
+
+    /// Claims and deletes, as the operator has them later.
+    pub async fn measure(&self, stage: &Stage, options: &BenchOptions) -> Result<Measured> {
+        let before = stage.usage(None)?;
+        let (made, pace) = self.create(options).await?;
+        let claims = (pace, stage.usage(None)?.since(&before));
+        self.release(&made, options).await?;
+        let before = stage.usage(None)?;
+        let pace = self.reclaim(&made, options).await?;
+        let deletes = (pace, stage.usage(None)?.since(&before));
+        Ok(Measured {
+            claims,
+            deletes,
+            load: load(),
+        })
     }
 
     /// Does everything once, unmeasured.

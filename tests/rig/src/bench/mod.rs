@@ -12,8 +12,14 @@ mod work;
 
 use std::path::PathBuf;
 
-use self::{floor::Floor, stage::Stage, table::Rate, work::Made};
-use crate::{error::Result, run_dir::RunDir};
+use self::{
+    floor::Floor,
+    lone::Latencies,
+    stage::Stage,
+    table::{Kind, Rate},
+    work::Made,
+};
+use crate::{error::Result, operator::Operator, run_dir::RunDir};
 
 /// How much is measured.
 #[derive(Clone, Debug)]
@@ -58,20 +64,22 @@ pub async fn bench(options: BenchOptions) -> Result<()> {
 async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
     println!("{}", table::conditions(options, run.path()));
     let mut stage = Stage::start(run, options).await?;
+    progress("floor, before the operator starts");
+    stage.without_binder().await?;
+    let floor = Floor::new(&stage);
+    floor.warm_up(options).await?;
+    let before = floor.measure(&stage, options).await?;
+    stage.with_binder().await?;
     let mut figures = Figures::default();
-    figures.remember("at the start", &stage)?;
-    progress("lone claims");
-    let lone = lone::claims(&stage, options.lone).await?;
-    figures.remember("after the lone claims", &stage)?;
-    for policy in [Policy::Archive, Policy::Delete] {
-        stage.policy(policy).await?;
-        let (claims, volumes) = creation(&mut stage, options, policy, &mut figures).await?;
-        deletion(&mut stage, options, policy, (&claims, &volumes), &mut figures).await?;
-    }
-    println!("\n{}", table::rates(&figures.rates));
+    let (operator, lone) = serve(&mut stage, run, options, &mut figures).await?;
+    operator.terminate().await?;
+    progress("floor, after the operator has ended");
+    stage.without_binder().await?;
+    let after = floor.measure(&stage, options).await?;
+    println!("\n{}", table::rates(&figures.rates, &[&before, &after]));
     println!("{}", table::latencies(&lone));
     println!("{}", table::memory(&figures.memory));
-    println!("{}", table::cost(&figures.rates));
+    println!("{}", table::cost(&figures.rates, &[&before, &after]));
     stage.stop().await
 }
 
@@ -83,80 +91,80 @@ struct Figures {
 }
 
 impl Figures {
-    fn remember(&mut self, when: &str, stage: &Stage) -> Result<()> {
-        self.memory.push((when.into(), stage.operator.resident_bytes()?));
+    fn remember(&mut self, when: &str, operator: &Operator) -> Result<()> {
+        self.memory.push((when.into(), operator.resident_bytes()?));
         Ok(())
     }
 }
 
-/// Claims to volumes: the floor's, then the operator's, which are given back in that order reversed.
+/// One life of the operator.
+async fn serve(
+    stage: &mut Stage,
+    run: &RunDir,
+    options: &BenchOptions,
+    figures: &mut Figures,
+) -> Result<(Operator, Latencies)> {
+    let operator = stage.operator(run).await?;
+    figures.remember("at the start", &operator)?;
+    progress("lone claims");
+    let lone = lone::claims(stage, options.lone).await?;
+    figures.remember("after the lone claims", &operator)?;
+    for policy in [Policy::Archive, Policy::Delete] {
+        stage.policy(policy).await?;
+        let claims = creation(stage, &operator, options, policy, figures).await?;
+        deletion(stage, &operator, options, policy, &claims, figures).await?;
+    }
+    Ok((operator, lone))
+}
+
+/// Claims to volumes.
 async fn creation(
     stage: &mut Stage,
+    operator: &Operator,
     options: &BenchOptions,
     policy: Policy,
     figures: &mut Figures,
-) -> Result<(Vec<Made>, Vec<Made>)> {
+) -> Result<Vec<Made>> {
     progress(&format!("claims, policy {}", policy.name()));
     stage.without_binder().await?;
-    let floor = Floor::new(stage);
-    // Paused and not stopped: its memory and its caches are those of one life.
-    stage.operator.pause()?;
-    floor.warm_up(options).await?;
-    let before = stage.usage()?;
-    let (volumes, bare) = floor.create(options).await?;
-    let used_by_floor = stage.usage()?.since(&before);
-    stage.operator.resume()?;
-    stage.settle().await?;
-
-    let before = stage.usage()?;
-    let (claims, made, written) = work::create(stage, options).await?;
-    let used = stage.usage()?.since(&before);
+    stage.settle(operator).await?;
+    let before = stage.usage(Some(operator))?;
+    let (claims, pace, written) = work::create(stage, options).await?;
+    let used = stage.usage(Some(operator))?.since(&before);
     println!(
         "  the last condition stood {:.0} ms after the last volume",
         written.as_secs_f64() * 1e3
     );
-    let what = format!("claims to volumes, policy {}", policy.name());
-    figures
-        .rates
-        .push(Rate::new(&what, (made, used), (bare, used_by_floor)));
-    figures.remember(&format!("with {} claims", claims.len()), stage)?;
-    Ok((claims, volumes))
+    figures.rates.push(Rate::new(Kind::Claims, policy.name(), pace, used));
+    figures.remember(&format!("with {} claims", claims.len()), operator)?;
+    Ok(claims)
 }
 
-/// Released volumes to none: the floor's, then the operator's.
+/// Released volumes to none.
 async fn deletion(
     stage: &mut Stage,
+    operator: &Operator,
     options: &BenchOptions,
     policy: Policy,
-    (claims, volumes): (&[Made], &[Made]),
+    claims: &[Made],
     figures: &mut Figures,
 ) -> Result<()> {
     progress(&format!("deletes, policy {}", policy.name()));
     stage.bind(claims).await?;
     stage.without_binder().await?;
-    figures.remember("with these bound", stage)?;
-    let floor = Floor::new(stage);
-    stage.operator.pause()?;
-    floor.release(volumes, options).await?;
-    let before = stage.usage()?;
-    let bare = floor.reclaim(volumes, options).await?;
-    let used_by_floor = stage.usage()?.since(&before);
-    stage.operator.resume()?;
-
+    figures.remember("with these bound", operator)?;
     work::prepare_release(stage, claims, options).await?;
-    stage.settle().await?;
-    stage.operator.pause()?;
+    stage.settle(operator).await?;
+    // Paused and not stopped: its memory and its caches are those of one life.
+    operator.pause()?;
     work::release(stage, claims, options).await?;
-    let before = stage.usage()?;
-    stage.operator.resume()?;
-    let gone = work::gone(stage, claims).await?;
-    let used = stage.usage()?.since(&before);
-    let what = format!("deletes, policy {}", policy.name());
-    figures
-        .rates
-        .push(Rate::new(&what, (gone, used), (bare, used_by_floor)));
-    stage.settle().await?;
-    figures.remember("after their deletion", stage)?;
+    let before = stage.usage(Some(operator))?;
+    operator.resume()?;
+    let pace = work::gone(stage, claims).await?;
+    let used = stage.usage(Some(operator))?.since(&before);
+    figures.rates.push(Rate::new(Kind::Deletes, policy.name(), pace, used));
+    stage.settle(operator).await?;
+    figures.remember("after their deletion", operator)?;
     stage.with_binder().await
 }
 

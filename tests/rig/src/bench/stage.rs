@@ -24,7 +24,7 @@ use crate::{
 /// The export's path, and its backend's, class's and namespace's name.
 const EXPORT: &str = "/export";
 pub(super) const NAME: &str = "bench";
-/// The operator takes in what came to its watches while it was paused.
+/// The operator takes in what is left in its watches.
 const SETTLE: Duration = Duration::from_secs(2);
 /// The binder binds 40 to 70 claims a second.
 const BIND: Duration = Duration::from_secs(120);
@@ -34,7 +34,7 @@ const READY: Duration = Duration::from_secs(60);
 pub struct Stage {
     pub cluster: Cluster,
     pub nfs: NfsServer,
-    pub operator: Operator,
+    options: OperatorOptions,
     /// Every right, as a user of the cluster has them who makes claims.
     pub objects: Objects,
     /// The operator's account: the bare client is held to the same fairness and authorization.
@@ -56,14 +56,12 @@ impl Stage {
         )?;
         let kubeconfig = Operator::install(&cluster).await?;
         let account = login(&kubeconfig).await?;
-        let operator = Operator::start(run, OperatorOptions::new(&options.operator, kubeconfig)).await?;
-        operator.wait_ready().await?;
         let objects = Objects::new(cluster.client().await?);
         let sightings = Sightings::start(cluster.client().await?).await?;
         let stage = Self {
             cluster,
             nfs,
-            operator,
+            options: OperatorOptions::new(&options.operator, kubeconfig),
             objects,
             account,
             sightings,
@@ -81,13 +79,20 @@ impl Stage {
             &json!({ "spec": { "server": "127.0.0.1", "path": EXPORT, "nfs": { "port": self.nfs.port() } } }),
         );
         self.objects.create(&backend).await?;
-        self.objects
-            .wait_condition(&backend, "Ready", "True", None, READY)
-            .await?;
         let mut class = reference("storage.k8s.io/v1", "StorageClass", None, NAME);
         let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": { "backend": NAME } });
         merge(&mut class, &rest);
         self.objects.create(&class).await.map(drop)
+    }
+
+    /// Starts the operator, and waits until it has found the backend to be well.
+    pub async fn operator(&self, run: &RunDir) -> Result<Operator> {
+        let operator = Operator::start(run, self.options.clone()).await?;
+        operator.wait_ready().await?;
+        self.objects
+            .wait_condition(&backend(), "Ready", "True", None, READY)
+            .await?;
+        Ok(operator)
     }
 
     /// From now on the backend does that with the directories of deleted claims.
@@ -133,10 +138,10 @@ impl Stage {
         .await
     }
 
-    /// Waits until the operator has taken in what happened while it was paused: until it uses no CPU time.
-    pub async fn settle(&self) -> Result<()> {
+    /// Waits until the operator has taken in what its watches brought: until it uses no CPU time.
+    pub async fn settle(&self, operator: &Operator) -> Result<()> {
         wait::until("the operator to be idle", READY, async || {
-            let look = || cpu_seconds(self.operator.pid()).map_err(|error| error.to_string());
+            let look = || cpu_seconds(operator.pid()).map_err(|error| error.to_string());
             let before = look()?;
             tokio::time::sleep(SETTLE / 4).await;
             match look()? - before {
@@ -148,9 +153,9 @@ impl Stage {
     }
 
     /// The CPU time that each part has used so far.
-    pub fn usage(&self) -> Result<Usage> {
+    pub fn usage(&self, operator: Option<&Operator>) -> Result<Usage> {
         Ok(Usage {
-            operator: cpu_seconds(self.operator.pid())?,
+            operator: operator.map_or(Ok(0.0), |operator| cpu_seconds(operator.pid()))?,
             api_server: cpu_seconds(self.cluster.process(Part::ApiServer).pid())?,
             etcd: cpu_seconds(self.cluster.process(Part::Etcd).pid())?,
             nfs_server: cpu_seconds(self.nfs.pid())?,
@@ -159,7 +164,8 @@ impl Stage {
     }
 
     pub async fn stop(self) -> Result<()> {
-        self.operator.terminate().await?;
+        // An API server waits for its watches to end.
+        drop(self.sightings);
         self.nfs.stop().await?;
         self.cluster.stop().await
     }

@@ -4,31 +4,49 @@ use std::{fs, path::Path, process::Command, time::Duration};
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 
-use super::{BenchOptions, Pace, lone::Latencies, stage::Usage};
+use super::{BenchOptions, Pace, floor::Measured, lone::Latencies, stage::Usage};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 
-/// One phase: the operator's figures and the floor's.
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Claims to volumes.
+    Claims,
+    /// Released volumes to none.
+    Deletes,
+}
+
+/// One phase of the operator.
 #[derive(Debug)]
 pub struct Rate {
+    kind: Kind,
     what: String,
-    operator: Pace,
-    floor: Pace,
+    pace: Pace,
     used: Usage,
-    used_by_floor: Usage,
     load: String,
 }
 
 impl Rate {
-    pub fn new(what: &str, (operator, used): (Pace, Usage), (floor, used_by_floor): (Pace, Usage)) -> Self {
+    pub fn new(kind: Kind, policy: &str, pace: Pace, used: Usage) -> Self {
+        let what = match kind {
+            Kind::Claims => "claims to volumes",
+            Kind::Deletes => "deletes",
+        };
         Self {
-            what: what.into(),
-            operator,
-            floor,
+            kind,
+            what: format!("{what}, policy {policy}"),
+            pace,
             used,
-            used_by_floor,
             load: load(),
         }
+    }
+}
+
+fn of(floor: &Measured, kind: Kind) -> &(Pace, Usage) {
+    match kind {
+        Kind::Claims => &floor.claims,
+        Kind::Deletes => &floor.deletes,
     }
 }
 
@@ -46,7 +64,7 @@ pub fn conditions(options: &BenchOptions, folder: &Path) -> String {
 {count} claims, {concurrency} at a time; {lone} lone claims; {cores} cores, load at the start {}.
 The NFS server's data is in {} ({}).
 The floor is a bare client under the operator's account that makes the same API calls at the same concurrency, without
-NFS, just before the operator's turn and while the operator is paused.
+NFS: the mean of a run before the operator starts and one after it has ended.
 In phases with a rate kube-controller-manager is stopped, for operator and floor alike: its binder serves 40-70 claims
 a second and would be what is measured. The bench writes what it would: the storage-provisioner annotation on claims,
 the phase Released on volumes, and the end of the protection finalizers. Lone claims are measured with it running.
@@ -59,11 +77,12 @@ released while the operator was paused, and each directory holds one file.
     )
 }
 
-/// Claims and deletes a second.
-pub fn rates(rates: &[Rate]) -> String {
+/// Claims and deletes a second, against the mean of the floors.
+pub fn rates(rates: &[Rate], floors: &[&Measured]) -> String {
     let mut table = new(&["", "operator /s", "floor /s", "ratio (goal 0.50)", "load"]);
     for rate in rates {
-        let (operator, floor) = (rate.operator.per_second(), rate.floor.per_second());
+        let sum: f64 = floors.iter().map(|floor| of(floor, rate.kind).0.per_second()).sum();
+        let (operator, floor) = (rate.pace.per_second(), sum / floors.len().max(1) as f64);
         table.add_row(vec![
             rate.what.clone(),
             format!("{operator:.1}"),
@@ -71,6 +90,17 @@ pub fn rates(rates: &[Rate]) -> String {
             format!("{:.2}", operator / floor),
             rate.load.clone(),
         ]);
+    }
+    for (when, floor) in ["before", "after"].iter().zip(floors) {
+        for (what, kind) in [("claims", Kind::Claims), ("deletes", Kind::Deletes)] {
+            table.add_row(vec![
+                format!("floor {when}: {what}"),
+                String::new(),
+                format!("{:.1}", of(floor, kind).0.per_second()),
+                String::new(),
+                floor.load.clone(),
+            ]);
+        }
     }
     table.to_string()
 }
@@ -99,7 +129,7 @@ pub fn memory(moments: &[(String, u64)]) -> String {
 }
 
 /// Where the time of the processors went.
-pub fn cost(rates: &[Rate]) -> String {
+pub fn cost(rates: &[Rate], floors: &[&Measured]) -> String {
     let mut table = new(&[
         "CPU time, ms each",
         "operator",
@@ -108,22 +138,17 @@ pub fn cost(rates: &[Rate]) -> String {
         "etcd",
         "bench",
     ]);
-    for rate in rates {
-        let sides = [
-            (rate.what.clone(), rate.operator, &rate.used),
-            (format!("{}: floor", rate.what), rate.floor, &rate.used_by_floor),
-        ];
-        for (what, pace, used) in sides {
-            let each = |seconds: f64| format!("{:.2}", seconds * 1e3 / pace.count.max(1) as f64);
-            table.add_row(vec![
-                what,
-                each(used.operator),
-                each(used.nfs_server),
-                each(used.api_server),
-                each(used.etcd),
-                each(used.bench),
-            ]);
-        }
+    let operators = rates.iter().map(|rate| (rate.what.clone(), rate.pace, rate.used));
+    let floors = ["before", "after"].iter().zip(floors).flat_map(|(when, floor)| {
+        [("claims", Kind::Claims), ("deletes", Kind::Deletes)].map(|(what, kind)| {
+            let (pace, used) = *of(floor, kind);
+            (format!("floor {when}: {what}"), pace, used)
+        })
+    });
+    for (what, pace, used) in operators.chain(floors) {
+        let each = |seconds: f64| format!("{:.2}", seconds * 1e3 / pace.count.max(1) as f64);
+        let shares = [used.operator, used.nfs_server, used.api_server, used.etcd, used.bench].map(each);
+        table.add_row(std::iter::once(what).chain(shares));
     }
     table.to_string()
 }
