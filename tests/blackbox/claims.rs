@@ -1,30 +1,234 @@
 //! From a claim to its volume, as a user sees it.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
 
+use nfs_operator::nfs::{self, Name};
 use rig::TestEnv;
-use serde_json::json;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
 
-type Test = Result<(), Box<dyn std::error::Error>>;
+use crate::scene::{self, PATIENCE, Test};
+
+const CONDITION: &str = "nfs-operator.io/Provisioned";
 
 #[tokio::test]
 async fn a_claim_becomes_bound_and_its_directory_has_the_asked_mode_uid_and_gid() -> Test {
     let env = TestEnv::new("bound").await?;
     let settings = json!({"directory": {"mode": "2770", "uid": 1234, "gid": 4321}});
-    let backend = env.objects.create(&env.backend("backend", settings)).await?;
-    env.objects
-        .wait_condition(&backend, "Ready", "True", None, std::time::Duration::from_secs(20))
-        .await?;
-    let class = env
-        .objects
-        .create(&env.class("class", json!({"backend": env.named("backend")})))
-        .await?;
-    let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let volume = env.wait_bound(&claim).await?;
-    let directory = std::fs::metadata(env.directory(&volume)?)?;
+    scene::backend(&env, "backend", settings).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound(&env, "data", &class).await?;
+    let directory = fs::metadata(env.directory(&volume)?)?;
     assert_eq!(
         (directory.mode() & 0o7777, directory.uid(), directory.gid()),
         (0o2770, 1234, 4321)
     );
+    let said = env
+        .objects
+        .wait_condition(&claim, CONDITION, "True", Some("Provisioned"), PATIENCE)
+        .await?;
+    assert!(said["message"].as_str().unwrap().contains(&env.export()), "{said}");
+    env.objects
+        .wait_event(&claim, "ProvisioningSucceeded", PATIENCE)
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test {
+    let env = TestEnv::new("view").await?;
+    let class = env.ready_class().await?;
+    let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
+    let source = &volume["spec"]["nfs"];
+    let seen = nfs::Export::connect(nfs::Target {
+        server: scene::text(&volume, "/spec/nfs/server").into(),
+        path: scene::text(&volume, "/spec/nfs/path").into(),
+        version: nfs::VersionChoice::Auto,
+        port: env.nfs_port(),
+        source_port: nfs::SourcePort::Any,
+        credential: nfs::Credential { uid: 1000, gid: 1000 },
+        owner: nfs::ClientOwner {
+            owner: env.name.clone().into_bytes(),
+            verifier: [1; 8],
+        },
+        deadline: Duration::from_secs(20),
+    })
+    .await?;
+    let root = seen.root().await?;
+    assert_eq!(
+        root.attributes.fileid,
+        fs::metadata(env.directory(&volume)?)?.ino(),
+        "{source}"
+    );
+    let page = seen.list(&root.handle, None).await?;
+    assert_eq!(
+        page.entries
+            .iter()
+            .map(|entry| entry.name.to_string())
+            .collect::<Vec<_>>(),
+        ["data"]
+    );
+    let file = seen.read_file(&root.handle, &Name::new("data")?, 100).await?.unwrap();
+    assert_eq!(file.content, b"text");
+    assert!(Name::new("..").is_err(), "there is no way up");
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_hundred_claims_at_once_over_three_backends_get_one_directory_each() -> Test {
+    let mut exports = Vec::new();
+    for name in ["many-a", "many-b", "many-c"] {
+        exports.push(TestEnv::new(name).await?);
+    }
+    let env = &exports[0];
+    for export in &exports {
+        let mut backend = export.backend("backend", json!({}));
+        merge(&mut backend, &json!({"metadata": {"labels": {"for": env.name}}}));
+        let backend = export.objects.create(&backend).await?;
+        export
+            .objects
+            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .await?;
+    }
+    let chosen = json!({"backendSelector": format!("for={}", env.name)});
+    let class = env.objects.create(&env.class("class", chosen)).await?;
+    for n in 0..200 {
+        env.objects.create(&env.claim(&format!("data-{n}"), &class)).await?;
+    }
+    let mut paths = BTreeSet::new();
+    for n in 0..200 {
+        let volume = env.wait_bound(&env.claim(&format!("data-{n}"), &class)).await?;
+        paths.insert(scene::text(&volume, "/spec/nfs/path").to_owned());
+    }
+    assert_eq!(paths.len(), 200, "no two volumes share a directory");
+    let mut made = BTreeSet::new();
+    for export in &exports {
+        let names = scene::names(export.data())?;
+        assert!(
+            names.len() >= 40,
+            "claims are spread: {} has {}",
+            export.name,
+            names.len()
+        );
+        made.extend(names.iter().map(|name| format!("{}/{name}", export.export())));
+    }
+    assert_eq!(made, paths, "a directory for each volume, and no other");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_volume_made_by_hand_for_a_claim_of_our_class_is_bound_and_nothing_is_provisioned() -> Test {
+    let env = TestEnv::new("by-hand").await?;
+    let class = env.ready_class().await?;
+    fs::create_dir(env.data().join("mine"))?;
+    let mut volume = reference("v1", "PersistentVolume", None, &env.named("mine"));
+    let spec = json!({
+        "storageClassName": class["metadata"]["name"],
+        "accessModes": ["ReadWriteMany"],
+        "capacity": {"storage": "1Mi"},
+        "persistentVolumeReclaimPolicy": "Retain",
+        "nfs": {"server": "127.0.0.1", "path": format!("{}/mine", env.export())},
+    });
+    merge(&mut volume, &json!({"spec": spec}));
+    let volume = env.objects.create(&volume).await?;
+    // As soon as the controller knows the volume, it binds instead of asking for one.
+    env.objects
+        .wait(&volume, "to be Available", PATIENCE, |volume| {
+            match scene::text(volume, "/status/phase") {
+                "Available" => Ok(()),
+                other => Err(other.to_owned()),
+            }
+        })
+        .await?;
+    let (claim, bound) = scene::bound(&env, "data", &class).await?;
+    assert_eq!(bound["metadata"]["name"], volume["metadata"]["name"]);
+    assert_eq!(scene::names(env.data())?, ["mine"], "nothing was made");
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&claim, PATIENCE).await?;
+    assert_eq!(scene::names(env.data())?, ["mine"], "nothing was reclaimed");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_goes_through_when_the_backend_of_its_class_is_created_later() -> Test {
+    let env = TestEnv::new("later").await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let message = scene::refused(&env, &claim, "BackendNotFound").await?;
+    assert!(message.contains(&env.named("backend")), "{message}");
+    scene::backend(&env, "backend", json!({})).await?;
+    env.wait_bound(&claim).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_squashed_root_matters_only_to_a_class_that_asks_for_an_owner() -> Test {
+    let env = TestEnv::with_export("squashed", |export| export.squash(rig::Squash::Root)).await?;
+    // As an administrator of a squashed export does: what root becomes may write there.
+    std::os::unix::fs::chown(env.data(), Some(65534), Some(65534))?;
+    scene::backend(&env, "backend", json!({})).await?;
+    let plain = scene::class(&env, "plain", "backend", json!({})).await?;
+    let owned = scene::class(&env, "owned", "backend", json!({"uid": "1234"})).await?;
+    scene::bound(&env, "plain", &plain).await?;
+    let claim = env.objects.create(&env.claim("owned", &owned)).await?;
+    scene::refused(&env, &claim, "RootSquashed").await?;
+    assert_eq!(scene::names(env.data())?.len(), 1, "nothing of the refused one is left");
+    Ok(())
+}
+
+/// Waits until a claim names a reason that it waits for, and shows that its directory is nowhere.
+async fn kept_out(env: &TestEnv, claim: &Value, reason: &str) -> Result<String, scene::Failure> {
+    let message = scene::refused(env, claim, reason).await?;
+    let left: Vec<String> = scene::names(env.data())?;
+    assert!(left.iter().all(|name| !name.contains("tenant")), "{left:?}");
+    Ok(message)
+}
+
+#[tokio::test]
+async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
+    let env = TestEnv::new("tenant").await?;
+    let other = TestEnv::new("other").await?;
+    let closed = json!({"allowedNamespaces": {"matchNames": ["nobody"]}});
+    scene::backend(&env, "closed", closed).await?;
+    scene::backend(&other, "open", json!({})).await?;
+    let only_closed = scene::class(&env, "only-closed", "closed", json!({})).await?;
+    let parameters = json!({"backend": other.named("open")});
+    let only_open = other.objects.create(&other.class("only-open", parameters)).await?;
+    for annotation in ["nfs-operator.io/placed-on", "nfs-operator.io/backend"] {
+        let name = format!("tenant-{}", annotation.rsplit('/').next().unwrap());
+        // A backend of the class that the namespace may not use.
+        let mut claim = env.claim(&name, &only_closed);
+        merge(
+            &mut claim,
+            &json!({"metadata": {"annotations": {annotation: env.named("closed")}}}),
+        );
+        let claim = env.objects.create(&claim).await?;
+        let reason = if annotation.ends_with("/backend") {
+            "OverrideRefused"
+        } else {
+            "NamespaceNotAllowed"
+        };
+        kept_out(&env, &claim, reason).await?;
+        // A backend that the class does not name.
+        let mut claim = env.claim(&format!("{name}-elsewhere"), &only_open);
+        merge(
+            &mut claim,
+            &json!({"metadata": {"annotations": {annotation: env.named("closed")}}}),
+        );
+        let claim = env.objects.create(&claim).await?;
+        if annotation.ends_with("/backend") {
+            kept_out(&env, &claim, "OverrideRefused").await?;
+        } else {
+            let volume = env.wait_bound(&claim).await?;
+            assert!(
+                scene::text(&volume, "/spec/nfs/path").starts_with(&other.export()),
+                "the class' own backend"
+            );
+        }
+    }
+    assert_eq!(scene::names(env.data())?, Vec::<String>::new());
     Ok(())
 }

@@ -1,4 +1,10 @@
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
 //! Black-box tests: the program and its parts against real servers.
 
 mod capacity;
@@ -12,12 +18,15 @@ mod export_reclaim;
 mod export_rules;
 mod failures;
 mod ganesha;
+mod identity;
 mod idle;
+mod names;
 mod nfs_client;
 mod outages;
 mod policies;
 mod program;
 mod reasons;
+mod refusals;
 mod scene;
 mod stage;
 mod trees;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rig::objects::reference;
-use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, Recovery, RunDir};
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir};
 use serde_json::{Value, json};
 
 use crate::scene::{Failure, PATIENCE};
@@ -98,12 +98,6 @@ impl Stage {
             .get(&volume)
             .await?
             .ok_or("the volume of a bound claim is gone")?)
-    }
-
-    /// Kills the NFS server and starts it again on the same port.
-    pub async fn restart_nfs(&mut self, recovery: Recovery) -> rig::Result<()> {
-        self.nfs.kill9().await?;
-        self.nfs.restart(recovery).await
     }
 
     /// All volumes.

@@ -34,7 +34,7 @@ fn grow(root: &Path, outside: &Path) -> std::io::Result<()> {
         symlink("nowhere", folder.join("dangling"))?;
         fs::create_dir(folder.join("without bits"))?;
         fs::write(folder.join("without bits/file"), b"data")?;
-        fs::set_permissions(folder.join("without bits"), fs::Permissions::from_mode(0))?;
+        fs::set_permissions(folder.join("without bits"), fs::Permissions::from_mode(0o0))?;
     }
     let mut deep = root.to_owned();
     for level in 0..DEPTH {
@@ -44,7 +44,7 @@ fn grow(root: &Path, outside: &Path) -> std::io::Result<()> {
     }
     fs::write(root.join("x".repeat(255)), b"data")?;
     fs::hard_link(outside.join("canary"), root.join("hard link"))?;
-    fs::set_permissions(root, fs::Permissions::from_mode(0))
+    fs::set_permissions(root, fs::Permissions::from_mode(0o0))
 }
 
 #[tokio::test]

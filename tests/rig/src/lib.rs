@@ -51,6 +51,7 @@
 //! ```
 
 pub mod assets;
+pub mod bench;
 pub mod cluster;
 mod error;
 pub mod nfs_server;

@@ -6,7 +6,10 @@ mod up;
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
-use rig::{Assets, Result};
+use rig::{
+    Assets, Result,
+    bench::{BenchOptions, bench},
+};
 
 /// Starts a real Kubernetes control plane, NFS server and operator.
 #[derive(Parser)]
@@ -27,6 +30,21 @@ enum Command {
         /// Go on to delete the claim, show what became of its data, and end.
         #[arg(long)]
         exit: bool,
+    },
+    /// Measure the operator against a bare client of the API server, and print tables.
+    Bench {
+        /// The operator's program, built in release mode.
+        #[arg(long)]
+        operator: PathBuf,
+        /// Claims in a phase.
+        #[arg(long, default_value_t = 500)]
+        count: usize,
+        /// Claims outstanding at a time.
+        #[arg(long, default_value_t = 64)]
+        concurrency: usize,
+        /// Claims made one after the other.
+        #[arg(long, default_value_t = 100)]
+        lone: usize,
     },
     /// Remove the folders of runs whose process is gone.
     Clean {
@@ -55,6 +73,20 @@ async fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Assets => assets().await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
+        Command::Bench {
+            operator,
+            count,
+            concurrency,
+            lone,
+        } => {
+            let options = BenchOptions {
+                operator,
+                count,
+                concurrency,
+                lone,
+            };
+            bench(options).await
+        }
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())

@@ -68,6 +68,16 @@ impl Objects {
             .await
     }
 
+    /// Patches its status with a JSON merge patch: what a controller of the cluster says of it.
+    pub async fn patch_status(&self, object: &Value, patch: Value) -> Result<Value> {
+        let api = self.api(object)?;
+        let params = PatchParams::default();
+        let patched = api
+            .patch_status(text(object, "/metadata/name")?, &params, &Patch::Merge(patch))
+            .await;
+        value(patched.doing(|| format!("patch the status of {}", named(object)))?)
+    }
+
     async fn patched(&self, object: &Value, params: &PatchParams, patch: &Patch<&Value>) -> Result<Value> {
         let patched = self
             .api(object)?

@@ -1,0 +1,218 @@
+//! What is measured: cluster, NFS server and operator, and what they used.
+
+use std::{fs, time::Duration};
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::{
+    Api, Client, Config,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::{Value, json};
+
+use super::{BenchOptions, Policy, sightings::Sightings, work::Made};
+use crate::{
+    assets::Assets,
+    cluster::{Cluster, Part},
+    error::{Doing as _, Error, Result},
+    nfs_server::{Export, NfsOptions, NfsServer},
+    objects::{Objects, merge, reference},
+    operator::{Operator, OperatorOptions},
+    run_dir::RunDir,
+    wait,
+};
+
+/// The export's path, and its backend's, class's and namespace's name.
+const EXPORT: &str = "/export";
+pub(super) const NAME: &str = "bench";
+/// The operator takes in what came to its watches while it was paused.
+const SETTLE: Duration = Duration::from_secs(2);
+/// The binder binds 40 to 70 claims a second.
+const BIND: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_secs(60);
+
+/// Everything that runs.
+pub struct Stage {
+    pub cluster: Cluster,
+    pub nfs: NfsServer,
+    pub operator: Operator,
+    /// Every right, as a user of the cluster has them who makes claims.
+    pub objects: Objects,
+    /// The operator's account: the bare client is held to the same fairness and authorization.
+    pub account: Client,
+    pub sightings: Sightings,
+    binder: bool,
+}
+
+impl Stage {
+    pub async fn start(run: &RunDir, options: &BenchOptions) -> Result<Self> {
+        let assets = Assets::find_or_make().await?;
+        let export = NfsOptions {
+            exports: vec![Export::new(EXPORT)],
+            ..NfsOptions::default()
+        };
+        let (nfs, cluster) = tokio::try_join!(
+            NfsServer::start_with(run, export, &assets.ganesha),
+            Cluster::start_with(run, assets.clone()),
+        )?;
+        let kubeconfig = Operator::install(&cluster).await?;
+        let account = login(&kubeconfig).await?;
+        let operator = Operator::start(run, OperatorOptions::new(&options.operator, kubeconfig)).await?;
+        operator.wait_ready().await?;
+        let objects = Objects::new(cluster.client().await?);
+        let sightings = Sightings::start(cluster.client().await?).await?;
+        let stage = Self {
+            cluster,
+            nfs,
+            operator,
+            objects,
+            account,
+            sightings,
+            binder: true,
+        };
+        stage.furnish().await?;
+        Ok(stage)
+    }
+
+    async fn furnish(&self) -> Result<()> {
+        self.objects.create(&reference("v1", "Namespace", None, NAME)).await?;
+        let mut backend = backend();
+        merge(
+            &mut backend,
+            &json!({ "spec": { "server": "127.0.0.1", "path": EXPORT, "nfs": { "port": self.nfs.port() } } }),
+        );
+        self.objects.create(&backend).await?;
+        self.objects
+            .wait_condition(&backend, "Ready", "True", None, READY)
+            .await?;
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, NAME);
+        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": { "backend": NAME } });
+        merge(&mut class, &rest);
+        self.objects.create(&class).await.map(drop)
+    }
+
+    /// From now on the backend does that with the directories of deleted claims.
+    pub async fn policy(&self, policy: Policy) -> Result<()> {
+        let patch = json!({ "spec": { "archivePolicy": { "onDelete": policy.name() } } });
+        self.objects.patch(&backend(), patch).await.map(drop)
+    }
+
+    /// Stops the controller manager, so that its pace and its share of the machine are in no figure.
+    pub async fn without_binder(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.binder) {
+            self.cluster.kill9(Part::ControllerManager).await?;
+        }
+        Ok(())
+    }
+
+    /// Starts it again.
+    pub async fn with_binder(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.binder, true) {
+            self.cluster.restart(Part::ControllerManager).await?;
+        }
+        Ok(())
+    }
+
+    /// Has claims and volumes bound to each other.
+    pub async fn bind(&mut self, made: &[Made]) -> Result<()> {
+        self.with_binder().await?;
+        let volumes: Api<PersistentVolume> = Api::all(self.objects.client());
+        wait::until("all volumes to be Bound", BIND, async || {
+            let listed = volumes
+                .list(&Default::default())
+                .await
+                .map_err(|error| error.to_string())?;
+            let bound = |volume: &&PersistentVolume| {
+                let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+                phase == Some("Bound")
+            };
+            match listed.items.iter().filter(bound).count() {
+                bound if bound >= made.len() => Ok(()),
+                bound => Err(format!("{bound} of {}", made.len())),
+            }
+        })
+        .await
+    }
+
+    /// Waits until the operator has taken in what happened while it was paused: until it uses no CPU time.
+    pub async fn settle(&self) -> Result<()> {
+        wait::until("the operator to be idle", READY, async || {
+            let look = || cpu_seconds(self.operator.pid()).map_err(|error| error.to_string());
+            let before = look()?;
+            tokio::time::sleep(SETTLE / 4).await;
+            match look()? - before {
+                used if used <= 0.011 => Ok(()),
+                used => Err(format!("it used {used} s of CPU time in the last half second")),
+            }
+        })
+        .await
+    }
+
+    /// The CPU time that each part has used so far.
+    pub fn usage(&self) -> Result<Usage> {
+        Ok(Usage {
+            operator: cpu_seconds(self.operator.pid())?,
+            api_server: cpu_seconds(self.cluster.process(Part::ApiServer).pid())?,
+            etcd: cpu_seconds(self.cluster.process(Part::Etcd).pid())?,
+            nfs_server: cpu_seconds(self.nfs.pid())?,
+            bench: cpu_seconds(std::process::id())?,
+        })
+    }
+
+    pub async fn stop(self) -> Result<()> {
+        self.operator.terminate().await?;
+        self.nfs.stop().await?;
+        self.cluster.stop().await
+    }
+}
+
+fn backend() -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, NAME)
+}
+
+async fn login(kubeconfig: &std::path::Path) -> Result<Client> {
+    let doing = || format!("read {}", kubeconfig.display());
+    let read = Kubeconfig::read_from(kubeconfig)
+        .map_err(kube::Error::from)
+        .doing(doing)?;
+    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
+    let mut config = config.map_err(kube::Error::from).doing(doing)?;
+    config.default_retry = false;
+    Client::try_from(config).doing(|| "make a client".into())
+}
+
+/// CPU time in seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Usage {
+    pub operator: f64,
+    pub api_server: f64,
+    pub etcd: f64,
+    pub nfs_server: f64,
+    pub bench: f64,
+}
+
+impl Usage {
+    pub fn since(self, before: &Self) -> Self {
+        Self {
+            operator: self.operator - before.operator,
+            api_server: self.api_server - before.api_server,
+            etcd: self.etcd - before.etcd,
+            nfs_server: self.nfs_server - before.nfs_server,
+            bench: self.bench - before.bench,
+        }
+    }
+}
+
+/// The user and system time of a process, see proc(5), /proc/PID/stat.
+fn cpu_seconds(pid: u32) -> Result<f64> {
+    let path = format!("/proc/{pid}/stat");
+    let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+    // The program's name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
+    let after = text.rsplit_once(')').map(|(_, after)| after).unwrap_or_default();
+    let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);
+    match (fields.next(), fields.next()) {
+        (Some(Ok(user)), Some(Ok(system))) => {
+            Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
+        }
+        _ => Err(Error::Usage(format!("{path} is not as proc(5) says"))),
+    }
+}

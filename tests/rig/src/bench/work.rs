@@ -1,0 +1,162 @@
+//! What the operator is given to do.
+
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use futures::{StreamExt as _, TryStreamExt as _, future::try_join_all, stream};
+use serde_json::{Value, json};
+
+use super::{
+    BenchOptions, Pace,
+    stage::{NAME, Stage},
+};
+use crate::{
+    error::{Doing as _, Error, Result},
+    objects::{Objects, condition, merge, reference},
+    wait,
+};
+
+/// A condition follows its volume at once.
+const WRITTEN: Duration = Duration::from_secs(60);
+/// What the binder writes when it wants a claim provisioned.
+const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
+
+/// A claim that has its volume.
+#[derive(Clone, Debug)]
+pub struct Made {
+    pub claim: String,
+    pub volume: String,
+}
+
+/// A claim of the bench's class; `asked`: as the binder leaves it.
+pub fn claim(name: &str, asked: Option<&str>) -> Value {
+    let mut claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
+    let spec = json!({
+        "storageClassName": NAME,
+        "accessModes": ["ReadWriteMany"],
+        "resources": { "requests": { "storage": "1Mi" } },
+    });
+    merge(&mut claim, &json!({ "spec": spec }));
+    if let Some(provisioner) = asked {
+        merge(
+            &mut claim,
+            &json!({ "metadata": { "annotations": { ASKED: provisioner } } }),
+        );
+    }
+    claim
+}
+
+/// The uid that the API server gave an object.
+pub fn uid(object: &Value) -> Result<&str> {
+    let uid = object.pointer("/metadata/uid").and_then(Value::as_str);
+    uid.ok_or_else(|| Error::Usage(format!("an object without uid: {object}")))
+}
+
+/// Creates claims, so many outstanding at a time, until each has its volume. Also answers how long after the last
+/// volume the last condition was written.
+pub async fn create(stage: &Stage, options: &BenchOptions) -> Result<(Vec<Made>, Pace, Duration)> {
+    let started = Instant::now();
+    let batch = crate::suffix();
+    let made: Vec<(Made, Instant)> = stream::iter(0..options.count)
+        .map(async |number| {
+            let name = format!("claim-{batch}-{number}");
+            let claim = stage.objects.create(&claim(&name, Some("nfs-operator.io/nfs"))).await?;
+            let volume = format!("pvc-{}", uid(&claim)?);
+            let appeared = stage.sightings.appeared(&volume).await?;
+            Ok::<_, Error>((Made { claim: name, volume }, appeared))
+        })
+        .buffer_unordered(options.concurrency)
+        .try_collect()
+        .await?;
+    let last = made.iter().map(|(_, appeared)| *appeared).max().unwrap_or(started);
+    let pace = Pace {
+        count: made.len(),
+        seconds: last.duration_since(started).as_secs_f64(),
+    };
+    let made: Vec<Made> = made.into_iter().map(|(made, _)| made).collect();
+    written(stage, &made).await?;
+    Ok((made, pace, last.elapsed()))
+}
+
+/// Waits until every claim's condition says that it was provisioned.
+async fn written(stage: &Stage, made: &[Made]) -> Result<()> {
+    let like = reference("v1", "PersistentVolumeClaim", Some(NAME), "any");
+    wait::until("every claim's condition", WRITTEN, async || {
+        let claims = stage.objects.list(&like).await.map_err(|error| error.to_string())?;
+        let told = |claim: &&Value| {
+            condition(claim, "nfs-operator.io/Provisioned").is_some_and(|told| told["status"] == "True")
+        };
+        match claims.iter().filter(told).count() {
+            told if told >= made.len() => Ok(()),
+            told => Err(format!("{told} of {}", made.len())),
+        }
+    })
+    .await
+}
+
+/// Puts a file into each directory, so that there is something to keep or to delete, and removes the claims. Without
+/// the controller manager nobody releases the volumes yet, nor drops the finalizers of its protection controllers.
+pub async fn prepare_release(stage: &Stage, made: &[Made], options: &BenchOptions) -> Result<()> {
+    let export = stage.nfs.data_dir("/export")?;
+    each(made, options, async |made| {
+        let volume = reference("v1", "PersistentVolume", None, &made.volume);
+        let found = stage.objects.get(&volume).await?.unwrap_or_default();
+        let path = found
+            .pointer("/spec/nfs/path")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let file = export
+            .join(Path::new(path).strip_prefix("/export").unwrap_or(Path::new("")))
+            .join("file");
+        fs::write(&file, "data of a pod\n").doing(|| format!("write {}", file.display()))?;
+        let unprotected = json!({ "metadata": { "finalizers": ["nfs-operator.io/reclaim"] } });
+        stage.objects.patch(&volume, unprotected).await?;
+        remove_claim(&stage.objects, &made.claim).await
+    })
+    .await
+}
+
+/// Removes a claim without its protection controller.
+pub async fn remove_claim(objects: &Objects, name: &str) -> Result<()> {
+    let claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
+    objects
+        .patch(&claim, json!({ "metadata": { "finalizers": null } }))
+        .await?;
+    objects.delete(&claim).await
+}
+
+/// Says of each volume what the binder says when its claim is gone.
+pub async fn release(stage: &Stage, made: &[Made], options: &BenchOptions) -> Result<()> {
+    each(made, options, async |made| {
+        let volume = reference("v1", "PersistentVolume", None, &made.volume);
+        stage
+            .objects
+            .patch_status(&volume, json!({ "status": { "phase": "Released" } }))
+            .await
+            .map(drop)
+    })
+    .await
+}
+
+/// Waits from now until all volumes are gone.
+pub async fn gone(stage: &Stage, made: &[Made]) -> Result<Pace> {
+    let started = Instant::now();
+    let moments = try_join_all(made.iter().map(|made| stage.sightings.gone(&made.volume))).await?;
+    let last = moments.into_iter().max().unwrap_or(started);
+    Ok(Pace {
+        count: made.len(),
+        seconds: last.duration_since(started).as_secs_f64(),
+    })
+}
+
+/// Does something to each, so many at a time.
+pub async fn each<T>(items: &[T], options: &BenchOptions, work: impl AsyncFn(&T) -> Result<()>) -> Result<()> {
+    stream::iter(items)
+        .map(|item| work(item))
+        .buffer_unordered(options.concurrency)
+        .try_collect()
+        .await
+}
