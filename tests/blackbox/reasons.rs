@@ -65,7 +65,7 @@ impl<'a> Broken<'a> {
             .env
             .objects
             .wait_condition(&self.claim, PROVISIONED, "True", None, SEEN);
-        let took = seconds(&provisioned.await?) - seconds(&ready);
+        let took = since(&provisioned.await?) - since(&ready);
         // Both are cut to whole seconds.
         assert!((-1..=AFTER_THE_PROBE + 1).contains(&took), "{took} s after the probe");
         Ok(volume)
@@ -96,7 +96,7 @@ async fn kubectl_columns(env: &TestEnv, backend: &Value) -> rig::Result<Vec<Stri
 }
 
 /// When a condition last changed, in seconds since 1970.
-fn seconds(condition: &Value) -> i64 {
+pub fn since(condition: &Value) -> i64 {
     let text = condition["lastTransitionTime"].as_str().unwrap();
     text.parse::<jiff::Timestamp>().unwrap().as_second()
 }
