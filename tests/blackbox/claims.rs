@@ -232,3 +232,44 @@ async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
     assert_eq!(scene::names(env.data())?, Vec::<String>::new());
     Ok(())
 }
+
+#[tokio::test]
+async fn a_wish_for_a_backend_counts_where_it_is_allowed_and_opens_no_closed_one() -> Test {
+    let env = TestEnv::new("wish").await?;
+    let closed = TestEnv::new("wish-closed").await?;
+    let beyond = TestEnv::new("wish-beyond").await?;
+    let wishes = json!({"claimOverrides": ["backend"]});
+    scene::backend(&env, "open", wishes.clone()).await?;
+    let mut locked = wishes.clone();
+    merge(&mut locked, &json!({"allowedNamespaces": {"matchNames": ["nobody"]}}));
+    scene::backend(&closed, "closed", locked).await?;
+    scene::backend(&beyond, "beyond", wishes).await?;
+    let names = [env.named("open"), closed.named("closed")].join(",");
+    let class = env
+        .objects
+        .create(&env.class("class", json!({"backend": names})))
+        .await?;
+    let wishing = |name: &str, backend: String| {
+        let mut claim = env.claim(name, &class);
+        let wish = json!({"metadata": {"annotations": {"nfs-operator.io/backend": backend}}});
+        merge(&mut claim, &wish);
+        claim
+    };
+    let granted = env.objects.create(&wishing("granted", env.named("open"))).await?;
+    let volume = env.wait_bound(&granted).await?;
+    assert!(env.directory(&volume)?.is_dir());
+    let locked_out = env
+        .objects
+        .create(&wishing("locked-out", closed.named("closed")))
+        .await?;
+    let message = scene::refused(&env, &locked_out, "NamespaceNotAllowed").await?;
+    assert!(message.contains(&env.name), "{message}");
+    // This backend lets claims choose it, and the namespace may use it: the class alone says no.
+    let outside = env.objects.create(&wishing("outside", beyond.named("beyond"))).await?;
+    let message = scene::refused(&env, &outside, "OverrideRefused").await?;
+    assert!(message.contains("claim's class"), "{message}");
+    for export in [&closed, &beyond] {
+        assert_eq!(scene::names(export.data())?, Vec::<String>::new());
+    }
+    Ok(())
+}

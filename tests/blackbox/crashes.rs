@@ -1,13 +1,13 @@
 //! The operator dies, and the next one goes on.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rig::Action;
 use rig::proxy::carries;
 use serde_json::{Value, json};
 
-use crate::scene::{PATIENCE, Test};
+use crate::scene::{PATIENCE, Test, text};
 use crate::stage::Stage;
 
 /// What a CREATE of a directory carries (RFC 8881 section 18.4: the operation's number, the type, the name), when the
@@ -106,13 +106,27 @@ async fn an_operator_killed_again_and_again_while_claims_come_and_go_loses_and_d
             "{archive} holds the data of {text}"
         );
     }
+    let mut states = BTreeMap::new();
     for (name, record) in stage.records()? {
-        let state = record["state"].to_string();
-        assert!(
-            !state.contains("Creating") && !state.contains("creating"),
-            "{name}: {record}"
-        );
+        let state = record["state"]["name"].as_str().unwrap_or_default();
+        states
+            .entry(state.to_owned())
+            .or_insert_with(BTreeSet::new)
+            .insert(name);
     }
+    let named = |volumes: &[Value]| -> BTreeSet<String> {
+        let names = volumes.iter().map(|volume| text(volume, "/metadata/name").to_owned());
+        names.collect()
+    };
+    let expected = [
+        ("Live".to_owned(), named(&stage.volumes().await?)),
+        ("Archived".to_owned(), named(&doomed)),
+    ];
+    assert_eq!(
+        states,
+        BTreeMap::from(expected),
+        "a record for each, and nothing half done"
+    );
     Ok(())
 }
 
