@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nfs_operator::nfs::{self, Name, Status};
-use rig::{Access, Export, Proxy, Squash, TestEnv};
+use rig::{Access, Proxy, TestEnv};
 use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Test, backend, class};
@@ -58,13 +58,6 @@ async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_is_named_as_such() -> Test {
-    let env = TestEnv::new("resolve").await?;
-    fails(&env, json!({"server": "no-such-host.invalid"}), "NameResolutionFailed").await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Test {
     let env = TestEnv::new("refused").await?;
     let proxy = proxy_to(&env).await?;
@@ -77,58 +70,6 @@ async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Te
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_is_named_and_holds_up_no_claim_of_another() -> Test {
-    let env = TestEnv::new("hangs").await?;
-    let proxy = proxy_to(&env).await?;
-    let hanging = backend(&env, "backend", json!({"nfs": {"port": proxy.port()}})).await?;
-    let on_hanging = class(&env, "class", "backend", json!({})).await?;
-    let well = TestEnv::new("well").await?;
-    let on_well = well.ready_class().await?;
-    proxy.hang(true);
-    let stuck = env.objects.create(&env.claim("stuck", &on_hanging)).await?;
-    for n in 0..20 {
-        env.objects
-            .create(&env.claim(&format!("stuck-{n}"), &on_hanging))
-            .await?;
-        well.objects.create(&well.claim(&format!("data-{n}"), &on_well)).await?;
-    }
-    for n in 0..20 {
-        well.wait_bound(&well.claim(&format!("data-{n}"), &on_well)).await?;
-    }
-    env.objects
-        .wait_condition(&hanging, "Ready", "False", Some("ServerNotResponding"), PATIENCE)
-        .await?;
-    env.objects
-        .wait_condition(&stuck, CONDITION, "False", Some("ServerNotResponding"), PATIENCE)
-        .await?;
-    proxy.hang(false);
-    cured(&env, &hanging, &stuck).await?;
-    for n in 0..20 {
-        env.wait_bound(&env.claim(&format!("stuck-{n}"), &on_hanging)).await?;
-    }
-    let directories = std::fs::read_dir(env.data())?.count();
-    assert_eq!(directories, 22, "one for each claim, and .nfs-operator");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_missing_export_is_named_and_the_claim_goes_through_when_it_is_offered() -> Test {
-    let env = TestEnv::new("missing").await?;
-    let path = format!("/{}-later", env.name);
-    let (backend, claim) = fails(&env, json!({"path": path}), "ExportNotFound").await?;
-    env.rig.nfs.lock().await.add_export(Export::new(path)).await?;
-    let ready = env
-        .objects
-        .wait_condition(&backend, "Ready", "True", None, PATIENCE)
-        .await?;
-    assert_eq!(ready["reason"], "Ready");
-    env.objects
-        .wait_condition(&claim, CONDITION, "True", None, PATIENCE)
-        .await?;
-    Ok(())
-}
-
-#[tokio::test]
 async fn a_read_only_export_is_named_and_the_claim_goes_through_when_it_is_writable() -> Test {
     let env = TestEnv::with_export("readonly", |export| export.access(Access::ReadOnly)).await?;
     let (backend, claim) = fails(&env, json!({}), "ReadOnly").await?;
@@ -137,28 +78,6 @@ async fn a_read_only_export_is_named_and_the_claim_goes_through_when_it_is_writa
         .await?;
     drop(nfs);
     cured(&env, &backend, &claim).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_squashed_root_matters_only_where_an_owner_is_asked_for() -> Test {
-    let env = TestEnv::with_export("squashed", |export| export.squash(Squash::Root)).await?;
-    // As an administrator of a squashed export does: what root becomes may write there.
-    std::os::unix::fs::chown(env.data(), Some(65534), Some(65534))?;
-    backend(&env, "backend", json!({})).await?;
-    let plain = class(&env, "plain", "backend", json!({})).await?;
-    let owned = class(&env, "owned", "backend", json!({"uid": "1234"})).await?;
-    let claim = env.objects.create(&env.claim("plain", &plain)).await?;
-    env.wait_bound(&claim).await?;
-    let claim = env.objects.create(&env.claim("owned", &owned)).await?;
-    env.objects
-        .wait_condition(&claim, CONDITION, "False", Some("RootSquashed"), PATIENCE)
-        .await?;
-    let left = std::fs::read_dir(env.data())?.count();
-    assert_eq!(
-        left, 2,
-        "the plain claim's directory and .nfs-operator: nothing of the refused one"
-    );
     Ok(())
 }
 
@@ -227,80 +146,5 @@ async fn a_changed_identity_is_named_and_nothing_is_made() -> Test {
     assert_eq!(std::fs::read_dir(env.data())?.count(), 1, "only .nfs-operator");
     std::fs::write(&file, other)?;
     cured(&env, &first, &claim).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn kubectl_shows_the_reason() -> Test {
-    let env = TestEnv::new("columns").await?;
-    let (backend, _) = fails(&env, json!({"server": "other.invalid"}), "NameResolutionFailed").await?;
-    let shown = env
-        .rig
-        .cluster
-        .kubectl(["get", "nfsb", backend["metadata"]["name"].as_str().unwrap()])
-        .await?;
-    assert!(
-        shown.contains("REASON") && shown.contains("NameResolutionFailed"),
-        "{shown}"
-    );
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_claim_waits_for_a_backend_that_does_not_exist_yet() -> Test {
-    let env = TestEnv::new("later").await?;
-    let class = class(&env, "class", "backend", json!({})).await?;
-    let claim = env.objects.create(&env.claim("data", &class)).await?;
-    env.objects
-        .wait_condition(&claim, CONDITION, "False", Some("BackendNotFound"), PATIENCE)
-        .await?;
-    let made = backend(&env, "backend", json!({})).await?;
-    let took = cured(&env, &made, &claim).await?;
-    assert!(took <= 5, "{took} s after the probe");
-    Ok(())
-}
-
-#[tokio::test]
-async fn claims_that_race_for_the_last_room_get_exactly_what_there_is() -> Test {
-    let env = TestEnv::new("room").await?;
-    backend(&env, "backend", json!({"capacity": {"limit": "20Mi"}})).await?;
-    let class = class(&env, "class", "backend", json!({})).await?;
-    for n in 0..30 {
-        env.objects.create(&env.claim(&format!("data-{n}"), &class)).await?;
-    }
-    let like = env.claim("any", &class);
-    let told = |claim: &Value| {
-        let conditions = claim["status"]["conditions"].as_array()?;
-        conditions
-            .iter()
-            .find(|condition| condition["type"] == CONDITION)
-            .map(|found| found["reason"].clone())
-    };
-    rig::wait::until("20 claims bound and 10 told why not", PATIENCE, async || {
-        let claims = env.objects.list(&like).await.map_err(|error| error.to_string())?;
-        let bound = claims
-            .iter()
-            .filter(|claim| claim["status"]["phase"] == "Bound")
-            .count();
-        let full = claims
-            .iter()
-            .filter(|claim| told(claim) == Some(json!("CapacityExceeded")))
-            .count();
-        if (bound, full) == (20, 10) {
-            Ok(())
-        } else {
-            Err(format!("{bound} bound, {full} told"))
-        }
-    })
-    .await?;
-    tokio::time::sleep(Duration::from_secs(2)).await;
-    let claims = env.objects.list(&like).await?;
-    assert_eq!(
-        claims
-            .iter()
-            .filter(|claim| claim["status"]["phase"] == "Bound")
-            .count(),
-        20
-    );
     Ok(())
 }

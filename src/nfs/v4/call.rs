@@ -48,14 +48,17 @@ impl Pause {
         Self(FIRST_PAUSE)
     }
 
-    /// Pauses; false when the deadline comes before the end of it.
+    /// Pauses; false when what would be left until the deadline is too short for an answer: then the one that is there
+    /// says more than a call that was cut off.
     pub(super) async fn until(&mut self, deadline: Instant) -> bool {
-        let fits = Instant::now() + self.0 < deadline;
-        if fits {
-            sleep(self.0).await;
-            self.0 = (self.0 * 2).min(LONGEST_PAUSE);
+        let pause = self.0;
+        if Instant::now() + 2 * pause >= deadline {
+            return false;
         }
-        fits
+        sleep(pause).await;
+        self.0 = (2 * pause).min(LONGEST_PAUSE);
+        // The machine may have slept longer.
+        Instant::now() + pause / 2 < deadline
     }
 }
 
