@@ -179,7 +179,8 @@ fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stranger_who_got_a_removed_directorys_fileid_and_name_is_not_taken_for_it() {
     let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let life = lab.life();
+    let export = life.begin().await;
     let mut tried = 0;
     for (uid, empty) in [
         ("1", true),
@@ -210,6 +211,8 @@ async fn a_stranger_who_got_a_removed_directorys_fileid_and_name_is_not_taken_fo
             assert_eq!(reclaimed().await, first);
             assert!(lab.on_disk(&directory).join("theirs").exists());
         }
+        // The volume object is gone now: until then nobody else gets its number.
+        life.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     println!("{tried} numbers were given again");
 }
