@@ -128,7 +128,12 @@ async fn an_export_swapped_for_a_copy_is_left_alone_until_somebody_accepts_it() 
     };
     let what = "to be without the acceptance";
     objects.wait(&swapped.backend, what, PATIENCE, accepted).await?;
-    assert_eq!(scene::tree(&former)?, before);
+    // The look at it before the swap may have met a probe at work: its file, and its folder's time.
+    let lasting = |tree: std::collections::BTreeMap<String, String>| -> Vec<(String, String)> {
+        let of_a_probe = |path: &str| path.contains("/.nfs-operator") && !path.contains("/records/");
+        tree.into_iter().filter(|(path, _)| !of_a_probe(path)).collect()
+    };
+    assert_eq!(lasting(scene::tree(&former)?), lasting(before));
     Ok(())
 }
 
