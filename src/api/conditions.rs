@@ -308,24 +308,14 @@ impl Verdict {
             type_: type_.to_owned(),
             status: status.to_owned(),
             reason: self.reason.to_string(),
-            message: shortened(&self.message),
+            message: cut(&self.message, LONGEST_MESSAGE).to_owned(),
             observed_generation: generation,
             last_transition_time: since,
         }
     }
 }
 
-fn shortened(message: &str) -> String {
-    let end = (0..=message.len().min(LONGEST_MESSAGE))
-        .rev()
-        .find(|&end| message.is_char_boundary(end))
-        .unwrap_or(0);
-    message.get(..end).unwrap_or_default().to_owned()
-}
-
-/// Finds a condition's status: `Some(true)` for `True`.
-pub fn is_true(conditions: &[Condition], type_: BackendCondition) -> bool {
-    conditions
-        .iter()
-        .any(|condition| condition.type_ == type_.to_string() && condition.status == "True")
+/// The beginning of a text: at most so many bytes, and whole characters.
+pub fn cut(text: &str, longest: usize) -> &str {
+    text.get(..text.floor_char_boundary(longest)).unwrap_or(text)
 }

@@ -58,8 +58,6 @@ pub mod managers {
     pub const CONDITION: &str = "nfs-operator/condition";
     /// The status of backends.
     pub const STATUS: &str = "nfs-operator/status";
-    /// Finalizers of backends and volumes.
-    pub const FINALIZER: &str = "nfs-operator/finalizer";
     /// CRDs that `nfs-operator crd --apply` installs.
     pub const CRD: &str = "nfs-operator/crd";
 }

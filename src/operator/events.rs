@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-use crate::api::conditions::Reason;
+use crate::api::conditions::{Reason, cut};
 
 /// Events that wait to be sent; beyond this the newest are dropped, with a line in the log.
 const QUEUE: usize = 4096;
@@ -88,7 +88,7 @@ impl Events {
             },
             action: Some(action.to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(shortened(note)),
+            note: Some(cut(note, LONGEST_NOTE).to_owned()),
             reason: Some(reason.to_string()),
             regarding: Some(regarding),
             reporting_controller: Some(self.controller.clone()),
@@ -103,14 +103,6 @@ impl Events {
             ..Event::default()
         }
     }
-}
-
-fn shortened(note: &str) -> String {
-    let end = (0..=note.len().min(LONGEST_NOTE))
-        .rev()
-        .find(|&end| note.is_char_boundary(end))
-        .unwrap_or(0);
-    note.get(..end).unwrap_or_default().to_owned()
 }
 
 async fn send_all(client: Client, receiver: mpsc::Receiver<Event>) {

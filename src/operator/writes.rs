@@ -1,12 +1,16 @@
 //! Writes to the Kubernetes API that more than one reconciler makes, and what their refusals mean.
 
 use std::fmt::Debug;
+use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+/// A write that the API server refused or did not answer is tried again after this long, whatever it was.
+pub const AFTER_ERROR: Duration = Duration::from_secs(5);
 
 /// Why a write to an object did not happen.
 #[derive(Debug, thiserror::Error)]

@@ -21,8 +21,6 @@ use crate::operator::context::Context;
 use crate::operator::retry::jittered;
 use crate::operator::writes::{self, WriteError};
 
-/// The API server refused or did not answer a write: tried again soon, whatever it was.
-const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
 /// A backend that cannot serve is probed at least this often: claims wait for it.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(10);
 /// Doubts of many claims at once are one probe.
@@ -62,7 +60,7 @@ fn registered(ctx: &Context, object: &Arc<NfsBackend>) -> Arc<Backend> {
 /// A failed write: the probe's result is known here all the same.
 pub fn on_error(object: Arc<NfsBackend>, error: &WriteError, _: Arc<Context>) -> Action {
     tracing::warn!(backend = object.name_any(), "{error}");
-    Action::requeue(AFTER_WRITE_ERROR)
+    Action::requeue(writes::AFTER_ERROR)
 }
 
 fn interval(object: &NfsBackend) -> Duration {

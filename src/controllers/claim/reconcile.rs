@@ -1,7 +1,7 @@
 //! The reconciler of claims.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
@@ -15,10 +15,7 @@ use super::volume::located;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
 use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
-
-/// The API server refused or did not answer a write: tried again soon, whatever it was.
-const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
+use crate::operator::writes::{self, WriteError};
 
 /// Looks at a claim and does what is left to do.
 pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
@@ -41,7 +38,7 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
 /// A failed write: nothing was decided.
 pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, _: Arc<Context>) -> Action {
     tracing::warn!(claim = %ObjectRef::from_obj(claim.as_ref()), "{error}");
-    Action::requeue(AFTER_WRITE_ERROR)
+    Action::requeue(writes::AFTER_ERROR)
 }
 
 /// The claim is bound. If the volume is ours and this process or a former one ended before it said so, it is said now.

@@ -1,7 +1,7 @@
 //! The reconciler of volumes.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::runtime::controller::Action;
@@ -16,9 +16,6 @@ use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
 use crate::policy::{self, Decision};
-
-/// The API server refused or did not answer a write: tried again soon, whatever it was.
-const AFTER_WRITE_ERROR: Duration = Duration::from_secs(5);
 
 /// Looks at a volume and does what is left to do.
 pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Result<Action, WriteError> {
@@ -42,7 +39,7 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
 /// A failed write: nothing was decided.
 pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, _: Arc<Context>) -> Action {
     tracing::warn!(volume = volume.name_any(), "{error}");
-    Action::requeue(AFTER_WRITE_ERROR)
+    Action::requeue(writes::AFTER_ERROR)
 }
 
 /// What becomes of a volume as it stands, by the policy that its backend has now.
