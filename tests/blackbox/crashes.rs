@@ -18,6 +18,14 @@ fn making_of(begin: &str, more: usize) -> Vec<u8> {
     numbers.chain(begin.bytes()).collect()
 }
 
+/// Where this run's chances begin: `NFS_OPERATOR_TEST_SEED`, to have a failed run's moments again, or any number.
+fn seed() -> Result<u64, std::num::ParseIntError> {
+    let given = std::env::var("NFS_OPERATOR_TEST_SEED").ok();
+    let seed = given.map_or_else(|| Ok(u64::from(std::process::id())), |seed| seed.parse())?;
+    eprintln!("NFS_OPERATOR_TEST_SEED={seed}");
+    Ok(seed)
+}
+
 /// Numbers that look random and are the same for the same seed, so that a failed run can be had again.
 fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
@@ -32,9 +40,7 @@ fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_again_and_again_while_claims_come_and_go_loses_and_doubles_nothing() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let seed = u64::from(std::process::id());
-    eprintln!("seed {seed}");
-    let mut chance = chances(seed);
+    let mut chance = chances(seed()?);
     let mut doomed = Vec::new();
     for n in 0..50 {
         stage.objects.create(&stage.claim(&format!("doomed-{n}"))).await?;
