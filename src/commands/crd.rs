@@ -9,6 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use nfs_operator::api::{custom_resource_definitions, names::managers};
 use nfs_operator::operator::clients::Clients;
+use nfs_operator::operator::guard::Guard;
 
 /// Arguments of `nfs-operator crd`.
 #[derive(Args)]
@@ -48,7 +49,10 @@ fn documents() -> Result<String, serde_norway::Error> {
 }
 
 async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
-    let clients = Clients::new(kubeconfig.as_deref()).await?;
+    // A person asked for it, whoever leads.
+    let guard = Guard::default();
+    guard.open(None);
+    let clients = Clients::new(kubeconfig.as_deref(), "crd", &guard).await?;
     let api: Api<CustomResourceDefinition> = Api::all(clients.calls);
     for definition in custom_resource_definitions() {
         let name = definition.name_any();

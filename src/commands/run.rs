@@ -4,9 +4,12 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 use nfs_operator::api::names::DEFAULT_PROVISIONER;
+use nfs_operator::operator::election::Election;
+use nfs_operator::operator::lease::Terms;
 use nfs_operator::operator::run::{Options, operate};
 use tracing_subscriber::EnvFilter;
 
@@ -31,6 +34,29 @@ pub struct RunArguments {
     /// Kubernetes configuration; absent: KUBECONFIG, then the pod's service account.
     #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Stand by while another operator leads, and let others stand by. Without it, an operator that meets another at
+    /// work refuses to start.
+    #[arg(long, env = "NFS_OPERATOR_LEADER_ELECT", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    leader_elect: bool,
+    /// The namespace of the Lease; absent: that of the pod or of the kubeconfig's context.
+    #[arg(long, env = "NFS_OPERATOR_LEASE_NAMESPACE")]
+    lease_namespace: Option<String>,
+    /// The name of the Lease: the same for all operators of a cluster.
+    #[arg(long, env = "NFS_OPERATOR_LEASE_NAME", default_value = "nfs-operator")]
+    lease_name: String,
+    /// A Lease that was not renewed for this long is anybody's. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = go_duration)]
+    lease_duration: Duration,
+    /// With --leader-elect: a leader that could not renew for this long ends. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = go_duration)]
+    renew_deadline: Duration,
+    /// How often the leader renews and a standby looks. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_RETRY_PERIOD", default_value = "2s", value_parser = go_duration)]
+    retry_period: Duration,
+    /// A name for the place where this process runs and never two at once, such as the pod's uid: a Lease that was
+    /// taken under it by a process that died is taken over without waiting.
+    #[arg(long, env = "NFS_OPERATOR_INSTANCE", value_parser = instance)]
+    instance: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -48,25 +74,68 @@ fn alias(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// A duration as Go writes it, such as `1m30s`.
+fn go_duration(text: &str) -> Result<Duration, String> {
+    // Nobody needs more digits, and a number that is too great would end the parser.
+    if text.len() > 12 || text.starts_with('-') {
+        return Err("expected a duration such as 15s or 1m30s".to_owned());
+    }
+    let parsed = text.parse::<kube::core::Duration>();
+    parsed
+        .map(Duration::from)
+        .map_err(|error| format!("{error}: expected a duration such as 15s or 1m30s"))
+}
+
+fn instance(text: &str) -> Result<String, String> {
+    let usable = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 200 || !text.chars().all(usable) {
+        return Err("expected 1 to 200 letters, digits, dashes, dots or underscores".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+impl RunArguments {
+    fn election(&self) -> Result<Election, String> {
+        let terms = Terms {
+            duration: self.lease_duration,
+            renew_deadline: self.renew_deadline,
+            retry_period: self.retry_period,
+        };
+        Ok(Election {
+            elect: self.leader_elect,
+            namespace: self.lease_namespace.clone(),
+            name: self.lease_name.clone(),
+            terms: terms.checked()?,
+        })
+    }
+}
+
 /// Runs the operator until it is told to stop.
 pub async fn run(arguments: RunArguments) -> ExitCode {
     start_log(arguments.log_format);
-    if let Err(error) = distinct(&arguments) {
-        eprintln!("nfs-operator: {error}");
-        return ExitCode::FAILURE;
-    }
+    let election = match distinct(&arguments).and_then(|()| arguments.election()) {
+        Ok(election) => election,
+        Err(error) => {
+            eprintln!("nfs-operator: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let options = Options {
         provisioner: arguments.provisioner_name,
         aliases: arguments.provisioner_alias.into_iter().collect(),
         slots: usize::from(arguments.concurrency),
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
+        election,
+        instance: arguments.instance,
     };
     match operate(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");
-            super::fail(&error)
+            eprintln!("nfs-operator: {error}");
+            // At once: a resolver that hangs in a thread must not keep a process alive that leads no more.
+            std::process::exit(1)
         }
     }
 }

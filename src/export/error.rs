@@ -23,6 +23,9 @@ pub enum ExportError {
     /// Identity was never read, so nothing may be changed.
     #[error("the export's identity is not confirmed: nothing is changed before the backend's next probe read it")]
     IdentityNotConfirmed,
+    /// Another process works now, or may.
+    #[error("this process does not lead: it changes nothing")]
+    NotLeading,
     /// The export has another identity than the expected one, or none.
     #[error(
         "the export is not the one that it was: {why}. Mount or export the right file system again; or, if this one is \
@@ -291,6 +294,7 @@ impl ExportError {
                 source, circumstances, ..
             } => reason_of(source, circumstances),
             Self::IdentityNotConfirmed => Reason::IdentityNotConfirmed,
+            Self::NotLeading => Reason::Fenced,
             Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => Reason::IdentityMismatch,
             Self::ReservedDirectoryUnsafe { .. } => Reason::ReservedDirectoryUnsafe,
             Self::NameUnusable { .. } => Reason::InvalidDirectoryName,

@@ -105,6 +105,7 @@ impl Turns {
 impl ManagedExport {
     /// The ground to stand on. Reads the identity again after a reconnection.
     pub(super) async fn ground(&self) -> Result<Arc<Ground>, ExportError> {
+        self.must_lead()?;
         if let Some(ground) = self.firm_ground()? {
             return Ok(ground);
         }
@@ -133,8 +134,10 @@ impl ManagedExport {
         self.ground.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The connection, for a change. Refused when there was a reconnection since the identity was read.
+    /// The connection, for a change. Refused when there was a reconnection since the identity was read, and when we do
+    /// not lead any more.
     pub(super) fn changing(&self, ground: &Ground) -> Result<&Export, ExportError> {
+        self.must_lead()?;
         if ground.generation == self.nfs.generation() && !ground.is_outdated() {
             Ok(&self.nfs)
         } else {

@@ -68,6 +68,7 @@ pub struct ManagedExport {
     nfs: Export,
     keeper: Keeper,
     ledger: Arc<Ledger>,
+    leads: Box<dyn Fn() -> bool + Send + Sync>,
     /// What was confirmed last.
     ground: Mutex<Option<Arc<Ground>>>,
     /// Identity is read by one at a time.
@@ -89,12 +90,29 @@ impl ManagedExport {
             nfs,
             keeper,
             ledger,
+            leads: Box::new(|| true),
             ground: Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
             turns: Turns::default(),
             foreign: Mutex::default(),
             archives: Mutex::default(),
             tombstones: Mutex::default(),
+        }
+    }
+
+    /// Changes something only while `leads` says so: it is asked at the start of each operation and before each change.
+    pub fn while_leading(self, leads: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            leads: Box::new(leads),
+            ..self
+        }
+    }
+
+    fn must_lead(&self) -> Result<(), ExportError> {
+        if (self.leads)() {
+            Ok(())
+        } else {
+            Err(ExportError::NotLeading)
         }
     }
 
@@ -119,6 +137,7 @@ impl ManagedExport {
     /// itself before the next change.
     pub async fn confirm_identity(&self, expected: Expected) -> Result<Identity, ExportError> {
         let _turn = self.confirming.lock().await;
+        self.must_lead()?;
         let ground = self.told(self.confirm(&expected).await).await?;
         Ok(ground.identity.clone())
     }

@@ -121,7 +121,9 @@ pub fn remedy_of(error: &NfsError, circumstances: &Circumstances) -> String {
             "keep the directory and the export's root on one file system of the server".into()
         }
         Reason::ChangedMeanwhile => "nothing to do: it is looked at again".into(),
-        Reason::Fenced => "nothing to do: another replica of the operator is at work".into(),
+        Reason::Fenced => "another operator took the NFS lease of this backend, and this one still holds the Kubernetes \
+             Lease: find the other; it runs with another --lease-name or --lease-namespace, or in a copy of this cluster"
+            .into(),
         _ => "look into the server's log".into(),
     }
 }

@@ -3,8 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use axum::http::{HeaderValue, Method, Request, header};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
+use tower::BoxError;
+use tower::filter::FilterLayer;
+
+use super::guard::Guard;
 
 /// How long a call may be silent. Conditions, claims and volumes are small: a server that needs longer is not well,
 /// and the object is tried again.
@@ -26,18 +32,26 @@ pub enum ClientError {
     Client(#[from] kube::Error),
 }
 
-/// Two clients on one configuration: watches are silent for minutes, calls must not be.
+/// A write was not sent.
+#[derive(Debug, thiserror::Error)]
+#[error("this process does not lead: it writes nothing")]
+struct NotLeading;
+
+/// Clients on one configuration: watches are silent for minutes, calls must not be.
 #[derive(Clone)]
 pub struct Clients {
-    /// For calls.
+    /// For calls. Writes are sent only while the guard is open.
     pub calls: Client,
     /// For watches.
     pub watches: Client,
+    /// For the Lease alone, which is written to before the guard is open.
+    pub lease: Client,
 }
 
 impl Clients {
-    /// Takes the file if given, else what `kube` infers: KUBECONFIG, then the pod's service account.
-    pub async fn new(kubeconfig: Option<&Path>) -> Result<Self, ClientError> {
+    /// Takes the file if given, else what `kube` infers: KUBECONFIG, then the pod's service account. `identity` stands
+    /// in the API server's audit log beside each request.
+    pub async fn new(kubeconfig: Option<&Path>, identity: &str, guard: &Guard) -> Result<Self, ClientError> {
         let mut config = match kubeconfig {
             Some(file) => {
                 Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &KubeConfigOptions::default()).await?
@@ -46,14 +60,35 @@ impl Clients {
                 .await
                 .map_err(|cause| ClientError::Infer(Box::new(cause)))?,
         };
+        let agent = format!("nfs-operator/{} ({identity})", env!("CARGO_PKG_VERSION"));
+        // A host's name that is no text for a header is left out.
+        let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static("nfs-operator"));
+        config.headers.push((header::USER_AGENT, agent));
         // Retries are decided where it is known whether a call may be repeated.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
-        let calls = Client::try_from(config.clone())?;
+        let lease = Client::try_from(config.clone())?;
+        let calls = guarded(config.clone(), guard)?;
         config.read_timeout = Some(WATCH_TIMEOUT);
         Ok(Self {
             calls,
             watches: Client::try_from(config)?,
+            lease,
         })
     }
+}
+
+/// A client that sends nothing but GET while the guard is closed.
+fn guarded(config: Config, guard: &Guard) -> Result<Client, kube::Error> {
+    let guard = guard.clone();
+    let ask = move |request: Request<Body>| {
+        if *request.method() == Method::GET || guard.is_open() {
+            Ok(request)
+        } else {
+            Err(BoxError::from(NotLeading))
+        }
+    };
+    Ok(ClientBuilder::try_from(config)?
+        .with_layer(&FilterLayer::new(ask))
+        .build())
 }

@@ -13,11 +13,13 @@ use tokio::sync::mpsc;
 use super::backends::Backends;
 use super::clients::Clients;
 use super::events::Events;
+use super::guard::Guard;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
 use super::retry::Backoff;
 use super::stop::Stop;
+use super::term::Leadership;
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use crate::api::NfsBackend;
@@ -99,6 +101,10 @@ pub struct Context {
     pub told: Told,
     /// Which watch caches are not filled yet.
     pub readiness: Readiness,
+    /// Whether this process may write now.
+    pub guard: Guard,
+    /// Asks the API server whether this process leads.
+    pub leadership: Leadership,
     /// The word that the operator is to stop.
     pub stop: Stop,
     /// Asks for a backend to be probed now.

@@ -11,7 +11,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 
 use super::metrics::Metrics;
-use super::readiness::Readiness;
+use super::readiness::{Readiness, Standing};
 
 /// Why the endpoints are not served.
 #[derive(Debug, thiserror::Error)]
@@ -47,13 +47,12 @@ pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metri
 }
 
 async fn readyz(State(endpoints): State<Endpoints>) -> Response {
-    match endpoints.readiness.missing().as_slice() {
-        [] => "ok\n".into_response(),
-        missing => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            format!("not ready yet: {}\n", missing.join(", ")),
-        )
-            .into_response(),
+    let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
+    match endpoints.readiness.standing() {
+        Standing::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
+        Standing::Leading(missing) => not_yet(missing.join(", ")),
+        Standing::Standby(leader) => format!("ok: standby, {leader} leads\n").into_response(),
+        Standing::Waiting(reason) => not_yet(reason),
     }
 }
 

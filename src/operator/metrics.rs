@@ -38,6 +38,7 @@ type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 /// The metrics, and the registry that prints them.
 pub struct Metrics {
     registry: Registry,
+    leader: Gauge,
     provisioned: Family<ClaimLabels, Counter>,
     provision_failed: Family<ClaimLabels, Counter>,
     provision_seconds: Durations<ClaimLabels>,
@@ -72,6 +73,12 @@ impl Default for Metrics {
         let backend = "nfs_operator_backend";
         let seconds = "from the start of the attempt, in seconds";
         Self {
+            leader: registered(
+                registry,
+                "nfs_operator_leader",
+                "1 when this process leads, 0 when it stands by",
+                Gauge::default(),
+            ),
             provisioned: registered(registry, claim, "Claims that got their volume", Family::default()),
             provision_failed: registered(
                 registry,
@@ -123,6 +130,11 @@ impl Default for Metrics {
 }
 
 impl Metrics {
+    /// This process leads now.
+    pub fn leads(&self) {
+        self.leader.set(1);
+    }
+
     /// A claim got its volume, this long after the attempt began.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
         let labels = ClaimLabels {

@@ -4,32 +4,64 @@ use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// The parts that are not ready yet.
+/// How far the operator has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// It waits for the Lease, for this reason.
+    Waiting(String),
+    /// All is well, and another process works: that one.
+    Standby(String),
+    /// It leads; these watch caches are not filled yet.
+    Leading(Vec<&'static str>),
+}
+
+/// How far the operator has come; clones are one.
 ///
 /// The caches' own `wait_until_ready` (kube 5.0) wakes only the waiter that asked last, and each controller waits for
 /// its own cache that way: so everybody else waits here.
 #[derive(Clone)]
-pub struct Readiness(Arc<watch::Sender<Vec<&'static str>>>);
+pub struct Readiness(Arc<watch::Sender<Standing>>);
+
+impl Default for Readiness {
+    fn default() -> Self {
+        let first = Standing::Waiting("the Lease was not read yet".to_owned());
+        Self(Arc::new(watch::Sender::new(first)))
+    }
+}
 
 impl Readiness {
-    /// Not ready until each of `parts` was reported ready.
-    pub fn waiting_for(parts: &[&'static str]) -> Self {
-        Self(Arc::new(watch::Sender::new(parts.to_vec())))
+    /// Where it stands until it leads. True: that is news.
+    pub fn stands(&self, standing: Standing) -> bool {
+        self.0.send_if_modified(|former| {
+            let news = *former != standing;
+            *former = standing;
+            news
+        })
+    }
+
+    /// It leads, and works once each of `parts` was reported ready.
+    pub fn leads(&self, parts: &[&'static str]) {
+        self.0.send_replace(Standing::Leading(parts.to_vec()));
     }
 
     /// One part is ready.
     pub fn ready(&self, part: &str) {
-        self.0.send_modify(|parts| parts.retain(|waiting| *waiting != part));
+        self.0.send_modify(|standing| {
+            if let Standing::Leading(parts) = standing {
+                parts.retain(|waiting| *waiting != part);
+            }
+        });
     }
 
-    /// The parts that are not ready yet.
-    pub fn missing(&self) -> Vec<&'static str> {
+    /// How far it has come.
+    pub fn standing(&self) -> Standing {
         self.0.borrow().clone()
     }
 
-    /// Ends when all parts are ready.
+    /// Ends when it leads and all parts are ready.
     pub async fn all(&self) {
+        let complete = |standing: &Standing| matches!(standing, Standing::Leading(parts) if parts.is_empty());
         // The sender is ours, so the channel never closes.
-        let _ = self.0.subscribe().wait_for(Vec::is_empty).await;
+        let _ = self.0.subscribe().wait_for(complete).await;
     }
 }

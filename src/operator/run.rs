@@ -13,19 +13,23 @@ use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
 use kube::{Api, ResourceExt};
 use rand::RngExt;
-use tokio::sync::mpsc;
-use tokio::task::JoinSet;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::{JoinHandle, JoinSet};
 
 use super::backends::Backends;
 use super::clients::{ClientError, Clients};
 use super::context::{Context, Settings, Stores};
+use super::election::{Candidate, Election, LeaseError};
 use super::events::Events;
+use super::guard::Guard;
 use super::http::{self, ListenError};
 use super::inventory::Inventory;
+use super::lease::Identity;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
 use super::retry::Backoff;
 use super::stop::{Stop, stop_signal};
+use super::term::Leadership;
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
@@ -37,6 +41,8 @@ use crate::export::Ledger;
 const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
 /// Pods get 30 s by default between SIGTERM and SIGKILL; what is not done by now is repaired by the next start.
 const GRACE: Duration = Duration::from_secs(20);
+/// The same where others stand by: most work ends within a call, and what does not, they go on with.
+const HANDOVER: Duration = Duration::from_secs(1);
 
 /// How to run.
 #[derive(Debug, Clone)]
@@ -51,6 +57,10 @@ pub struct Options {
     pub http_addr: SocketAddr,
     /// Kubernetes configuration.
     pub kubeconfig: Option<PathBuf>,
+    /// The Lease.
+    pub election: Election,
+    /// What the administrator calls the place where this process runs: there is never more than one there.
+    pub instance: Option<String>,
 }
 
 /// Why the operator ended without being told to.
@@ -65,6 +75,9 @@ pub enum OperatorError {
     /// The cluster's id can't be read.
     #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
     ClusterId(#[source] Box<kube::Error>),
+    /// This process does not lead, or leads no more.
+    #[error(transparent)]
+    Lease(#[from] LeaseError),
     /// Signals can't be caught.
     #[error("cannot catch signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -78,25 +91,85 @@ pub enum OperatorError {
 
 const PARTS: [&str; 5] = ["namespaces", "storage classes", "volumes", "backends", "claims"];
 
-/// Runs the operator until SIGTERM or SIGINT.
+/// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
 pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let stop = stop_signal().map_err(OperatorError::Signals)?;
-    let readiness = Readiness::waiting_for(&PARTS);
-    let metrics = Arc::new(Metrics::default());
+    let (readiness, metrics, guard) = (Readiness::default(), Arc::new(Metrics::default()), Guard::default());
     http::serve(options.http_addr, readiness.clone(), Arc::clone(&metrics)).await?;
-    let clients = Clients::new(options.kubeconfig.as_deref()).await?;
+    let me = identity(options.instance.as_deref());
+    let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &guard).await?;
     let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
         return Ok(());
     };
-    let (parts, ctx) = assemble(options, clients, cluster_id?, metrics, readiness, stop.clone());
+    let cluster_id = cluster_id?;
+    let candidate = Candidate::new(&clients, options.election.clone(), me, guard.clone());
+    let Some(term) = stop.or(candidate.acquire(&readiness)).await else {
+        return Ok(());
+    };
+    let term = term?;
+    let leadership = term.leadership();
+    let (release, released) = oneshot::channel();
+    let keeping = tokio::spawn(term.keep(released));
+    metrics.leads();
+    readiness.leads(&PARTS);
+    let grace = if options.election.elect { HANDOVER } else { GRACE };
+    let made = Made {
+        clients,
+        cluster_id,
+        metrics,
+        readiness,
+        guard,
+        leadership,
+    };
+    let (parts, ctx) = assemble(options, made, stop.clone());
     tracing::info!(
         cluster = ctx.cluster_id,
         provisioner = ctx.settings.provisioner,
         "starting"
     );
-    let ended = until_end(parts.start(&ctx, &stop), stop).await;
-    close(&ctx).await;
+    let working = until_end(parts.start(&ctx, &stop), stop, grace);
+    lead(keeping, release, working, close(&ctx)).await
+}
+
+/// A name that no other process has.
+fn identity(instance: Option<&str>) -> Identity {
+    let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
+    Identity::new(instance, &host, rand::rng().random())
+}
+
+/// Works until it is told to stop, then gives the Lease back and says goodbye to the servers. Ends at once, without
+/// any of that, when the Lease is lost: nothing here is ours any more.
+async fn lead(
+    mut keeping: JoinHandle<Result<(), LeaseError>>,
+    release: oneshot::Sender<()>,
+    working: impl Future<Output = Result<(), OperatorError>>,
+    closing: impl Future<Output = ()>,
+) -> Result<(), OperatorError> {
+    let ended = tokio::select! {
+        ended = working => ended,
+        kept = &mut keeping => {
+            return Err(kept.map_or(OperatorError::Ended("the Lease's keeper"), |kept| match kept {
+                Ok(()) => OperatorError::Ended("the Lease's keeper"),
+                Err(lost) => lost.into(),
+            }));
+        }
+    };
+    // The keeper is there, or has ended by itself: then there is nothing to give back.
+    let _ = release.send(());
+    let _ = keeping.await;
+    closing.await;
+    tracing::info!("stopped");
     ended
+}
+
+/// What is there before anything is watched.
+struct Made {
+    clients: Clients,
+    cluster_id: String,
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+    guard: Guard,
+    leadership: Leadership,
 }
 
 /// Streams and queues that are consumed when the controllers start.
@@ -111,14 +184,7 @@ struct Parts {
     doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
 }
 
-fn assemble(
-    options: Options,
-    clients: Clients,
-    cluster_id: String,
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    stop: Stop,
-) -> (Parts, Arc<Context>) {
+fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
     let (volumes, volume_writer) = reflector::store();
     let (classes, class_writer) = reflector::store();
@@ -129,9 +195,9 @@ fn assemble(
     let (probe_bell, doubted) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     let ctx = Context {
-        events: Events::start(clients.calls.clone(), &options.provisioner, &instance),
-        clients,
-        cluster_id,
+        events: Events::start(made.clients.calls.clone(), &options.provisioner, &instance),
+        clients: made.clients,
+        cluster_id: made.cluster_id,
         settings: Settings {
             provisioner: options.provisioner,
             aliases: options.aliases,
@@ -151,9 +217,11 @@ fn assemble(
         ledger: Arc::new(Ledger::default()),
         waiting: Arc::new(waiting),
         waiting_volumes,
-        readiness,
+        readiness: made.readiness,
+        guard: made.guard,
+        leadership: made.leadership,
         stop,
-        metrics,
+        metrics: made.metrics,
         claim_retries: Backoff::default(),
         volume_retries: Backoff::default(),
         told: Told::default(),
@@ -205,24 +273,24 @@ impl Parts {
 }
 
 /// Waits until the operator is told to stop and its work in progress is done, or a part of it ends by itself.
-async fn until_end(mut running: JoinSet<&'static str>, stop: Stop) -> Result<(), OperatorError> {
+async fn until_end(mut running: JoinSet<&'static str>, stop: Stop, grace: Duration) -> Result<(), OperatorError> {
     let part = tokio::select! {
         () = stop.clone().wait() => None,
         part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
     };
     match part {
         Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
-        _ => tracing::info!("stopping: work in progress has {} s to finish", GRACE.as_secs()),
+        _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
     // The two followers run for ever: only the controllers end by themselves.
     let mut controllers = 3 - usize::from(part.is_some());
-    let finished = tokio::time::timeout(GRACE, async {
+    let finished = tokio::time::timeout(grace, async {
         while controllers > 0 && running.join_next().await.is_some() {
             controllers -= 1;
         }
     });
     if finished.await.is_err() {
-        tracing::warn!("work in progress did not finish in time: the next start goes on with it");
+        tracing::warn!("work in progress did not finish in time: the next one goes on with it");
     }
     Ok(())
 }
@@ -234,7 +302,6 @@ async fn close(ctx: &Context) {
     if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
         tracing::warn!("some NFS servers did not answer the goodbye");
     }
-    tracing::info!("stopped");
 }
 
 async fn cluster_id(clients: &Clients) -> Result<String, OperatorError> {

@@ -64,11 +64,10 @@ impl Probe {
 pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let found = look(ctx, object, backend).await;
     if found.is_fenced() {
-        // Another operator took over, or the server ended the session. Which of the two can't be asked, so the next
-        // probe connects anew; until then nothing is written here.
+        // Until the next probe has asked the API server whether we lead, and connected anew, nothing is written here.
         tracing::error!(
             backend = backend.name,
-            "fenced off: is another operator running under the same provisioner name?"
+            "fenced off: another operator took the NFS lease of this backend"
         );
         backend.relink(None);
     }
@@ -203,10 +202,13 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
     if let Some(former) = backend.relink(None) {
         former.export.nfs().clone().close().await;
     }
+    may_connect(ctx, backend).await?;
     let export = nfs::Export::connect(target.clone())
         .await
         .map_err(|error| refusal(&unusable(object, error)))?;
-    let export = Arc::new(ManagedExport::new(export, keeper, Arc::clone(&ctx.ledger)));
+    let guard = ctx.guard.clone();
+    let export = ManagedExport::new(export, keeper, Arc::clone(&ctx.ledger)).while_leading(move || guard.is_open());
+    let export = Arc::new(export);
     backend.relink(Some(Link {
         target,
         roots,
@@ -214,6 +216,19 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
         settled: false,
     }));
     Ok(export)
+}
+
+/// Whether we may take the backend's NFS lease. Who was fenced off asks the API server first: two that both came back
+/// by themselves would evict each other for ever.
+async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), Verdict> {
+    if backend.known().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {
+        return Ok(());
+    }
+    Err(Verdict::no(
+        Reason::Fenced,
+        "another operator took the NFS lease of this backend, and the API server does not say whether this one still \
+         leads: nothing is done here until it does",
+    ))
 }
 
 /// The identities that the volumes of a backend know.

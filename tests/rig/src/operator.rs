@@ -71,6 +71,8 @@ impl Operator {
         let port = ports::free()?;
         let http = format!("127.0.0.1:{port}");
         let kubeconfig = options.kubeconfig.display().to_string();
+        // A restart finds its former life's Lease, and need not wait for it to run out.
+        let instance = format!("rig-{}", crate::suffix());
         let given = [
             "run",
             "--http-addr",
@@ -79,6 +81,8 @@ impl Operator {
             &kubeconfig,
             "--log-format",
             "text",
+            "--instance",
+            &instance,
         ];
         let args = given.into_iter().map(String::from).chain(options.args).collect();
         let log = run.new_folder("operator")?.join("operator.log");

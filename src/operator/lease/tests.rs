@@ -1,0 +1,122 @@
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use super::*;
+
+const OWN: Duration = Duration::from_secs(15);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// A Lease renewed by `holder` when its own clock said `by_its_clock`.
+fn lease(holder: &str, by_its_clock: i64) -> LeaseSpec {
+    LeaseSpec {
+        holder_identity: Some(holder.to_owned()),
+        lease_duration_seconds: Some(15),
+        renew_time: Some(MicroTime(Timestamp::from_second(by_its_clock).unwrap())),
+        ..LeaseSpec::default()
+    }
+}
+
+fn me() -> Identity {
+    Identity::new(None, "host", 1)
+}
+
+fn held(stand: &Stand) -> (bool, Duration) {
+    match stand {
+        Stand::Held { alive, runs_out_in, .. } => (*alive, *runs_out_in),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_lease_runs_out_by_the_observers_clock_alone() {
+    for holders_clock in [0, 4_000_000_000] {
+        let mut observer = Observer::default();
+        let mut judge = |lease: &LeaseSpec, now| observer.judge(Some(lease), &me(), OWN, at(now));
+        assert_eq!(held(&judge(&lease("other", holders_clock), 100)), (false, at(15)));
+        assert_eq!(held(&judge(&lease("other", holders_clock), 114)), (false, at(1)));
+        assert_eq!(held(&judge(&lease("other", holders_clock + 2), 114)), (true, at(15)));
+        assert_eq!(held(&judge(&lease("other", holders_clock + 2), 128)), (true, at(1)));
+        assert_eq!(judge(&lease("other", holders_clock + 2), 129), Stand::Free);
+    }
+}
+
+#[test]
+fn a_renewal_that_sets_the_holders_clock_back_is_a_renewal() {
+    let mut observer = Observer::default();
+    observer.judge(Some(&lease("other", 1000)), &me(), OWN, at(1));
+    let stand = observer.judge(Some(&lease("other", 10)), &me(), OWN, at(15));
+    assert_eq!(held(&stand), (true, at(15)));
+}
+
+#[test]
+fn a_holder_that_asked_for_longer_gets_it() {
+    let mut observer = Observer::default();
+    let mut long = lease("other", 0);
+    long.lease_duration_seconds = Some(60);
+    assert_eq!(held(&observer.judge(Some(&long), &me(), OWN, at(0))), (false, at(60)));
+}
+
+#[test]
+fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
+    let mine = Identity::new(Some("pod-uid"), "host", 7);
+    let judge = |lease: Option<&LeaseSpec>, who: &Identity| Observer::default().judge(lease, who, OWN, at(0));
+    assert_eq!(judge(None, &mine), Stand::Free);
+    assert_eq!(judge(Some(&LeaseSpec::default()), &mine), Stand::Free);
+    assert_eq!(judge(Some(&lease("", 0)), &mine), Stand::Free);
+    assert_eq!(judge(Some(&lease(&mine.name, 0)), &mine), Stand::Ours);
+    let former = Identity::new(Some("pod-uid"), "host", 6);
+    assert_eq!(judge(Some(&lease(&former.name, 0)), &mine), Stand::Free);
+    let neighbour = Identity::new(Some("pod-uid-2"), "host", 6);
+    held(&judge(Some(&lease(&neighbour.name, 0)), &mine));
+    // Without an instance nobody knows whether a process of this host is dead.
+    let nameless = Identity::new(None, "host", 6);
+    held(&judge(Some(&lease(&nameless.name, 0)), &me()));
+}
+
+#[test]
+fn times_that_contradict_each_other_are_refused_with_the_remedy() {
+    let terms = |duration, renew_deadline, retry_period| Terms {
+        duration: Duration::from_millis(duration),
+        renew_deadline: Duration::from_millis(renew_deadline),
+        retry_period: Duration::from_millis(retry_period),
+    };
+    assert!(Terms::default().checked().is_ok());
+    assert!(terms(3000, 2000, 500).checked().is_ok());
+    for (wrong, named) in [
+        (terms(10_000, 10_000, 2000), "--renew-deadline"),
+        (terms(15_000, 20_000, 2000), "--renew-deadline"),
+        (terms(15_000, 10_000, 9000), "--retry-period"),
+        (terms(15_000, 10_000, 0), "--retry-period"),
+        (terms(500, 400, 100), "--lease-duration"),
+    ] {
+        let refusal = wrong.checked().unwrap_err();
+        assert!(refusal.starts_with(named), "{refusal}");
+    }
+}
+
+#[test]
+fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
+    let now = Timestamp::from_second(5).unwrap();
+    let terms = Terms {
+        duration: Duration::from_millis(2500),
+        ..Terms::default()
+    };
+    let first = taken(None, &me(), &terms, now);
+    assert_eq!(
+        (first.lease_transitions, first.lease_duration_seconds),
+        (Some(0), Some(3))
+    );
+    let second = taken(Some(&first), &me(), &terms, now);
+    assert_eq!(second.lease_transitions, Some(1));
+    let later = Timestamp::from_second(7).unwrap();
+    let renewed = renewed(Some(&second), &me(), &terms, later);
+    assert_eq!(renewed.acquire_time, second.acquire_time);
+    assert_eq!(renewed.renew_time, Some(MicroTime(later)));
+    let released = released(&renewed, later);
+    assert_eq!(
+        Observer::default().judge(Some(&released), &Identity::new(None, "b", 2), OWN, at(0)),
+        Stand::Free
+    );
+}
