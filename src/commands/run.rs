@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use nfs_operator::api::names::DEFAULT_PROVISIONER;
 use nfs_operator::operator::election::Election;
 use nfs_operator::operator::lease::Terms;
+use nfs_operator::operator::retry::Bounds;
 use nfs_operator::operator::run::{Options, operate};
 use tracing_subscriber::EnvFilter;
 
@@ -25,6 +26,12 @@ pub struct RunArguments {
     /// Claims worked on at the same time, for each backend on its own.
     #[arg(long, env = "NFS_OPERATOR_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
+    /// The pause after an object's first failure; it doubles with each further one. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MIN", default_value = "15s", value_parser = go_duration)]
+    retry_min: Duration,
+    /// The longest pause after a failure. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = go_duration)]
+    retry_max: Duration,
     /// Where /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
@@ -95,6 +102,14 @@ fn instance(text: &str) -> Result<String, String> {
 }
 
 impl RunArguments {
+    fn retries(&self) -> Result<Bounds, String> {
+        let bounds = Bounds {
+            shortest: self.retry_min,
+            longest: self.retry_max,
+        };
+        bounds.checked()
+    }
+
     fn election(&self) -> Result<Election, String> {
         let terms = Terms {
             duration: self.lease_duration,
@@ -113,8 +128,9 @@ impl RunArguments {
 /// Runs the operator until it is told to stop.
 pub async fn run(arguments: RunArguments) -> ExitCode {
     start_log(arguments.log_format);
-    let election = match distinct(&arguments).and_then(|()| arguments.election()) {
-        Ok(election) => election,
+    let checked = distinct(&arguments).and_then(|()| Ok((arguments.election()?, arguments.retries()?)));
+    let (election, retries) = match checked {
+        Ok(checked) => checked,
         Err(error) => {
             eprintln!("nfs-operator: {error}");
             return ExitCode::FAILURE;
@@ -124,6 +140,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         provisioner: arguments.provisioner_name,
         aliases: arguments.provisioner_alias.into_iter().collect(),
         slots: usize::from(arguments.concurrency),
+        retries,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,

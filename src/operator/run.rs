@@ -27,7 +27,7 @@ use super::inventory::Inventory;
 use super::lease::Identity;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
-use super::retry::Backoff;
+use super::retry::{Backoff, Bounds};
 use super::stop::{Stop, stop_signal};
 use super::term::Leadership;
 use super::told::Told;
@@ -53,6 +53,8 @@ pub struct Options {
     pub aliases: BTreeMap<String, String>,
     /// Claims worked on at the same time, for each backend on its own.
     pub slots: usize,
+    /// How long what failed waits.
+    pub retries: Bounds,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
     /// Kubernetes configuration.
@@ -222,8 +224,8 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         leadership: made.leadership,
         stop,
         metrics: made.metrics,
-        claim_retries: Backoff::default(),
-        volume_retries: Backoff::default(),
+        claim_retries: Backoff::new(options.retries),
+        volume_retries: Backoff::new(options.retries),
         told: Told::default(),
         probe_bell,
     };

@@ -26,13 +26,20 @@ const GATHER: Duration = Duration::from_millis(250);
 
 struct Hall<R> {
     waiting: HashSet<R>,
-    rings: u64,
+    /// Objects that failed: they wait for less.
+    failing: HashSet<R>,
+    rings: Moment,
 }
 
-/// How often the bell had rung at some moment: what is decided with knowledge of that moment may be out of date when
-/// it has rung since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moment(u64);
+/// How often the bells had rung at some moment: what is decided with knowledge of that moment may be out of date when
+/// they have rung since.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Whatever rang.
+    any: u64,
+    /// For all.
+    all: u64,
+}
 
 impl<R: Eq + Hash> Waiting<R> {
     /// The set, and the stream of objects to be looked at again. The stream holds at most one entry an object and
@@ -43,7 +50,8 @@ impl<R: Eq + Hash> Waiting<R> {
             Self {
                 hall: Mutex::new(Hall {
                     waiting: HashSet::new(),
-                    rings: 0,
+                    failing: HashSet::new(),
+                    rings: Moment::default(),
                 }),
                 bell,
                 soon: Notify::new(),
@@ -54,23 +62,53 @@ impl<R: Eq + Hash> Waiting<R> {
 
     /// Now. To be asked before it is looked whether an object can be served.
     pub fn moment(&self) -> Moment {
-        Moment(self.hall().rings)
+        self.hall().rings
     }
 
     /// An object waits, by what was known at that moment. False: the bell has rung since, so look again at once.
     pub fn add(&self, object: R, known_at: Moment) -> bool {
         let mut hall = self.hall();
-        if hall.rings != known_at.0 {
+        if hall.rings != known_at {
             return false;
         }
+        hall.failing.remove(&object);
         hall.waiting.insert(object);
         true
     }
 
-    /// Something changed that may cure the wait: all are looked at again.
+    /// An object failed: its own pause ends that, or a change that may cure failures. Every volume that goes somewhere
+    /// is none: thousands of failing objects must not be tried at the pace of others' changes.
+    pub fn add_failing(&self, object: R, known_at: Moment) -> bool {
+        let mut hall = self.hall();
+        if hall.rings.all != known_at.all {
+            return false;
+        }
+        hall.waiting.remove(&object);
+        hall.failing.insert(object);
+        true
+    }
+
+    /// Something changed that may cure waits and failures: all are looked at again.
     pub fn wake_all(&self) {
         let mut hall = self.hall();
-        hall.rings += 1;
+        hall.rings.any += 1;
+        hall.rings.all += 1;
+        let waiting = std::mem::take(&mut hall.waiting);
+        let failing = std::mem::take(&mut hall.failing);
+        drop(hall);
+        for object in waiting.into_iter().chain(failing) {
+            self.wake(object);
+        }
+    }
+
+    /// Something changed that may end waits, and cures no failure: for changes that come in crowds.
+    pub fn wake_soon(&self) {
+        self.soon.notify_one();
+    }
+
+    fn wake_waiting(&self) {
+        let mut hall = self.hall();
+        hall.rings.any += 1;
         let waiting = std::mem::take(&mut hall.waiting);
         drop(hall);
         for object in waiting {
@@ -78,17 +116,12 @@ impl<R: Eq + Hash> Waiting<R> {
         }
     }
 
-    /// As [`wake_all`](Self::wake_all), soon: for changes that come in crowds.
-    pub fn wake_soon(&self) {
-        self.soon.notify_one();
-    }
-
     /// Rings when [`wake_soon`](Self::wake_soon) asked for it; runs for ever.
     pub async fn keep_ringing(&self) {
         loop {
             self.soon.notified().await;
             tokio::time::sleep(GATHER).await;
-            self.wake_all();
+            self.wake_waiting();
         }
     }
 
@@ -118,5 +151,20 @@ mod tests {
         assert_eq!(woken.try_recv(), Ok("claim"));
         waiting.wake_all();
         assert!(woken.try_recv().is_err(), "each is woken once");
+    }
+    #[test]
+    fn who_failed_is_woken_by_what_may_cure_a_failure_alone() {
+        let (waiting, mut woken) = Waiting::<&str>::new();
+        let looked = waiting.moment();
+        waiting.wake_waiting();
+        assert!(waiting.add_failing("failing", looked), "that ring was not for it");
+        assert!(waiting.add("waiting", waiting.moment()));
+        waiting.wake_waiting();
+        assert_eq!(woken.try_recv(), Ok("waiting"));
+        assert!(woken.try_recv().is_err());
+        let looked = waiting.moment();
+        waiting.wake_all();
+        assert_eq!(woken.try_recv(), Ok("failing"));
+        assert!(!waiting.add_failing("failing", looked), "it must look again");
     }
 }

@@ -40,7 +40,8 @@ pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api
         .reflect(writer)
         .inspect(report_filled(&ctx, "storage classes"))
         .touched_objects();
-    wake_on_change(&ctx, "storage classes", stream).await
+    // What a class asks for may be what failed.
+    wake_on_change("storage classes", stream, || ctx.waiting.wake_all()).await
 }
 
 /// Follows the namespaces: names, uids and labels.
@@ -58,19 +59,19 @@ pub async fn follow_namespaces(
         .reflect(writer)
         .inspect(report_filled(&ctx, "namespaces"))
         .touched_objects();
-    wake_on_change(&ctx, "namespaces", stream).await
+    wake_on_change("namespaces", stream, || ctx.waiting.wake_soon()).await
 }
 
 /// Claims that wait may wait for just this object.
 async fn wake_on_change<K>(
-    ctx: &Context,
     what: &'static str,
     stream: impl Stream<Item = Result<K, watcher::Error>>,
+    ring: impl Fn(),
 ) -> &'static str {
     let mut stream = std::pin::pin!(stream);
     while let Some(change) = stream.next().await {
         match change {
-            Ok(_) => ctx.waiting.wake_soon(),
+            Ok(_) => ring(),
             Err(error) => tracing::warn!("watch of {what}: {error}"),
         }
     }

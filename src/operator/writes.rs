@@ -9,7 +9,9 @@ use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// A write that the API server refused or did not answer is tried again after this long, whatever it was.
+use super::retry::{Backoff, jittered};
+
+/// A write that the API server did not answer is tried again after this long, whatever it was.
 pub const AFTER_ERROR: Duration = Duration::from_secs(5);
 
 /// Why a write to an object did not happen.
@@ -30,6 +32,22 @@ pub enum WriteError {
         #[source]
         cause: Box<kube::Error>,
     },
+}
+
+/// How long an object waits after a write failed. A refusal is the object's own failure; without an answer, the API
+/// server is not well, and that is nobody's.
+pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration {
+    let refused = match error {
+        WriteError::Api { cause, .. } => {
+            http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429)
+        }
+        WriteError::Gone | WriteError::Changed => false,
+    };
+    if refused {
+        retries.failed(uid)
+    } else {
+        jittered(AFTER_ERROR)
+    }
 }
 
 /// The HTTP status of an answer of the API server; none when there was no answer.

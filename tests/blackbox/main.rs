@@ -29,4 +29,7 @@ mod reasons;
 mod refusals;
 mod scene;
 mod stage;
+mod standby;
+mod storm;
 mod trees;
+mod witness;

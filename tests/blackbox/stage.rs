@@ -15,19 +15,27 @@ pub struct Stage {
     pub objects: Objects,
     pub cluster: Cluster,
     pub proxy: Proxy,
+    /// Who the operator logs in as.
+    pub kubeconfig: PathBuf,
     nfs: NfsServer,
     // Removed last, with the logs in it.
-    _run: RunDir,
+    run: RunDir,
 }
 
 impl Stage {
     /// Everything ready, with a backend `main` behind a proxy and a class `nfs` on it. `spec` is merged into the backend.
     pub async fn set(spec: Value) -> Result<Self, Failure> {
+        Self::set_with(spec, &[]).await
+    }
+
+    /// The same, and the operator gets these arguments.
+    pub async fn set_with(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
         let cluster = Cluster::start(&run).await?;
         let kubeconfig = Operator::install(&cluster).await?;
-        let options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig);
+        let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig.clone());
+        options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let operator = Operator::start(&run, options).await?;
         let proxy = Proxy::start(nfs.address()).await?;
         let objects = Objects::new(cluster.client().await?);
@@ -51,9 +59,17 @@ impl Stage {
             objects,
             cluster,
             proxy,
+            kubeconfig,
             nfs,
-            _run: run,
+            run,
         })
+    }
+
+    /// One more operator, with these arguments.
+    pub async fn another(&self, args: &[&str]) -> Result<Operator, Failure> {
+        let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, self.kubeconfig.clone());
+        options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
+        Ok(Operator::start(&self.run, options).await?)
     }
 
     /// A claim of the class, not created yet.

@@ -95,9 +95,10 @@ impl Journey<'_> {
                 lasting: false,
             });
         };
+        let coming = self.ctx.claim_retries.coming(&self.claim.uid().unwrap_or_default());
         let Some(_slot) = backend
             .claims
-            .enter(&ObjectRef::from_obj(self.claim), &self.ctx.waiting)
+            .enter(&ObjectRef::from_obj(self.claim), coming, &self.ctx.waiting)
         else {
             self.ctx.inventory.release(&self.volume);
             return Ok(Attempt::Ended(Outcome::Queued));
@@ -191,7 +192,11 @@ impl Journey<'_> {
         if refusals.verdicts.is_empty() {
             return Ok(Outcome::Waiting(verdict));
         }
-        // Every backend that was tried refused, and nothing was made there: the placement is taken back.
+        // Every backend that was tried refused, and nothing was made there: the placement is taken back, if there is one.
+        let marked = refusals.passing || self.claim.annotations().contains_key(PLACED_ON);
+        if !marked {
+            return Ok(Outcome::Infeasible(verdict));
+        }
         let action = "take back the claim's placement";
         match writes::apply(
             &self.claims(),

@@ -36,9 +36,13 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
 }
 
 /// A failed write: nothing was decided.
-pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, _: Arc<Context>) -> Action {
+pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<Context>) -> Action {
     tracing::warn!(claim = %ObjectRef::from_obj(claim.as_ref()), "{error}");
-    Action::requeue(writes::AFTER_ERROR)
+    Action::requeue(writes::pause_after(
+        error,
+        &ctx.claim_retries,
+        &claim.uid().unwrap_or_default(),
+    ))
 }
 
 /// The claim is bound. If the volume is ours and this process or a former one ended before it said so, it is said now.

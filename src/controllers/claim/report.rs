@@ -90,10 +90,9 @@ pub async fn report(
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
-            (
-                verdict,
-                wait(ctx, claim, looked, Action::requeue(ctx.claim_retries.failed(&uid))),
-            )
+            let waits = ctx.waiting.add_failing(ObjectRef::from_obj(claim), looked);
+            let pause = ctx.claim_retries.failed(&uid);
+            (verdict, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
         Outcome::Infeasible(verdict) => (verdict, wait(ctx, claim, looked, Action::await_change())),
     };

@@ -42,7 +42,9 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
     let Some(export) = known.export.clone() else {
         return Ok(Outcome::Waiting(known.ready.clone()));
     };
-    let Some(_slot) = backend.reclaims.enter(&ObjectRef::from_obj(seen), &ctx.waiting_volumes) else {
+    let coming = ctx.volume_retries.coming(&seen.uid().unwrap_or_default());
+    let reclaims = &backend.reclaims;
+    let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), coming, &ctx.waiting_volumes) else {
         return Ok(Outcome::Queued);
     };
     let Some((volume, policy)) = released(ctx, seen).await? else {

@@ -37,9 +37,13 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
 }
 
 /// A failed write: nothing was decided.
-pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, _: Arc<Context>) -> Action {
+pub fn on_error(volume: Arc<PersistentVolume>, error: &WriteError, ctx: Arc<Context>) -> Action {
     tracing::warn!(volume = volume.name_any(), "{error}");
-    Action::requeue(writes::AFTER_ERROR)
+    Action::requeue(writes::pause_after(
+        error,
+        &ctx.volume_retries,
+        &volume.uid().unwrap_or_default(),
+    ))
 }
 
 /// What becomes of a volume as it stands, by the policy that its backend has now.

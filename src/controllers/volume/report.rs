@@ -71,7 +71,9 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
         Outcome::Failed(verdict) => {
             ctx.metrics.volume_failed(&class);
             tell_once(ctx, volume, verdict);
-            wait(ctx, volume, looked, ctx.volume_retries.failed(&uid))
+            let waits = ctx.waiting_volumes.add_failing(ObjectRef::from_obj(volume), looked);
+            let pause = ctx.volume_retries.failed(&uid);
+            Action::requeue(if waits { pause } else { Duration::ZERO })
         }
     }
 }

@@ -55,6 +55,7 @@ impl OperatorOptions {
 pub struct Operator {
     process: Process,
     port: u16,
+    instance: String,
 }
 
 impl Operator {
@@ -96,6 +97,7 @@ impl Operator {
         Ok(Self {
             process: Process::start(spec).await?,
             port,
+            instance,
         })
     }
 
@@ -171,6 +173,11 @@ impl Operator {
     /// How it ended, if it has.
     pub fn ended(&self) -> Option<ExitStatus> {
         self.process.ended()
+    }
+
+    /// What it was told to call the place where it runs: the beginning of its name as the holder of a Lease.
+    pub fn instance(&self) -> &str {
+        &self.instance
     }
 
     /// Its process id.
