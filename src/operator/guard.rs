@@ -2,7 +2,8 @@
 //!
 //! Asked before every write to the API (a layer of the client) and at the start of every operation on an export. It
 //! costs a look at the clock. It cannot call back what was sent already, or what is stopped between the look and the
-//! sending: that is what the fence on the export and the preconditions of the writes are for (decision 9).
+//! sending: that is what the fence on the export and the preconditions of the writes are for, as the decision on
+//! who may write says.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -163,6 +163,8 @@ async fn an_operator_told_to_stop_hands_over_to_a_standby_which_touched_nothing_
     let ended = stage.operator.terminate().await?;
     eprintln!("SIGTERM: ended after {:?}", since.elapsed());
     assert_eq!(ended.code(), Some(0));
+    let log = std::fs::read_to_string(stage.operator.log())?;
+    assert!(log.contains("gave the Lease back"), "{log}");
     next_holder(&stage.objects, &former).await?;
     eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
     rig::wait::until("the standby to be ready", PATIENCE, async || {
