@@ -92,3 +92,32 @@ fn guarded(config: Config, guard: &Guard) -> Result<Client, kube::Error> {
         .with_layer(&FilterLayer::new(ask))
         .build())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Api;
+    use kube::api::{Patch, PatchParams};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_write_is_sent_while_the_guard_is_closed() {
+        let guard = Guard::default();
+        // Nobody listens at port 1: what is sent fails otherwise.
+        let client = guarded(Config::new("http://127.0.0.1:1".parse().unwrap()), &guard).unwrap();
+        let api: Api<Namespace> = Api::all(client);
+        let refused = |error: kube::Error| format!("{error:?}").contains("NotLeading");
+        let write = async || {
+            let patch = Patch::Merge(serde_json::json!({}));
+            api.patch("a", &PatchParams::default(), &patch).await.unwrap_err()
+        };
+        assert!(refused(write().await));
+        assert!(!refused(api.get("a").await.unwrap_err()), "reading is free");
+        guard.open(None);
+        assert!(!refused(write().await));
+        guard.close();
+        assert!(refused(write().await));
+    }
+}

@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nfs_operator::api::Reason;
 use nfs_operator::export::{DirectoryRequest, Holder, Ledger, Place, Reclaimed, UndoOutcome};
@@ -219,4 +220,36 @@ async fn work_goes_on_after_the_server_was_restarted() {
     lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
     export.provision(&request("2", "b")).await.unwrap();
     assert_eq!(lab.listed(), ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leadership_that_ends_before_any_of_its_changes_leaves_what_the_next_one_completes() {
+    let lab = Lab::start().await;
+    for allowed in 0.. {
+        let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));
+        let asked = AtomicUsize::new(0);
+        let leads = move || asked.fetch_add(1, Ordering::Relaxed) < allowed;
+        let former = lab.confirmed().await.while_leading(leads);
+        let done = former.provision(&request(&uid, &directory)).await;
+        if let Err(error) = &done {
+            assert_eq!(error.reason(), Reason::Fenced, "{error}");
+            assert!(!error.definite_refusal(), "nobody goes on with another backend");
+        }
+        if allowed == 0 {
+            assert_eq!(
+                (lab.records(), lab.listed()),
+                (Vec::new(), Vec::new()),
+                "nothing was begun"
+            );
+        }
+        drop(former);
+        let next = lab.confirmed().await;
+        next.provision(&request(&uid, &directory)).await.unwrap();
+        if done.is_ok() {
+            assert!(allowed >= 3, "record, directory and record are changes");
+            assert_eq!(lab.records().len(), allowed + 1);
+            assert_eq!(lab.listed().len(), allowed + 1);
+            return;
+        }
+    }
 }
