@@ -42,7 +42,7 @@ async fn status(stage: &Stage) -> Result<Value, Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_idle_operator_writes_nothing_but_its_probes_time_once_a_minute() -> Test {
+async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_probes_time() -> Test {
     let stage = Stage::set(json!({"probeInterval": "5s"})).await?;
     for n in 0..50 {
         stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
@@ -74,6 +74,8 @@ async fn an_idle_operator_writes_nothing_but_its_probes_time_once_a_minute() -> 
             news.insert(what, more);
         }
     }
+    let renewals = news.remove(&"update leases/".to_owned());
+    assert!(renewals.is_some(), "it holds the Lease");
     let probes = "patch nfsbackends/status".to_owned();
     assert!(news.keys().all(|what| **what == probes), "{news:?}");
     assert!(

@@ -131,7 +131,8 @@ pub async fn each_once(stage: &Stage, claims: &[Value]) -> Test {
         directories.push(directory.file_name().unwrap().to_string_lossy().into_owned());
         volumes.push(text(&volume, "/metadata/name").to_owned());
     }
-    (directories.sort(), volumes.sort());
+    directories.sort();
+    volumes.sort();
     let made: Vec<String> = stage.names()?.into_iter().collect();
     assert_eq!(made, directories, "a directory for each claim, and no other");
     assert_eq!(
