@@ -45,6 +45,9 @@ enum Command {
         /// Claims made one after the other.
         #[arg(long, default_value_t = 100)]
         lone: usize,
+        /// Instead: so many claims on five backends, a restart, and a minute of idleness.
+        #[arg(long, value_name = "CLAIMS")]
+        scale: Option<usize>,
     },
     /// Remove the folders of runs whose process is gone.
     Clean {
@@ -78,12 +81,14 @@ async fn run(command: Command) -> ExitCode {
             count,
             concurrency,
             lone,
+            scale,
         } => {
             let options = BenchOptions {
                 operator,
                 count,
                 concurrency,
                 lone,
+                scale,
             };
             bench(options).await
         }

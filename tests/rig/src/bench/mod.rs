@@ -5,6 +5,7 @@
 
 mod floor;
 mod lone;
+mod scale;
 mod sightings;
 mod stage;
 mod table;
@@ -32,6 +33,8 @@ pub struct BenchOptions {
     pub concurrency: usize,
     /// Claims made one after the other.
     pub lone: usize,
+    /// So many claims on five backends at once instead of all else.
+    pub scale: Option<usize>,
 }
 
 /// What the operator does with the directories of deleted claims in a phase.
@@ -54,7 +57,10 @@ impl Policy {
 /// Measures, and prints the tables.
 pub async fn bench(options: BenchOptions) -> Result<()> {
     let run = RunDir::new()?;
-    let measured = measure(&run, &options).await;
+    let measured = match options.scale {
+        Some(claims) => scale::measure(&run, &options, claims).await,
+        None => measure(&run, &options).await,
+    };
     if measured.is_err() {
         run.keep();
     }
@@ -63,7 +69,7 @@ pub async fn bench(options: BenchOptions) -> Result<()> {
 
 async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
     println!("{}", table::conditions(options, run.path()));
-    let mut stage = Stage::start(run, options).await?;
+    let mut stage = Stage::start(run, options, 1).await?;
     progress("floor, before the operator starts");
     stage.without_binder().await?;
     let floor = Floor::new(&stage);
@@ -78,7 +84,7 @@ async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
     let after = floor.measure(&stage, options).await?;
     println!("\n{}", table::rates(&figures.rates, &[&before, &after]));
     println!("{}", table::latencies(&lone));
-    println!("{}", table::memory(&figures.memory));
+    println!("{}", table::memory(&figures.memory, "goal < 30 at 500 claims"));
     println!("{}", table::cost(&figures.rates, &[&before, &after]));
     stage.stop().await
 }
@@ -150,7 +156,7 @@ async fn deletion(
     figures: &mut Figures,
 ) -> Result<()> {
     progress(&format!("deletes, policy {}", policy.name()));
-    stage.bind(claims).await?;
+    stage.bind(claims.len()).await?;
     stage.without_binder().await?;
     figures.remember("with these bound", operator)?;
     work::prepare_release(stage, claims, options).await?;

@@ -9,7 +9,7 @@ use kube::{
 };
 use serde_json::{Value, json};
 
-use super::{BenchOptions, Policy, sightings::Sightings, work::Made};
+use super::{BenchOptions, Policy, sightings::Sightings};
 use crate::{
     assets::Assets,
     cluster::{Cluster, Part},
@@ -21,13 +21,12 @@ use crate::{
     wait,
 };
 
-/// The export's path, and its backend's, class's and namespace's name.
-const EXPORT: &str = "/export";
+/// The class's and the namespace's name, and that of the first backend.
 pub(super) const NAME: &str = "bench";
 /// The operator takes in what is left in its watches.
 const SETTLE: Duration = Duration::from_secs(2);
-/// The binder binds 40 to 70 claims a second.
-const BIND: Duration = Duration::from_secs(120);
+/// The binder binds 40 to 70 claims a second, fewer when others use the machine.
+const BINDS_A_SECOND: usize = 10;
 const READY: Duration = Duration::from_secs(60);
 
 /// Everything that runs.
@@ -40,18 +39,25 @@ pub struct Stage {
     /// The operator's account: the bare client is held to the same fairness and authorization.
     pub account: Client,
     pub sightings: Sightings,
+    backends: Vec<String>,
     binder: bool,
 }
 
 impl Stage {
-    pub async fn start(run: &RunDir, options: &BenchOptions) -> Result<Self> {
+    /// With so many backends, each on an export of its own.
+    pub async fn start(run: &RunDir, options: &BenchOptions, backends: usize) -> Result<Self> {
         let assets = Assets::find_or_make().await?;
-        let export = NfsOptions {
-            exports: vec![Export::new(EXPORT)],
+        let numbered = |number: usize| match number {
+            0 => NAME.to_owned(),
+            _ => format!("{NAME}-{number}"),
+        };
+        let backends: Vec<String> = (0..backends).map(numbered).collect();
+        let exports = NfsOptions {
+            exports: backends.iter().map(|name| Export::new(&path_of(name))).collect(),
             ..NfsOptions::default()
         };
         let (nfs, cluster) = tokio::try_join!(
-            NfsServer::start_with(run, export, &assets.ganesha),
+            NfsServer::start_with(run, exports, &assets.ganesha),
             Cluster::start_with(run, assets.clone()),
         )?;
         let kubeconfig = Operator::install(&cluster).await?;
@@ -65,6 +71,7 @@ impl Stage {
             objects,
             account,
             sightings,
+            backends,
             binder: true,
         };
         stage.furnish().await?;
@@ -73,32 +80,47 @@ impl Stage {
 
     async fn furnish(&self) -> Result<()> {
         self.objects.create(&reference("v1", "Namespace", None, NAME)).await?;
-        let mut backend = backend();
-        merge(
-            &mut backend,
-            &json!({ "spec": { "server": "127.0.0.1", "path": EXPORT, "nfs": { "port": self.nfs.port() } } }),
-        );
-        self.objects.create(&backend).await?;
+        for name in &self.backends {
+            let mut backend = backend(name);
+            let spec = json!({ "server": "127.0.0.1", "path": path_of(name), "nfs": { "port": self.nfs.port() } });
+            merge(&mut backend, &json!({ "spec": spec }));
+            self.objects.create(&backend).await?;
+        }
         let mut class = reference("storage.k8s.io/v1", "StorageClass", None, NAME);
-        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": { "backend": NAME } });
+        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete" });
         merge(&mut class, &rest);
         self.objects.create(&class).await.map(drop)
     }
 
-    /// Starts the operator, and waits until it has found the backend to be well.
+    /// Starts the operator, and waits until it has found the backends to be well.
     pub async fn operator(&self, run: &RunDir) -> Result<Operator> {
         let operator = Operator::start(run, self.options.clone()).await?;
         operator.wait_ready().await?;
-        self.objects
-            .wait_condition(&backend(), "Ready", "True", None, READY)
-            .await?;
+        for name in &self.backends {
+            let backend = backend(name);
+            self.objects
+                .wait_condition(&backend, "Ready", "True", None, READY)
+                .await?;
+        }
         Ok(operator)
+    }
+
+    /// How many directories of volumes the exports hold.
+    pub fn directories(&self) -> Result<usize> {
+        let mut found = 0;
+        for name in &self.backends {
+            let folder = self.nfs.data_dir(&path_of(name))?;
+            let entries = fs::read_dir(&folder).doing(|| format!("list {}", folder.display()))?;
+            let ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
+            found += entries.flatten().filter(ours).count();
+        }
+        Ok(found)
     }
 
     /// From now on the backend does that with the directories of deleted claims.
     pub async fn policy(&self, policy: Policy) -> Result<()> {
         let patch = json!({ "spec": { "archivePolicy": { "onDelete": policy.name() } } });
-        self.objects.patch(&backend(), patch).await.map(drop)
+        self.objects.patch(&backend(NAME), patch).await.map(drop)
     }
 
     /// Stops the controller manager, so that its pace and its share of the machine are in no figure.
@@ -118,10 +140,11 @@ impl Stage {
     }
 
     /// Has claims and volumes bound to each other.
-    pub async fn bind(&mut self, made: &[Made]) -> Result<()> {
+    pub async fn bind(&mut self, count: usize) -> Result<()> {
         self.with_binder().await?;
         let volumes: Api<PersistentVolume> = Api::all(self.objects.client());
-        wait::until("all volumes to be Bound", BIND, async || {
+        let patience = READY + Duration::from_secs((count / BINDS_A_SECOND) as u64);
+        wait::until("all volumes to be Bound", patience, async || {
             let listed = volumes
                 .list(&Default::default())
                 .await
@@ -131,8 +154,8 @@ impl Stage {
                 phase == Some("Bound")
             };
             match listed.items.iter().filter(bound).count() {
-                bound if bound >= made.len() => Ok(()),
-                bound => Err(format!("{bound} of {}", made.len())),
+                bound if bound >= count => Ok(()),
+                bound => Err(format!("{bound} of {count}")),
             }
         })
         .await
@@ -171,8 +194,13 @@ impl Stage {
     }
 }
 
-fn backend() -> Value {
-    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, NAME)
+fn backend(name: &str) -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name)
+}
+
+/// The export of a backend.
+fn path_of(backend: &str) -> String {
+    format!("/{backend}")
 }
 
 async fn login(kubeconfig: &std::path::Path) -> Result<Client> {

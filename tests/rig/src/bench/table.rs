@@ -120,10 +120,19 @@ pub fn latencies(lone: &Latencies) -> String {
 }
 
 /// The operator's resident memory at those moments.
-pub fn memory(moments: &[(String, u64)]) -> String {
-    let mut table = new(&["operator's resident memory", "MiB (goal < 30 at 500 claims)"]);
+pub fn memory(moments: &[(String, u64)], goal: &str) -> String {
+    let mut table = new(&["operator's resident memory", &format!("MiB ({goal})")]);
     for (when, bytes) in moments {
         table.add_row(vec![when.clone(), format!("{:.1}", *bytes as f64 / MEBIBYTE)]);
+    }
+    table.to_string()
+}
+
+/// What else was counted, a line each.
+pub fn counts(rows: &[(&str, String)]) -> String {
+    let mut table = new(&["", "counted"]);
+    for (what, count) in rows {
+        table.add_row(vec![(*what).to_owned(), count.clone()]);
     }
     table.to_string()
 }

@@ -77,12 +77,12 @@ pub async fn create(stage: &Stage, options: &BenchOptions) -> Result<(Vec<Made>,
         seconds: last.duration_since(started).as_secs_f64(),
     };
     let made: Vec<Made> = made.into_iter().map(|(made, _)| made).collect();
-    written(stage, &made).await?;
+    written(stage, made.len()).await?;
     Ok((made, pace, last.elapsed()))
 }
 
 /// Waits until every claim's condition says that it was provisioned.
-async fn written(stage: &Stage, made: &[Made]) -> Result<()> {
+async fn written(stage: &Stage, count: usize) -> Result<()> {
     let like = reference("v1", "PersistentVolumeClaim", Some(NAME), "any");
     wait::until("every claim's condition", WRITTEN, async || {
         let claims = stage.objects.list(&like).await.map_err(|error| error.to_string())?;
@@ -90,8 +90,8 @@ async fn written(stage: &Stage, made: &[Made]) -> Result<()> {
             condition(claim, "nfs-operator.io/Provisioned").is_some_and(|told| told["status"] == "True")
         };
         match claims.iter().filter(told).count() {
-            told if told >= made.len() => Ok(()),
-            told => Err(format!("{told} of {}", made.len())),
+            told if told >= count => Ok(()),
+            told => Err(format!("{told} of {count}")),
         }
     })
     .await
@@ -100,7 +100,8 @@ async fn written(stage: &Stage, made: &[Made]) -> Result<()> {
 /// Puts a file into each directory, so that there is something to keep or to delete, and removes the claims. Without
 /// the controller manager nobody releases the volumes yet, nor drops the finalizers of its protection controllers.
 pub async fn prepare_release(stage: &Stage, made: &[Made], options: &BenchOptions) -> Result<()> {
-    let export = stage.nfs.data_dir("/export")?;
+    let root = format!("/{NAME}");
+    let export = stage.nfs.data_dir(&root)?;
     each(made, options, async |made| {
         let volume = reference("v1", "PersistentVolume", None, &made.volume);
         let found = stage.objects.get(&volume).await?.unwrap_or_default();
@@ -109,7 +110,7 @@ pub async fn prepare_release(stage: &Stage, made: &[Made], options: &BenchOption
             .and_then(Value::as_str)
             .unwrap_or_default();
         let file = export
-            .join(Path::new(path).strip_prefix("/export").unwrap_or(Path::new("")))
+            .join(Path::new(path).strip_prefix(&root).unwrap_or(Path::new("")))
             .join("file");
         fs::write(&file, "data of a pod\n").doing(|| format!("write {}", file.display()))?;
         let unprotected = json!({ "metadata": { "finalizers": ["nfs-operator.io/reclaim"] } });
