@@ -14,57 +14,81 @@ use book::{Book, Key};
 
 /// What a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Realm {
+enum Realm {
     /// A server, as `spec.server` spells it, in lower case; the path is absolute.
     Server(String),
     /// An export by its identity; the path is relative to the export's root.
     Export(String),
 }
 
-/// A path that somebody holds. Compare-ready: segments are in lower case, because servers may fold case.
+/// A path that somebody holds. Compare-ready: in lower case, because servers may fold case. Cheap to clone: a cluster
+/// has ten thousands of them, in several maps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct Place(Arc<Spot>);
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Spot {
     realm: Realm,
-    segments: Vec<String>,
+    /// The segments with [`BETWEEN`] between them.
+    path: String,
 }
 
+/// Parts the segments of a place: the lowest byte, and in no name on an export. So what lies inside a place comes right
+/// after it in the order of places, before `name-x` and `name.x`.
+const BETWEEN: char = '\0';
+
 impl Place {
+    fn new(realm: Realm, path: String) -> Self {
+        Self(Arc::new(Spot { realm, path }))
+    }
+
     /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
     pub fn on_server(server: &str, path: &str) -> Self {
-        Self {
-            realm: Realm::Server(server.trim_end_matches('.').to_ascii_lowercase()),
-            segments: folded(path),
-        }
+        let server = server.trim_end_matches('.').to_ascii_lowercase();
+        Self::new(Realm::Server(server), folded(path))
     }
 
     /// A path relative to the root of the export with this identity.
     pub fn on_export(export_id: &str, path: &str) -> Self {
-        Self {
-            realm: Realm::Export(export_id.to_owned()),
-            segments: folded(path),
-        }
+        Self::new(Realm::Export(export_id.to_owned()), folded(path))
     }
 
     /// This place extended by a path below it.
     #[must_use]
     pub fn below(&self, path: &str) -> Self {
-        let mut place = self.clone();
-        place.segments.extend(folded(path));
-        place
+        let parts = [self.0.path.as_str(), &folded(path)];
+        let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        Self::new(self.0.realm.clone(), parts.join(BETWEEN.encode_utf8(&mut [0; 4])))
+    }
+
+    /// Everything that contains it, the root first, itself left out.
+    fn above(&self) -> impl Iterator<Item = Self> {
+        let path = &self.0.path;
+        let root = (!path.is_empty()).then_some("");
+        let between = path.match_indices(BETWEEN).filter_map(|(at, _)| path.get(..at));
+        root.into_iter()
+            .chain(between)
+            .map(|ancestor| Self::new(self.0.realm.clone(), ancestor.to_owned()))
+    }
+
+    /// Whether it is `other` or lies inside it.
+    fn is_within(&self, other: &Self) -> bool {
+        let rest = self.0.path.strip_prefix(&other.0.path);
+        self.0.realm == other.0.realm
+            && rest.is_some_and(|rest| rest.is_empty() || other.0.path.is_empty() || rest.starts_with(BETWEEN))
     }
 }
 
-fn folded(path: &str) -> Vec<String> {
-    path.split('/')
-        .filter(|segment| !matches!(*segment, "" | "."))
-        .map(str::to_lowercase)
-        .collect()
+fn folded(path: &str) -> String {
+    let segments = path.split('/').filter(|segment| !matches!(*segment, "" | "."));
+    let segments: Vec<String> = segments.map(str::to_lowercase).collect();
+    segments.join(BETWEEN.encode_utf8(&mut [0; 4]))
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = self.segments.join("/");
-        match &self.realm {
+        let path = self.0.path.replace(BETWEEN, "/");
+        match &self.0.realm {
             Realm::Server(server) => write!(f, "{server}:/{path}"),
             Realm::Export(id) => write!(f, "{path} on export {id}"),
         }

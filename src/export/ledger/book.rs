@@ -1,6 +1,7 @@
 //! The maps behind the ledger.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use super::{Conflict, FileKey, Holder, Place, Relation};
 
@@ -26,15 +27,16 @@ impl Key {
 #[derive(Debug)]
 struct Held {
     places: Vec<Place>,
-    file: Option<FileKey>,
+    file: Option<Arc<FileKey>>,
 }
 
-/// Ordered by place, so that what lies above a place is a few point look-ups and what lies below it one range.
+/// Ordered by place, so that what lies above a place is a few point look-ups and what lies below it one range. Keys and
+/// files stand in several maps and are shared: they are most of what a volume costs in memory.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    places: BTreeMap<Place, Vec<Key>>,
-    files: HashMap<FileKey, Vec<Key>>,
-    held: HashMap<Key, Held>,
+    places: BTreeMap<Place, Vec<Arc<Key>>>,
+    files: HashMap<Arc<FileKey>, Vec<Arc<Key>>>,
+    held: HashMap<Arc<Key>, Held>,
     serial: u64,
 }
 
@@ -50,11 +52,12 @@ impl Book {
 
     pub(super) fn insert(&mut self, key: Key, places: Vec<Place>, file: Option<FileKey>) {
         self.remove(&key);
+        let (key, file) = (Arc::new(key), file.map(Arc::new));
         for place in &places {
-            self.places.entry(place.clone()).or_default().push(key.clone());
+            add(self.places.entry(place.clone()).or_default(), &key);
         }
         if let Some(file) = &file {
-            self.files.entry(file.clone()).or_default().push(key.clone());
+            add(self.files.entry(Arc::clone(file)).or_default(), &key);
         }
         self.held.insert(key, Held { places, file });
     }
@@ -63,7 +66,7 @@ impl Book {
         let Some(held) = self.held.remove(key) else { return };
         for place in &held.places {
             if let Some(keys) = self.places.get_mut(place) {
-                keys.retain(|other| other != key);
+                keys.retain(|other| **other != *key);
                 if keys.is_empty() {
                     self.places.remove(place);
                 }
@@ -72,7 +75,7 @@ impl Book {
         if let Some(file) = &held.file
             && let Some(keys) = self.files.get_mut(file)
         {
-            keys.retain(|other| other != key);
+            keys.retain(|other| **other != *key);
             if keys.is_empty() {
                 self.files.remove(file);
             }
@@ -83,7 +86,7 @@ impl Book {
         self.files
             .get(file)?
             .iter()
-            .map(Key::holder)
+            .map(|key| key.holder())
             .find(|holder| Some(*holder) != except)
             .cloned()
     }
@@ -95,24 +98,21 @@ impl Book {
     }
 
     pub(super) fn encloser(&self, places: &[Place]) -> Option<Holder> {
-        let here_and_above = places.iter().flat_map(|place| {
-            (0..=place.segments.len()).map(|depth| Place {
-                realm: place.realm.clone(),
-                segments: place.segments.iter().take(depth).cloned().collect(),
-            })
-        });
+        let here_and_above = places
+            .iter()
+            .flat_map(|place| place.above().chain(std::iter::once(place.clone())));
         here_and_above
             .filter_map(|place| self.places.get(&place))
             .flatten()
-            .map(Key::holder)
+            .map(|key| key.holder())
             .find(|holder| !matches!(holder, Holder::BackendRoot(_)))
             .cloned()
     }
 
     fn overlap_of_one(&self, place: &Place, except: &Holder, own_backend: &str) -> Option<Conflict> {
-        let conflict = |at: &Place, keys: &[Key], relation: Relation| {
+        let conflict = |at: &Place, keys: &[Arc<Key>], relation: Relation| {
             keys.iter()
-                .map(Key::holder)
+                .map(|key| key.holder())
                 .find(|holder| *holder != except && !self.is_own_root(holder, at, relation, own_backend))
                 .map(|holder| Conflict {
                     place: place.clone(),
@@ -120,18 +120,14 @@ impl Book {
                     relation,
                 })
         };
-        let above = (0..place.segments.len()).find_map(|depth| {
-            let ancestor = Place {
-                realm: place.realm.clone(),
-                segments: place.segments.iter().take(depth).cloned().collect(),
-            };
+        let above = place.above().find_map(|ancestor| {
             let keys = self.places.get(&ancestor)?;
             conflict(&ancestor, keys, Relation::Inside)
         });
         above.or_else(|| {
             self.places
                 .range(place..)
-                .take_while(|(other, _)| other.realm == place.realm && other.segments.starts_with(&place.segments))
+                .take_while(|(other, _)| other.is_within(place))
                 .find_map(|(other, keys)| {
                     let relation = if other == place {
                         Relation::Same
@@ -155,4 +151,10 @@ impl Book {
                     .get(&Key::Known(Holder::BackendRoot(own_backend.to_owned())))
                     .is_some_and(|own| own.places.contains(at)))
     }
+}
+
+/// Nearly every place and file has one holder: room for more is taken when there are more.
+fn add(keys: &mut Vec<Arc<Key>>, key: &Arc<Key>) {
+    keys.reserve_exact(1);
+    keys.push(Arc::clone(key));
 }
