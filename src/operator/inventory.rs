@@ -2,7 +2,7 @@
 //!
 //! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The books; cheap to read, never locked over an await.
@@ -21,6 +21,8 @@ pub struct Books {
 struct Holding {
     backend: String,
     bytes: u128,
+    /// The identity of the export, of a volume that exists.
+    export_id: Option<String>,
     saved: bool,
 }
 
@@ -70,6 +72,7 @@ impl Inventory {
                 Holding {
                     backend,
                     bytes,
+                    export_id: None,
                     saved: false,
                 },
             );
@@ -79,13 +82,14 @@ impl Inventory {
         answer
     }
 
-    /// A volume exists.
-    pub fn saved(&self, volume: &str, backend: &str, bytes: u128) {
+    /// A volume exists, on the export with that identity.
+    pub fn saved(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
         self.books().put(
             volume,
             Holding {
                 backend: backend.to_owned(),
                 bytes,
+                export_id: export_id.map(str::to_owned),
                 saved: true,
             },
         );
@@ -116,6 +120,13 @@ impl Inventory {
             .get(volume)
             .filter(|holding| holding.saved)
             .map(|holding| holding.backend.clone())
+    }
+
+    /// The identities of exports that a backend's volumes know.
+    pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
+        let books = self.books();
+        let on_backend = books.holdings.values().filter(|holding| holding.backend == backend);
+        on_backend.filter_map(|holding| holding.export_id.clone()).collect()
     }
 
     /// A backend's sums.
@@ -167,8 +178,8 @@ mod tests {
         let inventory = Inventory::default();
         assert!(inventory.promise("v", 20, within(20)));
         assert!(inventory.promise("v", 20, within(20)));
-        inventory.saved("v", "a", 20);
-        inventory.saved("v", "a", 20);
+        inventory.saved("v", "a", 20, None);
+        inventory.saved("v", "a", 20, None);
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
     }
 
@@ -178,7 +189,7 @@ mod tests {
         assert!(inventory.promise("v", 20, within(20)));
         inventory.release("v");
         assert_eq!(inventory.totals("a"), Totals::default());
-        inventory.saved("v", "a", 20);
+        inventory.saved("v", "a", 20, None);
         inventory.release("v");
         assert_eq!(inventory.totals("a").volumes, 1);
         inventory.gone("v");

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::{Ready, ready};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -21,15 +22,27 @@ use crate::controllers::volume::cache::Follower;
 use crate::controllers::{backend, claim, volume};
 
 /// Reports a cache as ready once it is filled; to be put behind the cache.
-fn report_filled<K>(
-    ctx: &Arc<Context>,
-    part: &'static str,
-) -> impl Fn(&Result<watcher::Event<K>, watcher::Error>) + use<K> {
+fn report_filled<K>(ctx: &Arc<Context>, part: &'static str) -> impl Fn(&Seen<K>) + use<K> {
     let readiness = ctx.readiness.clone();
     move |event| {
         if matches!(event, Ok(watcher::Event::InitDone)) {
             readiness.ready(part);
         }
+    }
+}
+
+/// What a watch brings.
+type Seen<K> = Result<watcher::Event<K>, watcher::Error>;
+
+/// Keeps out of the cache that follows what there is nothing to do about: ten thousand bound volumes are as good as
+/// none. What is settled leaves the cache as if it were deleted, and comes back with the change that unsettles it.
+fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<Option<Seen<K>>> {
+    move |event| {
+        ready(match event {
+            Ok(watcher::Event::InitApply(object)) if settled(&object) => None,
+            Ok(watcher::Event::Apply(object)) if settled(&object) => Some(Ok(watcher::Event::Delete(object))),
+            other => Some(other),
+        })
     }
 }
 
@@ -125,7 +138,7 @@ pub async fn volumes(
 ) -> &'static str {
     let reader = writer.as_reader();
     let mut follower = Follower::default();
-    let following = Arc::clone(&ctx);
+    let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|volume| volume.metadata.managed_fields = None)
@@ -134,6 +147,7 @@ pub async fn volumes(
                 follower.observe(event, &following);
             }
         })
+        .filter_map(pending(move |volume| volume::settled(volume, &settled.settings)))
         .reflect(writer)
         .inspect(report_filled(&ctx, "volumes"))
         .applied_objects();
@@ -155,7 +169,7 @@ pub async fn claims(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
-    let following = Arc::clone(&ctx);
+    let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let stream = watcher(api, watcher::Config::default())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
@@ -164,6 +178,7 @@ pub async fn claims(
                 following.claim_retries.forget(&claim.uid().unwrap_or_default());
             }
         })
+        .filter_map(pending(move |claim| claim::settled(claim, &settled.settings)))
         .reflect(writer)
         .inspect(report_filled(&ctx, "claims"))
         .applied_objects()

@@ -1,16 +1,11 @@
 //! A probe: is the export there, is it the one that it was, can it be written, is there room.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 
 use super::address::{Owner, roots, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names;
 use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
@@ -91,7 +86,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
             "the server answers and the export is there",
         ))
     };
-    let expected = expected(object, &known_identities(ctx, &backend.name)).and_then(|expected| {
+    let expected = expected(object, &ctx.inventory.export_ids(&backend.name)).and_then(|expected| {
         // A volume's directory is its user's: nothing of ours is made in it.
         let encloser = ctx
             .ledger
@@ -169,12 +164,11 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> Verdict {
 
 /// Whether a volume object of this name may lie on this backend.
 fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
-    ctx.stores.volumes.get(&ObjectRef::new(name)).is_some_and(|volume| {
-        volume
-            .annotations()
-            .get(names::VOLUME_BACKEND)
-            .is_none_or(|named| named == backend)
-    })
+    match ctx.inventory.saved_on(name) {
+        Some(on) => on == backend,
+        // Not made by us, or not told where: it may lie anywhere.
+        None => ctx.ledger.knows(&Holder::Volume(name.to_owned())),
+    }
 }
 
 /// The connection to the backend's address: the one that is there, or a new one after the spec changed.
@@ -229,23 +223,6 @@ async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), Verdict> {
         "another operator took the NFS lease of this backend, and the API server does not say whether this one still \
          leads: nothing is done here until it does",
     ))
-}
-
-/// The identities that the volumes of a backend know.
-fn known_identities(ctx: &Context, backend: &str) -> BTreeSet<String> {
-    let volumes = ctx.stores.volumes.state();
-    let on_backend = volumes.iter().filter(|volume| {
-        let annotations = volume.annotations();
-        annotations
-            .get(names::VOLUME_BACKEND)
-            .is_some_and(|name| name == backend)
-            && annotations
-                .get(names::PROVISIONED_BY)
-                .is_some_and(|by| ctx.settings.serves(by))
-    });
-    on_backend
-        .filter_map(|volume| volume.annotations().get(names::VOLUME_EXPORT_ID).cloned())
-        .collect()
 }
 
 fn unusable(object: &NfsBackend, source: nfs::NfsError) -> ExportError {

@@ -11,4 +11,4 @@ mod save;
 mod volume;
 
 pub use concern::concern;
-pub use reconcile::{on_error, reconcile};
+pub use reconcile::{on_error, reconcile, settled};

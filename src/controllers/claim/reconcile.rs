@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
-use kube::ResourceExt;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
 
 use super::guard::{Guard, class_name, guard};
 use super::provision::provision;
@@ -14,7 +14,7 @@ use super::report::{Outcome, condition, report};
 use super::volume::located;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
-use crate::operator::context::Context;
+use crate::operator::context::{Context, Settings};
 use crate::operator::writes::{self, WriteError};
 
 /// Looks at a claim and does what is left to do.
@@ -26,7 +26,7 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
     let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
     let outcome = match guard(&claim, class.as_deref(), &ctx.settings) {
         Guard::Pass => Outcome::Nothing,
-        Guard::Bound => bound(&claim, &ctx),
+        Guard::Bound => bound(&claim, &ctx).await?,
         Guard::Lost => lost(&claim),
         Guard::Infeasible(verdict) => Outcome::Infeasible(verdict),
         // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
@@ -45,28 +45,54 @@ pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<
     ))
 }
 
+/// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it is bound and
+/// says so.
+pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings) -> bool {
+    // The class decides only whether a claim without volume is provisioned.
+    match guard(claim, None, settings) {
+        Guard::Pass => true,
+        Guard::Bound => untold(claim).is_none(),
+        Guard::Lost => is_told_lost(claim),
+        Guard::Infeasible(_) | Guard::Provision(_) => false,
+    }
+}
+
 /// The claim is bound. If the volume is ours and this process or a former one ended before it said so, it is said now.
-fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Outcome {
-    if condition(claim).is_some_and(|condition| condition.status == "True") {
-        return Outcome::Nothing;
-    }
-    let name = volume_name(&claim.uid().unwrap_or_default());
-    if claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) != Some(&name) {
-        return Outcome::Nothing;
-    }
-    match ctx.stores.volumes.get(&ObjectRef::new(&name)) {
+async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, WriteError> {
+    let Some(name) = untold(claim) else {
+        return Ok(Outcome::Nothing);
+    };
+    // The cache has no volumes that there is nothing to do about.
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let volume = volumes.get_opt(&name).await.map_err(|cause| WriteError::Api {
+        action: "read the claim's volume",
+        cause: Box::new(cause),
+    })?;
+    Ok(match volume {
         Some(volume) => Outcome::Provisioned {
             verdict: Verdict::yes(Reason::Provisioned, located(&volume)),
             now: false,
         },
-        // The claim's event came before the volume's.
-        None => Outcome::Queued,
-    }
+        // The binder will say that the claim is lost.
+        None => Outcome::Nothing,
+    })
+}
+
+/// The volume of ours that a bound claim does not yet say that it has.
+fn untold(claim: &PersistentVolumeClaim) -> Option<String> {
+    let told = condition(claim).is_some_and(|condition| condition.status == "True");
+    let name = volume_name(&claim.uid().unwrap_or_default());
+    let ours = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) == Some(&name);
+    (ours && !told).then_some(name)
+}
+
+fn is_told_lost(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
 }
 
 /// The volume object is gone: the data may still be there, and the last condition knew where.
 fn lost(claim: &PersistentVolumeClaim) -> Outcome {
-    if condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost")) {
+    if is_told_lost(claim) {
         return Outcome::Nothing;
     }
     let place = condition(claim)

@@ -66,7 +66,8 @@ pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Invento
         .get(names::PROVISIONED_BY)
         .is_some_and(|by| settings.serves(by));
     if let Some(backend) = annotations.get(names::VOLUME_BACKEND).filter(|_| ours) {
-        inventory.saved(&name, backend, requested(volume));
+        let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
+        inventory.saved(&name, backend, requested(volume), export_id);
     }
     let places = places(volume, ours);
     if !places.is_empty() {

@@ -5,4 +5,4 @@ mod reclaim;
 mod reconcile;
 mod report;
 
-pub use reconcile::{on_error, reconcile};
+pub use reconcile::{on_error, reconcile, settled};

@@ -13,7 +13,7 @@ use super::report::{Outcome, report};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
 use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND};
-use crate::operator::context::Context;
+use crate::operator::context::{Context, Settings};
 use crate::operator::writes::{self, WriteError};
 use crate::policy::{self, Decision};
 
@@ -24,11 +24,11 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     }
     let (started, looked) = (Instant::now(), ctx.waiting_volumes.moment());
     let outcome = match decide(&volume, &ctx) {
-        Decision::Nothing => {
-            ensure_finalizer(&volume, &ctx).await?;
-            Outcome::Nothing
+        Decision::Nothing => set_finalizers(&volume, &ctx, missing_finalizer(&volume, &ctx.settings)).await?,
+        Decision::DropFinalizer => {
+            let others = writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false);
+            set_finalizers(&volume, &ctx, others).await?
         }
-        Decision::DropFinalizer => finalizer(&volume, &ctx, false).await?,
         Decision::Stop(stop) => Outcome::Failed(Verdict::no(stop.reason, stop.message)),
         // Boxed: most volumes in a cluster are bound, and their look must not cost this future's size.
         Decision::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
@@ -58,23 +58,33 @@ pub fn decide(volume: &PersistentVolume, ctx: &Context) -> Decision {
     policy::decide(volume, &ctx.settings.provisioners(), policy, false)
 }
 
-/// A policy edited to Delete: the data is ours to reclaim, so the volume must not vanish before.
-async fn ensure_finalizer(volume: &PersistentVolume, ctx: &Context) -> Result<(), WriteError> {
-    let spec = volume.spec.as_ref();
-    let deletes = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
-    let ours = volume
-        .annotations()
-        .get(PROVISIONED_BY)
-        .is_some_and(|by| ctx.settings.serves(by))
-        && volume.annotations().contains_key(VOLUME_BACKEND);
-    if deletes && ours && volume.metadata.deletion_timestamp.is_none() {
-        finalizer(volume, ctx, true).await?;
-    }
-    Ok(())
+/// Whether there is nothing to do about a volume until it changes.
+pub fn settled(volume: &PersistentVolume, settings: &Settings) -> bool {
+    // Whatever the backend's policy is: it only chooses between ways to reclaim.
+    let decision = policy::decide(volume, &settings.provisioners(), OnDelete::Archive, false);
+    decision == Decision::Nothing && missing_finalizer(volume, settings).is_none()
 }
 
-async fn finalizer(volume: &PersistentVolume, ctx: &Context, wanted: bool) -> Result<Outcome, WriteError> {
-    let Some(finalizers) = writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, wanted) else {
+/// The finalizers that a volume should have, when ours is not among them. A policy edited to Delete: the data is ours
+/// to reclaim, so the volume must not vanish before.
+fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
+    let spec = volume.spec.as_ref();
+    let deletes = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
+    let annotations = volume.annotations();
+    let provisioned = annotations.get(PROVISIONED_BY).is_some_and(|by| settings.serves(by));
+    let ours = provisioned && annotations.contains_key(VOLUME_BACKEND);
+    if !deletes || !ours || volume.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true)
+}
+
+async fn set_finalizers(
+    volume: &PersistentVolume,
+    ctx: &Context,
+    wanted: Option<Vec<String>>,
+) -> Result<Outcome, WriteError> {
+    let Some(finalizers) = wanted else {
         return Ok(Outcome::Nothing);
     };
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
