@@ -31,6 +31,11 @@ fn report_filled<K>(ctx: &Arc<Context>, part: &'static str) -> impl Fn(&Seen<K>)
     }
 }
 
+/// Lists in pages that are small beside the program itself: what a start needs stays with the process.
+fn listed() -> watcher::Config {
+    watcher::Config::default().page_size(100)
+}
+
 /// What a watch brings.
 type Seen<K> = Result<watcher::Event<K>, watcher::Error>;
 
@@ -48,7 +53,7 @@ fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<Opti
 
 /// Follows the classes. Answers what ended, if it ever does.
 pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .reflect(writer)
         .inspect(report_filled(&ctx, "storage classes"))
@@ -63,7 +68,7 @@ pub async fn follow_namespaces(
     writer: Writer<PartialObjectMeta<Namespace>>,
     api: Api<PartialObjectMeta<Namespace>>,
 ) -> &'static str {
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .modify(|namespace| {
             namespace.metadata.managed_fields = None;
@@ -107,7 +112,7 @@ pub async fn backends(
         .combine(predicates::annotations)
         .combine(predicates::finalizers)
         .combine(predicates::labels);
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .modify(|backend| backend.metadata.managed_fields = None)
         .inspect(move |event| {
@@ -139,7 +144,7 @@ pub async fn volumes(
     let reader = writer.as_reader();
     let mut follower = Follower::default();
     let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .modify(|volume| volume.metadata.managed_fields = None)
         .inspect(move |event| {
@@ -170,7 +175,7 @@ pub async fn claims(
 ) -> &'static str {
     let reader = writer.as_reader();
     let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
         .inspect(move |event| {
