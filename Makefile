@@ -42,9 +42,9 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	@cargo run -q -p rig -- clean
 
 .PHONY: bench
-bench: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100)
+bench: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000)
 	@cargo build --release --workspace --bins
-	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE))
+	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE))
 
 .PHONY: lint
 lint: need-rust ## Check the format, and clippy without a warning

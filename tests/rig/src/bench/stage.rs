@@ -53,7 +53,7 @@ impl Stage {
         };
         let backends: Vec<String> = (0..backends).map(numbered).collect();
         let exports = NfsOptions {
-            exports: backends.iter().map(|name| Export::new(&path_of(name))).collect(),
+            exports: backends.iter().map(|name| Export::new(path_of(name))).collect(),
             ..NfsOptions::default()
         };
         let (nfs, cluster) = tokio::try_join!(
