@@ -9,6 +9,7 @@
 
 mod capacity;
 mod claims;
+mod conformance;
 mod crashes;
 mod export_crash;
 mod export_identity;
