@@ -102,6 +102,7 @@ impl Life {
             path: self.path.into(),
             version: VersionChoice::Auto,
             port: self.port,
+            mount_port: None,
             source_port: SourcePort::Any,
             credential: self.credential,
             owner: ClientOwner {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
-use super::address::{Owner, roots, target};
+use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
@@ -184,12 +184,15 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
         backend_uid: &backend.uid,
         verifier: ctx.settings.verifier,
     };
-    let target = target(&object.spec, &owner, ctx.settings.deadline)?;
+    let past = Past {
+        version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
+        has_volumes: ctx.inventory.totals(&backend.name).volumes > 0,
+    };
+    let target = target(&object.spec, &past, &owner, ctx.settings.deadline)?;
     let roots = roots(&object.spec);
-    if let Some(link) = backend
-        .link()
-        .filter(|link| link.target == target && link.roots == roots)
-    {
+    if let Some(link) = backend.link().filter(|link| {
+        still_fits(&link.target, link.export.nfs().negotiated().protocol, &target) && link.roots == roots
+    }) {
         return Ok(link.export);
     }
     let keeper = Keeper {

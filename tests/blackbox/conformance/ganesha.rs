@@ -10,7 +10,7 @@ use super::{ServerUnderTest, check_table, run, write};
 const NAME: &str = "nfs-ganesha 4.3";
 
 /// A server with an export for each purpose.
-async fn start(folder: &RunDir, minor_versions: Vec<u8>) -> NfsServer {
+async fn start(folder: &RunDir, minor_versions: Vec<u8>, v3: bool) -> NfsServer {
     let options = NfsOptions {
         exports: vec![
             Export::new("/plain"),
@@ -21,6 +21,7 @@ async fn start(folder: &RunDir, minor_versions: Vec<u8>) -> NfsServer {
             Export::new("/empty"),
         ],
         minor_versions,
+        v3,
         ..NfsOptions::default()
     };
     let server = NfsServer::start(folder, options).await.unwrap();
@@ -34,12 +35,13 @@ async fn start(folder: &RunDir, minor_versions: Vec<u8>) -> NfsServer {
 
 async fn conforms(version: Protocol) {
     let folder = RunDir::new().unwrap();
-    let server = start(&folder, vec![0, 1, 2]).await;
+    let server = start(&folder, vec![0, 1, 2], version == Protocol::V3).await;
     let others = match version {
         Protocol::V4_2 => vec![0, 1],
         Protocol::V4_1 => vec![0, 2],
+        Protocol::V3 => vec![0, 1, 2],
     };
-    let other = start(&folder, others).await;
+    let other = start(&folder, others, false).await;
     let under_test = ServerUnderTest {
         name: NAME,
         server: server.address().ip().to_string(),
@@ -66,4 +68,9 @@ async fn nfs_ganesha_does_over_4_2_what_the_table_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nfs_ganesha_does_over_4_1_what_the_table_says() {
     conforms(Protocol::V4_1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nfs_ganesha_does_over_3_what_the_table_says() {
+    conforms(Protocol::V3).await;
 }

@@ -21,7 +21,7 @@ use nfs_operator::nfs::{
     VersionChoice,
 };
 
-pub use report::{check_table, column, write};
+pub use report::{check_table, write};
 
 /// A server that the suite can run against, and what it has to offer. Paths are as clients name them.
 #[derive(Clone, Debug)]
@@ -59,6 +59,7 @@ impl ServerUnderTest {
             path: path.to_owned(),
             version: VersionChoice::Exactly(version),
             port: self.port,
+            mount_port: self.mount_port,
             source_port: SourcePort::Reserved,
             credential: Credential::default(),
             owner: ClientOwner {

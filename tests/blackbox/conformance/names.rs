@@ -24,7 +24,7 @@ async fn roundtrip(bench: Bench, name: Name) -> Outcome {
             return refused(&error);
         }
     };
-    assert_eq!(listed(&export, &folder).await, [name.clone()]);
+    assert_eq!(listed(&export, &folder).await, std::slice::from_ref(&name));
     let found = export.lookup(&folder, &name).await.unwrap().unwrap();
     assert_eq!(found.handle, made.handle);
     let removed = export.remove_many(&folder, &[name]).await.unwrap();

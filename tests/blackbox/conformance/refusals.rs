@@ -111,9 +111,9 @@ pub async fn full(bench: Bench) -> Outcome {
 }
 
 pub async fn version_not_spoken(bench: Bench) -> Outcome {
-    let (port, _mount_port) = bench.server.without_version?;
+    let (port, mount_port) = bench.server.without_version?;
     let mut target = bench.server.target(&bench.server.plain, bench.version);
-    target.port = port;
+    (target.port, target.mount_port) = (port, mount_port);
     let error = Export::connect(target).await.unwrap_err();
     assert!(matches!(error, NfsError::ProtocolNotSupported { .. }), "{error}");
     refused(&error)

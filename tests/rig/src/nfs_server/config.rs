@@ -119,7 +119,7 @@ pub struct NfsOptions {
     pub port: Option<u16>,
     /// The minor versions of NFSv4 that it speaks.
     pub minor_versions: Vec<u8>,
-    /// Also NFSv3, with MOUNT on a free port. nfs-ganesha needs a running `rpcbind` for it.
+    /// Also NFSv3, with MOUNT on a free port, and the `rpcbind` that nfs-ganesha needs for it. Needs root.
     pub v3: bool,
     /// How long a client's state outlives its silence, in seconds.
     pub lease_seconds: u32,
