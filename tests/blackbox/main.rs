@@ -34,3 +34,4 @@ mod standby;
 mod storm;
 mod trees;
 mod witness;
+mod version3;

@@ -99,6 +99,10 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
             .filter(|_| expected.may_create);
         encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
     });
+    if !export.nfs().negotiated().protocol.fences() {
+        // The first change: making or confirming the identity. A later probe doesn't wait.
+        tokio::time::sleep_until(ctx.settings.former_life_over()).await;
+    }
     let identity = match expected {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),

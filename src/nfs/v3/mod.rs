@@ -20,3 +20,10 @@ mod rpcbind;
 mod status;
 
 pub use client::Client;
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "test support fails by panicking")]
+mod scripted;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+mod tests;

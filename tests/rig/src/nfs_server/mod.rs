@@ -203,6 +203,13 @@ impl NfsServer {
         Ok(())
     }
 
+    /// Starts it again with other minor versions of NFSv4, or none.
+    pub async fn speak(&mut self, minor_versions: Vec<u8>) -> Result<()> {
+        self.options.minor_versions = minor_versions;
+        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.offers)?;
+        self.restart(Recovery::Kept).await
+    }
+
     /// SIGSTOP: connections stay, nobody answers.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
