@@ -33,5 +33,5 @@ mod stage;
 mod standby;
 mod storm;
 mod trees;
-mod witness;
 mod version3;
+mod witness;

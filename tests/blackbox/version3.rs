@@ -1,10 +1,16 @@
 //! The whole operator over NFSv3.
 
 use std::fs;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::time::Duration;
 
+use nfs_operator::nfs::{ClientOwner, Credential, Export, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, UnixStream};
 
 use crate::reasons::Broken;
 use crate::scene::{self, PATIENCE, Test};
@@ -134,6 +140,62 @@ async fn auto_takes_version_3_where_there_is_no_other_and_stays_with_it_once_vol
     env.objects
         .wait_condition(&backend, "Ready", "False", Some("ProtocolNotSupported"), PATIENCE)
         .await?;
+    Ok(())
+}
+
+/// Whoever connects to `at` speaks with the socket.
+async fn forward(at: SocketAddr, socket: PathBuf) -> std::io::Result<()> {
+    let listener = TcpListener::bind(at).await?;
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            if let Ok(mut server) = UnixStream::connect(&socket).await {
+                tokio::spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+            }
+        }
+    });
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_a_mount_port_rpcbind_is_asked_for_it() -> Test {
+    // An address of the loopback whose port 111 is nobody's.
+    let [second, third, fourth] = rand::random::<[u8; 3]>();
+    let address = IpAddr::from([127, second, third, fourth.clamp(1, 254)]);
+    let run = RunDir::new()?;
+    let options = NfsOptions {
+        address,
+        v3: true,
+        ..NfsOptions::default()
+    };
+    let server = NfsServer::start(&run, options).await?;
+    let target = Target {
+        server: address.to_string(),
+        path: "/export".into(),
+        version: VersionChoice::Exactly(Protocol::V3),
+        port: server.port(),
+        mount_port: None,
+        source_port: SourcePort::Any,
+        credential: Credential::default(),
+        owner: ClientOwner {
+            owner: b"test".to_vec(),
+            verifier: [1; 8],
+        },
+        deadline: Duration::from_secs(20),
+    };
+    let closed = Export::connect(target.clone())
+        .await
+        .err()
+        .ok_or("connected without rpcbind")?;
+    let rpcbind = SocketAddr::new(address, 111);
+    assert!(
+        matches!(closed, NfsError::ConnectionRefused { peer } if peer == rpcbind),
+        "{closed}"
+    );
+    forward(rpcbind, server.rpcbind().ok_or("a server without rpcbind")?).await?;
+    let export = Export::connect(target).await?;
+    assert_eq!(export.negotiated().protocol, Protocol::V3);
+    export.root().await?;
+    export.close().await;
     Ok(())
 }
 
