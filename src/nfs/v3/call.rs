@@ -72,6 +72,16 @@ pub(super) struct Reply {
 }
 
 impl Reply {
+    #[cfg(test)]
+    pub(super) fn of(results: Decoder) -> Self {
+        Self {
+            action: "test",
+            changes: false,
+            code: code::OK,
+            results,
+        }
+    }
+
     /// The status as an error.
     pub(super) fn ok(&self) -> Result<(), NfsError> {
         match self.code {

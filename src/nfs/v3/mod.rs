@@ -22,6 +22,9 @@ mod status;
 pub use client::Client;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod mount_tests;
+#[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "test support fails by panicking")]
 mod scripted;
 #[cfg(test)]

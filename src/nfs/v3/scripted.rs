@@ -37,6 +37,11 @@ pub struct Asked {
     pub arguments: Decoder,
 }
 
+/// Whether this procedure of NFS is called; MOUNT's have the same numbers.
+pub fn on(procedure: u32, asked: &Asked) -> bool {
+    asked.program != MOUNT_PROGRAM && asked.procedure == procedure
+}
+
 type Script = dyn Fn(usize, &Asked) -> Answer + Send + Sync;
 
 pub struct Server {
