@@ -29,6 +29,9 @@ pub struct ProbeArguments {
     /// TCP port of the server.
     #[arg(long, default_value_t = 2049, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
+    /// TCP port of NFSv3's MOUNT; absent: rpcbind is asked.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    mount_port: Option<u16>,
     /// User and group to act as.
     #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = credential)]
     credential: Credential,
@@ -52,6 +55,8 @@ enum Version {
     V4_2,
     #[value(name = "4.1")]
     V4_1,
+    #[value(name = "3")]
+    V3,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -226,9 +231,11 @@ fn target(arguments: &ProbeArguments) -> Target {
             VersionChoice::Exactly(match version {
                 Version::V4_2 => Protocol::V4_2,
                 Version::V4_1 => Protocol::V4_1,
+                Version::V3 => Protocol::V3,
             })
         }),
         port: arguments.port,
+        mount_port: arguments.mount_port,
         source_port: SourcePort::Reserved,
         credential: arguments.credential,
         // An owner of its own: a probe must not end the session of a running operator.

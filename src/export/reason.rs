@@ -30,6 +30,7 @@ pub fn reason_of(error: &NfsError, circumstances: &Circumstances) -> Reason {
         NfsError::ProtocolNotSupported { .. } => Reason::ProtocolNotSupported,
         NfsError::SecurityFlavor { .. } => Reason::SecurityFlavorUnsupported,
         NfsError::ExportNotFound { .. } => Reason::ExportNotFound,
+        NfsError::SubdirectoryMountRefused { .. } => Reason::SubdirectoryMountRefused,
         NfsError::ExportMoved { .. } => Reason::ExportMoved,
         NfsError::SymlinkInPath { .. } => Reason::SymlinkInPath,
         NfsError::NotADirectory { .. } => Reason::NotADirectory,
@@ -92,7 +93,16 @@ pub fn remedy_of(error: &NfsError, circumstances: &Circumstances) -> String {
         Reason::ServerNotResponding | Reason::ConnectionLost => {
             "nothing to do if the server is restarting; else look after the server and the network".into()
         }
-        Reason::ProtocolNotSupported => "correct spec.nfs.version, or enable NFSv4.1 on the server".into(),
+        Reason::ProtocolNotSupported => {
+            "correct spec.nfs.version (spec.nfs.mountPort, where rpcbind doesn't know it), or enable that version on the \
+             server"
+                .into()
+        }
+        Reason::SubdirectoryMountRefused => {
+            "let the server mount directories below its exports, as nodes mount volumes (`-alldirs` on FreeBSD and \
+             TrueNAS CORE), or use NFSv4"
+                .into()
+        }
         Reason::SecurityFlavorUnsupported => "allow sec=sys for the operator's address on the server".into(),
         Reason::ExportNotFound => "make the directory, or export it, or correct spec.path".into(),
         Reason::ExportMoved => "name the server that has the export in spec.server".into(),

@@ -28,21 +28,27 @@ pub async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Nf
         // An address that doesn't answer must not use up the others' time.
         let share = deadline.saturating_duration_since(began) / left.max(1);
         left = left.saturating_sub(1);
-        match timeout_at(began + share, connect_to(peer, target.source_port)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(error)) => failure = Some(connect_error(peer, &error, began)),
-            Err(_) => {
-                failure = Some(NfsError::ConnectionTimedOut {
-                    peer,
-                    after: began.elapsed(),
-                })
-            }
+        match connect_peer(peer, target.source_port, began + share).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = Some(error),
         }
     }
     Err(failure.unwrap_or_else(|| NfsError::NameResolution {
         server: target.server.clone(),
         cause: "the name has no address".to_owned(),
     }))
+}
+
+/// Connects to an address.
+pub async fn connect_peer(peer: SocketAddr, source_port: SourcePort, deadline: Instant) -> Result<TcpStream, NfsError> {
+    let began = Instant::now();
+    match timeout_at(deadline, connect_to(peer, source_port)).await {
+        Ok(connected) => connected.map_err(|error| connect_error(peer, &error, began)),
+        Err(_) => Err(NfsError::ConnectionTimedOut {
+            peer,
+            after: began.elapsed(),
+        }),
+    }
 }
 
 fn connect_error(peer: SocketAddr, error: &io::Error, began: Instant) -> NfsError {

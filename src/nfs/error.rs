@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// An NFSv4 status other than OK that a layer above may have to tell apart (RFC 8881 section 15.1).
+/// A status other than OK that a layer above may have to tell apart, under its name in NFSv4 (RFC 8881 section 15.1);
+/// NFSv3's are the same where there are any (RFC 1813 section 2.6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// NFS4ERR_PERM.
@@ -146,6 +147,14 @@ pub enum NfsError {
         /// Whether our port is reserved: a server that insists on that may hide the export instead of saying so.
         reserved_port: bool,
     },
+    /// The export's path lies inside an export, and the server mounts only the export itself (NFSv3's MOUNT).
+    #[error("the server exports {export:?}, and refuses to mount {path:?} below it")]
+    SubdirectoryMountRefused {
+        /// The path that was asked for.
+        path: String,
+        /// The export that it lies in.
+        export: String,
+    },
     /// The export's path leads to another server.
     #[error("{path:?} is a referral to another server")]
     ExportMoved {
@@ -229,5 +238,14 @@ impl NfsError {
             Self::Status { status, .. } => Some(*status),
             _ => None,
         }
+    }
+}
+
+/// The status as a value when that is what failed a call, any other error as an error.
+pub fn refusal<T>(result: Result<T, NfsError>) -> Result<Result<T, Status>, NfsError> {
+    match result {
+        Ok(value) => Ok(Ok(value)),
+        Err(NfsError::Status { status, .. }) => Ok(Err(status)),
+        Err(error) => Err(error),
     }
 }

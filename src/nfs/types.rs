@@ -242,6 +242,8 @@ pub enum VersionChoice {
     /// The newest that works.
     #[default]
     Auto,
+    /// The newest NFSv4 that works: never 3, whose paths and handles are others.
+    Newest4,
     /// Only this one.
     Exactly(Protocol),
 }
@@ -249,15 +251,26 @@ pub enum VersionChoice {
 /// A version of NFS that this client speaks, newest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
+    /// NFSv3, RFC 1813.
+    V3,
     /// NFSv4.1, RFC 8881.
     V4_1,
     /// NFSv4.2, RFC 7862.
     V4_2,
 }
 
+impl Protocol {
+    /// Whether a new client with the same owner ends the calls of the old one that are still on their way (RFC 8881
+    /// section 2.10.6). Where nothing does, whoever takes over has to wait until the old one's deadlines have passed.
+    pub fn fences(self) -> bool {
+        matches!(self, Self::V4_1 | Self::V4_2)
+    }
+}
+
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::V3 => "3",
             Self::V4_1 => "4.1",
             Self::V4_2 => "4.2",
         })
@@ -295,6 +308,8 @@ pub struct Target {
     pub version: VersionChoice,
     /// TCP port, usually 2049.
     pub port: u16,
+    /// TCP port of NFSv3's MOUNT; rpcbind is asked for it when absent.
+    pub mount_port: Option<u16>,
     /// Local port.
     pub source_port: SourcePort,
     /// The credential of every call that doesn't name another.
@@ -318,7 +333,7 @@ pub struct Negotiated {
     pub reserved_port: bool,
     /// The server's program in its own words (`eir_server_impl_id`); empty when it doesn't say.
     pub implementation: String,
-    /// How long the server keeps a silent client's session.
+    /// How long the server keeps a silent client's session; zero where it keeps nothing (NFSv3).
     pub lease: Duration,
     /// Operations in a compound that the server says it takes; the truth may be less.
     pub most_operations: u32,

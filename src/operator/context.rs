@@ -9,6 +9,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::backends::Backends;
 use super::clients::Clients;
@@ -38,6 +39,8 @@ pub struct Settings {
     pub verifier: [u8; 8],
     /// The longest time that a call on an export may take.
     pub deadline: Duration,
+    /// When this life began.
+    pub began: Instant,
 }
 
 impl Settings {
@@ -47,6 +50,12 @@ impl Settings {
             .chain(self.aliases.keys())
             .map(String::as_str)
             .collect()
+    }
+
+    /// When the calls of a former life have come to their deadlines. Where no fence ends them at once (NFSv3), nothing
+    /// is changed before that (design 6.11).
+    pub fn former_life_over(&self) -> Instant {
+        self.began + self.deadline
     }
 
     /// Whether a provisioner name is ours.

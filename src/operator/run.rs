@@ -206,6 +206,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
             slots: options.slots,
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
+            began: tokio::time::Instant::now(),
         },
         stores: Stores {
             claims,

@@ -48,6 +48,7 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
         path: scene::text(&volume, "/spec/nfs/path").into(),
         version: nfs::VersionChoice::Auto,
         port: env.nfs_port(),
+        mount_port: None,
         source_port: nfs::SourcePort::Any,
         credential: nfs::Credential { uid: 1000, gid: 1000 },
         owner: nfs::ClientOwner {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use nfs_operator::export::{ManagedExport, PurgeLimits, Reclaimed, UndoOutcome};
+use nfs_operator::nfs::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
 
@@ -36,8 +37,10 @@ async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnc
     });
     let mut task = tokio::spawn(operation(export));
     let died = tokio::select! {
-        outcome = &mut task => { outcome.unwrap(); false }
+        // First: without a session to come back to, the cut fails the operation before we look.
+        biased;
         () = death.notified() => true,
+        outcome = &mut task => { outcome.unwrap(); false }
     };
     if died {
         task.abort();
@@ -50,21 +53,40 @@ async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnc
     died
 }
 
-/// Every moment of an operation, until one life outlives it.
+/// Every moment of an operation, with and without a session's reply cache.
 async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
     Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
     Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
     Check: AsyncFn(&Lab, ManagedExport, &str, u64),
 {
-    let lab = Lab::start().await;
+    for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
+        at_every_moment_over(version, &before, &begin, &check).await;
+    }
+}
+
+/// Every moment of an operation over that version, until one life outlives it.
+async fn at_every_moment_over<Before, Begin, Check>(
+    version: VersionChoice,
+    before: &Before,
+    begin: &Begin,
+    check: &Check,
+) where
+    Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
+    Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
+    Check: AsyncFn(&Lab, ManagedExport, &str, u64),
+{
+    let lab = Lab::over(version, rig::Export::new("/export")).await;
     for direction in [Direction::Up, Direction::Down] {
         let mut deaths = 0;
         loop {
             let uid = format!("{}{deaths}", if direction == Direction::Up { 'u' } else { 'd' });
             let file_id = before(&lab, &lab.confirmed().await, &uid).await;
             let died = dies(&lab, direction, deaths, begin(uid.clone(), file_id)).await;
-            println!("{direction:?} {deaths}: died {died}, then {:?}", lab.listed());
+            println!(
+                "{version:?} {direction:?} {deaths}: died {died}, then {:?}",
+                lab.listed()
+            );
             let next = lab.confirmed().await;
             next.settle(&|_: &str| true).await.unwrap();
             check(&lab, next, &uid, file_id).await;

@@ -11,7 +11,7 @@ use nfs_operator::export::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Ledger, ManagedExport, Place, ReclaimRequest,
 };
 use nfs_operator::naming::DirectoryPath;
-use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
+use nfs_operator::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -22,6 +22,7 @@ pub struct Lab {
     pub nfs: NfsServer,
     pub proxy: Proxy,
     pub disk: PathBuf,
+    version: VersionChoice,
     _run: RunDir,
 }
 
@@ -33,6 +34,8 @@ pub struct Life {
     pub credential: Credential,
     pub ledger: Arc<Ledger>,
     pub port: u16,
+    pub mount_port: u16,
+    pub version: VersionChoice,
     pub path: &'static str,
 }
 
@@ -42,9 +45,14 @@ impl Lab {
     }
 
     pub async fn with(export: rig::Export) -> Self {
+        Self::over(VersionChoice::Auto, export).await
+    }
+
+    pub async fn over(version: VersionChoice, export: rig::Export) -> Self {
         let run = RunDir::new().unwrap();
         let options = NfsOptions {
             exports: vec![export],
+            v3: version == VersionChoice::Exactly(Protocol::V3),
             ..NfsOptions::default()
         };
         let nfs = NfsServer::start(&run, options).await.unwrap();
@@ -54,6 +62,7 @@ impl Lab {
             nfs,
             proxy,
             disk,
+            version,
             _run: run,
         }
     }
@@ -65,6 +74,8 @@ impl Lab {
             credential: Credential::default(),
             ledger: Arc::new(Ledger::new()),
             port: self.nfs.port(),
+            mount_port: self.nfs.mount_port(),
+            version: self.version,
             path: "/export",
         }
     }
@@ -100,8 +111,9 @@ impl Life {
         let target = Target {
             server: "127.0.0.1".into(),
             path: self.path.into(),
-            version: VersionChoice::Auto,
+            version: self.version,
             port: self.port,
+            mount_port: Some(self.mount_port),
             source_port: SourcePort::Any,
             credential: self.credential,
             owner: ClientOwner {

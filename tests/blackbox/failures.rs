@@ -112,6 +112,7 @@ async fn client(env: &TestEnv) -> Result<nfs::Export, nfs::NfsError> {
         path: env.export(),
         version: nfs::VersionChoice::Auto,
         port: env.nfs_port(),
+        mount_port: None,
         source_port: nfs::SourcePort::Any,
         credential: nfs::Credential::default(),
         owner: nfs::ClientOwner {

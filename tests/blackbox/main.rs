@@ -9,6 +9,7 @@
 
 mod capacity;
 mod claims;
+mod conformance;
 mod crashes;
 mod export_crash;
 mod export_identity;
@@ -32,4 +33,5 @@ mod stage;
 mod standby;
 mod storm;
 mod trees;
+mod version3;
 mod witness;

@@ -20,6 +20,7 @@ fn target(server: &Ganesha, owner: &str, verifier: u64) -> Target {
         path: "/data".to_owned(),
         version: VersionChoice::Auto,
         port: server.port,
+        mount_port: None,
         source_port: SourcePort::Reserved,
         credential: Credential::default(),
         owner: ClientOwner {

@@ -86,6 +86,20 @@ async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
 }
 
 #[tokio::test]
+async fn probe_speaks_version_3_with_a_mount_port() -> Test {
+    let env = TestEnv::new("probe-three").await?;
+    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
+    let mount_port = env.mount_port().to_string();
+    let ports = ["--port", &port, "--mount-port", &mount_port];
+    let said = program(&[&["probe", &address, "--version", "3", "--write"], &ports[..]].concat()).await;
+    let table = text(&said.stdout);
+    assert!(said.status.success(), "{table}");
+    assert!(table.contains("NFS 3 with 127.0.0.1:"), "{table}");
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
 async fn probe_with_write_leaves_nothing_behind() -> Test {
     let env = TestEnv::new("probe-write").await?;
     let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());

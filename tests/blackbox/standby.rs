@@ -274,6 +274,7 @@ async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_bac
         path: "/export".to_owned(),
         version: nfs::VersionChoice::Auto,
         port: stage.proxy.port(),
+        mount_port: None,
         source_port: nfs::SourcePort::Any,
         credential: nfs::Credential { uid: 0, gid: 0 },
         owner: nfs::ClientOwner {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::api::backend::{NfsBackendSpec, NfsVersion, SourcePort};
 use crate::api::conditions::{Reason, Verdict};
 use crate::export::Place;
-use crate::nfs;
+use crate::nfs::{self, Protocol, VersionChoice};
 
 /// What distinguishes one operator's lease on a server from another's.
 pub struct Owner<'a> {
@@ -17,19 +17,65 @@ pub struct Owner<'a> {
     pub verifier: [u8; 8],
 }
 
-/// The NFS client's target for a backend.
-pub fn target(spec: &NfsBackendSpec, owner: &Owner<'_>, deadline: Duration) -> Result<nfs::Target, Verdict> {
-    let version = match spec.nfs.version {
-        NfsVersion::Auto => nfs::VersionChoice::Auto,
-        NfsVersion::V4_2 => nfs::VersionChoice::Exactly(nfs::Protocol::V4_2),
-        NfsVersion::V4_1 => nfs::VersionChoice::Exactly(nfs::Protocol::V4_1),
-        NfsVersion::V4_0 | NfsVersion::V3 => {
+/// What was before on a backend, as far as it binds the choice of the version.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Past<'a> {
+    /// `status.nfsVersion`: what worked last.
+    pub version: Option<&'a str>,
+    /// Volumes of the backend exist.
+    pub has_volumes: bool,
+}
+
+/// Which versions may be tried. Volumes' paths and mount options are of one major version, so a backend with volumes
+/// stays with it until an administrator pins another.
+fn version(asked: NfsVersion, past: &Past<'_>) -> Result<VersionChoice, Verdict> {
+    let worked = past.version.filter(|_| past.has_volumes);
+    Ok(match (asked, worked) {
+        (NfsVersion::Auto, None) => VersionChoice::Auto,
+        (NfsVersion::Auto, Some("3")) | (NfsVersion::V3, _) => VersionChoice::Exactly(Protocol::V3),
+        (NfsVersion::Auto, Some(_)) => VersionChoice::Newest4,
+        (NfsVersion::V4_2, _) => VersionChoice::Exactly(Protocol::V4_2),
+        (NfsVersion::V4_1, _) => VersionChoice::Exactly(Protocol::V4_1),
+        (NfsVersion::V4_0, _) => {
             return Err(Verdict::no(
                 Reason::VersionNotImplemented,
-                "this release speaks NFS 4.2 and 4.1: set spec.nfs.version to Auto, \"4.2\" or \"4.1\"",
+                "this release speaks NFS 4.2, 4.1 and 3: set spec.nfs.version to Auto, \"4.2\", \"4.1\" or \"3\"",
             ));
         }
+    })
+}
+
+/// Whether a connection that was made for `former`, and agreed on `protocol`, does for `wanted` as well: so that the first
+/// volume of a backend, which narrows the choice of versions, doesn't cost it its connection.
+pub fn still_fits(former: &nfs::Target, protocol: Protocol, wanted: &nfs::Target) -> bool {
+    let chosen = matches!(former.version, VersionChoice::Auto | VersionChoice::Newest4);
+    let allowed = match wanted.version {
+        VersionChoice::Auto => true,
+        VersionChoice::Newest4 => protocol != Protocol::V3,
+        VersionChoice::Exactly(version) => version == Protocol::V3 && protocol == Protocol::V3,
     };
+    let otherwise_same = || {
+        let version = wanted.version;
+        nfs::Target {
+            version,
+            ..former.clone()
+        } == *wanted
+    };
+    former == wanted || (chosen && allowed && otherwise_same())
+}
+
+fn port(number: i32, field: &str) -> Result<u16, Verdict> {
+    u16::try_from(number).map_err(|_| Verdict::no(Reason::InvalidSpec, format!("spec.nfs.{field} is out of range")))
+}
+
+/// The NFS client's target for a backend.
+pub fn target(
+    spec: &NfsBackendSpec,
+    past: &Past<'_>,
+    owner: &Owner<'_>,
+    deadline: Duration,
+) -> Result<nfs::Target, Verdict> {
+    let version = version(spec.nfs.version, past)?;
     let number = |value: i64, field: &str| {
         u32::try_from(value).map_err(|_| {
             Verdict::no(
@@ -42,8 +88,12 @@ pub fn target(spec: &NfsBackendSpec, owner: &Owner<'_>, deadline: Duration) -> R
         server: spec.server.to_string(),
         path: spec.path.to_string(),
         version,
-        port: u16::try_from(spec.nfs.port)
-            .map_err(|_| Verdict::no(Reason::InvalidSpec, "spec.nfs.port is out of range"))?,
+        port: port(spec.nfs.port, "port")?,
+        mount_port: spec
+            .nfs
+            .mount_port
+            .map(|number| port(number, "mountPort"))
+            .transpose()?,
         source_port: match spec.nfs.source_port {
             SourcePort::Reserved => nfs::SourcePort::Reserved,
             SourcePort::Any => nfs::SourcePort::Any,
@@ -76,4 +126,74 @@ pub fn roots(spec: &NfsBackendSpec) -> Vec<Place> {
 pub fn only_cluster_resolves(server: &str) -> bool {
     let name = server.to_ascii_lowercase();
     name.ends_with(".svc") || name.ends_with(".cluster.local")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(asked: NfsVersion, version: Option<&str>, has_volumes: bool) -> VersionChoice {
+        let chosen = super::version(asked, &Past { version, has_volumes });
+        chosen.unwrap_or(VersionChoice::Exactly(Protocol::V4_1))
+    }
+
+    #[test]
+    fn a_backend_with_volumes_keeps_its_major_version_until_another_is_pinned() {
+        use NfsVersion::{Auto, V3, V4_2};
+        let pinned_3 = VersionChoice::Exactly(Protocol::V3);
+        for (asked, worked, has_volumes, expected) in [
+            (Auto, None, false, VersionChoice::Auto),
+            (Auto, Some("3"), false, VersionChoice::Auto),
+            (Auto, Some("4.1"), false, VersionChoice::Auto),
+            (Auto, Some("3"), true, pinned_3),
+            (Auto, Some("4.1"), true, VersionChoice::Newest4),
+            // Never probed, and there are volumes: the identity that they know decides.
+            (Auto, None, true, VersionChoice::Auto),
+            (V3, Some("4.2"), true, pinned_3),
+            (V4_2, Some("3"), true, VersionChoice::Exactly(Protocol::V4_2)),
+        ] {
+            assert_eq!(
+                choice(asked, worked, has_volumes),
+                expected,
+                "{asked:?} {worked:?} {has_volumes}"
+            );
+        }
+    }
+
+    fn target(version: VersionChoice, server: &str) -> nfs::Target {
+        nfs::Target {
+            server: server.into(),
+            path: "/".into(),
+            version,
+            port: 2049,
+            mount_port: None,
+            source_port: nfs::SourcePort::Any,
+            credential: nfs::Credential::default(),
+            owner: nfs::ClientOwner {
+                owner: Vec::new(),
+                verifier: [0; 8],
+            },
+            deadline: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn a_connection_is_kept_when_the_choice_was_only_narrowed_to_what_it_is() {
+        use Protocol::{V3, V4_1, V4_2};
+        use VersionChoice::{Auto, Exactly, Newest4};
+        for (former, protocol, wanted, kept) in [
+            (Auto, V4_2, Newest4, true),
+            (Auto, V3, Exactly(V3), true),
+            (Newest4, V4_2, Auto, true),
+            (Auto, V3, Newest4, false),
+            (Auto, V4_2, Exactly(V3), false),
+            (Auto, V4_2, Exactly(V4_1), false),
+            (Exactly(V4_1), V4_1, Auto, false),
+            (Exactly(V4_1), V4_1, Exactly(V4_1), true),
+        ] {
+            let fits = still_fits(&target(former, "a"), protocol, &target(wanted, "a"));
+            assert_eq!(fits, kept, "{former:?} {protocol} {wanted:?}");
+            assert!(!still_fits(&target(former, "a"), protocol, &target(wanted, "b")));
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::address::{Owner, roots, target};
+use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
@@ -94,6 +94,10 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
             .filter(|_| expected.may_create);
         encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
     });
+    if !export.nfs().negotiated().protocol.fences() {
+        // The first change: making or confirming the identity. A later probe doesn't wait.
+        tokio::time::sleep_until(ctx.settings.former_life_over()).await;
+    }
     let identity = match expected {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
@@ -178,12 +182,15 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
         backend_uid: &backend.uid,
         verifier: ctx.settings.verifier,
     };
-    let target = target(&object.spec, &owner, ctx.settings.deadline)?;
+    let past = Past {
+        version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
+        has_volumes: ctx.inventory.totals(&backend.name).volumes > 0,
+    };
+    let target = target(&object.spec, &past, &owner, ctx.settings.deadline)?;
     let roots = roots(&object.spec);
-    if let Some(link) = backend
-        .link()
-        .filter(|link| link.target == target && link.roots == roots)
-    {
+    if let Some(link) = backend.link().filter(|link| {
+        still_fits(&link.target, link.export.nfs().negotiated().protocol, &target) && link.roots == roots
+    }) {
         return Ok(link.export);
     }
     let keeper = Keeper {

@@ -48,6 +48,7 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
         &parts.wanted.mount_options,
         &backend.nfs,
         match parts.protocol {
+            Protocol::V3 => Major::V3,
             Protocol::V4_1 | Protocol::V4_2 => Major::V4,
         },
     );

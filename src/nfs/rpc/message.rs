@@ -19,7 +19,9 @@ pub const NFS_PROGRAM: u32 = 100_003;
 /// Which procedure to call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Procedure {
-    /// Version of the NFS program.
+    /// The program, [`NFS_PROGRAM`] or one that helps it.
+    pub program: u32,
+    /// Version of the program.
     pub version: u32,
     /// The procedure's number.
     pub number: u32,
@@ -61,7 +63,7 @@ pub fn call(xid: u32, procedure: Procedure, credential: Credential, arguments: &
         .u32(xid)
         .u32(CALL)
         .u32(RPC_VERSION)
-        .u32(NFS_PROGRAM)
+        .u32(procedure.program)
         .u32(procedure.version)
         .u32(procedure.number);
     let mut sys = Encoder::new();

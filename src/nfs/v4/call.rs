@@ -8,14 +8,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use super::client::{Client, Patience, Shared};
 use super::compound::{Compound, Reply};
 use super::flight::{Flight, Turn};
 use super::numbers::code;
+pub(super) use crate::nfs::terms::{LONGEST_PAUSE, Pause, Terms};
 use crate::nfs::{Credential, NfsError};
 
 /// Operations in a compound, SEQUENCE included. ganesha promises 200 and fails above 100.
@@ -26,41 +26,6 @@ const FEWEST_OPERATIONS: u32 = 8;
 
 /// What any session takes: [`establish`](super::establish) refuses smaller ones. Holds between sessions.
 const SMALLEST_SIZE: usize = 4096;
-
-/// First pause after DELAY or GRACE; it doubles up to [`LONGEST_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// Where and as whom a call is made, and until when.
-#[derive(Debug, Clone, Copy)]
-pub struct Terms {
-    /// The credential.
-    pub credential: Credential,
-    /// The end of all waiting.
-    pub deadline: Instant,
-}
-
-/// A pause that grows.
-pub(super) struct Pause(Duration);
-
-impl Pause {
-    pub(super) fn new() -> Self {
-        Self(FIRST_PAUSE)
-    }
-
-    /// Pauses; false when what would be left until the deadline is too short for an answer: then the one that is there
-    /// says more than a call that was cut off.
-    pub(super) async fn until(&mut self, deadline: Instant) -> bool {
-        let pause = self.0;
-        if Instant::now() + 2 * pause >= deadline {
-            return false;
-        }
-        sleep(pause).await;
-        self.0 = (2 * pause).min(LONGEST_PAUSE);
-        // The machine may have slept longer.
-        Instant::now() + pause / 2 < deadline
-    }
-}
 
 impl Client {
     /// Carries out a compound. The results hold whatever status the server answered, except what could be cured by

@@ -5,8 +5,9 @@ use bytes::Bytes;
 use super::attributes::{self, Found};
 use super::numbers::{code, op};
 use super::status::status;
+pub use crate::nfs::error::refusal;
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
-use crate::nfs::{FileHandle, Name, NfsError, Node, SetAttributes, Status};
+use crate::nfs::{FileHandle, Name, NfsError, Node, SetAttributes};
 
 /// The longest file handle (RFC 8881 section 3.1).
 const LONGEST_HANDLE: usize = 128;
@@ -309,14 +310,5 @@ impl Reply {
                 other: results.array("stateid")?,
             })
         })
-    }
-}
-
-/// `Some` refusal when the call failed by a status, else the error itself.
-pub fn refusal<T>(result: Result<T, NfsError>) -> Result<Result<T, Status>, NfsError> {
-    match result {
-        Ok(value) => Ok(Ok(value)),
-        Err(NfsError::Status { status, .. }) => Ok(Err(status)),
-        Err(error) => Err(error),
     }
 }

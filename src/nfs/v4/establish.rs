@@ -27,12 +27,16 @@ use super::numbers::{code, op};
 use super::session::Session;
 use super::status::status;
 use crate::nfs::rpc::connection::Connection;
-use crate::nfs::rpc::message::{self, Outcome, Procedure, Rejection};
+use crate::nfs::rpc::message::{self, NFS_PROGRAM, Outcome, Procedure, Rejection};
 use crate::nfs::xdr::{Decoder, XdrError};
 use crate::nfs::{ClientOwner, Credential, NfsError, Protocol};
 
 /// COMPOUND (RFC 8881 section 16.2).
-pub const COMPOUND: Procedure = Procedure { version: 4, number: 1 };
+pub const COMPOUND: Procedure = Procedure {
+    program: NFS_PROGRAM,
+    version: 4,
+    number: 1,
+};
 
 /// Leases belong to this principal, whatever credential the calls have: a server compares principals when a client
 /// comes back (CLID_INUSE), and a backend's credential may be edited.
@@ -176,8 +180,8 @@ pub async fn exchange_id(
 ) -> Result<Client, NfsError> {
     for protocol in minors {
         let minor = match protocol {
-            Protocol::V4_1 => 1,
             Protocol::V4_2 => 2,
+            _ => 1,
         };
         let mut compound = Compound::new("introducing ourselves (EXCHANGE_ID)");
         let message = compound.op(op::EXCHANGE_ID);

@@ -181,7 +181,8 @@ async fn establish(
     let minors: &[Protocol] = match (memory.protocol, shared.target.version) {
         (Some(Protocol::V4_1), _) | (_, VersionChoice::Exactly(Protocol::V4_1)) => &[Protocol::V4_1],
         (Some(Protocol::V4_2), _) | (_, VersionChoice::Exactly(Protocol::V4_2)) => &[Protocol::V4_2],
-        (None, VersionChoice::Auto) => &[Protocol::V4_2, Protocol::V4_1],
+        // Another client speaks version 3.
+        _ => &[Protocol::V4_2, Protocol::V4_1],
     };
     let owner = &shared.target.owner;
     let mut client = None;

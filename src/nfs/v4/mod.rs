@@ -17,7 +17,6 @@ mod removals;
 mod session;
 mod status;
 
-pub use call::Terms;
 pub use client::Client;
 pub use offers::offered;
 

@@ -6,11 +6,15 @@ use super::compound::Compound;
 use super::establish;
 use super::numbers::{code, op};
 use crate::nfs::rpc::connection::Connection;
-use crate::nfs::rpc::message::{Outcome, Procedure, reply};
+use crate::nfs::rpc::message::{NFS_PROGRAM, Outcome, Procedure, reply};
 use crate::nfs::{Credential, NfsError, OfferedVersions, Target, connect};
 
 /// NULL of NFSv3 (RFC 1813 section 3.3.0).
-const NULL_V3: Procedure = Procedure { version: 3, number: 0 };
+const NULL_V3: Procedure = Procedure {
+    program: NFS_PROGRAM,
+    version: 3,
+    number: 0,
+};
 
 /// Asks a server for the versions that it offers at the target's port, on a connection of its own.
 pub async fn offered(target: &Target, deadline: Instant) -> Result<OfferedVersions, NfsError> {

@@ -22,6 +22,7 @@ fn target(port: u16) -> Target {
         path: "/".to_owned(),
         version: VersionChoice::Auto,
         port,
+        mount_port: None,
         source_port: SourcePort::Any,
         credential: Credential::default(),
         owner: ClientOwner {

@@ -39,10 +39,11 @@ impl Shared {
     async fn start() -> Result<Self> {
         let run = RunDir::new()?;
         let assets = Assets::find_or_make().await?;
-        // Room for exports that a test fills up; without root those tests alone fail.
-        let private_mounts = rustix::process::geteuid().is_root();
+        // Room for exports that a test fills up, and NFSv3; without root those tests alone fail.
+        let is_root = rustix::process::geteuid().is_root();
         let options = NfsOptions {
-            private_mounts,
+            private_mounts: is_root,
+            v3: is_root,
             ..NfsOptions::default()
         };
         let (nfs, cluster) = tokio::try_join!(
@@ -97,7 +98,7 @@ pub struct TestEnv {
     pub objects: Objects,
     /// The test's name with a random suffix; also the name of its namespace and of its export.
     pub name: String,
-    port: u16,
+    ports: (u16, u16),
     data: PathBuf,
 }
 
@@ -115,13 +116,13 @@ impl TestEnv {
         objects.create(&reference("v1", "Namespace", None, &name)).await?;
         let mut nfs = rig.nfs.lock().await;
         let data = nfs.add_export(shape(Export::new(format!("/{name}")))).await?;
-        let port = nfs.port();
+        let ports = (nfs.port(), nfs.mount_port());
         drop(nfs);
         Ok(Self {
             rig,
             objects,
             name,
-            port,
+            ports,
             data,
         })
     }
@@ -138,7 +139,12 @@ impl TestEnv {
 
     /// The NFS server's port.
     pub fn nfs_port(&self) -> u16 {
-        self.port
+        self.ports.0
+    }
+
+    /// The port of its MOUNT.
+    pub fn mount_port(&self) -> u16 {
+        self.ports.1
     }
 
     /// A cluster-wide name of this test's own.
@@ -153,7 +159,7 @@ impl TestEnv {
             "server": "127.0.0.1",
             "path": self.export(),
             "probeInterval": "1s",
-            "nfs": { "port": self.port },
+            "nfs": { "port": self.nfs_port() },
         });
         merge(&mut backend, &json!({ "spec": usual }));
         merge(&mut backend, &json!({ "spec": spec }));

@@ -13,6 +13,7 @@ fn settings() -> Settings {
         slots: 1,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
+        began: tokio::time::Instant::now(),
     }
 }
 

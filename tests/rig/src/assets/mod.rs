@@ -38,6 +38,11 @@ impl Assets {
     pub async fn find_or_make_nfs() -> Result<PathBuf> {
         packages::ganesha().await
     }
+
+    /// The path of `rpcbind`, once nfs-ganesha is there.
+    pub(crate) fn rpcbind() -> Result<PathBuf> {
+        packages::rpcbind()
+    }
 }
 
 /// Prints what is being done, and at the end what it took.

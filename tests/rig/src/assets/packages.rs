@@ -22,6 +22,11 @@ pub(super) async fn ganesha() -> Result<PathBuf> {
     installed().ok_or_else(|| missing("they were installed, but ganesha.nfsd or libfsalvfs.so is not there"))
 }
 
+/// The path of `rpcbind`, which nfs-ganesha's package depends on.
+pub(super) fn rpcbind() -> Result<PathBuf> {
+    in_path("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind is not there"))
+}
+
 fn installed() -> Option<PathBuf> {
     // The two packages bring one file each that nothing works without.
     let plugins = [

@@ -117,9 +117,9 @@ pub struct NfsOptions {
     pub address: IpAddr,
     /// Its port; a free one when absent.
     pub port: Option<u16>,
-    /// The minor versions of NFSv4 that it speaks.
+    /// The minor versions of NFSv4 that it speaks; none at all: NFSv3 alone.
     pub minor_versions: Vec<u8>,
-    /// Also NFSv3, with MOUNT on a free port. nfs-ganesha needs a running `rpcbind` for it.
+    /// Also NFSv3, with MOUNT on a free port, and the `rpcbind` that nfs-ganesha needs for it. Needs root.
     pub v3: bool,
     /// How long a client's state outlives its silence, in seconds.
     pub lease_seconds: u32,
@@ -162,7 +162,13 @@ pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, offe
         .map(u8::to_string)
         .collect::<Vec<_>>()
         .join(",");
-    let protocols = if options.v3 { "3,4" } else { "4" };
+    let protocols = match (options.v3, options.minor_versions.is_empty()) {
+        (true, true) => "3",
+        (true, false) => "3,4",
+        (false, _) => "4",
+    };
+    // Never none at all, which the server would take for a mistake.
+    let minors = if minors.is_empty() { "0".into() } else { minors };
     let mut text = format!(
         "NFS_CORE_PARAM {{
   NFS_Protocols = {protocols};

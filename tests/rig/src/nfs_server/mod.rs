@@ -52,6 +52,7 @@ pub struct NfsServer {
     offers: Vec<Offer>,
     /// Ids are never given out twice: a client's handle would mean another export.
     next_id: u16,
+    _rpcbind: Option<Process>,
     mounts: Option<Mounts>,
 }
 
@@ -64,11 +65,16 @@ impl NfsServer {
     /// The same with a given `ganesha.nfsd`.
     pub async fn start_with(run: &RunDir, options: NfsOptions, ganesha: &Path) -> Result<Self> {
         let folder = run.new_folder("nfs")?;
-        let private = options.private_mounts || options.exports.iter().any(|export| export.tmpfs.is_some());
+        let private =
+            options.private_mounts || options.v3 || options.exports.iter().any(|export| export.tmpfs.is_some());
         let mounts = if private {
             Some(Mounts::new(&folder).await?)
         } else {
             None
+        };
+        let rpcbind = match &mounts {
+            Some(mounts) if options.v3 => Some(mounts.rpcbind(&Assets::rpcbind()?, &folder).await?),
+            _ => None,
         };
         let port = options.port.map_or_else(ports::free, Ok)?;
         let mount_port = ports::free()?;
@@ -108,6 +114,7 @@ impl NfsServer {
             mount_port,
             offers,
             next_id,
+            _rpcbind: rpcbind,
             mounts,
         })
     }
@@ -125,6 +132,12 @@ impl NfsServer {
     /// The port of NFSv3's MOUNT.
     pub fn mount_port(&self) -> u16 {
         self.mount_port
+    }
+
+    /// The socket of the `rpcbind` that knows its ports, when it speaks NFSv3.
+    pub fn rpcbind(&self) -> Option<PathBuf> {
+        let mounts = self.mounts.as_ref().filter(|_| self.options.v3)?;
+        Some(mounts.seen_from_outside(Path::new(mounts::RPCBIND)))
     }
 
     /// The directory on disk behind the export of that path.
@@ -188,6 +201,13 @@ impl NfsServer {
         }
         self.process = launch(self.process.spec().clone()).await?;
         Ok(())
+    }
+
+    /// Starts it again with other minor versions of NFSv4, or none.
+    pub async fn speak(&mut self, minor_versions: Vec<u8>) -> Result<()> {
+        self.options.minor_versions = minor_versions;
+        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.offers)?;
+        self.restart(Recovery::Kept).await
     }
 
     /// SIGSTOP: connections stay, nobody answers.

@@ -1,4 +1,4 @@
-//! A mount namespace that a server and its file systems in memory live in: nothing of it shows on the host, and
+//! A mount namespace that a server, its file systems in memory and its rpcbind live in: nothing of it shows on the host, and
 //! the kernel takes it all away with the last process in it.
 
 use std::{
@@ -18,6 +18,9 @@ use crate::{
 /// Starting two small programs.
 const START: Duration = Duration::from_secs(10);
 
+/// Where programs look for rpcbind.
+pub(super) const RPCBIND: &str = "/run/rpcbind.sock";
+
 /// The process that keeps the namespace while the server is down.
 #[derive(Debug)]
 pub(super) struct Mounts {
@@ -28,8 +31,8 @@ impl Mounts {
     pub(super) async fn new(folder: &Path) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Missing {
-                what: "the right to mount a file system in memory".into(),
-                remedy: "run as root, or leave out the tests on full exports".into(),
+                what: "the right to make a mount namespace".into(),
+                remedy: "run as root, or leave out the tests on full exports and NFSv3".into(),
             });
         }
         let holder = Process::start(Spec {
@@ -67,6 +70,34 @@ impl Mounts {
             .args(["mount", "-t", "tmpfs", "-o", &options, "tmpfs"])
             .arg(disk);
         run(command).await.map(drop)
+    }
+
+    /// Starts an `rpcbind` of its own for what runs in there. It is reached by its socket alone, /run/rpcbind.sock: its
+    /// network is an empty one, so that it takes no port 111 from anybody.
+    pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
+        let mut command = Command::new("nsenter");
+        command
+            .args(self.enter())
+            .args(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"]);
+        run(command).await?;
+        let program = program.display().to_string();
+        let alone = ["unshare", "--net", &program, "-f"].map(String::from);
+        let process = Process::start(Spec {
+            name: "rpcbind".into(),
+            program: "nsenter".into(),
+            args: self.enter().into_iter().chain(alone).collect(),
+            env: Vec::new(),
+            log: folder.join("rpcbind.log"),
+        })
+        .await?;
+        let socket = self.seen_from_outside(Path::new(RPCBIND));
+        let listens = wait::until("rpcbind to listen", START, async || {
+            std::os::unix::net::UnixStream::connect(&socket)
+                .map(drop)
+                .map_err(|error| error.to_string())
+        });
+        while_running(&[&process], listens).await?;
+        Ok(process)
     }
 
     /// `nsenter`'s arguments for running something in there.

@@ -1,0 +1,41 @@
+//! Names at the edge of what a file system takes.
+
+use nfs_operator::nfs::{Name, NameError, RemoveOutcome};
+
+use super::{Bench, Outcome, listed, mode, refused, yes};
+
+pub async fn not_utf8(bench: Bench) -> Outcome {
+    let name = Name::new(&b"caf\xe9\xff\x01 \n"[..]).unwrap();
+    roundtrip(bench, name).await
+}
+
+pub async fn of_255_bytes(bench: Bench) -> Outcome {
+    roundtrip(bench, Name::new(vec![b'n'; 255]).unwrap()).await
+}
+
+/// Made, listed as it is, found and removed; or refused.
+async fn roundtrip(bench: Bench, name: Name) -> Outcome {
+    let Bench { export, folder, .. } = bench;
+    let made = match export.make_directory(&folder, &name, mode(0o755)).await {
+        Ok(made) => made.node,
+        Err(error) => {
+            assert!(!error.outcome_unknown(), "{error}");
+            assert_eq!(listed(&export, &folder).await, []);
+            return refused(&error);
+        }
+    };
+    assert_eq!(listed(&export, &folder).await, std::slice::from_ref(&name));
+    let found = export.lookup(&folder, &name).await.unwrap().unwrap();
+    assert_eq!(found.handle, made.handle);
+    let removed = export.remove_many(&folder, &[name]).await.unwrap();
+    assert_eq!(removed, [RemoveOutcome::Removed]);
+    assert_eq!(listed(&export, &folder).await, []);
+    yes()
+}
+
+/// Never reaches the server.
+pub async fn of_256_bytes(_bench: Bench) -> Outcome {
+    let refused = Name::new(vec![b'n'; 256]).unwrap_err();
+    assert_eq!(refused, NameError::TooLong);
+    Some("TooLong".to_owned())
+}
