@@ -8,6 +8,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result,
+    assets::KernelVmAssets,
     bench::{BenchOptions, bench},
 };
 
@@ -22,6 +23,8 @@ struct Arguments {
 enum Command {
     /// Build and install what the rig needs, and nothing else.
     Assets,
+    /// Make the emulated machine with the kernel's NFS, and nothing else; fails where that cannot be.
+    KernelVm,
     /// Start everything, apply the samples, show what came of it, and stay until Ctrl-C.
     Up {
         /// The operator's program.
@@ -75,6 +78,7 @@ fn main() -> ExitCode {
 async fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Assets => assets().await,
+        Command::KernelVm => kernel_vm().await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench {
             operator,
@@ -110,5 +114,12 @@ async fn assets() -> Result<()> {
     let assets = Assets::find_or_make().await?;
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
+    Ok(())
+}
+
+async fn kernel_vm() -> Result<()> {
+    let assets = KernelVmAssets::find_or_make().await?;
+    println!("emulator:      {}", assets.emulator.display());
+    println!("its kernel:    {}", assets.kernel.display());
     Ok(())
 }

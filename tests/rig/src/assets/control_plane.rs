@@ -1,7 +1,6 @@
 //! The control plane's programs: built once from their Go modules, kept in the cache.
 
 use std::{
-    fmt::Write as _,
     fs,
     io::{BufRead, BufReader},
     os::unix::fs::symlink,
@@ -12,7 +11,7 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Progress, cache, exclusive, in_path};
+use super::{Progress, cache, exclusive, hex, in_path};
 use crate::{
     error::{Doing, Error, Result},
     process::run,
@@ -106,10 +105,7 @@ impl Sources {
         let mut version = Command::new(go);
         version.args(["env", "GOVERSION"]).current_dir(&sources.folder);
         hash.update(run(version).await?);
-        for byte in hash.finalize().iter().take(8) {
-            // Writing to a String cannot fail.
-            let _written = write!(sources.key, "{byte:02x}");
-        }
+        sources.key = hex(&hash.finalize());
         Ok(sources)
     }
 

@@ -1,6 +1,9 @@
-//! What the rig needs on this machine: the control plane's programs and nfs-ganesha. Found, or built and installed.
+//! What the rig needs on this machine: the control plane's programs, nfs-ganesha, and the emulated machine with the
+//! kernel's NFS. Found, or built and installed.
 
+mod apt;
 mod control_plane;
+mod kernel_vm;
 mod packages;
 
 use std::{
@@ -9,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use self::kernel_vm::KernelVmAssets;
 use crate::error::{Doing, Error, Result};
 
 /// Where the programs are that the rig starts.
@@ -105,6 +109,11 @@ async fn exclusive() -> Result<File> {
             Err(TryLockError::Error(error)) => return Err(error).doing(|| format!("lock {}", path.display())),
         }
     }
+}
+
+/// The first eight bytes of a hash: enough to tell what is in one cache.
+fn hex(hash: &[u8]) -> String {
+    hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A program of that name in `PATH`, or in the folders for administrators that `PATH` may lack.

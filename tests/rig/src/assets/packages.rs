@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, process::Command};
 
-use super::{Progress, exclusive, in_path};
+use super::{apt, exclusive, in_path};
 use crate::{
     error::{Error, Result},
     process::run,
@@ -52,32 +52,14 @@ async fn install() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(missing("only root can install packages"));
     }
-    let apt = in_path("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
-    let progress = Progress::start(&format!("installing {} with apt-get", PACKAGES.join(" ")));
-    let apt = |args: &[&str]| {
-        let mut command = Command::new(&apt);
-        // Another apt-get may be at work on a machine that was just started.
-        command.args(["-q", "-o", "DPkg::Lock::Timeout=300"]).args(args);
-        command.env("DEBIAN_FRONTEND", "noninteractive");
-        command
-    };
-    run(apt(&["update"])).await?;
-    progress.step("package lists are up to date");
-    run(apt(&[
-        "install",
-        "-y",
-        "--no-install-recommends",
-        PACKAGES[0],
-        PACKAGES[1],
-    ]))
-    .await?;
+    in_path("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
+    apt::install(&PACKAGES, "1 MB to download").await?;
     // Where systemd runs, the package starts a server of its own, which nobody here asked for.
     if PathBuf::from("/run/systemd/system").is_dir() {
         let mut command = Command::new("systemctl");
         command.args(["disable", "--now", "nfs-ganesha.service"]);
         run(command).await?;
-        progress.step("stopped and disabled the service that the package started");
+        eprintln!("rig: stopped and disabled the service that nfs-ganesha's package started");
     }
-    progress.done("installed nfs-ganesha");
     Ok(())
 }

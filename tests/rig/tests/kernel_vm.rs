@@ -1,0 +1,32 @@
+//! The emulated machine that the rig starts.
+#![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+
+/// The name by which the Makefile leaves these out where there is no emulator.
+mod kernel {
+    use rig::{KernelVm, RunDir, kernel_vm::Ran};
+
+    #[tokio::test]
+    async fn a_machine_runs_scripts_serves_its_exports_mounts_them_in_every_version_and_goes_with_its_folder() {
+        let run = RunDir::new().unwrap();
+        let vm = KernelVm::start(&run).await.unwrap();
+        let failed = Ran {
+            code: 3,
+            output: "said\n".into(),
+        };
+        assert_eq!(vm.ran("echo said; exit 3").await.unwrap(), failed);
+        assert!(vm.run("exit 1").await.unwrap_err().to_string().contains("ended with 1"));
+
+        let (port, mount_port) = (vm.nfs_port(), vm.mount_port());
+        let v3 = format!("3,mountport={mount_port},nolock");
+        for version in ["4.2", "4.1", "4.0", &v3] {
+            let script = format!(
+                "set -e; mkdir -p /mnt/first
+                 mount.nfs 127.0.0.1:/plain /mnt/first -o port={port},nfsvers={version}
+                 echo {version} >/mnt/first/seen; umount.nfs /mnt/first; cat /plain/seen"
+            );
+            assert_eq!(vm.run(&script).await.unwrap(), format!("{version}\n"));
+        }
+        drop(vm);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_err());
+    }
+}
