@@ -21,6 +21,7 @@ mod failures;
 mod ganesha;
 mod identity;
 mod idle;
+mod kernel;
 mod names;
 mod nfs_client;
 mod outages;

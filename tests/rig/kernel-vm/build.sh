@@ -8,6 +8,7 @@ programs="
 usr/sbin/rpc.mountd usr/sbin/rpc.nfsd usr/sbin/exportfs usr/sbin/nfsdcld
 sbin/mount.nfs sbin/umount.nfs sbin/rpcbind sbin/rpc.statd
 sbin/mke2fs sbin/mkfs.xfs sbin/mkfs.btrfs usr/sbin/setquota
+bin/mount usr/bin/setpriv
 "
 # Drivers, file systems and both sides of NFS, with what they depend on; checksums are asked for by name at run time.
 modules="virtio_pci virtio_net loop ext4 xfs btrfs quota_v2 crc32c_generic sunrpc nfs nfsv3 nfsv4 nfsd rpcsec_gss_krb5"
@@ -79,9 +80,9 @@ done <module-files
 cp "$tree/modules.builtin" "$tree/modules.order" "$to/lib64/modules/$release/"
 echo "$modules" >"$to/etc/modules"
 
-cp init agent "$to/"
-mv "$to/agent" "$to/sbin/agent"
-chmod 0755 "$to/init" "$to/sbin/agent"
+cp init "$to/"
+cp agent functions reserved "$to/sbin/"
+chmod 0755 "$to/init" "$to/sbin/agent" "$to/sbin/reserved"
 "$busybox" depmod -b "$to" "$release"
 (cd "$to" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null) >initrd
 rm -rf "$from" "$to" packages.d libraries module-files

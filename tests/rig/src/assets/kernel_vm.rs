@@ -19,7 +19,7 @@ const EMULATOR_PACKAGE: &str = "qemu-system-x86";
 /// It depends on the newest kernel of Debian's release.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// What runs in the machine. The libraries that these depend on come along; what else they depend on does not.
-const PACKAGES: [&str; 8] = [
+const PACKAGES: [&str; 10] = [
     "busybox-static",
     "nfs-kernel-server",
     "nfs-common",
@@ -28,16 +28,21 @@ const PACKAGES: [&str; 8] = [
     "btrfs-progs",
     "xfsprogs",
     "quota",
+    // What the kubelet runs, and another user's rights for a command.
+    "mount",
+    "util-linux",
 ];
 /// Packages beside libraries that the machine takes files from: the names of protocols.
 const FILES: [&str; 1] = ["netbase"];
 /// Libraries of interpreters, which nothing that runs in the machine loads: most of what would be downloaded.
 const UNUSED: [&str; 4] = ["libicu", "libperl", "libpython", "libstdc++"];
 /// The machine as text: part of this program, so that a built rig needs no checkout.
-const SOURCES: [(&str, &str); 3] = [
+const SOURCES: [(&str, &str); 5] = [
     ("build.sh", include_str!("../../kernel-vm/build.sh")),
     ("init", include_str!("../../kernel-vm/init")),
+    ("functions", include_str!("../../kernel-vm/functions")),
     ("agent", include_str!("../../kernel-vm/agent")),
+    ("reserved", include_str!("../../kernel-vm/reserved")),
 ];
 /// Marks a folder that is being worked in.
 const BUILDING: &str = "making-kernel-vm-";

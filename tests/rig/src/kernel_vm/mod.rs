@@ -36,6 +36,7 @@ pub struct KernelVm {
     agent: u16,
     nfs: u16,
     mount: u16,
+    reserved: u16,
 }
 
 impl KernelVm {
@@ -47,9 +48,9 @@ impl KernelVm {
     /// The same with given parts.
     pub async fn start_with(run: &RunDir, assets: &KernelVmAssets) -> Result<Self> {
         let folder = run.new_folder("kernel-vm")?;
-        let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
+        let (agent, nfs, mount, reserved) = (ports::free()?, ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
-        let args = arguments(assets, &log, (agent, nfs, mount));
+        let args = arguments(assets, &log, [agent, nfs, mount, reserved]);
         let process = Process::start(Spec {
             name: "the machine with the kernel's NFS".into(),
             program: "nice".into(),
@@ -63,13 +64,14 @@ impl KernelVm {
             agent,
             nfs,
             mount,
+            reserved,
         };
         let ready = wait::until("the machine with the kernel's NFS", START, async || {
-            let ran = vm.ran("test -e /run/ready && cat /run/failed 2>/dev/null").await;
-            // Exit code 1 with nothing printed: ready, and no step failed.
+            // One of the two is there when the agent answers: that all steps of the start worked, or which did not.
+            let ran = vm.ran("cat /run/ready || cat /run/failed").await;
             match ran.map_err(|error| error.to_string())? {
-                Ran { output, .. } if output.is_empty() => Ok(()),
-                Ran { output, .. } => Err(format!("{output}{}", crate::process::tail(vm.log()))),
+                Ran { output, .. } if output == "ready\n" => Ok(()),
+                Ran { output, .. } => Err(output),
             }
         });
         while_running(&[&vm.process], ready).await?;
@@ -86,16 +88,26 @@ impl KernelVm {
         self.mount
     }
 
+    /// A port by which its NFS server is reached from a port below 1024. By [`Self::nfs_port`] it never is, whatever
+    /// port we connect from: the emulator's network puts its own in the place.
+    pub fn reserved_port(&self) -> u16 {
+        self.reserved
+    }
+
     /// The kernel's messages.
     pub fn log(&self) -> &PathBuf {
         &self.process.spec().log
     }
 }
 
-fn arguments(assets: &KernelVmAssets, log: &std::path::Path, (agent, nfs, mount): (u16, u16, u16)) -> Vec<String> {
-    let forwarded = [agent, nfs, mount].map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
+fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 4]) -> Vec<String> {
+    let forwarded = ports.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
+    let [agent, nfs, mount, reserved] = ports;
     // What the kernel doesn't know of its command line becomes the environment of the first process.
-    let line = format!("console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}");
+    let line = format!(
+        "console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount} \
+         RESERVED_PORT={reserved}"
+    );
     let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
     args.push(assets.emulator.display().to_string());
     // With RDRAND: without it the machine waits half a minute until it has seen enough chance for its first UUIDs.
