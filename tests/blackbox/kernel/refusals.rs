@@ -38,17 +38,20 @@ async fn a_referral_is_not_followed_and_told_as_such() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
     let vm = KernelVm::together().await.unwrap();
-    for version in [Protocol::V4_2, Protocol::V4_1] {
-        let mut reserved = target(&vm, "/secure", version);
-        reserved.port = vm.reserved_port();
-        let export = Export::connect(reserved).await.unwrap();
-        let root = export.root().await.unwrap().handle;
-        let called = name(&format!("made-over-{version}"));
-        export.make_directory(&root, &called, mode(0o755)).await.unwrap();
-        export.close().await;
+    for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/secure", version).await;
         assert_eq!(reason, Reason::ReservedPortRequired, "{version}: {error:?}");
     }
+    // That it is the port and nothing else: a client within, which may choose.
+    let mount = format!(
+        "mount.nfs 127.0.0.1:/secure /mnt/secure -o nfsvers=4.2,port={}",
+        vm.nfs_port()
+    );
+    vm.run(&format!("mkdir -p /mnt/secure && {mount} && umount /mnt/secure"))
+        .await
+        .unwrap();
+    let above = vm.ran(&format!("{mount},noresvport")).await.unwrap();
+    assert_ne!(above.code, 0, "{above:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,7 +62,7 @@ async fn a_quota_that_is_used_up_is_not_a_full_disk() {
         vm.run(&format!("setquota -u {uid} 0 512 0 4 /quota")).await.unwrap();
         let tenant = export.acting_as(Credential { uid, gid: uid });
         let error = tenant
-            .create_file(&root, &name("big"), &[1; 1 << 20], 0o600)
+            .create_file(&root, &name("big"), &[1; 800_000], 0o600)
             .await
             .unwrap_err();
         assert_eq!(error.status(), Some(Status::QuotaExceeded), "{version}: {error}");

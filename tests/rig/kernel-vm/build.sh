@@ -81,8 +81,8 @@ cp "$tree/modules.builtin" "$tree/modules.order" "$to/lib64/modules/$release/"
 echo "$modules" >"$to/etc/modules"
 
 cp init "$to/"
-cp agent functions reserved "$to/sbin/"
-chmod 0755 "$to/init" "$to/sbin/agent" "$to/sbin/reserved"
+cp agent functions "$to/sbin/"
+chmod 0755 "$to/init" "$to/sbin/agent"
 "$busybox" depmod -b "$to" "$release"
 (cd "$to" && find . | "$busybox" cpio -o -H newc -R 0:0 2>/dev/null) >initrd
 rm -rf "$from" "$to" packages.d libraries module-files

@@ -37,12 +37,11 @@ const FILES: [&str; 1] = ["netbase"];
 /// Libraries of interpreters, which nothing that runs in the machine loads: most of what would be downloaded.
 const UNUSED: [&str; 4] = ["libicu", "libperl", "libpython", "libstdc++"];
 /// The machine as text: part of this program, so that a built rig needs no checkout.
-const SOURCES: [(&str, &str); 5] = [
+const SOURCES: [(&str, &str); 4] = [
     ("build.sh", include_str!("../../kernel-vm/build.sh")),
     ("init", include_str!("../../kernel-vm/init")),
     ("functions", include_str!("../../kernel-vm/functions")),
     ("agent", include_str!("../../kernel-vm/agent")),
-    ("reserved", include_str!("../../kernel-vm/reserved")),
 ];
 /// Marks a folder that is being worked in.
 const BUILDING: &str = "making-kernel-vm-";

@@ -36,7 +36,6 @@ pub struct KernelVm {
     agent: u16,
     nfs: u16,
     mount: u16,
-    reserved: u16,
 }
 
 impl KernelVm {
@@ -48,9 +47,9 @@ impl KernelVm {
     /// The same with given parts.
     pub async fn start_with(run: &RunDir, assets: &KernelVmAssets) -> Result<Self> {
         let folder = run.new_folder("kernel-vm")?;
-        let (agent, nfs, mount, reserved) = (ports::free()?, ports::free()?, ports::free()?, ports::free()?);
+        let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
-        let args = arguments(assets, &log, [agent, nfs, mount, reserved]);
+        let args = arguments(assets, &log, [agent, nfs, mount]);
         let process = Process::start(Spec {
             name: "the machine with the kernel's NFS".into(),
             program: "nice".into(),
@@ -64,7 +63,6 @@ impl KernelVm {
             agent,
             nfs,
             mount,
-            reserved,
         };
         let ready = wait::until("the machine with the kernel's NFS", START, async || {
             // One of the two is there when the agent answers: that all steps of the start worked, or which did not.
@@ -78,7 +76,8 @@ impl KernelVm {
         Ok(vm)
     }
 
-    /// The port of its NFS server, here and inside.
+    /// The port of its NFS server, here and inside. From here it never sees a port below 1024, whatever port we connect
+    /// from: the emulator's network puts its own in the place.
     pub fn nfs_port(&self) -> u16 {
         self.nfs
     }
@@ -88,26 +87,17 @@ impl KernelVm {
         self.mount
     }
 
-    /// A port by which its NFS server is reached from a port below 1024. By [`Self::nfs_port`] it never is, whatever
-    /// port we connect from: the emulator's network puts its own in the place.
-    pub fn reserved_port(&self) -> u16 {
-        self.reserved
-    }
-
     /// The kernel's messages.
     pub fn log(&self) -> &PathBuf {
         &self.process.spec().log
     }
 }
 
-fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 4]) -> Vec<String> {
+fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 3]) -> Vec<String> {
     let forwarded = ports.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
-    let [agent, nfs, mount, reserved] = ports;
+    let [agent, nfs, mount] = ports;
     // What the kernel doesn't know of its command line becomes the environment of the first process.
-    let line = format!(
-        "console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount} \
-         RESERVED_PORT={reserved}"
-    );
+    let line = format!("console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}");
     let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
     args.push(assets.emulator.display().to_string());
     // With RDRAND: without it the machine waits half a minute until it has seen enough chance for its first UUIDs.
