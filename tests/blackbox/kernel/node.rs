@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nfs_operator::export::Ledger;
-use nfs_operator::nfs::Credential;
+use nfs_operator::nfs::{Credential, VersionChoice};
 use rig::KernelVm;
 use serde_json::Value;
 
@@ -18,6 +18,8 @@ pub fn life(vm: &KernelVm, path: &'static str) -> Life {
         credential: Credential::default(),
         ledger: Arc::new(Ledger::new()),
         port: vm.nfs_port(),
+        mount_port: vm.mount_port(),
+        version: VersionChoice::Auto,
         path,
     }
 }
