@@ -52,6 +52,8 @@ enum Version {
     V4_2,
     #[value(name = "4.1")]
     V4_1,
+    #[value(name = "4.0")]
+    V4_0,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -226,6 +228,7 @@ fn target(arguments: &ProbeArguments) -> Target {
             VersionChoice::Exactly(match version {
                 Version::V4_2 => Protocol::V4_2,
                 Version::V4_1 => Protocol::V4_1,
+                Version::V4_0 => Protocol::V4_0,
             })
         }),
         port: arguments.port,

@@ -1,12 +1,12 @@
 //! An asynchronous NFS client for what a provisioner does on an export.
 //!
-//! It speaks NFSv4.2 and 4.1 (RFC 7862, RFC 8881) over one TCP connection an export, with many calls in flight,
+//! It speaks NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) over one TCP connection an export, with many calls in flight,
 //! a deadline on every call, and names as bytes. [`Export`] hides the version from everything above.
 //!
 //! What it promises to the layers above:
 //!
 //! - Every call ends by its deadline. A call that changes something and whose outcome cannot be known says so
-//!   ([`NfsError::outcome_unknown`]); nothing is ever sent a second time outside the session's reply cache.
+//!   ([`NfsError::outcome_unknown`]); no change is ever sent a second time outside a session's reply cache.
 //! - What is read from the wire is bounded before it is allocated, and a name never widens into a path.
 //! - Renames and removals name the thing they are about by its fileid, in the same round trip.
 

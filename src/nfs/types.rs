@@ -249,6 +249,8 @@ pub enum VersionChoice {
 /// A version of NFS that this client speaks, newest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
+    /// NFSv4.0, RFC 7530.
+    V4_0,
     /// NFSv4.1, RFC 8881.
     V4_1,
     /// NFSv4.2, RFC 7862.
@@ -258,6 +260,7 @@ pub enum Protocol {
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            Self::V4_0 => "4.0",
             Self::V4_1 => "4.1",
             Self::V4_2 => "4.2",
         })
@@ -320,12 +323,16 @@ pub struct Negotiated {
     pub implementation: String,
     /// How long the server keeps a silent client's session.
     pub lease: Duration,
-    /// Operations in a compound that the server says it takes; the truth may be less.
+    /// Operations in a compound that the server says it takes; the truth may be less. 0 when it doesn't say (4.0).
     pub most_operations: u32,
     /// Calls that may be in flight at a time.
     pub slots: u32,
     /// How long it took to connect and to make or return to the session.
     pub connected_in: Duration,
+    /// Whether the server refuses the calls of a former client with our owner from the moment that we are connected
+    /// (sessions do that). Where it is false, such a call may still arrive and be carried out: whoever follows another
+    /// writer has to wait until the other's calls can no longer come, before the first change.
+    pub fences: bool,
 }
 
 /// The versions that a server answers to at its NFS port, whether or not this client speaks them.

@@ -22,6 +22,7 @@ mod identity;
 mod idle;
 mod names;
 mod nfs_client;
+mod nfs_sessionless;
 mod outages;
 mod policies;
 mod program;

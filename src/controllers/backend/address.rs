@@ -23,10 +23,11 @@ pub fn target(spec: &NfsBackendSpec, owner: &Owner<'_>, deadline: Duration) -> R
         NfsVersion::Auto => nfs::VersionChoice::Auto,
         NfsVersion::V4_2 => nfs::VersionChoice::Exactly(nfs::Protocol::V4_2),
         NfsVersion::V4_1 => nfs::VersionChoice::Exactly(nfs::Protocol::V4_1),
-        NfsVersion::V4_0 | NfsVersion::V3 => {
+        NfsVersion::V4_0 => nfs::VersionChoice::Exactly(nfs::Protocol::V4_0),
+        NfsVersion::V3 => {
             return Err(Verdict::no(
                 Reason::VersionNotImplemented,
-                "this release speaks NFS 4.2 and 4.1: set spec.nfs.version to Auto, \"4.2\" or \"4.1\"",
+                "this release speaks NFS 4.2, 4.1 and 4.0: set spec.nfs.version to Auto, \"4.2\", \"4.1\" or \"4.0\"",
             ));
         }
     };

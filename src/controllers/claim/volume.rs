@@ -48,7 +48,7 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
         &parts.wanted.mount_options,
         &backend.nfs,
         match parts.protocol {
-            Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+            Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,
         },
     );
     let storage = spec

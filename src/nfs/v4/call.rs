@@ -16,7 +16,8 @@ use super::client::{Client, Patience, Shared};
 use super::compound::{Compound, Reply};
 use super::flight::{Flight, Turn};
 use super::numbers::code;
-use crate::nfs::{Credential, NfsError};
+use super::sessionless;
+use crate::nfs::{Credential, NfsError, Protocol};
 
 /// Operations in a compound, SEQUENCE included. ganesha promises 200 and fails above 100.
 pub(super) const MOST_OPERATIONS: u32 = 100;
@@ -70,6 +71,11 @@ impl Client {
         let result = run(&self.shared, terms, compound).await;
         drop(wanted);
         result
+    }
+
+    /// Whether we are connected by NFSv4.0.
+    pub(super) fn is_sessionless(&self) -> bool {
+        self.negotiated().protocol == Protocol::V4_0
     }
 
     /// Operations that a compound may have, SEQUENCE not counted.
@@ -149,7 +155,12 @@ async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<
                 });
             }
         };
-        if let Turn::Answer(reply) = Flight::new(shared, session, slot).turn(terms, compound).await? {
+        let turn = if session.has_slots() {
+            Flight::new(shared, session, slot).turn(terms, compound).await?
+        } else {
+            sessionless::turn(shared, session, slot, terms, compound).await?
+        };
+        if let Turn::Answer(reply) = turn {
             let put_off =
                 compound.repeat_delayed && matches!(reply.code(), code::DELAY | code::GRACE) && reply.nothing_changed();
             // The slot is free again by now: a pause keeps nobody else from it.

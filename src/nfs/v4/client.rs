@@ -63,6 +63,8 @@ pub(super) struct Shared {
     /// Wakes the keeper when `wanted` rises.
     pub wake: Notify,
     pub negotiated: Mutex<Negotiated>,
+    /// NFSv4.0: our client id, as long as the server is thought to know it. Held while a new one is asked for.
+    pub client_id: tokio::sync::Mutex<Option<u64>>,
 }
 
 /// A client of one server. Clones of the [`Arc`] around it share everything; dropping the last one ends the session.
@@ -90,6 +92,7 @@ impl Client {
             calls: AtomicU64::new(0),
             wake: Notify::new(),
             negotiated: Mutex::new(nothing_yet()),
+            client_id: tokio::sync::Mutex::new(None),
         });
         tokio::spawn(keeper::keep(shared.clone()));
         let client = Self { shared };
@@ -143,6 +146,7 @@ fn nothing_yet() -> Negotiated {
         most_operations: 0,
         slots: 0,
         connected_in: Duration::ZERO,
+        fences: false,
     }
 }
 
@@ -219,6 +223,20 @@ impl Shared {
                 }));
             }
         }
+    }
+
+    /// The keeper hears of a lost connection by itself; until then, no call shall try that one again.
+    pub fn gone(&self, connection: &Arc<Connection>) {
+        self.way.send_if_modified(|way| {
+            let current = way
+                .connection
+                .as_ref()
+                .is_some_and(|current| Arc::ptr_eq(current, connection));
+            if current {
+                way.connection = None;
+            }
+            current
+        });
     }
 
     /// The session was found dead: nobody shall use it any more.

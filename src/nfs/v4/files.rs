@@ -9,7 +9,7 @@ use crate::nfs::xdr::XdrError;
 use crate::nfs::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
 
 const READ: &str = "reading a file";
-const CREATE: &str = "creating a file";
+pub(super) const CREATE: &str = "creating a file";
 const REPLACE: &str = "replacing a file";
 
 /// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3): we could not take a recall.
@@ -65,13 +65,13 @@ fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
     Ok(stateid)
 }
 
-fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
+pub(super) fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
     let message = compound.change(op::WRITE);
     stateid(message, state);
     message.u64(offset as u64).u32(FILE_SYNC).opaque(content);
 }
 
-fn written(reply: &mut Reply) -> Result<usize, NfsError> {
+pub(super) fn written(reply: &mut Reply) -> Result<usize, NfsError> {
     reply.op(op::WRITE)?;
     let (count, committed) = reply.take(|results| {
         let (count, committed) = (results.u32("count")?, results.u32("committed")?);
@@ -139,7 +139,7 @@ impl Client {
         let mut opens = false;
         let (mut end, mut part) = match refusal(data(&mut reply, count))? {
             Ok(read) => read,
-            Err(status) if wants_open(status) => {
+            Err(status) if wants_open(status) && !self.is_sessionless() => {
                 opens = true;
                 self.read_opened(&node.handle, 0, count, terms).await?
             }
@@ -206,6 +206,9 @@ impl Client {
         mode: u32,
         terms: Terms,
     ) -> Result<Node, NfsError> {
+        if self.is_sessionless() {
+            return self.create_sessionless(directory, name, content, mode, terms).await;
+        }
         let mut compound = Compound::new(CREATE);
         let message = open(compound.at(directory), true, ACCESS_WRITE);
         // Created, and only if it does not exist (GUARDED4).
