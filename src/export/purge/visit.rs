@@ -1,6 +1,7 @@
 //! One visit to a directory that is being emptied.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
@@ -38,6 +39,8 @@ pub(super) struct Task {
     pub given_up: HashSet<u64>,
     /// The fileids from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
+    /// When the purge ends: a listing without end must not keep it.
+    pub end: Option<Instant>,
 }
 
 /// A subdirectory to go into.
@@ -180,7 +183,8 @@ impl Visitor<'_> {
             let known: Vec<Entry> = directories.into_iter().chain(files).collect();
             left |= !subdirectories.is_empty() || !self.visit.failures.is_empty();
             self.look_up(&subdirectories, &known).await?;
-            let enough = self.visit.children.len() >= breadth(self.task.depth);
+            let enough = self.visit.children.len() >= breadth(self.task.depth)
+                || self.task.end.is_some_and(|end| Instant::now() >= end);
             match next {
                 Some(next) if !enough => from = Some(next),
                 next => {

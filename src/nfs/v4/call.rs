@@ -126,6 +126,17 @@ pub(super) async fn renew(shared: Arc<Shared>) {
 }
 
 async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
+    let reply = answered(shared, terms, compound).await?;
+    if reply.code() != code::REP_TOO_BIG_TO_CACHE || !compound.keep_reply || !reply.nothing_changed() {
+        return Ok(reply);
+    }
+    // The reply is more than the server keeps for a slot. Without that, a lost one leaves the outcome unknown.
+    let mut unkept = compound.clone();
+    unkept.keep_reply = false;
+    answered(shared, terms, &unkept).await
+}
+
+async fn answered(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
     let began = Instant::now();
     let action = compound.action;
     let mut pause = Pause::new();

@@ -119,6 +119,7 @@ impl Client {
     pub(super) async fn client_id(&self, terms: Terms) -> Result<u64, NfsError> {
         let began = Instant::now();
         let shared = &self.shared;
+        let _wanted = shared.want();
         loop {
             let (_, connection) = shared.ready(INTRODUCE, terms.deadline, Patience::UntilDeadline).await?;
             let Ok(mut known) = timeout_at(terms.deadline, shared.client_id.lock()).await else {

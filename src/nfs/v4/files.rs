@@ -231,15 +231,21 @@ impl Client {
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
         let stateid = opened(&mut reply)?;
-        let node = match reply.node() {
-            Ok(node) => node,
-            Err(error) => {
-                self.close_named(directory, name, stateid, terms).await;
-                return Err(error);
-            }
+        let (node, looked) = match refusal(reply.node())? {
+            Ok(node) => (node, true),
+            // The file is there, whatever is said of it.
+            Err(status) => match self.lookup(directory, name, terms).await? {
+                Some(node) => (node, false),
+                None => return Err(NfsError::Status { action: CREATE, status }),
+            },
         };
         let mut file = Opened { stateid, node };
-        match self.filled(&mut reply, &mut file, content, terms).await {
+        let filled = if looked {
+            self.filled(&mut reply, &mut file, content, terms).await
+        } else {
+            self.write_and_close(&mut file, content, terms).await
+        };
+        match filled {
             Ok(()) => Ok(file.node),
             Err(error) => {
                 // A file without its content is worse than none: whoever reads it would take it for the whole.
@@ -283,6 +289,9 @@ impl Client {
     }
 
     async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+        if content.is_empty() {
+            return self.write_rest(file, 0, content, terms).await;
+        }
         let mut compound = Compound::new(CREATE);
         write(compound.at(&file.node.handle), file.stateid, 0, content);
         let result = match self.call(terms, &compound).await {
@@ -332,12 +341,6 @@ impl Client {
     async fn close_file(&self, file: &FileHandle, state: StateId, terms: Terms) {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
-        let _ = self.call(terms, &compound).await;
-    }
-
-    async fn close_named(&self, directory: &FileHandle, name: &Name, state: StateId, terms: Terms) {
-        let mut compound = Compound::new("closing a file");
-        close(compound.at(directory).lookup(name), state);
         let _ = self.call(terms, &compound).await;
     }
 

@@ -42,7 +42,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             return end(&shared).await;
         }
         match attempt(&shared, &mut memory).await {
-            Ok(()) => pause = FIRST_PAUSE,
+            Ok(()) => {}
             Err((_, NfsError::Fenced { .. })) => {
                 shared.way.send_modify(|way| way.ended = Some(Ended::Fenced));
                 return end(&shared).await;
@@ -60,7 +60,15 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 continue;
             }
         }
+        let since = Instant::now();
         stay(&shared, &mut memory).await;
+        if since.elapsed() >= LONGEST_PAUSE {
+            pause = FIRST_PAUSE;
+        } else if !ended(&shared) {
+            // A server that answers us and then hangs up, again and again, is not to be stormed.
+            sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 

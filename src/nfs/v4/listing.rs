@@ -12,6 +12,9 @@ const LIST: &str = "listing a directory";
 /// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
 const LONGEST_PAGE: usize = 256 << 10;
 
+/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+const SHORTEST_PAGE: u32 = 1024;
+
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
 
@@ -24,14 +27,21 @@ impl Client {
         let most = self
             .longest_reply()
             .saturating_sub(REPLY_HEADERS)
-            .clamp(1024, LONGEST_PAGE);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
+            .clamp(SHORTEST_PAGE as usize, LONGEST_PAGE);
+        let mut most = u32::try_from(most).unwrap_or(u32::MAX);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
-        let mut compound = Compound::new(LIST);
-        let message = compound.at(directory).op(op::READDIR);
-        message.u64(cookie).fixed(&verifier).u32(most).u32(most);
-        attributes::bitmap(message, attributes::ENTRY);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = loop {
+            let mut compound = Compound::new(LIST);
+            let message = compound.at(directory).op(op::READDIR);
+            message.u64(cookie).fixed(&verifier).u32(most).u32(most);
+            attributes::bitmap(message, attributes::ENTRY);
+            let reply = self.call(terms, &compound).await?;
+            // The server's limit is lower than it said.
+            if !reply.too_much() || most <= SHORTEST_PAGE {
+                break reply;
+            }
+            most = (most / 2).max(SHORTEST_PAGE);
+        };
         reply.op(op::PUTFH)?;
         match refusal(reply.op(op::READDIR))? {
             Ok(()) => page(&mut reply, from),

@@ -158,16 +158,16 @@ impl Client {
         terms: Terms,
     ) -> Result<Node, NfsError> {
         // The file is there, whatever is said of it: without its handle, it is looked up.
-        let mut node = match reply.node() {
-            Ok(node) => node,
-            Err(error) => match self.lookup(directory, name, terms).await? {
-                Some(node) => node,
-                None => return Err(error),
+        let (mut node, looked) = match refusal(reply.node())? {
+            Ok(node) => (node, true),
+            Err(status) => match self.lookup(directory, name, terms).await? {
+                Some(node) => (node, false),
+                None => return Err(NfsError::Status { action: CREATE, status }),
             },
         };
         let mut whole = Ok(None);
         let mut done = 0;
-        if !content.is_empty() {
+        if looked && !content.is_empty() {
             match refusal(written(&mut reply)) {
                 Ok(Ok(count)) => done = count.min(content.len()),
                 // Put off, or not taken without an open: the open's own stateid may do.
@@ -175,7 +175,7 @@ impl Client {
                 Err(error) => whole = Err(error),
             }
         }
-        if done == content.len() && whole.is_ok() {
+        if looked && done == content.len() && whole.is_ok() {
             whole = reply.node_attributes().map(Some).or(Ok(None));
         }
         let handle = &node.handle;
