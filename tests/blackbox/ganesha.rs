@@ -79,6 +79,18 @@ impl Ganesha {
 
     pub fn restart(&mut self) {
         self.kill();
+        self.resume();
+    }
+
+    /// Takes away what a killed server would remember of its clients.
+    pub fn forget(&self) {
+        let recovery = self.folder.join("recovery");
+        std::fs::remove_dir_all(&recovery).unwrap();
+        std::fs::create_dir_all(&recovery).unwrap();
+    }
+
+    /// Starts a killed server again.
+    pub fn resume(&mut self) {
         self.child = Self::run(&self.folder, self.port);
     }
 }

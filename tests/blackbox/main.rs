@@ -17,6 +17,7 @@ mod export_purge;
 mod export_reclaim;
 mod export_rules;
 mod failures;
+mod faults;
 mod ganesha;
 mod identity;
 mod idle;

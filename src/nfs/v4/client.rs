@@ -43,9 +43,20 @@ pub(super) enum Patience {
     UntilDeadline,
 }
 
+/// How connections are made.
+#[derive(Debug)]
+pub(super) enum Dial {
+    /// By TCP, to the target.
+    Network,
+    /// To a server in this process: a test's time can then stand still.
+    #[cfg(test)]
+    Scripted(super::scripted::Server),
+}
+
 /// What calls and the keeper share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub dial: Dial,
     pub target: Target,
     /// How long an unused session is kept.
     pub idle: Duration,
@@ -81,7 +92,18 @@ impl Client {
 
     /// The same, with another time after which an unused session is ended.
     pub(super) async fn connect_idling(target: Target, deadline: Instant, idle: Duration) -> Result<Self, NfsError> {
+        Self::connect_by(Dial::Network, target, deadline, idle).await
+    }
+
+    /// The same, over connections that are made so.
+    pub(super) async fn connect_by(
+        dial: Dial,
+        target: Target,
+        deadline: Instant,
+        idle: Duration,
+    ) -> Result<Self, NfsError> {
         let shared = Arc::new(Shared {
+            dial,
             target,
             idle,
             way: watch::Sender::new(Way::default()),

@@ -160,12 +160,7 @@ pub fn rejected(connection: &Connection, action: &'static str, rejection: &Rejec
             asked: "4".to_owned(),
             cause,
         },
-        Rejection::Garbage => NfsError::Protocol {
-            action,
-            cause,
-            outcome_unknown: false,
-        },
-        Rejection::System(_) => NfsError::Protocol {
+        Rejection::Garbage | Rejection::System(_) => NfsError::Protocol {
             action,
             cause,
             outcome_unknown: false,

@@ -131,6 +131,11 @@ impl<'a> Flight<'a> {
             Err(error) => return self.senseless(compound, error.to_string()),
         };
         let status = match reply.sequence() {
+            // Another server has the address now, or this one was reconfigured.
+            Ok(None) if reply.code() == code::MINOR_VERS_MISMATCH => {
+                self.shared.lose(&self.session);
+                return self.lost(compound, "the server no longer speaks our version").map(Some);
+            }
             // Refused before SEQUENCE: the slot was not used.
             Ok(None) => {
                 self.unused(compound)?;

@@ -8,6 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::call;
+#[cfg(test)]
+use super::client::Dial;
 use super::client::{Ended, Shared};
 use super::establish;
 use super::introduction::{ASSUMED_LEASE, Memory, introduce};
@@ -150,6 +152,10 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
 }
 
 async fn open(shared: &Shared, deadline: Instant) -> Result<Connection, NfsError> {
+    #[cfg(test)]
+    if let Dial::Scripted(server) = &shared.dial {
+        return Ok(server.dial());
+    }
     let stream = connect::connect(&shared.target, deadline).await?;
     let lost = |error: std::io::Error| NfsError::ConnectionLost {
         action: "connecting",

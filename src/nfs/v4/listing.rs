@@ -15,6 +15,9 @@ const LONGEST_PAGE: usize = 256 << 10;
 /// The shortest page that is asked for, in bytes: an entry with the longest name fits.
 const SHORTEST_PAGE: u32 = 1024;
 
+/// The most entries in a page: an entry takes at least 28 bytes of what was asked for.
+const MOST_ENTRIES: usize = LONGEST_PAGE / 28;
+
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
 
@@ -72,6 +75,9 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
         // Names outlive the page; a slice would keep the whole of it in memory.
         let name = Name::new(bytes::Bytes::copy_from_slice(&name))
             .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        if entries.len() >= MOST_ENTRIES {
+            return Err(reply.broken("a page of more entries than fit in what was asked for".to_owned()));
+        }
         let known = found.error.is_none();
         entries.push(Entry {
             name,
