@@ -157,9 +157,9 @@ impl Visitor<'_> {
         loop {
             let (entries, next) = match self.batch(from).await? {
                 Listed::Entries(entries, next) => (entries, next),
-                Listed::Ended => {
+                Listed::Ended(entries) => {
                     left = true;
-                    break;
+                    (entries, None)
                 }
             };
             let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
@@ -207,9 +207,16 @@ impl Visitor<'_> {
         loop {
             let page = match self.nfs.list(&self.task.handle, from).await {
                 Ok(page) => page,
+                // What the server lists makes no sense: that is this directory's matter, and the others go.
+                Err(error @ NfsError::Protocol { .. }) => {
+                    self.visit
+                        .failures
+                        .push((None, format!("{error}; check the server's file system")));
+                    return Ok(Listed::Ended(entries));
+                }
                 Err(error) => {
                     self.refused(None, error)?;
-                    return Ok(Listed::Ended);
+                    return Ok(Listed::Ended(entries));
                 }
             };
             entries.extend(page.entries);
@@ -376,6 +383,6 @@ impl Visitor<'_> {
 /// A part of a listing.
 enum Listed {
     Entries(Vec<Entry>, Option<crate::nfs::PageCookie>),
-    /// It could not be read (any further).
-    Ended,
+    /// It could not be read any further than this.
+    Ended(Vec<Entry>),
 }

@@ -130,9 +130,10 @@ impl<'a> Flight<'a> {
             Ok(reply) => reply,
             Err(error) => return self.senseless(compound, error.to_string()),
         };
+        let whole = reply.code();
         let status = match reply.sequence() {
             // Another server has the address now, or this one was reconfigured.
-            Ok(None) if reply.code() == code::MINOR_VERS_MISMATCH => {
+            Ok(None) if whole == code::MINOR_VERS_MISMATCH => {
                 self.shared.lose(&self.session);
                 return self.lost(compound, "the server no longer speaks our version").map(Some);
             }

@@ -8,9 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::call;
-#[cfg(test)]
-use super::client::Dial;
-use super::client::{Ended, Shared};
+use super::client::{Dial, Ended, Shared};
 use super::establish;
 use super::introduction::{ASSUMED_LEASE, Memory, introduce};
 use super::numbers::code;
@@ -25,6 +23,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 
 /// First pause between attempts to connect; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// A connection that is lost sooner than this was of no use; the next is made after a pause.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// Short enough for work to go on within seconds after a server came back.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
@@ -64,7 +65,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
         }
         let since = Instant::now();
         stay(&shared, &mut memory).await;
-        if since.elapsed() >= LONGEST_PAUSE {
+        if since.elapsed() >= AT_ONCE {
             pause = FIRST_PAUSE;
         } else if !ended(&shared) {
             // A server that answers us and then hangs up, again and again, is not to be stormed.
@@ -152,9 +153,10 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
 }
 
 async fn open(shared: &Shared, deadline: Instant) -> Result<Connection, NfsError> {
-    #[cfg(test)]
-    if let Dial::Scripted(server) = &shared.dial {
-        return Ok(server.dial());
+    match &shared.dial {
+        Dial::Network => {}
+        #[cfg(test)]
+        Dial::Scripted(server) => return Ok(server.dial()),
     }
     let stream = connect::connect(&shared.target, deadline).await?;
     let lost = |error: std::io::Error| NfsError::ConnectionLost {

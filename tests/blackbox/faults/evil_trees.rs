@@ -4,15 +4,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport};
-use nfs_operator::nfs::{Export, NfsError, Status, VersionChoice};
+use nfs_operator::nfs::{Export, NfsError, SetAttributes, Status, VersionChoice};
 
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
-use super::target;
+use super::{name, target};
 use crate::export_lab::{reclaim, request};
 
 const MOVED: u32 = 10_019;
 const WRONGSEC: u32 = 10_016;
 const FHEXPIRED: u32 = 10_014;
+const DELAY: u32 = 10_008;
+
+/// Operations: GETATTR, GETFH, WRITE, OPEN_CONFIRM, CLOSE.
+const AFTER_THE_CHANGE: [u32; 5] = [9, 10, 38, 20, 4];
 
 async fn connect(server: &Hostile) -> Result<Export, NfsError> {
     let mut target = target(server.port, VersionChoice::Auto);
@@ -197,4 +201,45 @@ async fn a_handle_that_expired_is_walked_to_anew() {
     export.provision(&request("1", "a")).await.unwrap();
     assert!(server.tree().find("a").is_some());
     assert!(server.tree().find(".nfs-operator/cluster/records/pvc-1").is_some());
+}
+
+#[tokio::test]
+async fn what_fails_after_a_directory_or_file_was_made_does_not_deny_that_it_was() {
+    for operation in AFTER_THE_CHANGE {
+        for status in [DELAY, 5] {
+            let server = Hostile::start().await;
+            let export = connect(&server).await.unwrap();
+            let root = export.root().await.unwrap().handle;
+            let set = SetAttributes {
+                mode: Some(0o750),
+                ..SetAttributes::default()
+            };
+            server.tree().fails_once = Some((operation, status));
+            let made = export.make_directory(&root, &name("made"), set).await.unwrap();
+            assert_eq!(made.node.attributes.mode, 0o750);
+            server.tree().fails_once = Some((operation, status));
+            let file = export
+                .create_file(&root, &name("file"), b"content", 0o600)
+                .await
+                .unwrap();
+            assert_eq!(file.attributes.size, 7, "operation {operation}, status {status}");
+            let read = export.read_file(&root, &name("file"), 10).await.unwrap().unwrap();
+            assert_eq!(read.content, b"content");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_listing_whose_reply_is_too_big_is_asked_for_in_shorter_pages() {
+    let server = Hostile::start().await;
+    for number in 0..10 {
+        server.tree().add(Tree::ROOT, format!("{number}").as_bytes(), FILE);
+    }
+    let export = connect(&server).await.unwrap();
+    let root = export.root().await.unwrap().handle;
+    server.tree().longest_reply = 5000;
+    assert_eq!(export.list(&root, None).await.unwrap().entries.len(), 10);
+    server.tree().longest_reply = 10;
+    let refused = export.list(&root, None).await.unwrap_err();
+    assert!(refused.status().is_some(), "{refused}");
 }

@@ -18,6 +18,7 @@ const NOTEMPTY: u32 = 66;
 const STALE: u32 = 70;
 const SAME: u32 = 10_009;
 const MINOR_VERS_MISMATCH: u32 = 10_021;
+const REP_TOO_BIG: u32 = 10_066;
 const NOT_SAME: u32 = 10_027;
 
 #[derive(Clone)]
@@ -93,6 +94,11 @@ impl Hostile {
         for _ in 0..count {
             let number = call.u32();
             let mut result = Writer::default();
+            if let Some((_, status)) = tree.fails_once.take_if(|(failing, _)| *failing == number) {
+                results.u32(number).u32(status);
+                (done, last) = (done + 1, status);
+                break;
+            }
             last = match operation(&mut tree, &mut progress, number, &mut call, &mut result) {
                 Ok(()) => 0,
                 Err(status) => status,
@@ -174,7 +180,10 @@ fn operation(
         }
         26 => {
             let cookie = call.u64();
-            call.fixed(16);
+            call.fixed(12);
+            if call.u32() as usize > tree.longest_reply {
+                return Err(REP_TOO_BIG);
+            }
             let wanted = call.bitmap();
             result.raw(&tree.list(at.current, cookie, &wanted));
         }

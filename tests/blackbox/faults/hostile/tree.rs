@@ -40,6 +40,10 @@ pub struct Tree {
     /// Names that were removed, and from where.
     pub removed: Vec<(u64, Vec<u8>)>,
     pub arrived: usize,
+    /// The next operation of that number fails with that status, and those after it do not.
+    pub fails_once: Option<(u32, u32)>,
+    /// Replies longer than that are refused, whatever was said.
+    pub longest_reply: usize,
 }
 
 impl Tree {
@@ -51,6 +55,8 @@ impl Tree {
             next: 1,
             removed: Vec::new(),
             arrived: 0,
+            fails_once: None,
+            longest_reply: usize::MAX,
         };
         tree.make(DIRECTORY);
         tree
