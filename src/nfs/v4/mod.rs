@@ -27,7 +27,12 @@ pub use client::Client;
 pub use offers::offered;
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
 mod fault_tests;
 #[cfg(test)]
 #[allow(
