@@ -150,6 +150,18 @@ async fn replies_to_other_calls_are_not_taken_for_ours() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_answer_to_one_call_is_not_taken_for_the_answer_to_another_in_a_session() {
+    let (server, client) = connected(1, &[Fault::Garbled(Garbled::OfTheNextCall)]).await;
+    // Both are on their way when the answer to the first comes under the number of the second.
+    let (one, two) = futures::join!(change(&client, "one"), change(&client, "two"));
+    for error in [one.unwrap_err(), two.unwrap_err()] {
+        assert!(error.outcome_unknown(), "{error}");
+    }
+    assert_eq!(server.state().removed, ["one", "two"]);
+    change(&client, "three").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn replies_without_end_to_calls_that_were_never_made_end_the_connection() {
     let fault = Fault::Garbled(Garbled::Strays);
     check_both(fault, (End::Done, End::Done), (End::Unknown, End::Done)).await;
