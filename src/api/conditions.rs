@@ -117,8 +117,6 @@ reasons! {
     NodesMayNotResolve,
     /// What was asked is outside a limit.
     LimitExceeded,
-    /// A kind or version of NFS that this release does not speak.
-    VersionNotImplemented,
     /// Some of what was deleted could not be purged.
     TrashStuck,
     /// Nothing waits to be purged.

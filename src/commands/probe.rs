@@ -55,6 +55,8 @@ enum Version {
     V4_2,
     #[value(name = "4.1")]
     V4_1,
+    #[value(name = "4.0")]
+    V4_0,
     #[value(name = "3")]
     V3,
 }
@@ -231,6 +233,7 @@ fn target(arguments: &ProbeArguments) -> Target {
             VersionChoice::Exactly(match version {
                 Version::V4_2 => Protocol::V4_2,
                 Version::V4_1 => Protocol::V4_1,
+                Version::V4_0 => Protocol::V4_0,
                 Version::V3 => Protocol::V3,
             })
         }),

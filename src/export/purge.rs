@@ -137,7 +137,7 @@ impl<'a> Purge<'a> {
         let (export, ground) = (self.export, self.ground);
         loop {
             while visits.len() < VISITS && !self.is_over() {
-                let Some(task) = tree.next_task() else { break };
+                let Some(task) = tree.next_task(self.end) else { break };
                 visits.push(visit::visit(export, ground, compounds, task));
             }
             let Some(visit) = visits.next().await else { break };
@@ -189,7 +189,7 @@ impl Tree {
         self.stack.push(self.next);
     }
 
-    fn next_task(&mut self) -> Option<Task> {
+    fn next_task(&mut self, end: Option<Instant>) -> Option<Task> {
         let id = self.stack.pop()?;
         let ancestors = self.way_to(id).map(|directory| directory.fileid).collect();
         let directory = self.directories.get_mut(&id)?;
@@ -202,6 +202,7 @@ impl Tree {
             ready: std::mem::take(&mut directory.ready),
             given_up: directory.given_up.clone(),
             ancestors,
+            end,
         })
     }
 

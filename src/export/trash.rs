@@ -1,6 +1,6 @@
 //! What is in the trash, and purging all of it: the folder's entries and the tombstones (design 6.6).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
@@ -9,6 +9,11 @@ use super::record::{Record, State};
 use super::request::{PurgeLimits, PurgeReport, TrashContent};
 use super::{ManagedExport, PoisonError, layout};
 use crate::nfs::Status;
+
+/// Entries of the trash that are counted; volumes that are deleted at a time are fewer by far.
+const MOST_COUNTED: usize = 1_000_000;
+/// Time that is given to counting them.
+const COUNTING: Duration = Duration::from_secs(60);
 
 impl ManagedExport {
     pub(super) async fn trash_on(&self, ground: &Ground) -> Result<TrashContent, ExportError> {
@@ -22,15 +27,19 @@ impl ManagedExport {
             };
         };
         let mut from = None;
+        let began = Instant::now();
+        let mut listed = 0;
         loop {
             let page = self.nfs.list(&ground.trash.handle, from).await;
             let page = page.while_(|| "listing the trash".into())?;
             for entry in &page.entries {
                 count(layout::trashed_since(&entry.name));
             }
+            listed += page.entries.len();
             match page.next {
-                Some(next) => from = Some(next),
-                None => break,
+                // What is counted is for people: a listing that never ends must not keep us.
+                Some(next) if listed < MOST_COUNTED && began.elapsed() < COUNTING => from = Some(next),
+                _ => break,
             }
         }
         for record in self.known_tombstones() {

@@ -1,7 +1,8 @@
 //! An asynchronous NFS client for what a provisioner does on an export.
 //!
-//! It speaks NFSv4.2 and 4.1 (RFC 7862, RFC 8881) and NFSv3 (RFC 1813) over one TCP connection an export, with many calls
-//! in flight, a deadline on every call, and names as bytes. [`Export`] hides the version from everything above.
+//! It speaks NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) and NFSv3 (RFC 1813) over one TCP connection an export,
+//! with many calls in flight, a deadline on every call, and names as bytes. [`Export`] hides the version from everything
+//! above.
 //!
 //! What it promises to the layers above:
 //!
@@ -10,7 +11,7 @@
 //! - What is read from the wire is bounded before it is allocated, and a name never widens into a path.
 //! - Renames and removals name the thing they are about by its fileid, in the same round trip; NFSv3 can't, and looks
 //!   just before.
-//! - With NFSv4.1 and 4.2 a new leader fences off the old one ([`Protocol::fences`]). With NFSv3 calls of the old one
+//! - With NFSv4.1 and 4.2 a new leader fences off the old one ([`Protocol::fences`]). With NFSv4.0 and 3 calls of the old one
 //!   may arrive until its deadlines have passed: the layers above wait.
 
 mod connect;

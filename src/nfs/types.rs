@@ -253,6 +253,8 @@ pub enum VersionChoice {
 pub enum Protocol {
     /// NFSv3, RFC 1813.
     V3,
+    /// NFSv4.0, RFC 7530.
+    V4_0,
     /// NFSv4.1, RFC 8881.
     V4_1,
     /// NFSv4.2, RFC 7862.
@@ -271,6 +273,7 @@ impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::V3 => "3",
+            Self::V4_0 => "4.0",
             Self::V4_1 => "4.1",
             Self::V4_2 => "4.2",
         })
@@ -335,7 +338,7 @@ pub struct Negotiated {
     pub implementation: String,
     /// How long the server keeps a silent client's session; zero where it keeps nothing (NFSv3).
     pub lease: Duration,
-    /// Operations in a compound that the server says it takes; the truth may be less.
+    /// Operations in a compound that the server says it takes; the truth may be less. 0 when it doesn't say (4.0).
     pub most_operations: u32,
     /// Calls that may be in flight at a time.
     pub slots: u32,

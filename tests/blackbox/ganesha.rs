@@ -19,6 +19,11 @@ impl Ganesha {
 
     /// `more` is put into the EXPORT block.
     pub fn start_with(more: &str) -> Self {
+        Self::start_speaking("1,2", more)
+    }
+
+    /// Speaks these minor versions of NFSv4.
+    pub fn start_speaking(minors: &str, more: &str) -> Self {
         let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .unwrap()
             .local_addr()
@@ -35,7 +40,7 @@ impl Ganesha {
             "NFS_CORE_PARAM {{ NFS_Protocols = 4; NFS_Port = {port}; Bind_addr = 127.0.0.1; Enable_NLM = false;
                Enable_RQUOTA = false; Enable_UDP = false; }}
              NFSV4 {{ Graceless = true; Lease_Lifetime = 10; Grace_Period = 0; RecoveryBackend = fs;
-               RecoveryRoot = {recovery}; Minor_Versions = 1,2; }}
+               RecoveryRoot = {recovery}; Minor_Versions = {minors}; }}
              EXPORT {{ Export_Id = 1; Path = {data}; Pseudo = /data; Access_Type = RW;
                Protocols = 4; Transports = TCP; SecType = sys; {more} FSAL {{ Name = VFS; }} }}"
         );
@@ -74,6 +79,18 @@ impl Ganesha {
 
     pub fn restart(&mut self) {
         self.kill();
+        self.resume();
+    }
+
+    /// Takes away what a killed server would remember of its clients.
+    pub fn forget(&self) {
+        let recovery = self.folder.join("recovery");
+        std::fs::remove_dir_all(&recovery).unwrap();
+        std::fs::create_dir_all(&recovery).unwrap();
+    }
+
+    /// Starts a killed server again.
+    pub fn resume(&mut self) {
         self.child = Self::run(&self.folder, self.port);
     }
 }

@@ -28,21 +28,16 @@ pub struct Past<'a> {
 
 /// Which versions may be tried. Volumes' paths and mount options are of one major version, so a backend with volumes
 /// stays with it until an administrator pins another.
-fn version(asked: NfsVersion, past: &Past<'_>) -> Result<VersionChoice, Verdict> {
+fn version(asked: NfsVersion, past: &Past<'_>) -> VersionChoice {
     let worked = past.version.filter(|_| past.has_volumes);
-    Ok(match (asked, worked) {
+    match (asked, worked) {
         (NfsVersion::Auto, None) => VersionChoice::Auto,
         (NfsVersion::Auto, Some("3")) | (NfsVersion::V3, _) => VersionChoice::Exactly(Protocol::V3),
         (NfsVersion::Auto, Some(_)) => VersionChoice::Newest4,
         (NfsVersion::V4_2, _) => VersionChoice::Exactly(Protocol::V4_2),
         (NfsVersion::V4_1, _) => VersionChoice::Exactly(Protocol::V4_1),
-        (NfsVersion::V4_0, _) => {
-            return Err(Verdict::no(
-                Reason::VersionNotImplemented,
-                "this release speaks NFS 4.2, 4.1 and 3: set spec.nfs.version to Auto, \"4.2\", \"4.1\" or \"3\"",
-            ));
-        }
-    })
+        (NfsVersion::V4_0, _) => VersionChoice::Exactly(Protocol::V4_0),
+    }
 }
 
 /// Whether a connection that was made for `former`, and agreed on `protocol`, does for `wanted` as well: so that the first
@@ -75,7 +70,7 @@ pub fn target(
     owner: &Owner<'_>,
     deadline: Duration,
 ) -> Result<nfs::Target, Verdict> {
-    let version = version(spec.nfs.version, past)?;
+    let version = version(spec.nfs.version, past);
     let number = |value: i64, field: &str| {
         u32::try_from(value).map_err(|_| {
             Verdict::no(
@@ -133,8 +128,7 @@ mod tests {
     use super::*;
 
     fn choice(asked: NfsVersion, version: Option<&str>, has_volumes: bool) -> VersionChoice {
-        let chosen = super::version(asked, &Past { version, has_volumes });
-        chosen.unwrap_or(VersionChoice::Exactly(Protocol::V4_1))
+        super::version(asked, &Past { version, has_volumes })
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
         &backend.nfs,
         match parts.protocol {
             Protocol::V3 => Major::V3,
-            Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+            Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,
         },
     );
     let storage = spec

@@ -1,6 +1,7 @@
 //! One visit to a directory that is being emptied.
 
 use std::collections::HashSet;
+use std::time::Instant;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
@@ -38,6 +39,8 @@ pub(super) struct Task {
     pub given_up: HashSet<u64>,
     /// The fileids from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
+    /// When the purge ends: a listing without end must not keep it.
+    pub end: Option<Instant>,
 }
 
 /// A subdirectory to go into.
@@ -154,9 +157,9 @@ impl Visitor<'_> {
         loop {
             let (entries, next) = match self.batch(from).await? {
                 Listed::Entries(entries, next) => (entries, next),
-                Listed::Ended => {
+                Listed::Ended(entries) => {
                     left = true;
-                    break;
+                    (entries, None)
                 }
             };
             let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
@@ -180,7 +183,8 @@ impl Visitor<'_> {
             let known: Vec<Entry> = directories.into_iter().chain(files).collect();
             left |= !subdirectories.is_empty() || !self.visit.failures.is_empty();
             self.look_up(&subdirectories, &known).await?;
-            let enough = self.visit.children.len() >= breadth(self.task.depth);
+            let enough = self.visit.children.len() >= breadth(self.task.depth)
+                || self.task.end.is_some_and(|end| Instant::now() >= end);
             match next {
                 Some(next) if !enough => from = Some(next),
                 next => {
@@ -203,9 +207,16 @@ impl Visitor<'_> {
         loop {
             let page = match self.nfs.list(&self.task.handle, from).await {
                 Ok(page) => page,
+                // What the server lists makes no sense: that is this directory's matter, and the others go.
+                Err(error @ NfsError::Protocol { .. }) => {
+                    self.visit
+                        .failures
+                        .push((None, format!("{error}; check the server's file system")));
+                    return Ok(Listed::Ended(entries));
+                }
                 Err(error) => {
                     self.refused(None, error)?;
-                    return Ok(Listed::Ended);
+                    return Ok(Listed::Ended(entries));
                 }
             };
             entries.extend(page.entries);
@@ -372,6 +383,6 @@ impl Visitor<'_> {
 /// A part of a listing.
 enum Listed {
     Entries(Vec<Entry>, Option<crate::nfs::PageCookie>),
-    /// It could not be read (any further).
-    Ended,
+    /// It could not be read any further than this.
+    Ended(Vec<Entry>),
 }

@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -110,6 +109,17 @@ impl Connection {
     /// Takes over a connected stream.
     pub fn new(stream: TcpStream) -> std::io::Result<Self> {
         let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
+        let (source, sink) = stream.into_split();
+        Ok(Self::over(source, sink, local, peer))
+    }
+
+    /// Speaks over any pair of streams.
+    pub fn over(
+        source: impl AsyncRead + Unpin + Send + 'static,
+        sink: impl AsyncWrite + Unpin + Send + 'static,
+        local: SocketAddr,
+        peer: SocketAddr,
+    ) -> Self {
         let shared = Arc::new(Shared {
             // A random start keeps replies to a former connection's calls from being taken for ours.
             calls: Mutex::new(Calls {
@@ -121,13 +131,13 @@ impl Connection {
             end: watch::Sender::new(None),
         });
         let (queue, calls) = mpsc::unbounded_channel();
-        tokio::spawn(serve(stream, shared.clone(), calls));
-        Ok(Self {
+        tokio::spawn(serve(source, sink, shared.clone(), calls));
+        Self {
             shared,
             queue,
             local,
             peer,
-        })
+        }
     }
 
     /// Our end.
@@ -236,8 +246,12 @@ impl Ticket {
 }
 
 /// Reads and writes until either fails or the connection is given up.
-async fn serve(stream: TcpStream, shared: Arc<Shared>, mut calls: mpsc::UnboundedReceiver<(u32, Vec<u8>)>) {
-    let (source, sink) = stream.into_split();
+async fn serve(
+    source: impl AsyncRead + Unpin,
+    sink: impl AsyncWrite + Unpin,
+    shared: Arc<Shared>,
+    mut calls: mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
+) {
     let mut end = shared.end.subscribe();
     let cause = tokio::select! {
         // Reading first: a connection that the server closed takes no more calls.
@@ -249,7 +263,7 @@ async fn serve(stream: TcpStream, shared: Arc<Shared>, mut calls: mpsc::Unbounde
     shared.end(cause.into());
 }
 
-async fn read_replies(source: OwnedReadHalf, shared: &Shared) -> String {
+async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String {
     let mut source = BufReader::with_capacity(64 << 10, source);
     let mut stray = 0;
     loop {
@@ -274,7 +288,7 @@ async fn read_replies(source: OwnedReadHalf, shared: &Shared) -> String {
 }
 
 async fn write_calls(
-    mut sink: OwnedWriteHalf,
+    mut sink: impl AsyncWrite + Unpin,
     shared: &Shared,
     queue: &mut mpsc::UnboundedReceiver<(u32, Vec<u8>)>,
 ) -> String {

@@ -1,5 +1,7 @@
 //! File attributes on the wire (RFC 8881 sections 3.3.7 and 5).
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use super::numbers::{attribute, kind};
@@ -110,6 +112,8 @@ pub struct Found {
     pub fileid: Option<u64>,
     pub files_free: Option<u64>,
     pub files_total: Option<u64>,
+    pub longest_read: Option<u64>,
+    pub longest_write: Option<u64>,
     pub mode: Option<u32>,
     pub links: Option<u32>,
     pub owner: Option<Bytes>,
@@ -155,6 +159,8 @@ fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(
         attribute::FILEID => found.fileid = Some(values.u64("fileid")?),
         attribute::FILES_FREE => found.files_free = Some(values.u64("files_free")?),
         attribute::FILES_TOTAL => found.files_total = Some(values.u64("files_total")?),
+        attribute::LONGEST_READ => found.longest_read = Some(values.u64("maxread")?),
+        attribute::LONGEST_WRITE => found.longest_write = Some(values.u64("maxwrite")?),
         attribute::MODE => found.mode = Some(values.u32("mode")? & 0o7777),
         attribute::NUMLINKS => found.links = Some(values.u32("numlinks")?),
         attribute::OWNER => found.owner = Some(values.opaque("owner", LONGEST_OWNER)?),
@@ -183,6 +189,12 @@ fn read_kind(values: &mut Decoder) -> Result<FileKind, XdrError> {
 }
 
 impl Found {
+    /// The lease time, if the server tells one.
+    pub fn lease(&self) -> Option<Duration> {
+        let seconds = self.lease_seconds.filter(|seconds| *seconds > 0)?;
+        Some(Duration::from_secs(seconds.into()))
+    }
+
     /// A node's attributes; `Err` names the one that the server left out.
     pub fn node(self) -> Result<Attributes, &'static str> {
         let owner = String::from_utf8_lossy(&self.owner.unwrap_or_default()).into_owned();

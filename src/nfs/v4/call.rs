@@ -15,8 +15,9 @@ use super::client::{Client, Patience, Shared};
 use super::compound::{Compound, Reply};
 use super::flight::{Flight, Turn};
 use super::numbers::code;
+use super::sessionless;
 pub(super) use crate::nfs::terms::{LONGEST_PAUSE, Pause, Terms};
-use crate::nfs::{Credential, NfsError};
+use crate::nfs::{Credential, NfsError, Protocol};
 
 /// Operations in a compound, SEQUENCE included. ganesha promises 200 and fails above 100.
 pub(super) const MOST_OPERATIONS: u32 = 100;
@@ -35,6 +36,11 @@ impl Client {
         let result = run(&self.shared, terms, compound).await;
         drop(wanted);
         result
+    }
+
+    /// Whether we are connected by NFSv4.0.
+    pub(super) fn is_sessionless(&self) -> bool {
+        self.negotiated().protocol == Protocol::V4_0
     }
 
     /// Operations that a compound may have, SEQUENCE not counted.
@@ -85,6 +91,17 @@ pub(super) async fn renew(shared: Arc<Shared>) {
 }
 
 async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
+    let reply = answered(shared, terms, compound).await?;
+    if reply.code() != code::REP_TOO_BIG_TO_CACHE || !compound.keep_reply || !reply.nothing_changed() {
+        return Ok(reply);
+    }
+    // The reply is more than the server keeps for a slot. Without that, a lost one leaves the outcome unknown.
+    let mut unkept = compound.clone();
+    unkept.keep_reply = false;
+    answered(shared, terms, &unkept).await
+}
+
+async fn answered(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
     let began = Instant::now();
     let action = compound.action;
     let mut pause = Pause::new();
@@ -114,7 +131,12 @@ async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<
                 });
             }
         };
-        if let Turn::Answer(reply) = Flight::new(shared, session, slot).turn(terms, compound).await? {
+        let turn = if session.has_slots() {
+            Flight::new(shared, session, slot).turn(terms, compound).await?
+        } else {
+            sessionless::turn(shared, session, slot, terms, compound).await?
+        };
+        if let Turn::Answer(reply) = turn {
             let put_off =
                 compound.repeat_delayed && matches!(reply.code(), code::DELAY | code::GRACE) && reply.nothing_changed();
             // The slot is free again by now: a pause keeps nobody else from it.

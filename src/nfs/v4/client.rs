@@ -43,9 +43,20 @@ pub(super) enum Patience {
     UntilDeadline,
 }
 
+/// How connections are made.
+#[derive(Debug)]
+pub(super) enum Dial {
+    /// By TCP, to the target.
+    Network,
+    /// To a server in this process: a test's time can then stand still.
+    #[cfg(test)]
+    Scripted(super::scripted::Server),
+}
+
 /// What calls and the keeper share.
 #[derive(Debug)]
 pub(super) struct Shared {
+    pub dial: Dial,
     pub target: Target,
     /// How long an unused session is kept.
     pub idle: Duration,
@@ -63,6 +74,8 @@ pub(super) struct Shared {
     /// Wakes the keeper when `wanted` rises.
     pub wake: Notify,
     pub negotiated: Mutex<Negotiated>,
+    /// NFSv4.0: our client id, as long as the server is thought to know it. Held while a new one is asked for.
+    pub client_id: tokio::sync::Mutex<Option<u64>>,
 }
 
 /// A client of one server. Clones of the [`Arc`] around it share everything; dropping the last one ends the session.
@@ -79,7 +92,18 @@ impl Client {
 
     /// The same, with another time after which an unused session is ended.
     pub(super) async fn connect_idling(target: Target, deadline: Instant, idle: Duration) -> Result<Self, NfsError> {
+        Self::connect_by(Dial::Network, target, deadline, idle).await
+    }
+
+    /// The same, over connections that are made so.
+    pub(super) async fn connect_by(
+        dial: Dial,
+        target: Target,
+        deadline: Instant,
+        idle: Duration,
+    ) -> Result<Self, NfsError> {
         let shared = Arc::new(Shared {
+            dial,
             target,
             idle,
             way: watch::Sender::new(Way::default()),
@@ -90,6 +114,7 @@ impl Client {
             calls: AtomicU64::new(0),
             wake: Notify::new(),
             negotiated: Mutex::new(nothing_yet()),
+            client_id: tokio::sync::Mutex::new(None),
         });
         tokio::spawn(keeper::keep(shared.clone()));
         let client = Self { shared };
@@ -219,6 +244,20 @@ impl Shared {
                 }));
             }
         }
+    }
+
+    /// The keeper hears of a lost connection by itself; until then, no call shall try that one again.
+    pub fn gone(&self, connection: &Arc<Connection>) {
+        self.way.send_if_modified(|way| {
+            let current = way
+                .connection
+                .as_ref()
+                .is_some_and(|current| Arc::ptr_eq(current, connection));
+            if current {
+                way.connection = None;
+            }
+            current
+        });
     }
 
     /// The session was found dead: nobody shall use it any more.

@@ -205,9 +205,17 @@ impl Reply {
         self.status != code::OK && self.first_change.is_none_or(|first| self.count <= first + 1)
     }
 
-    /// Whether the server refused the compound for its number of operations, or its size.
-    pub fn too_many_operations(&self) -> bool {
-        self.count == 0 && matches!(self.status, code::RESOURCE | code::TOO_MANY_OPS | code::REQ_TOO_BIG)
+    /// Whether the server refused the compound, or stopped in it, for its number of operations or its size.
+    pub fn too_much(&self) -> bool {
+        matches!(
+            self.status,
+            code::RESOURCE | code::TOO_MANY_OPS | code::REQ_TOO_BIG | code::REP_TOO_BIG | code::REP_TOO_BIG_TO_CACHE
+        )
+    }
+
+    /// Whether the server refused the whole compound for its number of operations or its size.
+    pub fn too_much_at_all(&self) -> bool {
+        self.count == 0 && self.too_much()
     }
 
     /// Begins the result of the next operation, which must be `number` and must have succeeded.

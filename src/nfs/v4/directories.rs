@@ -48,21 +48,33 @@ impl Client {
         reply.op(op::CREATE)?;
         reply.change_info()?;
         reply.take(|results| attributes::read_bitmap(results).map(drop))?;
+        // From here on the directory exists, whatever happens: what the server refuses stands beside it.
+        let (node, looked) = match refusal(reply.node())? {
+            Ok(node) => (node, true),
+            Err(status) => match self.lookup(directory, name, terms).await? {
+                Some(node) => (node, false),
+                None => return Err(NfsError::Status { action: MAKE, status }),
+            },
+        };
         let mut made = MadeDirectory {
-            node: reply.node()?,
+            node,
             mode_refused: None,
             owner_refused: None,
         };
-        // From here on the directory exists, whatever happens: what the server refuses stands beside it.
-        let mut left = [owner, mode].into_iter().flatten();
-        let refused = left.find_map(|_| reply.set_attributes().err());
-        match refused {
-            None => {
-                made.node.attributes = reply.node_attributes()?;
-                return Ok(made);
+        if looked {
+            let mut left = [owner, mode].into_iter().flatten();
+            let refused = left.find_map(|_| reply.set_attributes().err());
+            match refusal(refused.map_or_else(|| reply.node_attributes(), Err))? {
+                Ok(attributes) => {
+                    made.node.attributes = attributes;
+                    return Ok(made);
+                }
+                Err(_) if owner.or(mode).is_none() => {
+                    made.node.attributes = self.attributes(&made.node.handle, terms).await?;
+                    return Ok(made);
+                }
+                Err(_) => {}
             }
-            Some(NfsError::Status { .. }) => {}
-            Some(error) => return Err(error),
         }
         // The compound stopped at a refusal, or was put off there: each part gets a compound of its own. Setting one
         // twice does no harm.

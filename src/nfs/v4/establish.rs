@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::client_id;
 use super::compound::{Compound, Reply};
-use super::numbers::{code, op};
+use super::numbers::{attribute, code, op};
 use super::session::Session;
 use super::status::status;
 use crate::nfs::rpc::connection::Connection;
@@ -89,7 +90,7 @@ pub async fn bare(
     deadline: Instant,
 ) -> Result<Reply, NfsError> {
     loop {
-        let reply = once(connection, minor, compound, deadline).await?;
+        let reply = once(connection, minor, compound, None, deadline).await?;
         let again = Instant::now() + PAUSE;
         if !matches!(reply.code(), code::DELAY | code::GRACE) || again >= deadline {
             return Ok(reply);
@@ -98,10 +99,16 @@ pub async fn bare(
     }
 }
 
-async fn once(connection: &Connection, minor: u32, compound: &Compound, deadline: Instant) -> Result<Reply, NfsError> {
+async fn once(
+    connection: &Connection,
+    minor: u32,
+    compound: &Compound,
+    before: Option<&[u8]>,
+    deadline: Instant,
+) -> Result<Reply, NfsError> {
     let action = compound.action;
     let began = Instant::now();
-    let mut ticket = connection.submit(COMPOUND, LEASE_PRINCIPAL, &compound.arguments(minor, None));
+    let mut ticket = connection.submit(COMPOUND, LEASE_PRINCIPAL, &compound.arguments(minor, before));
     let record = match timeout_at(deadline, ticket.reply()).await {
         Ok(Ok(record)) => record,
         Ok(Err(lost)) => {
@@ -157,12 +164,7 @@ pub fn rejected(connection: &Connection, action: &'static str, rejection: &Rejec
             asked: "4".to_owned(),
             cause,
         },
-        Rejection::Garbage => NfsError::Protocol {
-            action,
-            cause,
-            outcome_unknown: false,
-        },
-        Rejection::System(_) => NfsError::Protocol {
+        Rejection::Garbage | Rejection::System(_) => NfsError::Protocol {
             action,
             cause,
             outcome_unknown: false,
@@ -180,8 +182,9 @@ pub async fn exchange_id(
 ) -> Result<Client, NfsError> {
     for protocol in minors {
         let minor = match protocol {
+            Protocol::V3 | Protocol::V4_0 => continue,
+            Protocol::V4_1 => 1,
             Protocol::V4_2 => 2,
-            _ => 1,
         };
         let mut compound = Compound::new("introducing ourselves (EXCHANGE_ID)");
         let message = compound.op(op::EXCHANGE_ID);
@@ -196,7 +199,11 @@ pub async fn exchange_id(
             .u64(0)
             .u32(0);
         let mut reply = bare(connection, minor, &compound, deadline).await?;
-        if reply.code() != code::MINOR_VERS_MISMATCH {
+        // A server that does not know the operation does not know the version either, whatever it says of that.
+        if !matches!(
+            reply.code(),
+            code::MINOR_VERS_MISMATCH | code::NOTSUPP | code::OP_ILLEGAL
+        ) {
             reply.op(op::EXCHANGE_ID)?;
             return reply.take(|results| read_client(results, minor));
         }
@@ -297,39 +304,68 @@ pub async fn create_session(
     ))
 }
 
-/// RECLAIM_COMPLETE as the first request of a new session: we have nothing to reclaim, and a server in its grace
-/// period would refuse to open files before it is told (RFC 8881 section 18.51).
-pub async fn reclaim_complete(connection: &Connection, session: &Session, deadline: Instant) -> Result<(), NfsError> {
-    let mut compound = Compound::new("starting afresh (RECLAIM_COMPLETE)");
-    compound.op(op::RECLAIM_COMPLETE).boolean(false);
-    let Some(mut slot) = session.slots.acquire().await else {
-        return Ok(());
-    };
+/// One compound in a new session, before anybody else has its slots; `None` when the session was lost meanwhile.
+async fn first(
+    connection: &Connection,
+    session: &Session,
+    compound: &Compound,
+    deadline: Instant,
+) -> Result<Option<Reply>, NfsError> {
     loop {
-        let mut call = Compound::new(compound.action);
-        call.op(op::SEQUENCE)
-            .fixed(&session.id)
-            .u32(slot.sequence)
-            .u32(slot.id)
-            .u32(0)
-            .boolean(false);
-        call.op(op::RECLAIM_COMPLETE).boolean(false);
-        let mut reply = once(connection, session.minor, &call, deadline).await?;
-        reply.op(op::SEQUENCE)?;
-        reply.take(|results| results.array::<36>("SEQUENCE"))?;
-        slot.sequence = slot.sequence.wrapping_add(1);
+        let Some(slot) = session.slots.acquire().await else {
+            return Ok(None);
+        };
+        let sequence = session.sequence(&slot, false);
+        let mut reply = once(connection, session.minor, compound, Some(&sequence), deadline).await?;
+        match reply.sequence() {
+            Ok(Some((code::OK, results))) => results.array::<36>("SEQUENCE").map(drop),
+            Ok(Some((code, _))) => return Err(refused(compound.action, code)),
+            Ok(None) => return Err(refused(compound.action, reply.code())),
+            Err(error) => Err(error),
+        }
+        .map_err(|error| senseless(compound.action, &error))?;
+        // Also when it was put off: the repetition is another request, or the server's cache would answer it.
+        session.slots.release(slot, true);
+        session.renew();
         let again = Instant::now() + PAUSE;
         if !matches!(reply.code(), code::DELAY | code::GRACE) || again >= deadline {
-            // COMPLETE_ALREADY and the like: then it was said before.
-            session.slots.release(slot, false);
-            return Ok(());
+            return Ok(Some(reply));
         }
         sleep_until(again).await;
     }
 }
 
+/// RECLAIM_COMPLETE as the first request of a new session: we have nothing to reclaim, and a server in its grace
+/// period would refuse to open files before it is told (RFC 8881 section 18.51).
+pub async fn reclaim_complete(connection: &Connection, session: &Session, deadline: Instant) -> Result<(), NfsError> {
+    let mut compound = Compound::new("starting afresh (RECLAIM_COMPLETE)");
+    compound.op(op::RECLAIM_COMPLETE).boolean(false);
+    // COMPLETE_ALREADY and the like: then it was said before.
+    first(connection, session, &compound, deadline).await.map(drop)
+}
+
+/// Asks for the lease time; `None` when the server doesn't say.
+pub async fn lease(
+    connection: &Connection,
+    session: &Session,
+    deadline: Instant,
+) -> Result<Option<Duration>, NfsError> {
+    let mut compound = Compound::new("asking for the lease time");
+    compound.op(op::PUTROOTFH);
+    compound.attributes(&[attribute::LEASE_TIME]);
+    let Some(mut reply) = first(connection, session, &compound, deadline).await? else {
+        return Ok(None);
+    };
+    // A root that we may not look at is no reason to fail here: walking the export's path says it better.
+    let found = reply.op(op::PUTROOTFH).and_then(|()| reply.attributes());
+    Ok(found.ok().and_then(|found| found.lease()))
+}
+
 /// Whether the session lives on, and this connection now belongs to it (BIND_CONN_TO_SESSION).
 pub async fn bind(connection: &Connection, session: &Session, deadline: Instant) -> Result<bool, NfsError> {
+    if !session.has_slots() {
+        return Ok(client_id::offer(connection, deadline).await?.is_some());
+    }
     let mut compound = Compound::new("returning to the session (BIND_CONN_TO_SESSION)");
     // Fore channel only, no RDMA.
     compound
@@ -342,6 +378,9 @@ pub async fn bind(connection: &Connection, session: &Session, deadline: Instant)
 
 /// DESTROY_SESSION and DESTROY_CLIENTID. Best effort: what is left, the server forgets when the lease runs out.
 pub async fn destroy(connection: &Connection, session: &Session, deadline: Instant) {
+    if !session.has_slots() {
+        return;
+    }
     let mut compound = Compound::new("ending the session (DESTROY_SESSION)");
     compound.op(op::DESTROY_SESSION).fixed(&session.id);
     if bare(connection, session.minor, &compound, deadline).await.is_ok() {

@@ -9,7 +9,7 @@ use crate::nfs::xdr::XdrError;
 use crate::nfs::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
 
 const READ: &str = "reading a file";
-const CREATE: &str = "creating a file";
+pub(super) const CREATE: &str = "creating a file";
 const REPLACE: &str = "replacing a file";
 
 /// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3): we could not take a recall.
@@ -65,13 +65,13 @@ fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
     Ok(stateid)
 }
 
-fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
+pub(super) fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
     let message = compound.change(op::WRITE);
     stateid(message, state);
     message.u64(offset as u64).u32(FILE_SYNC).opaque(content);
 }
 
-fn written(reply: &mut Reply) -> Result<usize, NfsError> {
+pub(super) fn written(reply: &mut Reply) -> Result<usize, NfsError> {
     reply.op(op::WRITE)?;
     let (count, committed) = reply.take(|results| {
         let (count, committed) = (results.u32("count")?, results.u32("committed")?);
@@ -139,7 +139,7 @@ impl Client {
         let mut opens = false;
         let (mut end, mut part) = match refusal(data(&mut reply, count))? {
             Ok(read) => read,
-            Err(status) if wants_open(status) => {
+            Err(status) if wants_open(status) && !self.is_sessionless() => {
                 opens = true;
                 self.read_opened(&node.handle, 0, count, terms).await?
             }
@@ -206,6 +206,9 @@ impl Client {
         mode: u32,
         terms: Terms,
     ) -> Result<Node, NfsError> {
+        if self.is_sessionless() {
+            return self.create_sessionless(directory, name, content, mode, terms).await;
+        }
         let mut compound = Compound::new(CREATE);
         let message = open(compound.at(directory), true, ACCESS_WRITE);
         // Created, and only if it does not exist (GUARDED4).
@@ -228,15 +231,21 @@ impl Client {
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
         let stateid = opened(&mut reply)?;
-        let node = match reply.node() {
-            Ok(node) => node,
-            Err(error) => {
-                self.close_named(directory, name, stateid, terms).await;
-                return Err(error);
-            }
+        let (node, looked) = match refusal(reply.node())? {
+            Ok(node) => (node, true),
+            // The file is there, whatever is said of it.
+            Err(status) => match self.lookup(directory, name, terms).await? {
+                Some(node) => (node, false),
+                None => return Err(NfsError::Status { action: CREATE, status }),
+            },
         };
         let mut file = Opened { stateid, node };
-        match self.filled(&mut reply, &mut file, content, terms).await {
+        let filled = if looked {
+            self.filled(&mut reply, &mut file, content, terms).await
+        } else {
+            self.write_and_close(&mut file, content, terms).await
+        };
+        match filled {
             Ok(()) => Ok(file.node),
             Err(error) => {
                 // A file without its content is worse than none: whoever reads it would take it for the whole.
@@ -280,6 +289,9 @@ impl Client {
     }
 
     async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+        if content.is_empty() {
+            return self.write_rest(file, 0, content, terms).await;
+        }
         let mut compound = Compound::new(CREATE);
         write(compound.at(&file.node.handle), file.stateid, 0, content);
         let result = match self.call(terms, &compound).await {
@@ -329,12 +341,6 @@ impl Client {
     async fn close_file(&self, file: &FileHandle, state: StateId, terms: Terms) {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
-        let _ = self.call(terms, &compound).await;
-    }
-
-    async fn close_named(&self, directory: &FileHandle, name: &Name, state: StateId, terms: Terms) {
-        let mut compound = Compound::new("closing a file");
-        close(compound.at(directory).lookup(name), state);
         let _ = self.call(terms, &compound).await;
     }
 

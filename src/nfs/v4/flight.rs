@@ -73,7 +73,7 @@ impl<'a> Flight<'a> {
                 Ok(Err(lost)) => {
                     self.ticket = None;
                     self.perhaps_done |= lost.sent;
-                    gone(self.shared, &connection);
+                    self.shared.gone(&connection);
                     continue;
                 }
                 Err(_) => {
@@ -111,7 +111,7 @@ impl<'a> Flight<'a> {
     fn answered(
         &mut self,
         compound: &Compound,
-        connection: &Connection,
+        connection: &Arc<Connection>,
         record: Bytes,
     ) -> Result<Option<Turn>, NfsError> {
         let action = compound.action;
@@ -130,7 +130,13 @@ impl<'a> Flight<'a> {
             Ok(reply) => reply,
             Err(error) => return self.senseless(compound, error.to_string()),
         };
+        let whole = reply.code();
         let status = match reply.sequence() {
+            // Another server has the address now, or this one was reconfigured.
+            Ok(None) if whole == code::MINOR_VERS_MISMATCH => {
+                self.shared.lose(&self.session);
+                return self.lost(compound, "the server no longer speaks our version").map(Some);
+            }
             // Refused before SEQUENCE: the slot was not used.
             Ok(None) => {
                 self.unused(compound)?;
@@ -165,7 +171,7 @@ impl<'a> Flight<'a> {
             }
             code::CONN_NOT_BOUND_TO_SESSION => {
                 connection.end("the server does not bind it to our session");
-                gone(self.shared, connection);
+                self.shared.gone(connection);
                 Ok(None)
             }
             // The server shrank its table; the slot is not used again.
@@ -308,21 +314,8 @@ fn sequence_status(record: Bytes) -> Option<u32> {
     reply.sequence().ok()?.map(|(status, _)| status)
 }
 
-/// The keeper hears of a lost connection by itself; until then, no call shall try that one again.
-fn gone(shared: &Shared, connection: &Connection) {
-    shared.way.send_if_modified(|way| {
-        let current = way
-            .connection
-            .as_ref()
-            .is_some_and(|current| std::ptr::eq(&raw const **current, connection));
-        if current {
-            way.connection = None;
-        }
-        current
-    });
-}
-
-fn unknown(compound: &Compound, cause: String) -> NfsError {
+/// The error for a call that may have been carried out.
+pub(super) fn unknown(compound: &Compound, cause: String) -> NfsError {
     NfsError::ConnectionLost {
         action: compound.action,
         cause,

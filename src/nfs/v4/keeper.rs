@@ -8,14 +8,14 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::call;
-use super::client::{Ended, Shared};
-use super::compound::Compound;
-use super::establish::{self, Client, Created};
-use super::numbers::{attribute, code, op};
+use super::client::{Dial, Ended, Shared};
+use super::establish;
+use super::introduction::{ASSUMED_LEASE, Memory, introduce};
+use super::numbers::code;
 use super::session::Session;
 use crate::nfs::connect;
 use crate::nfs::rpc::connection::Connection;
-use crate::nfs::{Negotiated, NfsError, Protocol, Status, VersionChoice};
+use crate::nfs::{Negotiated, NfsError, Status};
 
 /// A session that nobody used for this long is ended, and its connection closed: a thousand idle backends then cost
 /// neither side anything. Longer than the usual probe interval of 30 s, so that probes find the connection open.
@@ -24,34 +24,17 @@ pub(super) const IDLE: Duration = Duration::from_secs(60);
 /// First pause between attempts to connect; it doubles up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 
+/// A connection that is lost sooner than this was of no use; the next is made after a pause.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
 /// Short enough for work to go on within seconds after a server came back.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-
-/// Lease time until the server has told its own (RFC 8881 section 5.8.1.11 leaves it to the server; 90 s is usual).
-const ASSUMED_LEASE: Duration = Duration::from_secs(90);
 
 /// Goodbyes are best effort; an unreachable server gets no more time than this.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// How often making a session is begun again at once when the server forgot the client in between.
 const RESTARTS: usize = 3;
-
-/// What the keeper remembers between sessions.
-#[derive(Default)]
-struct Memory {
-    /// Whether we ever were connected: from then on we ask before we take.
-    introduced: bool,
-    /// The minor version that was agreed on.
-    protocol: Option<Protocol>,
-    /// Our client on the server, and the sequence number of its next CREATE_SESSION.
-    client: Option<(u64, u32)>,
-    /// The session was lost although nothing explains it but a successor.
-    taken: bool,
-    lease: Option<Duration>,
-    /// Operations in a compound and implementation, in the server's own words.
-    operations: u32,
-    implementation: String,
-}
 
 /// Runs until the client is closed or fenced.
 pub(super) async fn keep(shared: Arc<Shared>) {
@@ -62,7 +45,7 @@ pub(super) async fn keep(shared: Arc<Shared>) {
             return end(&shared).await;
         }
         match attempt(&shared, &mut memory).await {
-            Ok(()) => pause = FIRST_PAUSE,
+            Ok(()) => {}
             Err((_, NfsError::Fenced { .. })) => {
                 shared.way.send_modify(|way| way.ended = Some(Ended::Fenced));
                 return end(&shared).await;
@@ -80,7 +63,15 @@ pub(super) async fn keep(shared: Arc<Shared>) {
                 continue;
             }
         }
+        let since = Instant::now();
         stay(&shared, &mut memory).await;
+        if since.elapsed() >= AT_ONCE {
+            pause = FIRST_PAUSE;
+        } else if !ended(&shared) {
+            // A server that answers us and then hangs up, again and again, is not to be stormed.
+            sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
     }
 }
 
@@ -129,7 +120,7 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
             if let Some(session) = lost {
                 shared.lose(&session);
             }
-            let mut session = establish(shared, memory, &connection, deadline).await;
+            let mut session = introduce(shared, memory, &connection, deadline).await;
             // Another client of the same owner, on its way out, took the lease record with it: begin again.
             for _ in 0..RESTARTS {
                 let Err(NfsError::Status {
@@ -145,7 +136,7 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
                 ) {
                     break;
                 }
-                session = establish(shared, memory, &connection, deadline).await;
+                session = introduce(shared, memory, &connection, deadline).await;
             }
             Arc::new(session.map_err(failed)?)
         }
@@ -162,6 +153,11 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
 }
 
 async fn open(shared: &Shared, deadline: Instant) -> Result<Connection, NfsError> {
+    match &shared.dial {
+        Dial::Network => {}
+        #[cfg(test)]
+        Dial::Scripted(server) => return Ok(server.dial()),
+    }
     let stream = connect::connect(&shared.target, deadline).await?;
     let lost = |error: std::io::Error| NfsError::ConnectionLost {
         action: "connecting",
@@ -169,120 +165,6 @@ async fn open(shared: &Shared, deadline: Instant) -> Result<Connection, NfsError
         outcome_unknown: false,
     };
     Connection::new(stream).map_err(lost)
-}
-
-/// Makes a session, by the rule of [`super::establish`].
-async fn establish(
-    shared: &Shared,
-    memory: &mut Memory,
-    connection: &Connection,
-    deadline: Instant,
-) -> Result<Session, NfsError> {
-    let minors: &[Protocol] = match (memory.protocol, shared.target.version) {
-        (Some(Protocol::V4_1), _) | (_, VersionChoice::Exactly(Protocol::V4_1)) => &[Protocol::V4_1],
-        (Some(Protocol::V4_2), _) | (_, VersionChoice::Exactly(Protocol::V4_2)) => &[Protocol::V4_2],
-        // Another client speaks version 3.
-        _ => &[Protocol::V4_2, Protocol::V4_1],
-    };
-    let owner = &shared.target.owner;
-    let mut client = None;
-    if memory.introduced {
-        match establish::exchange_id(connection, owner, minors, true, deadline).await {
-            Ok(ours) if ours.confirmed => client = Some(ours),
-            Err(NfsError::Status {
-                action,
-                status: Status::NotSame,
-            }) => {
-                return Err(NfsError::Fenced { action });
-            }
-            Ok(_) | Err(NfsError::Status { .. }) if memory.taken => {
-                return Err(NfsError::Fenced {
-                    action: "returning to the server",
-                });
-            }
-            Ok(_) | Err(NfsError::Status { .. }) => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let client = match client {
-        Some(client) => client,
-        None => establish::exchange_id(connection, owner, minors, false, deadline).await?,
-    };
-    let (session, operations) = create(memory, connection, &client, deadline).await?;
-    establish::reclaim_complete(connection, &session, deadline).await?;
-    memory.introduced = true;
-    memory.taken = false;
-    memory.protocol = Some(if client.minor == 2 {
-        Protocol::V4_2
-    } else {
-        Protocol::V4_1
-    });
-    memory.lease = Some(lease(connection, &session, deadline).await?);
-    let most = operations.min(call::MOST_OPERATIONS);
-    shared.most_operations.fetch_min(most, Ordering::Relaxed);
-    (memory.operations, memory.implementation) = (operations, client.implementation.clone());
-    Ok(session)
-}
-
-/// CREATE_SESSION with the right sequence number. A confirmed client's is known to whoever made its former sessions;
-/// the server's own idea of it is the second guess (RFC 8881 section 18.35.3 leaves it undefined then).
-async fn create(
-    memory: &mut Memory,
-    connection: &Connection,
-    client: &Client,
-    deadline: Instant,
-) -> Result<(Session, u32), NfsError> {
-    let known = memory
-        .client
-        .filter(|(id, _)| *id == client.id)
-        .map(|(_, sequence)| sequence);
-    let guesses = known
-        .into_iter()
-        .chain([client.sequence, client.sequence.wrapping_add(1)]);
-    let mut refusal = code::SEQ_MISORDERED;
-    for sequence in guesses {
-        match establish::create_session(connection, client, sequence, deadline).await? {
-            Created::Session(session, operations) => {
-                memory.client = Some((client.id, sequence.wrapping_add(1)));
-                return Ok((session, operations));
-            }
-            Created::Refused(code) => refusal = code,
-        }
-        if refusal != code::SEQ_MISORDERED {
-            break;
-        }
-    }
-    memory.client = None;
-    Err(establish::refused("making a session (CREATE_SESSION)", refusal))
-}
-
-/// Asks for the lease time.
-async fn lease(connection: &Connection, session: &Session, deadline: Instant) -> Result<Duration, NfsError> {
-    let Some(slot) = session.slots.acquire().await else {
-        return Ok(ASSUMED_LEASE);
-    };
-    let mut compound = Compound::new("asking for the lease time");
-    compound
-        .op(op::SEQUENCE)
-        .fixed(&session.id)
-        .u32(slot.sequence)
-        .u32(slot.id)
-        .u32(0)
-        .boolean(false);
-    compound.op(op::PUTROOTFH);
-    compound.attributes(&[attribute::LEASE_TIME]);
-    let mut reply = establish::bare(connection, session.minor, &compound, deadline).await?;
-    reply.op(op::SEQUENCE)?;
-    reply.take(|results| results.array::<36>("SEQUENCE"))?;
-    session.slots.release(slot, true);
-    session.renew();
-    // A root that we may not look at is no reason to fail here: walking the export's path says it better.
-    let found = reply.op(op::PUTROOTFH).and_then(|()| reply.attributes());
-    let seconds = found
-        .ok()
-        .and_then(|found| found.lease_seconds)
-        .filter(|seconds| *seconds > 0);
-    Ok(seconds.map_or(ASSUMED_LEASE, |seconds| Duration::from_secs(seconds.into())))
 }
 
 /// Publishes what `negotiated` answers.
@@ -336,7 +218,8 @@ async fn stay(shared: &Arc<Shared>, memory: &mut Memory) {
         if used.elapsed() >= shared.idle && let_go(shared, &session, &connection).await {
             return;
         }
-        if session.since_renewal() + tick >= lease / 2 {
+        // Without a session there is nothing to keep: an open lives no longer than the call that it is for.
+        if session.has_slots() && session.since_renewal() + tick >= lease / 2 {
             tokio::spawn(call::renew(shared.clone()));
         }
     }

@@ -12,6 +12,12 @@ const LIST: &str = "listing a directory";
 /// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
 const LONGEST_PAGE: usize = 256 << 10;
 
+/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+const SHORTEST_PAGE: u32 = 1024;
+
+/// The most entries in a page: an entry takes at least 28 bytes of what was asked for.
+const MOST_ENTRIES: usize = LONGEST_PAGE / 28;
+
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
 
@@ -24,14 +30,21 @@ impl Client {
         let most = self
             .longest_reply()
             .saturating_sub(REPLY_HEADERS)
-            .clamp(1024, LONGEST_PAGE);
-        let most = u32::try_from(most).unwrap_or(u32::MAX);
+            .clamp(SHORTEST_PAGE as usize, LONGEST_PAGE);
+        let mut most = u32::try_from(most).unwrap_or(u32::MAX);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
-        let mut compound = Compound::new(LIST);
-        let message = compound.at(directory).op(op::READDIR);
-        message.u64(cookie).fixed(&verifier).u32(most).u32(most);
-        attributes::bitmap(message, attributes::ENTRY);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = loop {
+            let mut compound = Compound::new(LIST);
+            let message = compound.at(directory).op(op::READDIR);
+            message.u64(cookie).fixed(&verifier).u32(most).u32(most);
+            attributes::bitmap(message, attributes::ENTRY);
+            let reply = self.call(terms, &compound).await?;
+            // The server's limit is lower than it said.
+            if !reply.too_much() || most <= SHORTEST_PAGE {
+                break reply;
+            }
+            most = (most / 2).max(SHORTEST_PAGE);
+        };
         reply.op(op::PUTFH)?;
         match refusal(reply.op(op::READDIR))? {
             Ok(()) => page(&mut reply, from),
@@ -62,6 +75,9 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
         // Names outlive the page; a slice would keep the whole of it in memory.
         let name = Name::new(bytes::Bytes::copy_from_slice(&name))
             .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        if entries.len() >= MOST_ENTRIES {
+            return Err(reply.broken("a page of more entries than fit in what was asked for".to_owned()));
+        }
         let known = found.error.is_none();
         entries.push(Entry {
             name,

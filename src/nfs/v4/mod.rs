@@ -1,25 +1,45 @@
-//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): sessions with an exactly-once reply cache, and compounds.
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): sessions with an exactly-once reply cache, and compounds. NFSv4.0 (RFC
+//! 7530) is the same without sessions: [`sessionless`] calls, a [`client_id`], and [`opens`] for creating files.
 
 mod attributes;
 mod call;
 mod client;
+mod client_id;
 mod compound;
 mod directories;
 mod establish;
 mod files;
 mod flight;
+mod introduction;
 mod keeper;
 mod listing;
 mod numbers;
 mod offers;
+mod opens;
 mod paths;
 mod removals;
 mod session;
+mod sessionless;
 mod status;
 
 pub use client::Client;
 pub use offers::offered;
 
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+mod fault_tests;
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "test support fails by panicking"
+)]
+mod garbled;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod recovery_tests;

@@ -4,12 +4,14 @@
 pub mod op {
     pub const CLOSE: u32 = 4;
     pub const CREATE: u32 = 6;
+    pub const DELEGRETURN: u32 = 8;
     pub const GETATTR: u32 = 9;
     pub const GETFH: u32 = 10;
     pub const LINK: u32 = 11;
     pub const LOOKUP: u32 = 15;
     pub const NVERIFY: u32 = 17;
     pub const OPEN: u32 = 18;
+    pub const OPEN_CONFIRM: u32 = 20;
     pub const PUTFH: u32 = 22;
     pub const PUTROOTFH: u32 = 24;
     pub const READ: u32 = 25;
@@ -18,6 +20,8 @@ pub mod op {
     pub const RENAME: u32 = 29;
     pub const SAVEFH: u32 = 32;
     pub const SETATTR: u32 = 34;
+    pub const SETCLIENTID: u32 = 35;
+    pub const SETCLIENTID_CONFIRM: u32 = 36;
     pub const VERIFY: u32 = 37;
     pub const WRITE: u32 = 38;
     pub const BIND_CONN_TO_SESSION: u32 = 41;
@@ -34,16 +38,20 @@ pub mod code {
     pub const OK: u32 = 0;
     pub const SAME: u32 = 10_009;
     pub const BAD_COOKIE: u32 = 10_003;
+    pub const NOTSUPP: u32 = 10_004;
     pub const DELAY: u32 = 10_008;
     pub const EXPIRED: u32 = 10_011;
     pub const GRACE: u32 = 10_013;
+    pub const CLID_INUSE: u32 = 10_017;
     pub const RESOURCE: u32 = 10_018;
     pub const MINOR_VERS_MISMATCH: u32 = 10_021;
     pub const STALE_CLIENTID: u32 = 10_022;
     pub const BAD_STATEID: u32 = 10_025;
     #[cfg(test)]
     pub const NOT_SAME: u32 = 10_027;
+    pub const BAD_SEQID: u32 = 10_026;
     pub const OPENMODE: u32 = 10_038;
+    pub const OP_ILLEGAL: u32 = 10_044;
     pub const BADSESSION: u32 = 10_052;
     pub const BADSLOT: u32 = 10_053;
     pub const CONN_NOT_BOUND_TO_SESSION: u32 = 10_055;
@@ -67,6 +75,8 @@ pub mod attribute {
     pub const FILEID: u32 = 20;
     pub const FILES_FREE: u32 = 22;
     pub const FILES_TOTAL: u32 = 23;
+    pub const LONGEST_READ: u32 = 30;
+    pub const LONGEST_WRITE: u32 = 31;
     pub const MODE: u32 = 33;
     pub const NUMLINKS: u32 = 35;
     pub const OWNER: u32 = 36;

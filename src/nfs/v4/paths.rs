@@ -180,7 +180,7 @@ impl Client {
         terms: Terms,
     ) -> Result<Walked, NfsError> {
         let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
-        while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
+        'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
             let room = (self.most_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
             let mut compound = Compound::new(action);
             let begin = match (nodes.last(), start) {
@@ -202,7 +202,7 @@ impl Client {
                 compound.lookup(name).node();
             }
             let mut reply = self.call(terms, &compound).await?;
-            if reply.too_many_operations() {
+            if reply.too_much_at_all() {
                 self.fewer_operations(&compound)?;
                 continue;
             }
@@ -220,6 +220,10 @@ impl Client {
             for _ in 0..asked {
                 match refusal(found(&mut reply))? {
                     Ok(node) => nodes.push(node),
+                    Err(_) if reply.too_much() => {
+                        self.fewer_operations(&compound)?;
+                        continue 'walk;
+                    }
                     Err(status) => {
                         return Ok(Walked {
                             nodes,

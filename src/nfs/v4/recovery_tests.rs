@@ -8,13 +8,15 @@ use tokio::time::Instant;
 use super::call::Terms;
 use super::client::Client;
 use super::compound::Compound;
-use super::numbers::op;
+use super::garbled::Garbled;
+use super::numbers::{code, op};
 use super::scripted::{Fault, Server};
 use crate::nfs::{
     ClientOwner, Credential, FileHandle, Name, NfsError, RemoveOutcome, SourcePort, Status, Target, VersionChoice,
 };
 
 const DEADLINE: Duration = Duration::from_secs(5);
+const DELAY: Fault = Fault::Last(code::DELAY);
 
 fn target(port: u16) -> Target {
     Target {
@@ -134,10 +136,10 @@ async fn another_client_with_our_owner_fences_us_off_even_over_a_cut_connection(
 
 #[tokio::test]
 async fn calls_that_the_server_puts_off_are_repeated_until_their_deadline() {
-    let (server, client) = connected(&[Fault::Delay, Fault::DelaySequence, Fault::Delay]).await;
+    let (server, client) = connected(&[DELAY, Fault::Sequence(code::DELAY), DELAY]).await;
     change(&client, "a").await.unwrap();
     assert_eq!((server.arrived(), server.removed()), (4, 1));
-    server.state().faults.extend([Fault::Delay; 100]);
+    server.state().faults.extend([DELAY; 100]);
     let mut compound = Compound::new("looking");
     compound.at(&handle());
     let began = Instant::now();
@@ -148,7 +150,7 @@ async fn calls_that_the_server_puts_off_are_repeated_until_their_deadline() {
 
 #[tokio::test]
 async fn a_removal_of_many_goes_on_past_one_that_is_put_off() {
-    let (server, client) = connected(&[Fault::Delay]).await;
+    let (server, client) = connected(&[DELAY]).await;
     let names: Vec<_> = ["a", "b", "c"]
         .iter()
         .map(|name| Name::new(name.as_bytes()).unwrap())
@@ -160,7 +162,7 @@ async fn a_removal_of_many_goes_on_past_one_that_is_put_off() {
 
 #[tokio::test]
 async fn a_refused_number_of_operations_is_halved() {
-    let (server, client) = connected(&[Fault::TooManyOperations]).await;
+    let (server, client) = connected(&[Fault::Whole(code::RESOURCE)]).await;
     assert_eq!(client.most_operations(), 15);
     let names: Vec<_> = (0..20)
         .map(|number| Name::new(format!("{number}").into_bytes()).unwrap())
@@ -202,7 +204,7 @@ async fn a_cancelled_call_keeps_its_slot_until_the_server_is_done_with_it() {
 
 #[tokio::test]
 async fn answers_to_calls_that_were_never_made_end_the_connection() {
-    let (server, client) = connected(&[Fault::StrayReplies]).await;
+    let (server, client) = connected(&[Fault::Garbled(Garbled::Strays)]).await;
     change(&client, "a").await.unwrap();
     assert_eq!((server.connections(), server.removed()), (2, 1));
 }

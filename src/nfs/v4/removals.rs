@@ -109,7 +109,7 @@ impl Client {
             compound.keep_reply = false;
             compound.repeat_delayed = false;
             let mut reply = self.call(terms, &compound).await?;
-            if reply.too_many_operations() {
+            if reply.too_much_at_all() {
                 self.fewer_operations(&compound)?;
                 continue;
             }
@@ -136,6 +136,11 @@ impl Client {
                     Err(Status::Delayed) => {
                         left.push_back((index, name));
                         put_off += 1;
+                        break;
+                    }
+                    // Some servers notice in the middle that a compound is too long for them.
+                    Err(_) if reply.too_much() && self.fewer_operations(&compound).is_ok() => {
+                        left.push_front((index, name));
                         break;
                     }
                     Err(status) => RemoveOutcome::Refused(status),

@@ -1,14 +1,19 @@
 //! A server in miniature for the tests of recovery: real sessions with slots and a reply cache, a few operations, and
 //! faults on demand.
 
+mod clients;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
 
+use super::garbled::{self, Garbled};
 use super::numbers::{code, op};
+use crate::nfs::rpc::connection::Connection;
 use crate::nfs::rpc::record;
 use crate::nfs::xdr::{Decoder, Encoder};
 
@@ -27,20 +32,22 @@ pub enum Fault {
     RestartBefore,
     /// Never answered, nor carried out.
     Hang,
-    /// The last operation says DELAY.
-    Delay,
-    /// SEQUENCE says DELAY.
-    DelaySequence,
+    /// The last operation fails with this status.
+    Last(u32),
     /// The session is forgotten, the client is not: BADSESSION.
     ForgetSession,
     /// Session and client are forgotten although the connection stands.
     ForgetClient,
     /// Answered with results of an operation that was not asked for.
     OtherOperation,
-    /// Seventeen answers to calls that were never made.
-    StrayReplies,
-    /// Refused for its number of operations, without any result.
-    TooManyOperations,
+    /// Refused with this status, without any result.
+    Whole(u32),
+    /// SEQUENCE fails with this status (SEQ_MISORDERED, REQ_TOO_BIG, …).
+    Sequence(u32),
+    /// REP_TOO_BIG_TO_CACHE, if the reply is to be kept.
+    TooBigToCache,
+    /// Carried out; the bytes of the reply are not what they should be.
+    Garbled(Garbled),
 }
 
 /// slot → newest sequence number and the reply to it.
@@ -60,6 +67,12 @@ pub struct State {
     next: u64,
     /// Whether replies to repeated requests are kept at all.
     pub forgets_replies: bool,
+    /// Until then the last operation of each call fails with this status.
+    pub busy: Option<(Instant, u32)>,
+    /// The minor version that the server speaks; any but 0 when absent.
+    pub minor: Option<u32>,
+    /// Connections are accepted, and nothing is answered.
+    pub mute: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -72,21 +85,35 @@ enum After {
     Reply(Vec<u8>),
     Nothing,
     Cut,
-    Stray(Vec<u8>),
+    Garbled(Garbled, Vec<u8>),
 }
 
 impl Server {
-    pub async fn start(faults: &[Fault]) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
+    /// A server that is connected to by [`Self::dial`].
+    pub fn new(port: u16, faults: &[Fault]) -> Self {
         let state = State {
             faults: faults.iter().copied().collect(),
             ..State::default()
         };
-        let server = Self {
+        Self {
             port,
             state: Arc::new(Mutex::new(state)),
-        };
+        }
+    }
+
+    /// A connection within this process.
+    pub fn dial(&self) -> Connection {
+        let (ours, theirs) = tokio::io::duplex(4 << 20);
+        self.state().connections += 1;
+        tokio::spawn(self.clone().serve(theirs));
+        let (source, sink) = tokio::io::split(ours);
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], self.port));
+        Connection::over(source, sink, address, address)
+    }
+
+    pub async fn start(faults: &[Fault]) -> Self {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let server = Self::new(listener.local_addr().unwrap().port(), faults);
         let serving = server.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -121,7 +148,7 @@ impl Server {
         self.state().removed.len()
     }
 
-    async fn serve(self, mut stream: TcpStream) {
+    async fn serve(self, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
         while let Ok(Some(call)) = record::read(&mut stream).await {
             let mut call = Decoder::new(call);
             let xid = call.u32("").unwrap();
@@ -133,25 +160,30 @@ impl Server {
                 call.opaque("", 400).unwrap();
             }
             call.opaque("tag", 0).unwrap();
-            call.u32("minor").unwrap();
-            let answer = self.state().compound(call);
-            let reply = |xid: u32, body: &[u8]| {
-                let mut message = Encoder::new();
-                message.u32(xid).u32(1).u32(0).u32(0).u32(0).u32(0).raw(body);
-                record::frame(message.as_bytes())
-            };
-            match answer {
-                After::Reply(body) => stream.write_all(&reply(xid, &body)).await.unwrap(),
-                After::Nothing => {}
+            let minor = call.u32("minor").unwrap();
+            let answer = self.state().compound(minor, call);
+            let bytes = match answer {
+                After::Reply(body) => garbled::reply(xid, &body),
+                After::Nothing => continue,
                 After::Cut => return,
-                After::Stray(body) => {
-                    for stray in 0..17 {
-                        let _ = stream.write_all(&reply(xid.wrapping_add(1000 + stray), &body)).await;
-                    }
-                }
-            }
+                After::Garbled(how, body) => how.bytes(xid, &body),
+            };
+            // A client that hung up doesn't want it.
+            let _ = stream.write_all(&bytes).await;
         }
     }
+}
+
+/// A compound's operations behind their number.
+fn counted(count: u32, operations: Decoder) -> Decoder {
+    let mut message = Encoder::new();
+    let rest = operations.left();
+    let mut operations = operations;
+    message.u32(count);
+    for _ in 0..rest / 4 {
+        message.u32(operations.u32("").unwrap());
+    }
+    Decoder::new(message.into_bytes().into())
 }
 
 /// The results of a compound.
@@ -171,7 +203,14 @@ fn result(op: u32, status: u32, fill: impl FnOnce(&mut Encoder)) -> Vec<u8> {
 }
 
 impl State {
-    fn compound(&mut self, mut call: Decoder) -> After {
+    fn compound(&mut self, minor: u32, mut call: Decoder) -> After {
+        if self.mute {
+            return After::Nothing;
+        }
+        if self.minor.map_or(minor == 0, |spoken| spoken != minor) {
+            return After::Reply(results(code::MINOR_VERS_MISMATCH, &[]));
+        }
+        let first = call.clone();
         let count = call.u32("count").unwrap();
         match call.u32("first operation").unwrap() {
             op::SEQUENCE => self.sequence(call, count),
@@ -194,65 +233,42 @@ impl State {
                 self.sessions.remove(&id);
                 After::Reply(results(0, &[result(op::DESTROY_SESSION, 0, |_| ())]))
             }
+            op::PUTFH => self.sessionless(first),
+            op::PUTROOTFH => After::Reply(self.carry_out(Vec::new(), first, Fault::Serve)),
+            op::SETCLIENTID => {
+                self.next += 1;
+                let body = result(op::SETCLIENTID, 0, |message| {
+                    message.u64(1).fixed(&[0; 8]);
+                });
+                After::Reply(results(0, &[body]))
+            }
             other => After::Reply(results(0, &[result(other, 0, |_| ())])),
         }
     }
 
-    fn exchange_id(&mut self, mut call: Decoder) -> Vec<u8> {
-        let verifier: [u8; 8] = call.array("").unwrap();
-        let owner = call.opaque("", 1024).unwrap().to_vec();
-        let update = call.u32("").unwrap() & 0x4000_0000 != 0;
-        let known = self.clients.get(&owner).filter(|(_, _, confirmed)| *confirmed).copied();
-        let refused = |status| results(status, &[result(op::EXCHANGE_ID, status, |_| ())]);
-        let (id, confirmed) = match known {
-            Some((theirs, _, _)) if update && theirs != verifier => return refused(code::NOT_SAME),
-            None if update => return refused(2),
-            Some((theirs, id, _)) if theirs == verifier => (id, true),
-            _ => {
-                self.next += 1;
-                self.sessions.clear();
-                self.clients.insert(owner, (verifier, self.next, false));
-                (self.next, false)
-            }
-        };
-        let flags = if confirmed { 0x8000_0000 } else { 0 };
-        let body = result(op::EXCHANGE_ID, 0, |message| {
-            message
-                .u64(id)
-                .u32(1)
-                .u32(flags)
-                .u32(0)
-                .u64(0)
-                .opaque(b"major")
-                .opaque(b"scope")
-                .u32(0);
-        });
-        results(0, &[body])
-    }
-
-    fn create_session(&mut self, mut call: Decoder) -> Vec<u8> {
-        let client = call.u64("").unwrap();
-        self.clients
-            .values_mut()
-            .filter(|(_, id, _)| *id == client)
-            .for_each(|known| known.2 = true);
-        self.next += 1;
-        let mut id = [0; 16];
-        id[..8].copy_from_slice(&self.next.to_be_bytes());
-        self.sessions.insert(id, HashMap::new());
-        let body = result(op::CREATE_SESSION, 0, |message| {
-            message.fixed(&id).u32(1).u32(0);
-            for _ in 0..2 {
-                message.u32(0).u32(1 << 20).u32(1 << 20).u32(2048).u32(16).u32(4).u32(0);
-            }
-        });
-        results(0, &[body])
+    /// A test's call without a session.
+    fn sessionless(&mut self, call: Decoder) -> After {
+        self.arrived += 1;
+        let fault = self.faults.pop_front().unwrap_or(Fault::Serve);
+        match fault {
+            Fault::CutBefore | Fault::RestartBefore => return After::Cut,
+            Fault::Hang => return After::Nothing,
+            Fault::Whole(status) => return After::Reply(results(status, &[])),
+            _ => {}
+        }
+        let body = self.carry_out(Vec::new(), call, fault);
+        match fault {
+            Fault::CutAfter | Fault::RestartAfter => After::Cut,
+            Fault::Garbled(how) => After::Garbled(how, body),
+            _ => After::Reply(body),
+        }
     }
 
     fn sequence(&mut self, mut call: Decoder, count: u32) -> After {
         let id: [u8; 16] = call.array("").unwrap();
         let (sequence, slot) = (call.u32("").unwrap(), call.u32("").unwrap());
-        call.u64("").unwrap();
+        call.u32("highest slot").unwrap();
+        let keep = call.boolean("keep the reply").unwrap();
         let mut first = call.clone();
         let a_tests = count > 1 && first.u32("").unwrap() == op::PUTFH;
         let mut fault = Fault::Serve;
@@ -264,8 +280,9 @@ impl State {
         match fault {
             Fault::CutBefore => return After::Cut,
             Fault::Hang => return After::Nothing,
-            Fault::DelaySequence => return refused(code::DELAY),
-            Fault::TooManyOperations => return After::Reply(results(code::RESOURCE, &[])),
+            Fault::Sequence(status) => return refused(status),
+            Fault::Whole(status) => return After::Reply(results(status, &[])),
+            Fault::TooBigToCache if keep => return refused(code::REP_TOO_BIG_TO_CACHE),
             Fault::ForgetSession => self.sessions.clear(),
             Fault::ForgetClient | Fault::RestartBefore => {
                 self.sessions.clear();
@@ -291,7 +308,7 @@ impl State {
             let head = result(op::SEQUENCE, 0, |message| {
                 message.fixed(&id).u32(sequence).u32(slot).u32(3).u32(3).u32(0);
             });
-            let body = self.carry_out(head, call, count - 1, fault);
+            let body = self.carry_out(vec![head], counted(count - 1, call), fault);
             if let Some(slots) = self.sessions.get_mut(&id) {
                 slots.insert(slot, (sequence, body.clone()));
             }
@@ -306,18 +323,23 @@ impl State {
                 self.clients.clear();
                 After::Cut
             }
-            Fault::StrayReplies => After::Stray(body),
+            Fault::Garbled(how) => After::Garbled(how, body),
             _ => After::Reply(body),
         }
     }
 
-    fn carry_out(&mut self, head: Vec<u8>, mut call: Decoder, count: u32, fault: Fault) -> Vec<u8> {
-        let mut each = vec![head];
+    fn carry_out(&mut self, mut each: Vec<Vec<u8>>, mut call: Decoder, mut fault: Fault) -> Vec<u8> {
+        let count = call.u32("count").unwrap();
+        if let Some((_, status)) = self.busy.filter(|(until, _)| Instant::now() < *until) {
+            fault = Fault::Last(status);
+        }
         for index in 0..count {
             let number = call.u32("").unwrap();
-            if fault == Fault::Delay && index + 1 == count {
-                each.push(result(number, code::DELAY, |_| ()));
-                return results(code::DELAY, &each);
+            if let Fault::Last(status) = fault
+                && index + 1 == count
+            {
+                each.push(result(number, status, |_| ()));
+                return results(status, &each);
             }
             let answered = if fault == Fault::OtherOperation {
                 op::LINK

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 use super::numbers::op;
 use crate::nfs::xdr::Encoder;
 
+/// Calls in flight on a connection without a session: servers have that many threads and more for one client.
+const CALLS_WITHOUT_SESSION: u32 = 32;
+
 /// A session on the server; it outlives connections.
 #[derive(Debug)]
 pub struct Session {
@@ -54,6 +57,16 @@ impl Session {
             began: Instant::now(),
             renewed: AtomicU64::new(0),
         }
+    }
+
+    /// What stands for a session in NFSv4.0: its slots bound the calls in flight, and mean nothing to the server.
+    pub fn none(sizes: (usize, usize)) -> Self {
+        Self::new([0; 16], 0, 0, sizes, CALLS_WITHOUT_SESSION)
+    }
+
+    /// Whether the server knows of the slots: it does in a real session.
+    pub fn has_slots(&self) -> bool {
+        self.minor > 0
     }
 
     /// The lease was renewed now.

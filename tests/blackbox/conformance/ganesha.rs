@@ -39,6 +39,7 @@ async fn conforms(version: Protocol) {
     let others = match version {
         Protocol::V4_2 => vec![0, 1],
         Protocol::V4_1 => vec![0, 2],
+        Protocol::V4_0 => vec![1, 2],
         Protocol::V3 => vec![0, 1, 2],
     };
     let other = start(&folder, others, false).await;
@@ -68,6 +69,11 @@ async fn nfs_ganesha_does_over_4_2_what_the_table_says() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nfs_ganesha_does_over_4_1_what_the_table_says() {
     conforms(Protocol::V4_1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nfs_ganesha_does_over_4_0_what_the_table_says() {
+    conforms(Protocol::V4_0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,6 +47,11 @@ async fn the_kernel_does_over_4_1_what_the_table_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_kernel_does_over_4_0_what_the_table_says() {
+    conforms(Protocol::V4_0).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_kernel_does_over_3_what_the_table_says() {
     conforms(Protocol::V3).await;
 }

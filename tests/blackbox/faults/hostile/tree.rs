@@ -1,0 +1,167 @@
+//! What a hostile server serves: objects in memory that need not make sense.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::wire::Writer;
+
+pub const FILE: u32 = 1;
+pub const DIRECTORY: u32 = 2;
+
+/// How a directory lists what is in it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum Listing {
+    #[default]
+    Honest,
+    /// New names for ever, each with a cookie that never was.
+    Endless,
+    /// The same cookies again and again.
+    Circular,
+}
+
+#[derive(Clone)]
+pub struct Object {
+    pub kind: u32,
+    pub mode: u32,
+    pub owner: (String, String),
+    pub content: Vec<u8>,
+    pub children: BTreeMap<Vec<u8>, u64>,
+    pub fsid: u64,
+    pub links: u32,
+    pub listing: Listing,
+    /// Whatever is asked of it gets this status.
+    pub refuses: Option<u32>,
+    /// What kind it says it is when it is looked at itself, and not listed.
+    pub turns_into: Option<u32>,
+}
+
+pub struct Tree {
+    pub objects: HashMap<u64, Object>,
+    pub next: u64,
+    /// Names that were removed, and from where.
+    pub removed: Vec<(u64, Vec<u8>)>,
+    pub arrived: usize,
+    /// The next operation of that number fails with that status, and those after it do not.
+    pub fails_once: Option<(u32, u32)>,
+    /// Replies longer than that are refused, whatever was said.
+    pub longest_reply: usize,
+}
+
+impl Tree {
+    pub const ROOT: u64 = 1;
+
+    pub fn new() -> Self {
+        let mut tree = Self {
+            objects: HashMap::new(),
+            next: 1,
+            removed: Vec::new(),
+            arrived: 0,
+            fails_once: None,
+            longest_reply: usize::MAX,
+        };
+        tree.make(DIRECTORY);
+        tree
+    }
+
+    pub fn make(&mut self, kind: u32) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        let object = Object {
+            kind,
+            mode: if kind == DIRECTORY { 0o755 } else { 0o644 },
+            owner: ("0".into(), "0".into()),
+            content: Vec::new(),
+            children: BTreeMap::new(),
+            fsid: 7,
+            links: 1,
+            listing: Listing::Honest,
+            refuses: None,
+            turns_into: None,
+        };
+        self.objects.insert(id, object);
+        id
+    }
+
+    pub fn at(&mut self, id: u64) -> &mut Object {
+        self.objects.get_mut(&id).unwrap()
+    }
+
+    /// Puts an object under a name; any object, any name.
+    pub fn graft(&mut self, directory: u64, name: &[u8], id: u64) -> u64 {
+        self.at(directory).children.insert(name.to_vec(), id);
+        id
+    }
+
+    pub fn add(&mut self, directory: u64, name: &[u8], kind: u32) -> u64 {
+        let id = self.make(kind);
+        self.graft(directory, name, id)
+    }
+
+    pub fn find(&self, path: &str) -> Option<u64> {
+        path.split('/').try_fold(Self::ROOT, |id, name| {
+            self.objects.get(&id)?.children.get(name.as_bytes()).copied()
+        })
+    }
+
+    /// `fattr4` with those of the attributes that there are.
+    pub fn attributes(&self, id: u64, wanted: &[u32], listed: bool) -> Vec<u8> {
+        let object = &self.objects[&id];
+        let kind = object.turns_into.filter(|_| !listed).unwrap_or(object.kind);
+        let (mut had, mut values) = (Vec::new(), Writer::default());
+        for attribute in wanted {
+            match attribute {
+                1 => values.u32(kind),
+                4 => values.u64(object.content.len() as u64),
+                8 => values.u64(object.fsid).u64(0),
+                10 => values.u32(90),
+                20 | 55 => values.u64(id),
+                22 | 42 => values.u64(1 << 30),
+                23 | 44 => values.u64(1 << 40),
+                30 | 31 => values.u64(1 << 16),
+                33 => values.u32(object.mode),
+                35 => values.u32(object.links),
+                36 => values.opaque(object.owner.0.as_bytes()),
+                37 => values.opaque(object.owner.1.as_bytes()),
+                _ => continue,
+            };
+            had.push(*attribute);
+        }
+        let mut fattr = Writer::default();
+        fattr.bitmap(&had).opaque(&values.0);
+        fattr.0
+    }
+
+    /// READDIR's result from a cookie on.
+    pub fn list(&self, id: u64, cookie: u64, wanted: &[u32]) -> Vec<u8> {
+        let directory = &self.objects[&id];
+        let mut page = Writer::default();
+        page.u64(0);
+        let mut entry = |cookie: u64, name: &[u8], id: u64| {
+            page.u32(1).u64(cookie).opaque(name);
+            let fattr = self.attributes(id, wanted, true);
+            page.raw(&fattr);
+        };
+        match directory.listing {
+            Listing::Honest => {
+                let children = directory.children.iter().zip(3_u64..);
+                for ((name, id), place) in children.filter(|(_, place)| *place > cookie).take(100) {
+                    entry(place, name, *id);
+                }
+                let more = directory.children.len() as u64 + 2 > cookie + 100;
+                page.u32(0).u32(u32::from(!more));
+            }
+            Listing::Endless => {
+                for place in cookie.max(3) + 1..cookie.max(3) + 51 {
+                    entry(place, format!("endless {place}").as_bytes(), id);
+                }
+                page.u32(0).u32(0);
+            }
+            Listing::Circular => {
+                for place in 3..53 {
+                    entry(place, format!("circular {place}").as_bytes(), id);
+                }
+                page.u32(0).u32(0);
+            }
+        }
+        page.0
+    }
+}

@@ -1,0 +1,35 @@
+//! Faults of the network and of servers, against real and hostile servers. `docs/reliability.md` has a row for each.
+
+mod cuts;
+mod evil_trees;
+mod fencing;
+mod hostile;
+mod restarts;
+
+use std::time::Duration;
+
+use nfs_operator::nfs::{ClientOwner, Credential, Name, SourcePort, Target, VersionChoice};
+
+const ALL_MINORS: &str = "0,1,2";
+const NO_SQUASH: &str = "Squash = No_Root_Squash;";
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes().to_vec()).unwrap()
+}
+
+fn target(port: u16, version: VersionChoice) -> Target {
+    Target {
+        server: "127.0.0.1".to_owned(),
+        path: "/data".to_owned(),
+        version,
+        port,
+        mount_port: None,
+        source_port: SourcePort::Any,
+        credential: Credential::default(),
+        owner: ClientOwner {
+            owner: rand::random::<[u8; 16]>().to_vec(),
+            verifier: [1; 8],
+        },
+        deadline: Duration::from_secs(20),
+    }
+}
