@@ -21,7 +21,16 @@ pub struct Books {
 struct Holding {
     backend: String,
     bytes: u128,
+    /// What it is about to have.
+    growing_to: Option<u128>,
     saved: bool,
+}
+
+impl Holding {
+    /// What it takes of its backend's room, in bytes.
+    fn taken(&self) -> u128 {
+        self.growing_to.unwrap_or(0).max(self.bytes)
+    }
 }
 
 /// Sums over a backend's volumes and promises.
@@ -43,7 +52,7 @@ impl Books {
         self.take(volume);
         let totals = self.totals.entry(holding.backend.clone()).or_default();
         totals.volumes += 1;
-        totals.bytes += holding.bytes;
+        totals.bytes += holding.taken();
         self.holdings.insert(volume.to_owned(), holding);
     }
 
@@ -51,7 +60,7 @@ impl Books {
         let holding = self.holdings.remove(volume)?;
         if let Some(totals) = self.totals.get_mut(&holding.backend) {
             totals.volumes = totals.volumes.saturating_sub(1);
-            totals.bytes = totals.bytes.saturating_sub(holding.bytes);
+            totals.bytes = totals.bytes.saturating_sub(holding.taken());
         }
         Some(holding)
     }
@@ -70,6 +79,7 @@ impl Inventory {
                 Holding {
                     backend,
                     bytes,
+                    growing_to: None,
                     saved: false,
                 },
             );
@@ -81,14 +91,50 @@ impl Inventory {
 
     /// A volume exists.
     pub fn saved(&self, volume: &str, backend: &str, bytes: u128) {
-        self.books().put(
+        let mut books = self.books();
+        // What it is about to have counts until it has that: this may be how it was before.
+        let former = books.holdings.get(volume).and_then(|former| former.growing_to);
+        let growing_to = former.filter(|&growing_to| growing_to > bytes);
+        books.put(
             volume,
             Holding {
                 backend: backend.to_owned(),
                 bytes,
+                growing_to,
                 saved: true,
             },
         );
+    }
+
+    /// Lets `check` say, with the books as they are without it, whether a volume may have so many bytes; if so, they are
+    /// counted from now on.
+    pub fn grow<E>(&self, volume: &str, bytes: u128, check: impl FnOnce(&Books) -> Result<(), E>) -> Result<(), E> {
+        let mut books = self.books();
+        let former = books.take(volume);
+        let answer = check(&books);
+        if let Some(mut holding) = former {
+            if answer.is_ok() {
+                holding.growing_to = Some(bytes);
+            }
+            books.put(volume, holding);
+        }
+        answer
+    }
+
+    /// A volume that was to grow no longer is: what it has counts.
+    pub fn settle(&self, volume: &str) {
+        let mut books = self.books();
+        if books
+            .holdings
+            .get(volume)
+            .is_none_or(|holding| holding.growing_to.is_none())
+        {
+            return;
+        }
+        if let Some(mut holding) = books.take(volume) {
+            holding.growing_to = None;
+            books.put(volume, holding);
+        }
     }
 
     /// A volume is gone.
@@ -170,6 +216,39 @@ mod tests {
         inventory.saved("v", "a", 20);
         inventory.saved("v", "a", 20);
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
+    }
+
+    #[test]
+    fn what_a_volume_is_about_to_have_counts_until_it_is_settled() {
+        let inventory = Inventory::default();
+        let fits = |bytes: u128| {
+            move |books: &Books| {
+                let rest = 20 - books.totals("a").bytes.min(20);
+                if bytes <= rest { Ok(()) } else { Err(rest) }
+            }
+        };
+        inventory.saved("v", "a", 5);
+        inventory.saved("w", "a", 5);
+        assert_eq!(
+            inventory.grow("v", 15, fits(15)),
+            Ok(()),
+            "its own 5 are not counted twice"
+        );
+        assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
+        assert_eq!(inventory.grow("w", 6, fits(6)), Err(5));
+        assert!(!inventory.promise("x", 1, within(20)));
+        // The watch tells how it was before, then how it is.
+        inventory.saved("v", "a", 5);
+        assert_eq!(inventory.totals("a").bytes, 20);
+        inventory.saved("v", "a", 15);
+        assert_eq!(inventory.totals("a").bytes, 20);
+        // Given up: what it has counts again.
+        assert_eq!(inventory.grow("v", 10, fits(10)), Ok(()), "no less than it has");
+        assert_eq!(inventory.totals("a").bytes, 20);
+        inventory.settle("v");
+        inventory.gone("v");
+        inventory.settle("v");
+        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
     }
 
     #[test]

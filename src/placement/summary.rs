@@ -91,7 +91,9 @@ pub(super) fn short(text: impl Display) -> String {
 /// The reason that all have in common, where it says more than that there is no backend.
 fn common_reason(refusals: &[Refusal]) -> Reason {
     let all = |reasons: &[Reason]| refusals.iter().all(|refusal| reasons.contains(&refusal.reason));
-    if all(&[Reason::BackendNotFound]) {
+    if super::elsewhere(refusals) {
+        Reason::NodeNotServed
+    } else if all(&[Reason::BackendNotFound]) {
         Reason::BackendNotFound
     } else if all(&[Reason::NamespaceNotAllowed, Reason::BackendNotFound]) {
         Reason::NamespaceNotAllowed
@@ -112,6 +114,8 @@ fn short_text(reason: Reason) -> Option<&'static str> {
         Reason::NamespaceNotAllowed => Some("namespace not allowed"),
         Reason::CapacityExceeded => Some("capacity exceeded"),
         Reason::BackendNotFound => Some("not found"),
+        Reason::NodeNotServed => Some("selected node not served"),
+        Reason::TopologyMismatch => Some("no node in both its nodeAffinity and the class's allowedTopologies"),
         _ => None,
     }
 }

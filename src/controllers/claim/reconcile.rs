@@ -14,6 +14,7 @@ use super::report::{Outcome, condition, report};
 use super::volume::located;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
+use crate::controllers::expansion;
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
 
@@ -32,7 +33,16 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
         // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
         Guard::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
     };
-    report(&ctx, &claim, outcome, started, looked).await
+    let action = report(&ctx, &claim, outcome, started, looked).await?;
+    Ok(expansion::reconcile(&claim, &ctx, looked).await?.unwrap_or(action))
+}
+
+/// A claim was deleted: nothing of it is to be remembered.
+pub fn gone(claim: &PersistentVolumeClaim, ctx: &Context) {
+    let uid = claim.uid().unwrap_or_default();
+    ctx.claim_retries.forget(&uid);
+    ctx.reschedules.forget(&uid);
+    ctx.inventory.settle(&volume_name(&uid));
 }
 
 /// A failed write: nothing was decided.
