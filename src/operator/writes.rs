@@ -206,3 +206,30 @@ fn merge(into: &mut Value, from: Value) {
         (into, from) => *into = from,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finalizer_is_added_once_and_taken_off_beside_others() {
+        let with = |names: Option<&[&str]>, wanted| {
+            let names = names.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+            let metadata = ObjectMeta {
+                finalizers: names,
+                ..ObjectMeta::default()
+            };
+            with_finalizer(&metadata, "ours", wanted).map(|names| names.join(" "))
+        };
+        for (what, names, added, removed) in [
+            ("none", None, Some("ours"), None),
+            ("an empty list", Some(&[] as &[_]), Some("ours"), None),
+            ("ours alone", Some(&["ours"]), None, Some("")),
+            ("another's alone", Some(&["a"]), Some("a ours"), None),
+            ("ours among others", Some(&["a", "ours", "b"]), None, Some("a b")),
+        ] {
+            assert_eq!(with(names, true).as_deref(), added, "add to {what}");
+            assert_eq!(with(names, false).as_deref(), removed, "remove from {what}");
+        }
+    }
+}

@@ -23,6 +23,7 @@ mod identity;
 mod idle;
 mod late_binding;
 mod names;
+mod next_backend;
 mod nfs_client;
 mod outages;
 mod overrides;

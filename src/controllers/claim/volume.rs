@@ -157,3 +157,6 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisio
             .get(names::PROVISIONED_BY)
             .is_some_and(|name| name == provisioner)
 }
+
+#[cfg(test)]
+mod tests;

@@ -12,7 +12,7 @@ use super::reclaim::reclaim;
 use super::report::{Outcome, report};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
-use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND};
+use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
 use crate::policy::{self, Decision};
@@ -60,14 +60,7 @@ pub fn decide(volume: &PersistentVolume, ctx: &Context) -> Decision {
 
 /// A policy edited to Delete: the data is ours to reclaim, so the volume must not vanish before.
 async fn ensure_finalizer(volume: &PersistentVolume, ctx: &Context) -> Result<(), WriteError> {
-    let spec = volume.spec.as_ref();
-    let deletes = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
-    let ours = volume
-        .annotations()
-        .get(PROVISIONED_BY)
-        .is_some_and(|by| ctx.settings.serves(by))
-        && volume.annotations().contains_key(VOLUME_BACKEND);
-    if deletes && ours && volume.metadata.deletion_timestamp.is_none() {
+    if policy::needs_finalizer(volume, &ctx.settings.provisioners()) {
         finalizer(volume, ctx, true).await?;
     }
     Ok(())
