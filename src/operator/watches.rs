@@ -78,7 +78,7 @@ pub async fn follow_nodes(
         .inspect(report_filled(&ctx, "nodes"))
         .touched_objects()
         .predicate_filter(predicates::labels, PredicateConfig::default());
-    wake_on_change(&ctx, "nodes", stream).await
+    wake_on_change("nodes", stream, || ctx.waiting.wake_soon()).await
 }
 
 /// Claims that wait may wait for just this object.
