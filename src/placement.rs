@@ -2,19 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 
-use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride, StorageAmount};
+use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::WISHED_BACKEND;
 use crate::api::parameters::ClassParameters;
 
 pub mod quantity;
+pub mod room;
 mod score;
 mod summary;
+pub mod topology;
 
-use quantity::human;
+use topology::{SelectedNode, Unreachable};
 
 /// What placement needs to know of a claim.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +37,10 @@ pub struct Claim<'a> {
     /// Where it stands that we placed it (annotation `nfs-operator.io/placed-on`). A tenant can write that too, so it
     /// counts only among the backends that the class and `allowedNamespaces` permit.
     pub placed_on: Option<&'a str>,
+    /// The node that the scheduler selected; absent when the class binds immediately.
+    pub node: Option<SelectedNode<'a>>,
+    /// The class's `allowedTopologies`; empty = anywhere.
+    pub topologies: &'a [TopologySelectorTerm],
 }
 
 /// What placement needs to know of a backend. Sums count volumes and reservations, without the claim to be placed.
@@ -55,6 +62,8 @@ pub struct Candidate<'a> {
     pub limits: Option<&'a CapacityLimits>,
     /// `spec.claimOverrides`.
     pub claim_overrides: &'a [ClaimOverride],
+    /// `spec.nodeAffinity`.
+    pub node_affinity: Option<&'a VolumeNodeAffinity>,
     /// Size of the export, in bytes, where the server says it.
     pub total: Option<u128>,
     /// Free space at the last probe, in bytes, where the server says it.
@@ -136,10 +145,22 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     }
     if serving.is_empty() {
         refusals.sort_by(|a, b| a.backend.cmp(&b.backend));
-        let summary = summary::of(&refusals);
+        let mut summary = summary::of(&refusals);
+        if claim.topologies.is_empty() && elsewhere(&refusals) {
+            summary.message.push_str(NO_TOPOLOGIES);
+        }
         return nowhere(refusals, summary);
     }
     Placement::On(score::ordered(claim.uid, serving))
+}
+
+/// The scheduler knows a class's topologies, and nothing of backends.
+const NO_TOPOLOGIES: &str = "; the StorageClass has no allowedTopologies, so the scheduler selects any node: give it those of \
+                             its backends' nodeAffinity";
+
+/// Whether a backend would serve the claim on another node than the selected one.
+pub fn elsewhere(refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
 fn nowhere(refusals: Vec<Refusal>, summary: Verdict) -> Placement {
@@ -194,14 +215,15 @@ fn missing(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Vec<Refusal> {
 
 type Check = fn(&Claim<'_>, &Candidate<'_>) -> Result<(), (Reason, String)>;
 
-/// What a backend must pass, the lasting reasons first. Checks of nodes and topology belong in this list.
+/// What a backend must pass, the lasting reasons first. The selected node comes last: who is left out for it alone would
+/// serve the claim on another node, and only then does it help to have another one selected.
 const CHECKS: &[Check] = &[
     namespace_allowed,
+    topology_possible,
     open,
     ready,
-    within_limit,
-    within_overcommit,
-    above_reserve,
+    room::enough,
+    node_served,
 ];
 
 fn namespace_allowed(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
@@ -272,77 +294,31 @@ fn ready(_: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)>
     }
 }
 
-fn within_limit(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
-    let Some(limit) = amount("limit", backend.limits.and_then(|limits| limits.limit.as_ref()))? else {
-        return Ok(());
-    };
-    if backend.provisioned.saturating_add(claim.requested) <= limit {
-        return Ok(());
-    }
-    exceeded(format!(
-        "{} are requested; capacity.limit is {} and {} of it are taken: request less, or raise it",
-        human(claim.requested),
-        human(limit),
-        human(backend.provisioned)
-    ))
-}
-
-fn within_overcommit(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
-    let Some(percent) = backend.limits.and_then(|limits| limits.overcommit_percent) else {
-        return Ok(());
-    };
-    let Some(total) = backend.total else {
-        return exceeded(
-            "capacity.overcommitPercent is set and the server does not say the export's size: use capacity.limit"
-                .into(),
-        );
-    };
-    let percent = u128::try_from(percent).unwrap_or(0);
-    // The remainder is scaled separately: a size near 2^128 must not overflow, and 100 bytes must not become 0.
-    let share = (total / 100)
-        .saturating_mul(percent)
-        .saturating_add(total % 100 * percent / 100);
-    if backend.provisioned_on_export.saturating_add(claim.requested) <= share {
-        return Ok(());
-    }
-    exceeded(format!(
-        "{} are requested; capacity.overcommitPercent {percent} gives {} on an export of {} and {} of it are taken on all \
-         its backends: request less, or raise it",
-        human(claim.requested),
-        human(share),
-        human(total),
-        human(backend.provisioned_on_export)
-    ))
-}
-
-fn above_reserve(_: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
-    let Some(reserve) = amount("reserve", backend.limits.and_then(|limits| limits.reserve.as_ref()))? else {
-        return Ok(());
-    };
-    match backend.available {
-        Some(available) if available >= reserve => Ok(()),
-        Some(available) => exceeded(format!(
-            "free space is {}, below capacity.reserve {}: free some, or lower it",
-            human(available),
-            human(reserve)
-        )),
-        None => exceeded("capacity.reserve is set and the server does not say the free space: remove it".into()),
+fn topology_possible(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+    match topology::common(backend.node_affinity, claim.topologies) {
+        Ok(_) => Ok(()),
+        Err(invalid @ Unreachable::Invalid(_)) => Err((Reason::InvalidSpec, format!("{invalid}: correct it"))),
+        Err(error) => Err((Reason::TopologyMismatch, format!("{error}: correct one of them"))),
     }
 }
 
-fn exceeded(message: String) -> Result<(), (Reason, String)> {
-    Err((Reason::CapacityExceeded, message))
-}
-
-fn amount(field: &str, amount: Option<&StorageAmount>) -> Result<Option<u128>, (Reason, String)> {
-    amount
-        .map(|amount| {
-            quantity::bytes(amount).ok_or_else(|| {
-                let message = format!("capacity.{field} {} is no quantity: correct it", summary::short(amount));
-                (Reason::InvalidSpec, message)
-            })
-        })
-        .transpose()
+fn node_served(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+    let Some(node) = &claim.node else { return Ok(()) };
+    let both = topology::common(backend.node_affinity, claim.topologies).ok().flatten();
+    if topology::selects(both.as_ref(), node) {
+        return Ok(());
+    }
+    let name = summary::short(node.name);
+    let message = match node.labels {
+        Some(_) if topology::selects(backend.node_affinity, node) => {
+            format!("node {name} is selected, which the class's allowedTopologies leave out: another one is asked for")
+        }
+        Some(_) => {
+            format!("node {name} is selected, which the backend's nodeAffinity leaves out: another one is asked for")
+        }
+        None => format!("node {name} is selected, which does not exist: another one is asked for"),
+    };
+    Err((Reason::NodeNotServed, message))
 }
 
 #[cfg(test)]

@@ -71,6 +71,14 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
     }
 }
 
+/// Whether a volume must not vanish before its directory is reclaimed, so that it needs our finalizer: one that we made,
+/// whose reclaim policy is Delete, perhaps by a later edit.
+pub fn needs_finalizer(volume: &PersistentVolume, provisioners: &[&str]) -> bool {
+    let ours = annotation(volume, PROVISIONED_BY).is_some_and(|name| provisioners.contains(&name))
+        && annotation(volume, VOLUME_BACKEND).is_some();
+    ours && reclaim_policy(volume) == "Delete" && volume.metadata.deletion_timestamp.is_none()
+}
+
 fn policy(volume: &PersistentVolume, backend_policy: OnDelete, adopted: bool) -> Decision {
     let recorded = annotation(volume, VOLUME_ON_DELETE);
     let policy = match recorded.map(|text| (text, parameters::on_delete(text))) {

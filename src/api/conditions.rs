@@ -138,6 +138,10 @@ reasons! {
     NamespaceNotAllowed,
     /// The backends that the claim may use lack the room that it asks for.
     CapacityExceeded,
+    /// The scheduler selected a node that no backend serves.
+    NodeNotServed,
+    /// The class's topologies and the backends' node affinities have no node in common.
+    TopologyMismatch,
     /// The claim's StorageClass does not exist.
     StorageClassNotFound,
     /// The StorageClass has a parameter that we don't know, or a value that it can't have.
@@ -202,6 +206,12 @@ reasons! {
     ProvisioningFailed,
     /// What was made for a claim could not be removed (event of the ProvisionController library).
     ProvisioningCleanupFailed,
+    /// A claim got more (event of external-resizer).
+    VolumeResizeSuccessful,
+    /// A claim could not get more (event of external-resizer).
+    VolumeResizeFailed,
+    /// The selected node was given back to the scheduler (event).
+    Rescheduled,
     /// The server did not keep the default mode (event).
     ModeNotKept,
 }

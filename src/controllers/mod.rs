@@ -2,4 +2,5 @@
 
 pub mod backend;
 pub mod claim;
+pub mod expansion;
 pub mod volume;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -18,6 +18,7 @@ use super::guard::Guard;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
+use super::reschedules::Reschedules;
 use super::retry::Backoff;
 use super::stop::Stop;
 use super::term::Leadership;
@@ -74,6 +75,8 @@ pub struct Stores {
     pub classes: Store<StorageClass>,
     /// All namespaces: names, uids and labels.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
+    /// All nodes: names and labels.
+    pub nodes: Store<PartialObjectMeta<Node>>,
     /// All backends.
     pub backends: Store<NfsBackend>,
 }
@@ -106,6 +109,8 @@ pub struct Context {
     pub claim_retries: Backoff,
     /// Pauses of volumes whose reclaim failed.
     pub volume_retries: Backoff,
+    /// Selected nodes that no backend serves, and when they are given back.
+    pub reschedules: Reschedules,
     /// What was last said of volumes that could not be reclaimed.
     pub told: Told,
     /// Which watch caches are not filled yet.
@@ -132,6 +137,11 @@ impl Context {
     /// False: the operator stops before that, and nothing may be decided.
     pub async fn caught_up(&self) -> bool {
         self.stop.or(self.readiness.all()).await.is_some()
+    }
+
+    /// A node's labels.
+    pub fn node(&self, name: &str) -> Option<Arc<PartialObjectMeta<Node>>> {
+        self.stores.nodes.get(&ObjectRef::new(name))
     }
 
     /// A namespace's uid and labels.

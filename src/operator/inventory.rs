@@ -23,7 +23,16 @@ struct Holding {
     bytes: u128,
     /// The identity of the export, of a volume that exists.
     export_id: Option<String>,
+    /// What it is about to have.
+    growing_to: Option<u128>,
     saved: bool,
+}
+
+impl Holding {
+    /// What it takes of its backend's room, in bytes.
+    fn taken(&self) -> u128 {
+        self.growing_to.unwrap_or(0).max(self.bytes)
+    }
 }
 
 /// Sums over a backend's volumes and promises.
@@ -45,7 +54,7 @@ impl Books {
         self.take(volume);
         let totals = self.totals.entry(holding.backend.clone()).or_default();
         totals.volumes += 1;
-        totals.bytes += holding.bytes;
+        totals.bytes += holding.taken();
         self.holdings.insert(volume.to_owned(), holding);
     }
 
@@ -53,7 +62,7 @@ impl Books {
         let holding = self.holdings.remove(volume)?;
         if let Some(totals) = self.totals.get_mut(&holding.backend) {
             totals.volumes = totals.volumes.saturating_sub(1);
-            totals.bytes = totals.bytes.saturating_sub(holding.bytes);
+            totals.bytes = totals.bytes.saturating_sub(holding.taken());
         }
         Some(holding)
     }
@@ -73,6 +82,7 @@ impl Inventory {
                     backend,
                     bytes,
                     export_id: None,
+                    growing_to: None,
                     saved: false,
                 },
             );
@@ -84,15 +94,51 @@ impl Inventory {
 
     /// A volume exists, on the export with that identity.
     pub fn saved(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
-        self.books().put(
+        let mut books = self.books();
+        // What it is about to have counts until it has that: this may be how it was before.
+        let former = books.holdings.get(volume).and_then(|former| former.growing_to);
+        let growing_to = former.filter(|&growing_to| growing_to > bytes);
+        books.put(
             volume,
             Holding {
                 backend: backend.to_owned(),
                 bytes,
                 export_id: export_id.map(str::to_owned),
+                growing_to,
                 saved: true,
             },
         );
+    }
+
+    /// Lets `check` say, with the books as they are without it, whether a volume may have so many bytes; if so, they are
+    /// counted from now on.
+    pub fn grow<E>(&self, volume: &str, bytes: u128, check: impl FnOnce(&Books) -> Result<(), E>) -> Result<(), E> {
+        let mut books = self.books();
+        let former = books.take(volume);
+        let answer = check(&books);
+        if let Some(mut holding) = former {
+            if answer.is_ok() {
+                holding.growing_to = Some(bytes);
+            }
+            books.put(volume, holding);
+        }
+        answer
+    }
+
+    /// A volume that was to grow no longer is: what it has counts.
+    pub fn settle(&self, volume: &str) {
+        let mut books = self.books();
+        if books
+            .holdings
+            .get(volume)
+            .is_none_or(|holding| holding.growing_to.is_none())
+        {
+            return;
+        }
+        if let Some(mut holding) = books.take(volume) {
+            holding.growing_to = None;
+            books.put(volume, holding);
+        }
     }
 
     /// A volume is gone.
@@ -181,6 +227,39 @@ mod tests {
         inventory.saved("v", "a", 20, None);
         inventory.saved("v", "a", 20, None);
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
+    }
+
+    #[test]
+    fn what_a_volume_is_about_to_have_counts_until_it_is_settled() {
+        let inventory = Inventory::default();
+        let fits = |bytes: u128| {
+            move |books: &Books| {
+                let rest = 20 - books.totals("a").bytes.min(20);
+                if bytes <= rest { Ok(()) } else { Err(rest) }
+            }
+        };
+        inventory.saved("v", "a", 5, None);
+        inventory.saved("w", "a", 5, None);
+        assert_eq!(
+            inventory.grow("v", 15, fits(15)),
+            Ok(()),
+            "its own 5 are not counted twice"
+        );
+        assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
+        assert_eq!(inventory.grow("w", 6, fits(6)), Err(5));
+        assert!(!inventory.promise("x", 1, within(20)));
+        // The watch tells how it was before, then how it is.
+        inventory.saved("v", "a", 5, None);
+        assert_eq!(inventory.totals("a").bytes, 20);
+        inventory.saved("v", "a", 15, None);
+        assert_eq!(inventory.totals("a").bytes, 20);
+        // Given up: what it has counts again.
+        assert_eq!(inventory.grow("v", 10, fits(10)), Ok(()), "no less than it has");
+        assert_eq!(inventory.totals("a").bytes, 20);
+        inventory.settle("v");
+        inventory.gone("v");
+        inventory.settle("v");
+        assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
     }
 
     #[test]

@@ -12,6 +12,7 @@ pub mod inventory;
 pub mod lease;
 pub mod metrics;
 pub mod readiness;
+pub mod reschedules;
 pub mod retry;
 mod rivals;
 pub mod run;

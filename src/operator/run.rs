@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
@@ -27,6 +27,7 @@ use super::inventory::Inventory;
 use super::lease::Identity;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
+use super::reschedules::Reschedules;
 use super::retry::{Backoff, Bounds};
 use super::stop::{Stop, stop_signal};
 use super::term::Leadership;
@@ -91,7 +92,14 @@ pub enum OperatorError {
     Ended(&'static str),
 }
 
-const PARTS: [&str; 5] = ["namespaces", "storage classes", "volumes", "backends", "claims"];
+const PARTS: [&str; 6] = [
+    "namespaces",
+    "storage classes",
+    "nodes",
+    "volumes",
+    "backends",
+    "claims",
+];
 
 /// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
 pub async fn operate(options: Options) -> Result<(), OperatorError> {
@@ -180,6 +188,7 @@ struct Parts {
     volumes: Writer<PersistentVolume>,
     classes: Writer<StorageClass>,
     namespaces: Writer<PartialObjectMeta<Namespace>>,
+    nodes: Writer<PartialObjectMeta<Node>>,
     backends: Writer<NfsBackend>,
     woken: mpsc::UnboundedReceiver<ClaimRef>,
     woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
@@ -191,6 +200,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
     let (volumes, volume_writer) = reflector::store();
     let (classes, class_writer) = reflector::store();
     let (namespaces, namespace_writer) = reflector::store();
+    let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
     let (waiting, woken) = Waiting::new();
     let (waiting_volumes, woken_volumes) = Waiting::new();
@@ -213,6 +223,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
             volumes,
             classes,
             namespaces,
+            nodes,
             backends,
         },
         backends: Backends::default(),
@@ -227,6 +238,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         metrics: made.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
+        reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,
     };
@@ -235,6 +247,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         volumes: volume_writer,
         classes: class_writer,
         namespaces: namespace_writer,
+        nodes: node_writer,
         backends: backend_writer,
         woken,
         woken_volumes,
@@ -253,6 +266,7 @@ impl Parts {
         let mut running = JoinSet::new();
         running.spawn(watches::follow_classes(shared(), self.classes, Api::all(api())));
         running.spawn(watches::follow_namespaces(shared(), self.namespaces, Api::all(api())));
+        running.spawn(watches::follow_nodes(shared(), self.nodes, Api::all(api())));
         let backends = Api::all(api());
         running.spawn(watches::backends(
             shared(),
@@ -285,7 +299,7 @@ async fn until_end(mut running: JoinSet<&'static str>, stop: Stop, grace: Durati
         Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
         _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
-    // The two followers run for ever: only the controllers end by themselves.
+    // The followers run for ever: only the controllers end by themselves.
     let mut controllers = 3 - usize::from(part.is_some());
     let finished = tokio::time::timeout(grace, async {
         while controllers > 0 && running.join_next().await.is_some() {

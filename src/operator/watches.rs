@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use futures::future::{Ready, ready};
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{Namespace, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
-use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use super::context::Context;
@@ -78,6 +78,25 @@ pub async fn follow_namespaces(
         .inspect(report_filled(&ctx, "namespaces"))
         .touched_objects();
     wake_on_change("namespaces", stream, || ctx.waiting.wake_soon()).await
+}
+
+/// Follows the nodes: names and labels. Their kubelets write to them all the time; only a change of labels wakes claims.
+pub async fn follow_nodes(
+    ctx: Arc<Context>,
+    writer: Writer<PartialObjectMeta<Node>>,
+    api: Api<PartialObjectMeta<Node>>,
+) -> &'static str {
+    let stream = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|node| {
+            node.metadata.managed_fields = None;
+            node.metadata.annotations = None;
+        })
+        .reflect(writer)
+        .inspect(report_filled(&ctx, "nodes"))
+        .touched_objects()
+        .predicate_filter(predicates::labels, PredicateConfig::default());
+    wake_on_change("nodes", stream, || ctx.waiting.wake_soon()).await
 }
 
 /// Claims that wait may wait for just this object.
@@ -180,7 +199,7 @@ pub async fn claims(
         .modify(|claim| claim.metadata.managed_fields = None)
         .inspect(move |event| {
             if let Ok(watcher::Event::Delete(claim)) = event {
-                following.claim_retries.forget(&claim.uid().unwrap_or_default());
+                claim::gone(claim, &following);
             }
         })
         .filter_map(pending(move |claim| claim::settled(claim, &settled.settings)))

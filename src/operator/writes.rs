@@ -101,23 +101,57 @@ pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) 
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let patch = json!({"metadata": {
-        "uid": object.uid(),
-        "resourceVersion": object.resource_version(),
-        "finalizers": finalizers,
-    }});
-    let params = PatchParams::default();
-    api.patch(&object.name_any(), &params, &Patch::Merge(&patch))
-        .await
-        .map(drop)
-        .map_err(|cause| match http_status(&cause) {
-            Some(404) => WriteError::Gone,
-            Some(409) => WriteError::Changed,
-            _ => WriteError::Api {
-                action: "set the finalizers",
-                cause: Box::new(cause),
-            },
-        })
+    let fields = json!({"metadata": {"finalizers": finalizers}});
+    patch_as_read(api, object, fields, false, "set the finalizers").await
+}
+
+/// Takes an annotation of somebody else's off an object, if the object is still as it was read.
+pub async fn take_off_annotation<K>(
+    api: &Api<K>,
+    object: &K,
+    annotation: &str,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    patch_as_read(
+        api,
+        object,
+        json!({"metadata": {"annotations": {annotation: null}}}),
+        false,
+        action,
+    )
+    .await
+}
+
+/// Merges `fields` into an object, if it is still as it was read ([`WriteError::Changed`] when not).
+pub async fn patch_as_read<K>(
+    api: &Api<K>,
+    object: &K,
+    mut fields: Value,
+    status: bool,
+    action: &'static str,
+) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let precondition = json!({"metadata": {"uid": object.uid(), "resourceVersion": object.resource_version()}});
+    merge(&mut fields, precondition);
+    let (name, params, patch) = (object.name_any(), PatchParams::default(), Patch::Merge(&fields));
+    let patched = if status {
+        api.patch_status(&name, &params, &patch).await.map(drop)
+    } else {
+        api.patch(&name, &params, &patch).await.map(drop)
+    };
+    patched.map_err(|cause| match http_status(&cause) {
+        Some(404) => WriteError::Gone,
+        Some(409) => WriteError::Changed,
+        _ => WriteError::Api {
+            action,
+            cause: Box::new(cause),
+        },
+    })
 }
 
 /// Removes an annotation, if the object is the same and the annotation still has this value.
@@ -170,5 +204,32 @@ fn merge(into: &mut Value, from: Value) {
             }
         }
         (into, from) => *into = from,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_finalizer_is_added_once_and_taken_off_beside_others() {
+        let with = |names: Option<&[&str]>, wanted| {
+            let names = names.map(|names| names.iter().map(|&name| name.to_owned()).collect());
+            let metadata = ObjectMeta {
+                finalizers: names,
+                ..ObjectMeta::default()
+            };
+            with_finalizer(&metadata, "ours", wanted).map(|names| names.join(" "))
+        };
+        for (what, names, added, removed) in [
+            ("none", None, Some("ours"), None),
+            ("an empty list", Some(&[] as &[_]), Some("ours"), None),
+            ("ours alone", Some(&["ours"]), None, Some("")),
+            ("another's alone", Some(&["a"]), Some("a ours"), None),
+            ("ours among others", Some(&["a", "ours", "b"]), None, Some("a b")),
+        ] {
+            assert_eq!(with(names, true).as_deref(), added, "add to {what}");
+            assert_eq!(with(names, false).as_deref(), removed, "remove from {what}");
+        }
     }
 }

@@ -18,9 +18,7 @@ const LONGEST_NAME: usize = 253;
 
 /// The condition for refusals, sorted by backend, of which there is at least one.
 pub(super) fn of(refusals: &[Refusal]) -> Verdict {
-    let mut able = refusals
-        .iter()
-        .filter(|refusal| !matches!(refusal.reason, Reason::NamespaceNotAllowed | Reason::BackendNotFound));
+    let mut able = refusals.iter().filter(|refusal| might_serve(refusal));
     if let (Some(only), None) = (able.next(), able.next()) {
         let others: Vec<&Refusal> = refusals.iter().filter(|other| other.backend != only.backend).collect();
         let own = format!("backend {}: {}", only.backend, cut(&only.message, LONGEST_MESSAGE));
@@ -31,6 +29,9 @@ pub(super) fn of(refusals: &[Refusal]) -> Verdict {
     if let [only] = refusals {
         let message = format!("backend {}: {}", only.backend, cut(&only.message, LONGEST_MESSAGE));
         return Verdict::no(only.reason, message);
+    }
+    if let Some(same) = one_for_all(refusals) {
+        return same;
     }
     let (unready, others): (Vec<&Refusal>, Vec<&Refusal>) = refusals
         .iter()
@@ -50,6 +51,25 @@ pub(super) fn of(refusals: &[Refusal]) -> Verdict {
     }
     parts.extend(left_out(&others));
     Verdict::no(common_reason(refusals), parts.join("; "))
+}
+
+/// What all that could serve it say in the same words, such as an annotation that none of them allows.
+fn one_for_all(refusals: &[Refusal]) -> Option<Verdict> {
+    let (able, others): (Vec<&Refusal>, Vec<&Refusal>) = refusals.iter().partition(|refusal| might_serve(refusal));
+    let first = able.first().filter(|first| short_text(first.reason).is_none())?;
+    let same = |other: &&Refusal| other.reason == first.reason && other.message == first.message;
+    if !able.iter().all(same) {
+        return None;
+    }
+    let names = named(able.iter().map(|refusal| short(&refusal.backend)));
+    let mut parts = vec![format!("backends {names}: {}", cut(&first.message, LONGEST_MESSAGE))];
+    parts.extend(left_out(&others));
+    Some(Verdict::no(first.reason, parts.join("; ")))
+}
+
+/// Whether a backend is there and the namespace may use it.
+fn might_serve(refusal: &Refusal) -> bool {
+    !matches!(refusal.reason, Reason::NamespaceNotAllowed | Reason::BackendNotFound)
 }
 
 /// The condition when the class permits none of the backends that there are.
@@ -91,7 +111,9 @@ pub(super) fn short(text: impl Display) -> String {
 /// The reason that all have in common, where it says more than that there is no backend.
 fn common_reason(refusals: &[Refusal]) -> Reason {
     let all = |reasons: &[Reason]| refusals.iter().all(|refusal| reasons.contains(&refusal.reason));
-    if all(&[Reason::BackendNotFound]) {
+    if super::elsewhere(refusals) {
+        Reason::NodeNotServed
+    } else if all(&[Reason::BackendNotFound]) {
         Reason::BackendNotFound
     } else if all(&[Reason::NamespaceNotAllowed, Reason::BackendNotFound]) {
         Reason::NamespaceNotAllowed
@@ -112,6 +134,8 @@ fn short_text(reason: Reason) -> Option<&'static str> {
         Reason::NamespaceNotAllowed => Some("namespace not allowed"),
         Reason::CapacityExceeded => Some("capacity exceeded"),
         Reason::BackendNotFound => Some("not found"),
+        Reason::NodeNotServed => Some("selected node not served"),
+        Reason::TopologyMismatch => Some("no node in both its nodeAffinity and the class's allowedTopologies"),
         _ => None,
     }
 }

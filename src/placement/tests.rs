@@ -1,6 +1,9 @@
 use super::*;
 
+use crate::api::backend::StorageAmount;
+
 mod filter;
+mod nodes;
 mod score;
 mod summary;
 
@@ -17,6 +20,7 @@ struct Backend {
     allowed: Option<AllowedNamespaces>,
     limits: CapacityLimits,
     overrides: Vec<ClaimOverride>,
+    affinity: Option<VolumeNodeAffinity>,
     total: Option<u128>,
     available: Option<u128>,
     since_probe: u128,
@@ -36,6 +40,7 @@ impl Backend {
             allowed: None,
             limits: CapacityLimits::default(),
             overrides: Vec::new(),
+            affinity: None,
             total: Some(1000 * GI),
             available: Some(1000 * GI),
             since_probe: 0,
@@ -71,6 +76,7 @@ impl Backend {
             allowed_namespaces: self.allowed.as_ref(),
             limits: Some(&self.limits),
             claim_overrides: &self.overrides,
+            node_affinity: self.affinity.as_ref(),
             total: self.total,
             available: self.available,
             provisioned_since_probe: self.since_probe,
@@ -94,11 +100,15 @@ struct Asked {
     class: ClassParameters,
     wish: Option<&'static str>,
     placed_on: Option<&'static str>,
+    node: Option<(&'static str, Option<&'static str>)>,
+    topologies: Vec<TopologySelectorTerm>,
     requested: u128,
 }
 
 fn placed(asked: &Asked, backends: &[Backend]) -> Placement {
     let namespace_labels = BTreeMap::from([("team".to_owned(), "red".to_owned())]);
+    let zone = asked.node.and_then(|(_, zone)| zone);
+    let labels = zone.map(|zone| BTreeMap::from([("zone".to_owned(), zone.to_owned())]));
     let claim = Claim {
         uid: &asked.uid,
         namespace: "shop",
@@ -107,6 +117,11 @@ fn placed(asked: &Asked, backends: &[Backend]) -> Placement {
         class: &asked.class,
         wish: asked.wish,
         placed_on: asked.placed_on,
+        node: asked.node.map(|(name, _)| SelectedNode {
+            name,
+            labels: labels.as_ref(),
+        }),
+        topologies: &asked.topologies,
     };
     let candidates: Vec<Candidate<'_>> = backends.iter().map(Backend::candidate).collect();
     place(&claim, &candidates)

@@ -133,6 +133,31 @@ fn retain_takes_the_finalizer_off_and_touches_nothing() {
 }
 
 #[test]
+fn a_volume_of_ours_needs_the_finalizer_while_its_policy_is_delete() {
+    let annotated = |name, value| changed(|volume| annotate(volume, name, value));
+    for (what, volume, expected) in [
+        ("released", volume(), true),
+        ("bound", in_phase(volume(), Some("Bound")), true),
+        ("not seen by the binder yet", in_phase(volume(), None), true),
+        ("whether it has it or not", without_finalizer(volume()), true),
+        ("policy Retain", with_policy(Some("Retain")), false),
+        ("policy Recycle", with_policy(Some("Recycle")), false),
+        ("no policy: Kubernetes' default is Retain", with_policy(None), false),
+        ("being deleted", being_deleted(volume()), false),
+        ("another's", annotated(PROVISIONED_BY, Some("other/nfs")), false),
+        ("made by hand", annotated(PROVISIONED_BY, None), false),
+        ("under an alias", annotated(PROVISIONED_BY, Some("old/alias")), true),
+        (
+            "a former provisioner's, whose finalizers are its own",
+            annotated(VOLUME_BACKEND, None),
+            false,
+        ),
+    ] {
+        assert_eq!(needs_finalizer(&volume, OURS), expected, "{what}");
+    }
+}
+
+#[test]
 fn recycle_and_what_is_unknown_are_refused() {
     for policy in ["Recycle", "delete", ""] {
         let Decision::Stop(stop) = decided(&with_policy(Some(policy))) else {

@@ -66,7 +66,7 @@ async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_let
         .objects
         .create(&env.class("class", json!({"backend": env.named("backend")})))
         .await?;
-    claims_of(&env, &class, "racing", 30).await?;
+    claims_of(&env, &class, "racing", 50).await?;
     let (bound, _) = settled(&env, 20).await?;
     bound_once(&env, &bound).await?;
 
@@ -75,7 +75,7 @@ async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_let
     env.objects.delete(given_up).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
     let (now, waiting) = settled(&env, 20).await?;
-    assert_eq!(waiting.len(), 9);
+    assert_eq!(waiting.len(), 29);
     let names = |claims: &[Value]| {
         claims
             .iter()

@@ -10,6 +10,7 @@ use rig::TestEnv;
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
+use crate::outages::claims_of;
 use crate::scene::{self, PATIENCE, Test};
 
 const CONDITION: &str = "nfs-operator.io/Provisioned";
@@ -79,7 +80,7 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
 }
 
 #[tokio::test]
-async fn two_hundred_claims_at_once_over_three_backends_get_one_directory_each() -> Test {
+async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_directory_each() -> Test {
     let mut exports = Vec::new();
     for name in ["many-a", "many-b", "many-c"] {
         exports.push(TestEnv::new(name).await?);
@@ -96,21 +97,19 @@ async fn two_hundred_claims_at_once_over_three_backends_get_one_directory_each()
     }
     let chosen = json!({"backendSelector": format!("for={}", env.name)});
     let class = env.objects.create(&env.class("class", chosen)).await?;
-    for n in 0..200 {
-        env.objects.create(&env.claim(&format!("data-{n}"), &class)).await?;
-    }
-    let mut paths = BTreeSet::new();
-    for n in 0..200 {
-        let volume = env.wait_bound(&env.claim(&format!("data-{n}"), &class)).await?;
-        paths.insert(scene::text(&volume, "/spec/nfs/path").to_owned());
-    }
-    assert_eq!(paths.len(), 200, "no two volumes share a directory");
+    let claims = claims_of(env, &class, "data", 300).await?;
+    let volumes = volumes_of(env, &claims).await?;
+    let paths: BTreeSet<String> = volumes
+        .iter()
+        .map(|volume| scene::text(volume, "/spec/nfs/path").to_owned())
+        .collect();
+    assert_eq!(paths.len(), 300, "no two volumes share a directory");
     let mut made = BTreeSet::new();
     for export in &exports {
         let names = scene::names(export.data())?;
         assert!(
-            names.len() >= 40,
-            "claims are spread: {} has {}",
+            (90..=110).contains(&names.len()),
+            "{} has {} of 300, more than a tenth beside its share",
             export.name,
             names.len()
         );
@@ -118,6 +117,26 @@ async fn two_hundred_claims_at_once_over_three_backends_get_one_directory_each()
     }
     assert_eq!(made, paths, "a directory for each volume, and no other");
     Ok(())
+}
+
+/// The volumes of claims, once all of them are Bound; read together, since one by one is many reads.
+async fn volumes_of(env: &TestEnv, claims: &[Value]) -> rig::Result<Vec<Value>> {
+    let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
+    rig::wait::until("all claims to be Bound", PATIENCE, async || {
+        let all = env.objects.list(&like).await.map_err(|error| error.to_string())?;
+        let bound = |claim: &&Value| scene::text(claim, "/status/phase") == "Bound";
+        match all.iter().filter(bound).count() {
+            count if count == claims.len() => Ok(()),
+            count => Err(format!("{count} of {}", claims.len())),
+        }
+    })
+    .await?;
+    let volumes = env
+        .objects
+        .list(&reference("v1", "PersistentVolume", None, "any"))
+        .await?;
+    let here = |volume: &Value| scene::text(volume, "/spec/claimRef/namespace") == env.name;
+    Ok(volumes.into_iter().filter(here).collect())
 }
 
 #[tokio::test]

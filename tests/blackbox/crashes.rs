@@ -12,7 +12,7 @@ use crate::stage::Stage;
 
 /// What a CREATE of a directory carries (RFC 8881 section 18.4: the operation's number, the type, the name), when the
 /// name begins so and goes on for that many bytes.
-fn making_of(begin: &str, more: usize) -> Vec<u8> {
+pub fn making_of(begin: &str, more: usize) -> Vec<u8> {
     let length = u32::try_from(begin.len() + more).unwrap();
     let numbers = [6, 2, length].into_iter().flat_map(u32::to_be_bytes);
     numbers.chain(begin.bytes()).collect()

@@ -1,6 +1,6 @@
 //! Whether a claim is ours to provision, now, or never. Pure.
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
@@ -37,6 +37,10 @@ pub struct Request {
     pub reclaim_policy: String,
     /// Requested size, in bytes.
     pub bytes: u128,
+    /// The class's topologies; empty = anywhere.
+    pub topologies: Vec<TopologySelectorTerm>,
+    /// The node that the scheduler selected; absent when the class binds immediately, for then nobody selects one.
+    pub node: Option<String>,
 }
 
 /// The name of a claim's class: the older annotation wins over the field.
@@ -88,16 +92,17 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
         .get(SELECTED_NODE)
         .filter(|node| !node.is_empty())
         .cloned();
-    if class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer") && selected_node.is_none() {
+    let late = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+    if late && selected_node.is_none() {
         return Guard::Pass;
     }
-    match request(claim, class) {
+    match request(claim, class, selected_node.filter(|_| late)) {
         Ok(request) => Guard::Provision(Box::new(request)),
         Err(verdict) => Guard::Infeasible(verdict),
     }
 }
 
-fn request(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Request, Verdict> {
+fn request(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<String>) -> Result<Request, Verdict> {
     feasible(claim)?;
     let parameters = ClassParameters::parse(&class.parameters.clone().unwrap_or_default()).map_err(|error| {
         Verdict::no(
@@ -122,6 +127,8 @@ fn request(claim: &PersistentVolumeClaim, class: &StorageClass) -> Result<Reques
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
         bytes: storage,
+        topologies: class.allowed_topologies.clone().unwrap_or_default(),
+        node,
     })
 }
 

@@ -3,12 +3,13 @@
 mod concern;
 mod guard;
 mod overrides;
-mod place;
+pub(super) mod place;
 mod provision;
 mod reconcile;
 mod report;
+mod reschedule;
 mod save;
 mod volume;
 
 pub use concern::concern;
-pub use reconcile::{on_error, reconcile, settled};
+pub use reconcile::{gone, on_error, reconcile, settled};

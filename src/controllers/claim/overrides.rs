@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
 use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::GROUP;
 use crate::api::parameters::{ClassParameters, octal_mode, on_delete, owner};
 use crate::mount_options;
 
@@ -40,31 +41,34 @@ pub fn wanted(
     let backend_mode = octal_mode(&backend.directory.mode)
         .ok_or_else(|| Verdict::no(Reason::InvalidSpec, "the backend's spec.directory.mode is not octal"))?;
     let mode = claim
-        .value(ClaimOverride::Mode, "mode", octal_mode)?
+        .value(ClaimOverride::Mode, "mode", |text| {
+            octal_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
+        })?
         .or(class.mode)
         .unwrap_or(backend_mode);
     let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
-    let options = claim.value(ClaimOverride::MountOptions, "mount-options", claim_mount_options)?;
+    let number = |text: &str| owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
+    let options = claim.value(ClaimOverride::MountOptions, "mount-options", |text| {
+        mount_options::claim_options(text).map_err(|error| error.to_string())
+    })?;
     Ok(Wanted {
         mode,
         mode_asked: mode != DEFAULT_MODE,
         uid: claim
-            .value(ClaimOverride::Uid, "uid", owner)?
+            .value(ClaimOverride::Uid, "uid", number)?
             .or(class.uid)
             .or(backend_owner(backend.directory.uid)),
         gid: claim
-            .value(ClaimOverride::Gid, "gid", owner)?
+            .value(ClaimOverride::Gid, "gid", number)?
             .or(class.gid)
             .or(backend_owner(backend.directory.gid)),
         on_delete: claim
-            .value(ClaimOverride::OnDelete, "on-delete", on_delete)?
+            .value(ClaimOverride::OnDelete, "on-delete", |text| {
+                on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
+            })?
             .or(class.on_delete),
         mount_options: options.unwrap_or_default(),
     })
-}
-
-fn claim_mount_options(text: &str) -> Option<Vec<String>> {
-    mount_options::claim_options(text).ok()
 }
 
 /// A tenant's words for a message: the annotation itself may have a quarter of a megabyte.
@@ -78,27 +82,37 @@ struct ClaimWords<'a> {
 }
 
 impl ClaimWords<'_> {
-    /// The value of an annotation: an error where it is there and not allowed, or makes no sense.
+    /// The value of an annotation: an error where it is there and not allowed, or makes no sense. `parse` says what the
+    /// annotation takes.
     fn value<T>(
         &self,
         what: ClaimOverride,
         name: &str,
-        parse: impl Fn(&str) -> Option<T>,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<T>, Verdict> {
-        let Some(text) = self.annotations.get(&format!("{}/{name}", crate::api::names::GROUP)) else {
+        let Some(text) = self.annotations.get(&format!("{GROUP}/{name}")) else {
             return Ok(None);
         };
         if !self.allowed.contains(&what) {
             return Err(Verdict::no(
                 Reason::OverrideRefused,
-                format!("annotation nfs-operator.io/{name}: the backend's spec.claimOverrides does not allow it"),
+                format!(
+                    "annotation {GROUP}/{name} is not allowed here: remove it, or have `{name}` added to the backend's \
+                     claimOverrides"
+                ),
             ));
         }
-        parse(text).map(Some).ok_or_else(|| {
+        parse(text).map(Some).map_err(|takes| {
             Verdict::no(
                 Reason::InvalidOverride,
-                format!("annotation nfs-operator.io/{name}: {:?} is not allowed", short(text)),
+                format!(
+                    "annotation {GROUP}/{name} cannot be {:?}: {takes}: correct or remove it",
+                    short(text)
+                ),
             )
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use crate::api::parameters::ClassParameters;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::inventory::Books;
+use crate::placement::topology::SelectedNode;
 use crate::placement::{self, Candidate, Claim, Placement};
 
 /// Where a claim goes.
@@ -23,13 +24,18 @@ pub enum Placed {
     /// To this backend; the room is held.
     On(Arc<Backend>),
     /// Nowhere now.
-    Nowhere(Verdict),
+    Nowhere {
+        /// Why.
+        verdict: Verdict,
+        /// A backend would serve it on another node than the selected one.
+        elsewhere: bool,
+    },
     /// Nowhere until somebody changes something.
     Infeasible(Verdict),
 }
 
 /// A backend at one moment: its object as it is now, and what the last probe found, if there was one.
-struct View {
+pub struct View {
     object: Arc<NfsBackend>,
     backend: Option<Arc<Backend>>,
     known: Option<Arc<Known>>,
@@ -37,8 +43,16 @@ struct View {
 }
 
 impl View {
-    fn name(&self) -> &str {
+    /// The backend's name.
+    pub fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Whether a probe ever ended.
+    pub fn is_probed(&self) -> bool {
+        self.known
+            .as_ref()
+            .is_some_and(|known| known.ready.reason != Reason::NotProbed)
     }
 
     fn export_id(&self) -> Option<&str> {
@@ -68,6 +82,7 @@ pub fn place(
     let annotations = claim.annotations();
     let volume = volume_name(&uid);
     let placed_on = begun_on(ctx, claim, &volume);
+    let node = request.node.as_deref().and_then(|name| ctx.node(name));
     let asked = Claim {
         uid: &uid,
         namespace: &claim_namespace,
@@ -76,6 +91,11 @@ pub fn place(
         class: &class,
         wish: annotations.get(WISHED_BACKEND).map(String::as_str),
         placed_on: placed_on.as_deref(),
+        node: request.node.as_deref().map(|name| SelectedNode {
+            name,
+            labels: node.as_ref().map(|node| node.labels()),
+        }),
+        topologies: &request.topologies,
     };
     let placement = ctx.inventory.promise(&volume, request.bytes, |books| {
         let candidates: Vec<Candidate<'_>> = views.iter().map(|view| candidate(view, &views, books)).collect();
@@ -92,10 +112,16 @@ pub fn place(
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
                 Some(backend) => Placed::On(backend),
                 // Only a backend that was probed can be ready.
-                None => Placed::Nowhere(Verdict::no(Reason::NotProbed, "the backend is not probed yet")),
+                None => Placed::Nowhere {
+                    verdict: Verdict::no(Reason::NotProbed, "the backend is not probed yet"),
+                    elsewhere: false,
+                },
             }
         }
-        Placement::Nowhere { summary, .. } => Placed::Nowhere(summary),
+        Placement::Nowhere { refusals, summary } => Placed::Nowhere {
+            verdict: summary,
+            elsewhere: placement::elsewhere(&refusals),
+        },
     }
 }
 
@@ -129,7 +155,8 @@ fn begun_on(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Optio
     unknown.then(|| annotated.clone())
 }
 
-fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
+/// All backends as they are now; those in `refused` with that verdict instead of their own.
+pub fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
     let now = Instant::now();
     let view = |object: Arc<NfsBackend>| {
         let name = object.metadata.name.clone().unwrap_or_default();
@@ -156,7 +183,8 @@ fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
     ctx.stores.backends.state().into_iter().map(view).collect()
 }
 
-fn candidate<'a>(view: &'a View, all: &[View], books: &Books) -> Candidate<'a> {
+/// What placement needs to know of a backend.
+pub fn candidate<'a>(view: &'a View, all: &[View], books: &Books) -> Candidate<'a> {
     let spec = &view.object.spec;
     let totals = books.totals(view.name());
     let on_export: Vec<&View> = all
@@ -181,6 +209,7 @@ fn candidate<'a>(view: &'a View, all: &[View], books: &Books) -> Candidate<'a> {
         allowed_namespaces: spec.allowed_namespaces.as_ref(),
         limits: spec.capacity.as_ref(),
         claim_overrides: &spec.claim_overrides,
+        node_affinity: spec.node_affinity.as_ref(),
         total: statistics.map(|statistics| u128::from(statistics.total)),
         available: statistics.map(|statistics| u128::from(statistics.available)),
         provisioned_since_probe: provisioned_on_export.saturating_sub(at_probe),

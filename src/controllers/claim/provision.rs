@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, VolumeNodeAffinity};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
@@ -21,6 +21,7 @@ use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
+use crate::placement::topology;
 
 /// How an attempt on one backend ended.
 enum Attempt {
@@ -77,8 +78,8 @@ pub async fn provision(
                 }
                 Attempt::Ended(outcome) => return Ok(outcome),
             },
-            Placed::Nowhere(_) if journey.withdraw_from_unwilling().await => {}
-            Placed::Nowhere(verdict) => return journey.nowhere(&refusals, verdict).await,
+            Placed::Nowhere { .. } if journey.withdraw_from_unwilling().await => {}
+            Placed::Nowhere { verdict, elsewhere } => return journey.nowhere(&refusals, verdict, elsewhere).await,
             Placed::Infeasible(verdict) => return Ok(Outcome::Infeasible(verdict)),
         }
     }
@@ -88,7 +89,7 @@ impl Journey<'_> {
     /// Tries one backend. `again`: another refused just before, and the annotation may name that one.
     async fn attempt(&self, backend: &Arc<Backend>, again: bool) -> Result<Attempt, WriteError> {
         let known = backend.known();
-        let (Some(export), Some(identity)) = (known.export.clone(), known.identity.clone()) else {
+        let (Some(export), Some(_)) = (known.export.clone(), &known.identity) else {
             self.ctx.inventory.release(&self.volume);
             return Ok(Attempt::Refused {
                 verdict: known.ready.clone(),
@@ -103,9 +104,15 @@ impl Journey<'_> {
             self.ctx.inventory.release(&self.volume);
             return Ok(Attempt::Ended(Outcome::Queued));
         };
-        let planned = wanted(&known.object.spec, &self.request.parameters, self.claim.annotations())
-            .and_then(|wanted| Ok((self.directory_request(&known, &wanted)?, wanted)));
-        let (request, wanted) = match planned {
+        let planned =
+            wanted(&known.object.spec, &self.request.parameters, self.claim.annotations()).and_then(|wanted| {
+                Ok((
+                    self.directory_request(&known, &wanted)?,
+                    wanted,
+                    self.node_affinity(&known)?,
+                ))
+            });
+        let (request, wanted, affinity) = match planned {
             Ok(planned) => planned,
             Err(verdict) => {
                 self.ctx.inventory.release(&self.volume);
@@ -120,7 +127,7 @@ impl Journey<'_> {
         }
         match export.provision(&request).await {
             Ok(directory) => {
-                let outcome = self.save(&known, &export, &identity.id, &wanted, &directory).await;
+                let outcome = self.save(&known, &export, &wanted, affinity, &directory).await;
                 if matches!(outcome, Outcome::Provisioned { .. }) {
                     backend.settled(&self.volume);
                 }
@@ -128,6 +135,12 @@ impl Journey<'_> {
             }
             Err(error) => Ok(self.refusal(backend, &error)),
         }
+    }
+
+    /// The nodes that reach the volume.
+    fn node_affinity(&self, known: &Known) -> Result<Option<VolumeNodeAffinity>, Verdict> {
+        topology::common(known.object.spec.node_affinity.as_ref(), &self.request.topologies)
+            .map_err(|error| Verdict::no(Reason::TopologyMismatch, error.to_string()))
     }
 
     /// What the directory is to be.
@@ -188,9 +201,9 @@ impl Journey<'_> {
     }
 
     /// No backend takes the claim now.
-    async fn nowhere(&self, refusals: &Refusals, verdict: Verdict) -> Result<Outcome, WriteError> {
+    async fn nowhere(&self, refusals: &Refusals, verdict: Verdict, elsewhere: bool) -> Result<Outcome, WriteError> {
         if refusals.verdicts.is_empty() {
-            return Ok(Outcome::Waiting(verdict));
+            return self.wait_or_reschedule(verdict, elsewhere).await;
         }
         // Every backend that was tried refused, and nothing was made there: the placement is taken back, if there is one.
         let marked = refusals.passing || self.claim.annotations().contains_key(PLACED_ON);
@@ -210,6 +223,9 @@ impl Journey<'_> {
         {
             Ok(()) | Err(WriteError::Gone) => {}
             Err(error) => return Err(error),
+        }
+        if elsewhere {
+            return self.wait_or_reschedule(verdict, elsewhere).await;
         }
         Ok(if refusals.passing {
             Outcome::Failed(verdict)
@@ -291,7 +307,7 @@ impl Journey<'_> {
         })
     }
 
-    fn claims(&self) -> Api<PersistentVolumeClaim> {
+    pub(super) fn claims(&self) -> Api<PersistentVolumeClaim> {
         Api::namespaced(
             self.ctx.clients.calls.clone(),
             &self.claim.namespace().unwrap_or_default(),

@@ -14,6 +14,7 @@ use super::report::{Outcome, condition, report};
 use super::volume::located;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
+use crate::controllers::expansion;
 use crate::operator::context::{Context, Settings};
 use crate::operator::writes::{self, WriteError};
 
@@ -32,7 +33,16 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
         // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
         Guard::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
     };
-    report(&ctx, &claim, outcome, started, looked).await
+    let action = report(&ctx, &claim, outcome, started, looked).await?;
+    Ok(expansion::reconcile(&claim, &ctx, looked).await?.unwrap_or(action))
+}
+
+/// A claim was deleted: nothing of it is to be remembered.
+pub fn gone(claim: &PersistentVolumeClaim, ctx: &Context) {
+    let uid = claim.uid().unwrap_or_default();
+    ctx.claim_retries.forget(&uid);
+    ctx.reschedules.forget(&uid);
+    ctx.inventory.settle(&volume_name(&uid));
 }
 
 /// A failed write: nothing was decided.
@@ -45,13 +55,13 @@ pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<
     ))
 }
 
-/// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it is bound and
-/// says so.
+/// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it is bound, says
+/// so, and has the size that it asks for.
 pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings) -> bool {
     // The class decides only whether a claim without volume is provisioned.
     match guard(claim, None, settings) {
-        Guard::Pass => true,
-        Guard::Bound => untold(claim).is_none(),
+        Guard::Pass => expansion::at_rest(claim),
+        Guard::Bound => untold(claim).is_none() && expansion::at_rest(claim),
         Guard::Lost => is_told_lost(claim),
         Guard::Infeasible(_) | Guard::Provision(_) => false,
     }

@@ -44,6 +44,15 @@ pub enum Outcome {
     Queued,
     /// No backend can serve it now; not a failure.
     Waiting(Verdict),
+    /// No backend serves its selected node, which is given back after a pause.
+    WrongNode {
+        /// The condition.
+        verdict: Verdict,
+        /// Until then.
+        pause: Duration,
+    },
+    /// Its selected node was given back: the scheduler goes on.
+    Rescheduled(Verdict),
     /// A call's outcome is unknown: looking tells.
     Unknown(Verdict),
     /// It failed, and may succeed later.
@@ -73,6 +82,7 @@ pub async fn report(
         Outcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
         Outcome::Provisioned { verdict, now } => {
             ctx.claim_retries.forget(&uid);
+            ctx.reschedules.forget(&uid);
             if now {
                 ctx.metrics
                     .claim_provisioned(&class_name(claim).unwrap_or_default(), took);
@@ -87,6 +97,8 @@ pub async fn report(
             (verdict, Action::await_change())
         }
         Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
+        Outcome::WrongNode { verdict, pause } => (verdict, wait(ctx, claim, looked, Action::requeue(pause))),
+        Outcome::Rescheduled(verdict) => (verdict, Action::await_change()),
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
@@ -181,7 +193,7 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Durati
         Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
             tracing::debug!(%claim, ms, ?outcome);
         }
-        Outcome::Waiting(verdict) => {
+        Outcome::Waiting(verdict) | Outcome::WrongNode { verdict, .. } | Outcome::Rescheduled(verdict) => {
             tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
         }
         Outcome::Unknown(verdict) | Outcome::Failed(verdict) | Outcome::Infeasible(verdict) => {

@@ -1,6 +1,6 @@
 //! The last step of a claim: its directory is there, and the volume object is created.
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, VolumeNodeAffinity};
 use kube::Api;
 use kube::api::PostParams;
 
@@ -21,8 +21,8 @@ impl Journey<'_> {
         &self,
         known: &Known,
         export: &ManagedExport,
-        export_id: &str,
         wanted: &Wanted,
+        node_affinity: Option<VolumeNodeAffinity>,
         directory: &ProvisionedDirectory,
     ) -> Outcome {
         let object = volume::volume(&Parts {
@@ -31,8 +31,10 @@ impl Journey<'_> {
             request: self.request,
             wanted,
             backend: &known.object,
-            export_id,
+            // No export is handed out before its identity was read.
+            export_id: known.identity.as_ref().map_or("", |identity| &identity.id),
             protocol: export.nfs().negotiated().protocol,
+            node_affinity,
             directory,
         });
         let saved = match self.create(export, &object).await {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec,
+    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -34,6 +34,8 @@ pub struct Parts<'a> {
     pub export_id: &'a str,
     /// The version in use.
     pub protocol: Protocol,
+    /// The nodes that reach it: what backend and class both allow.
+    pub node_affinity: Option<VolumeNodeAffinity>,
     /// The directory that was made.
     pub directory: &'a ProvisionedDirectory,
 }
@@ -82,7 +84,7 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
                 path: absolute(&backend.path, &parts.directory.directory.to_string()),
                 read_only: None,
             }),
-            node_affinity: backend.node_affinity.clone(),
+            node_affinity: parts.node_affinity.clone(),
             persistent_volume_reclaim_policy: Some(parts.request.reclaim_policy.clone()),
             storage_class_name: class_name(parts.claim),
             volume_mode: Some("Filesystem".to_owned()),
@@ -156,3 +158,6 @@ pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisio
             .get(names::PROVISIONED_BY)
             .is_some_and(|name| name == provisioner)
 }
+
+#[cfg(test)]
+mod tests;

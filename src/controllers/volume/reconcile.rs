@@ -12,7 +12,7 @@ use super::reclaim::reclaim;
 use super::report::{Outcome, report};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
-use crate::api::names::{PROVISIONED_BY, RECLAIM_FINALIZER, VOLUME_BACKEND};
+use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
 use crate::operator::context::{Context, Settings};
 use crate::operator::writes::{self, WriteError};
 use crate::policy::{self, Decision};
@@ -65,18 +65,11 @@ pub fn settled(volume: &PersistentVolume, settings: &Settings) -> bool {
     decision == Decision::Nothing && missing_finalizer(volume, settings).is_none()
 }
 
-/// The finalizers that a volume should have, when ours is not among them. A policy edited to Delete: the data is ours
-/// to reclaim, so the volume must not vanish before.
+/// The finalizers that a volume should have, when ours is missing. A policy edited to Delete: the data is ours to
+/// reclaim, so the volume must not vanish before.
 fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
-    let spec = volume.spec.as_ref();
-    let deletes = spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref()) == Some("Delete");
-    let annotations = volume.annotations();
-    let provisioned = annotations.get(PROVISIONED_BY).is_some_and(|by| settings.serves(by));
-    let ours = provisioned && annotations.contains_key(VOLUME_BACKEND);
-    if !deletes || !ours || volume.metadata.deletion_timestamp.is_some() {
-        return None;
-    }
-    writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true)
+    let needed = policy::needs_finalizer(volume, &settings.provisioners());
+    needed.then(|| writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true))?
 }
 
 async fn set_finalizers(

@@ -49,6 +49,18 @@ fn the_condition_says_why_each_backend_was_left_out() {
                 .into()
         )
     );
+    let same = |name| {
+        Backend::with(name, |backend| {
+            backend.ready = Verdict::no(Reason::OverrideRefused, "annotation x is not allowed here: remove it")
+        })
+    };
+    assert_eq!(
+        one("a,b,c", &[same("a"), same("b"), Backend::elsewhere("c")]),
+        (
+            Reason::OverrideRefused,
+            "backends a, b: annotation x is not allowed here: remove it; c: namespace not allowed".into()
+        )
+    );
     let many: Vec<Backend> = (0..500)
         .map(|number| Backend::broken(&format!("{number:0200}"), Reason::NoSpace))
         .collect();

@@ -161,3 +161,106 @@ fn a_class_that_is_missing_or_cannot_be_read_is_named() {
     let typo = class(json!({"parameters": {"archiveOnDelte": "true"}}));
     assert_eq!(infeasible(&claim(json!({})), Some(&typo)), Reason::InvalidParameter);
 }
+
+/// What becomes of a claim, in a word.
+fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
+    match guard(claim, class, &settings()) {
+        Guard::Pass => "pass",
+        Guard::Bound => "bound",
+        Guard::Lost => "lost",
+        Guard::Infeasible(_) => "never",
+        Guard::Provision(_) => "provision",
+    }
+}
+
+fn annotated(annotations: Value) -> PersistentVolumeClaim {
+    claim(json!({"metadata": {"annotations": annotations}}))
+}
+
+#[test]
+fn who_is_asked_to_provision_a_claim_and_whether_now() {
+    let ours = json!({"provisioner": "nfs-operator.io/nfs"});
+    let alias = json!({"provisioner": "old/nfs"});
+    let others = json!({"provisioner": "other/nfs"});
+    let late = json!({"volumeBindingMode": "WaitForFirstConsumer"});
+    let at_once = json!({"volumeBindingMode": "Immediate"});
+    let node = |name: &str| json!({SELECTED_NODE: name});
+    for (what, annotations, class_is, expected) in [
+        ("our name", json!({}), &ours, "provision"),
+        ("an alias", json!({STORAGE_PROVISIONER: "old/nfs"}), &alias, "provision"),
+        (
+            "the beta annotation",
+            json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),
+            &ours,
+            "provision",
+        ),
+        (
+            "another in the beta annotation only",
+            json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "other/nfs"}),
+            &ours,
+            "pass",
+        ),
+        (
+            "both annotations: the newer counts",
+            json!({STORAGE_PROVISIONER: "other/nfs", BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),
+            &ours,
+            "pass",
+        ),
+        ("another's", json!({STORAGE_PROVISIONER: "other/nfs"}), &others, "pass"),
+        ("nobody was asked", json!({STORAGE_PROVISIONER: null}), &ours, "pass"),
+        ("nobody by name", json!({STORAGE_PROVISIONER: ""}), &ours, "pass"),
+        ("the class is another's by now", json!({}), &others, "pass"),
+        ("late, no node yet", json!({}), &late, "pass"),
+        ("late, the node was taken back", node(""), &late, "pass"),
+        ("late, with a node", node("n1"), &late, "provision"),
+        (
+            "late, with a node, asked by the beta annotation",
+            json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs", SELECTED_NODE: "n1"}),
+            &late,
+            "provision",
+        ),
+        ("immediate, no node", json!({}), &at_once, "provision"),
+        ("immediate, a node all the same", node("n1"), &at_once, "provision"),
+    ] {
+        let class = class(class_is.clone());
+        assert_eq!(word(&annotated(annotations), Some(&class)), expected, "{what}");
+    }
+    assert_eq!(word(&claim(json!({})), None), "never", "no class: it waits for one");
+    let bound = claim(json!({"spec": {"volumeName": "v"}}));
+    assert_eq!(word(&bound, None), "bound", "bound, whatever became of its class");
+}
+
+#[test]
+fn the_selected_node_and_topologies_are_handed_on_as_the_class_binds() {
+    let topologies = json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]);
+    for (mode, node, topologies, expected) in [
+        ("WaitForFirstConsumer", "n1", json!([]), (Some("n1"), 0)),
+        ("WaitForFirstConsumer", "n1", topologies.clone(), (Some("n1"), 1)),
+        ("Immediate", "n1", topologies, (None, 1)),
+    ] {
+        let class = class(json!({"volumeBindingMode": mode, "allowedTopologies": topologies}));
+        let claim = annotated(json!({SELECTED_NODE: node}));
+        let Guard::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+            panic!("{mode}")
+        };
+        assert_eq!((request.node.as_deref(), request.topologies.len()), expected, "{mode}");
+    }
+}
+
+#[test]
+fn volume_and_access_modes_are_those_that_nfs_can_keep() {
+    let class = class(json!({}));
+    for (spec, expected) in [
+        (json!({}), "provision"),
+        (json!({"volumeMode": "Filesystem"}), "provision"),
+        (json!({"volumeMode": "Block"}), "never"),
+        (json!({"accessModes": ["ReadWriteOnce"]}), "provision"),
+        (json!({"accessModes": ["ReadOnlyMany", "ReadWriteMany"]}), "provision"),
+        (json!({"accessModes": ["ReadWriteOncePod"]}), "never"),
+        (json!({"accessModes": ["ReadWriteMany", "ReadWriteOncePod"]}), "never"),
+        (json!({"volumeAttributesClassName": ""}), "provision"),
+    ] {
+        let claim = claim(json!({"spec": spec.clone()}));
+        assert_eq!(word(&claim, Some(&class)), expected, "{spec}");
+    }
+}

@@ -1,0 +1,112 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use serde_json::json;
+
+use super::*;
+
+const ALL: &[ClaimOverride] = &[
+    ClaimOverride::Mode,
+    ClaimOverride::Uid,
+    ClaimOverride::Gid,
+    ClaimOverride::OnDelete,
+    ClaimOverride::MountOptions,
+    ClaimOverride::Backend,
+];
+
+fn backend(allowed: &[ClaimOverride]) -> NfsBackendSpec {
+    serde_json::from_value(json!({
+        "server": "s", "path": "/e", "claimOverrides": allowed,
+        "directory": {"mode": "0750", "uid": 10, "gid": 20},
+    }))
+    .unwrap()
+}
+
+fn class() -> ClassParameters {
+    ClassParameters {
+        uid: Some(11),
+        on_delete: Some(OnDelete::Archive),
+        ..ClassParameters::default()
+    }
+}
+
+fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<Wanted, Verdict> {
+    let annotations = words
+        .iter()
+        .map(|(name, value)| (format!("nfs-operator.io/{name}"), (*value).to_owned()))
+        .collect();
+    wanted(&backend(allowed), &class(), &annotations)
+}
+
+#[test]
+fn a_claim_wins_over_its_class_and_that_over_the_backend() {
+    let plain = said(&[], &[]).unwrap();
+    assert_eq!(
+        (plain.mode, plain.uid, plain.gid, plain.on_delete),
+        (0o750, Some(11), Some(20), Some(OnDelete::Archive))
+    );
+    let words = [
+        ("mode", "2770"),
+        ("uid", "0"),
+        ("gid", "30"),
+        ("on-delete", "Retain"),
+        ("mount-options", "soft, timeo=600"),
+    ];
+    let own = said(&words, ALL).unwrap();
+    assert_eq!(
+        (own.mode, own.uid, own.gid, own.on_delete),
+        (0o2770, Some(0), Some(30), Some(OnDelete::Retain))
+    );
+    assert_eq!(own.mount_options, ["soft", "timeo=600"]);
+    assert!(own.mode_asked);
+}
+
+#[test]
+fn each_annotation_counts_only_where_its_own_word_is_allowed() {
+    for (name, value, word) in [
+        ("mode", "0700", ClaimOverride::Mode),
+        ("uid", "1", ClaimOverride::Uid),
+        ("gid", "1", ClaimOverride::Gid),
+        ("on-delete", "delete", ClaimOverride::OnDelete),
+        ("mount-options", "ro", ClaimOverride::MountOptions),
+    ] {
+        assert!(said(&[(name, value)], &[word]).is_ok(), "{name}");
+        let others: Vec<ClaimOverride> = ALL.iter().copied().filter(|other| *other != word).collect();
+        let refused = said(&[(name, value)], &others).unwrap_err();
+        assert_eq!(refused.reason, Reason::OverrideRefused, "{name}");
+        for part in [
+            &format!("nfs-operator.io/{name} "),
+            "remove it",
+            &format!("`{name}` added"),
+        ] {
+            assert!(refused.message.contains(part), "{}", refused.message);
+        }
+    }
+}
+
+#[test]
+fn a_value_that_an_annotation_cannot_have_is_refused_with_what_it_takes() {
+    for (name, value, takes) in [
+        ("mode", "rwx", "octal"),
+        ("mode", "", "octal"),
+        ("mode", "17777", "octal"),
+        ("uid", "-1", "4294967294"),
+        ("gid", "4294967295", "4294967294"),
+        ("on-delete", "recycle", "archive, delete, retain"),
+        ("mount-options", "suid", "hard"),
+        ("mount-options", "ro,exec", "exec"),
+        ("mount-options", "timeo=1=2", "timeo"),
+        ("mount-options", "", "hard"),
+    ] {
+        let refused = said(&[(name, value)], ALL).unwrap_err();
+        assert_eq!(refused.reason, Reason::InvalidOverride, "{name} {value}");
+        for part in [name, takes, "correct or remove it"] {
+            assert!(refused.message.contains(part), "{}", refused.message);
+        }
+    }
+    let long = said(&[("mode", &"7".repeat(100_000))], ALL).unwrap_err();
+    assert!(long.message.len() < 400, "{}", long.message.len());
+}
+
+#[test]
+fn what_is_not_one_of_the_six_is_nobodys_business() {
+    assert_eq!(said(&[("modes", "x"), ("placed-on", "b")], &[]), said(&[], &[]));
+}

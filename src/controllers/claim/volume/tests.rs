@@ -1,0 +1,124 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::parameters::ClassParameters;
+use crate::naming::DirectoryPath;
+
+/// The volume of a claim whose class has this reclaim policy, with what else of it is asked for.
+fn made(
+    policy: &str,
+    annotations: Value,
+    affinity: Option<VolumeNodeAffinity>,
+    on_delete: Option<OnDelete>,
+) -> PersistentVolume {
+    let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+        "metadata": {"name": "data", "namespace": "shop", "uid": "u", "resourceVersion": "7", "annotations": annotations},
+        "spec": {"storageClassName": "fast", "accessModes": ["ReadOnlyMany", "ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1500M"}}},
+    }))
+    .unwrap();
+    let backend: NfsBackend = serde_json::from_value(json!({
+        "metadata": {"name": "main"},
+        "spec": {"server": "nfs", "path": "/export", "mountOptions": ["hard"]},
+    }))
+    .unwrap();
+    volume(&Parts {
+        claim: &claim,
+        namespace_uid: "nu",
+        request: &Request {
+            provisioner: "old/nfs".into(),
+            parameters: ClassParameters::default(),
+            mount_options: vec!["soft".into()],
+            reclaim_policy: policy.into(),
+            bytes: 1_500_000_000,
+            topologies: Vec::new(),
+            node: None,
+        },
+        wanted: &Wanted {
+            mode: 0o777,
+            mode_asked: false,
+            uid: None,
+            gid: None,
+            on_delete,
+            mount_options: Vec::new(),
+        },
+        backend: &backend,
+        export_id: "id",
+        protocol: Protocol::V4_1,
+        node_affinity: affinity,
+        directory: &ProvisionedDirectory {
+            directory: DirectoryPath::parse("shop-data").unwrap(),
+            file_id: 42,
+            adopted: false,
+            mode_not_kept: None,
+        },
+    })
+}
+
+#[test]
+fn a_volume_says_for_whom_by_whom_and_where() {
+    let volume = made("Delete", json!({}), None, None);
+    let seen = serde_json::to_value(&volume).unwrap();
+    for (pointer, expected) in [
+        ("/metadata/name", json!("pvc-u")),
+        (
+            "/metadata/annotations/pv.kubernetes.io~1provisioned-by",
+            json!("old/nfs"),
+        ),
+        ("/metadata/annotations/nfs-operator.io~1backend", json!("main")),
+        ("/metadata/annotations/nfs-operator.io~1directory", json!("shop-data")),
+        ("/metadata/annotations/nfs-operator.io~1file-id", json!("42")),
+        ("/spec/claimRef/uid", json!("u")),
+        ("/spec/claimRef/namespace", json!("shop")),
+        ("/spec/claimRef/resourceVersion", json!("7")),
+        ("/spec/storageClassName", json!("fast")),
+        ("/spec/accessModes", json!(["ReadOnlyMany", "ReadWriteOnce"])),
+        ("/spec/capacity/storage", json!("1500M")),
+        ("/spec/nfs/path", json!("/export/shop-data")),
+        ("/spec/mountOptions", json!(["soft", "nfsvers=4"])),
+    ] {
+        assert_eq!(seen.pointer(pointer), Some(&expected), "{pointer}");
+    }
+    assert!(is_for(
+        &volume,
+        &serde_json::from_value(json!({"metadata": {"uid": "u"}})).unwrap(),
+        "old/nfs"
+    ));
+}
+
+#[test]
+fn the_finalizer_is_on_volumes_that_are_deleted_and_the_policy_is_the_classes() {
+    for (policy, expected) in [
+        ("Delete", Some(vec![names::RECLAIM_FINALIZER.to_owned()])),
+        ("Retain", None),
+    ] {
+        let volume = made(policy, json!({}), None, None);
+        assert_eq!(volume.metadata.finalizers, expected, "{policy}");
+        let spec = volume.spec.unwrap();
+        assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some(policy));
+    }
+}
+
+#[test]
+fn the_beta_annotation_names_the_class_and_on_delete_is_there_only_if_asked_for() {
+    let volume = made(
+        "Delete",
+        json!({names::BETA_STORAGE_CLASS: "older"}),
+        None,
+        Some(OnDelete::Retain),
+    );
+    assert_eq!(volume.annotations().get(names::VOLUME_ON_DELETE).unwrap(), "retain");
+    assert_eq!(volume.spec.unwrap().storage_class_name.as_deref(), Some("older"));
+    let plain = made("Delete", json!({}), None, None);
+    assert_eq!(plain.annotations().get(names::VOLUME_ON_DELETE), None);
+    assert_eq!(plain.spec.unwrap().node_affinity, None);
+    let affinity = Some(VolumeNodeAffinity::default());
+    assert_eq!(
+        made("Delete", json!({}), affinity.clone(), None)
+            .spec
+            .unwrap()
+            .node_affinity,
+        affinity
+    );
+}

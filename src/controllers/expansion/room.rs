@@ -1,0 +1,37 @@
+//! Room for a volume that grows, taken under the same lock as that of new volumes.
+
+use crate::api::conditions::{Reason, Verdict};
+use crate::controllers::claim::place::{candidate, views};
+use crate::operator::context::Context;
+use crate::placement::room;
+
+/// Whether a volume may have so much.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Room {
+    /// It may, and it is counted from now on.
+    Held,
+    /// Not known yet: the backend was not probed.
+    Unknown,
+    /// It may not.
+    Refused(Verdict),
+}
+
+/// Asks for room, and holds it where there is some. Neither readiness nor `suspend` counts: no new volume is made, and
+/// the export has no part in it.
+pub fn hold(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Room {
+    let views = views(ctx, &[]);
+    let Some(view) = views.iter().find(|view| view.name() == backend) else {
+        let message = format!("backend {backend} does not exist: create it again, or request no more than before");
+        return Room::Refused(Verdict::no(Reason::BackendNotFound, message));
+    };
+    if !view.is_probed() {
+        return Room::Unknown;
+    }
+    let held = ctx.inventory.grow(volume, bytes, |books| {
+        room::enough_for(bytes, &candidate(view, &views, books))
+    });
+    match held {
+        Ok(()) => Room::Held,
+        Err((reason, message)) => Room::Refused(Verdict::no(reason, format!("backend {backend}: {message}"))),
+    }
+}

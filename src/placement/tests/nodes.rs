@@ -1,0 +1,98 @@
+//! The node that the scheduler selected, and the class's topologies.
+
+use super::*;
+
+fn in_zone(name: &str, zone: &str) -> Backend {
+    Backend::with(name, |backend| {
+        backend.affinity = serde_json::from_value(serde_json::json!({"required": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]},
+        ]}}))
+        .ok();
+    })
+}
+
+fn topologies(zone: &str) -> Vec<TopologySelectorTerm> {
+    let terms = serde_json::json!([{"matchLabelExpressions": [{"key": "zone", "values": [zone]}]}]);
+    serde_json::from_value(terms).unwrap_or_default()
+}
+
+fn on_node(zone: Option<&'static str>) -> Asked {
+    Asked {
+        node: Some(("n1", zone)),
+        ..Asked::default()
+    }
+}
+
+#[test]
+fn only_backends_that_serve_the_selected_node_are_tried() {
+    let backends = [in_zone("a", "a"), in_zone("b", "b"), Backend::new("everywhere")];
+    assert_eq!(on(&on_node(Some("b")), &backends[1..2]), ["b"]);
+    let mut both = on(&on_node(Some("b")), &backends);
+    both.sort();
+    assert_eq!(both, ["b", "everywhere"]);
+    // Immediate binding asks for no node; a node that is gone is in no zone.
+    assert_eq!(on(&Asked::default(), &backends).len(), 3);
+    assert_eq!(on(&on_node(None), &backends), ["everywhere"]);
+}
+
+#[test]
+fn a_node_that_no_backend_serves_is_told_with_what_the_class_lacks() {
+    let alone = [in_zone("a", "a")];
+    let (refusals, summary) = nowhere(&on_node(Some("b")), &alone);
+    assert!(elsewhere(&refusals));
+    assert_eq!(summary.reason, Reason::NodeNotServed);
+    for part in ["backend a: node n1", "nodeAffinity", "no allowedTopologies"] {
+        assert!(summary.message.contains(part), "{}", summary.message);
+    }
+    let mut asked = on_node(Some("b"));
+    asked.topologies = topologies("a");
+    let (_, summary) = nowhere(&asked, &[in_zone("a", "a"), Backend::new("c")]);
+    assert_eq!(summary.message, "a, c: selected node not served");
+    let (_, summary) = nowhere(&asked, &[Backend::new("c")]);
+    assert!(
+        summary.message.contains("the class's allowedTopologies leave out"),
+        "{}",
+        summary.message
+    );
+    let (_, summary) = nowhere(&on_node(None), &alone);
+    assert!(summary.message.contains("does not exist"), "{}", summary.message);
+}
+
+#[test]
+fn another_node_is_asked_for_only_where_it_would_help() {
+    let full = Backend::with("a", |backend| {
+        *backend = in_zone("a", "a");
+        backend.limits.limit = Some("1".into());
+    });
+    let broken = Backend::with("b", |backend| {
+        *backend = in_zone("b", "a");
+        backend.ready = Verdict::no(Reason::ConnectionRefused, "down");
+    });
+    let mut asked = on_node(Some("b"));
+    asked.requested = GI;
+    let (refusals, summary) = nowhere(&asked, &[full.clone(), broken.clone()]);
+    assert!(!elsewhere(&refusals), "{}", summary.message);
+    assert!(!summary.message.contains("allowedTopologies"), "{}", summary.message);
+    let (refusals, summary) = nowhere(&asked, &[full, broken, in_zone("c", "a")]);
+    assert!(elsewhere(&refusals));
+    assert_eq!(summary.reason, Reason::NodeNotServed);
+}
+
+#[test]
+fn topologies_count_for_immediate_binding_too() {
+    let asked = Asked {
+        topologies: topologies("a"),
+        ..Asked::default()
+    };
+    let backends = [in_zone("a", "a"), in_zone("b", "b"), Backend::new("everywhere")];
+    let mut names = on(&asked, &backends);
+    names.sort();
+    assert_eq!(names, ["a", "everywhere"]);
+    let (refusals, summary) = nowhere(&asked, &backends[1..2]);
+    assert!(!elsewhere(&refusals));
+    assert_eq!(summary.reason, Reason::TopologyMismatch);
+    let unreadable = Backend::with("a", |backend| {
+        backend.affinity = serde_json::from_value(serde_json::json!({"required": {"nodeSelectorTerms": []}})).ok();
+    });
+    assert_eq!(reason(unreadable), Reason::InvalidSpec);
+}
