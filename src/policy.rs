@@ -15,6 +15,8 @@ use crate::api::names::{
 use crate::api::parameters;
 use crate::naming::{DirectoryPath, LONGEST_PATH};
 
+pub mod inherited;
+
 /// What to do with a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {

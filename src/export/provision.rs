@@ -64,7 +64,7 @@ impl ManagedExport {
             return Err(error);
         }
         // Refused for good: nothing is left of it, so that the claim can go elsewhere.
-        match self.undo_on(ground, volume, &request.claim.uid).await {
+        match self.undo_on(ground, volume, &request.claim.uid, false).await {
             Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => Err(error),
             Ok(UndoOutcome::NotEmpty) => Err(ExportError::LeftBehind {
                 source: Box::new(error),
