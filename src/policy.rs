@@ -171,7 +171,7 @@ fn check_address(volume: &PersistentVolume, directory: &DirectoryPath, home: &Ho
 }
 
 /// Names compare case-folded; addresses by what they mean, since IPv6 has many spellings.
-fn same_server(one: &str, other: &str) -> bool {
+pub fn same_server(one: &str, other: &str) -> bool {
     match (address(one), address(other)) {
         (Some(one), Some(other)) => one == other,
         _ => one.eq_ignore_ascii_case(other),

@@ -12,4 +12,5 @@ mod save;
 mod volume;
 
 pub use concern::concern;
+pub use guard::parameters as class_parameters;
 pub use reconcile::{on_error, reconcile, settled};

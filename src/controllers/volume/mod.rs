@@ -1,6 +1,7 @@
 //! Volumes: when a claim is gone, the archive policy is carried out on its directory.
 
 pub mod cache;
+mod inherited;
 mod reclaim;
 mod reconcile;
 mod report;
