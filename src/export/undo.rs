@@ -43,6 +43,8 @@ impl ManagedExport {
                     holder: Box::new(record.claim),
                 });
             }
+            // Backends that share an export share the folder of records.
+            Found::Record(record) if superseded && record.backend != self.keeper.backend => UndoOutcome::Gone,
             Found::Record(record) if !record.state.is_open() => {
                 return Err(ExportError::RecordBusy {
                     volume: volume.to_owned(),
@@ -73,6 +75,12 @@ impl ManagedExport {
         superseded: bool,
     ) -> Result<UndoOutcome, ExportError> {
         let directory = &record.directory;
+        if superseded && let Some(conflict) = self.in_the_way(ground, "", directory) {
+            return Err(ExportError::InUse {
+                directory: directory.to_string(),
+                holder: conflict.holder,
+            });
+        }
         // Adopted: it was there before us, and stays. That needs no look.
         if record.adopted {
             return Ok(UndoOutcome::DirectoryKept);

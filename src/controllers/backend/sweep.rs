@@ -1,11 +1,14 @@
 //! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use crate::export::{ClaimRef, ManagedExport, UndoOutcome};
+use crate::api::names::VOLUME_BACKEND;
+use crate::export::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
+use crate::policy::inherited::directory_on;
 
 /// Removes what was begun for claims that are gone.
 pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
@@ -13,6 +16,7 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
         let wanted = match ctx.inventory.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
+                yield_to_others(ctx, backend, export, &volume, &claim).await;
                 backend.settled(&volume);
                 continue;
             }
@@ -27,6 +31,25 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
                 "cannot look whether the claim is there: {error}"
             ),
         }
+    }
+}
+
+/// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
+/// the volume's, it goes; the volume's own stays, and so does its record.
+async fn yield_to_others(ctx: &Context, backend: &Backend, export: &ManagedExport, volume: &str, claim: &ClaimRef) {
+    let there = ctx.stores.volumes.get(&ObjectRef::new(volume));
+    let others = there.filter(|there| !there.annotations().contains_key(VOLUME_BACKEND));
+    // At another address it may be the same directory all the same.
+    if others.is_none_or(|there| directory_on(&there, &backend.known().object).is_none()) {
+        return;
+    }
+    match export.undo_superseded(volume, &claim.uid).await {
+        Ok(_) | Err(ExportError::InUse { .. }) => {}
+        Err(error) => tracing::warn!(
+            backend = backend.name,
+            volume,
+            "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
+        ),
     }
 }
 

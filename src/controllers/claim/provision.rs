@@ -122,7 +122,7 @@ impl Journey<'_> {
         match export.provision(&request).await {
             Ok(directory) => {
                 let outcome = self.save(&known, &export, &identity.id, &wanted, &directory).await;
-                if matches!(outcome, Outcome::Provisioned { .. }) {
+                if matches!(outcome, Outcome::Provisioned { now: true, .. }) {
                     backend.settled(&self.volume);
                 }
                 Ok(Attempt::Ended(outcome))

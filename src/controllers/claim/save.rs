@@ -2,7 +2,6 @@
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
-use kube::ResourceExt;
 use kube::api::PostParams;
 
 use super::overrides::Wanted;
@@ -12,11 +11,9 @@ use super::volume::{self, Parts, located};
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::volume::cache;
 use crate::export::{ManagedExport, ProvisionedDirectory};
-use crate::naming::DirectoryPath;
 use crate::operator::backends::Known;
 use crate::operator::events::Severity;
 use crate::operator::writes;
-use crate::policy::inherited;
 
 impl Journey<'_> {
     /// Creates the volume.
@@ -44,7 +41,12 @@ impl Journey<'_> {
         };
         cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
         if !volume::is_of_this_operator(&saved) {
-            return self.beaten(export, known, &saved, &directory.directory).await;
+            // An nfs-subdir that still runs under the same name was faster. What was begun here stays open: the sweep
+            // takes it back where the volume names another directory.
+            return Outcome::Provisioned {
+                verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
+                now: false,
+            };
         }
         for note in &self.request.parameters.ignored {
             let note = format!("{note}: it is ignored");
@@ -61,38 +63,6 @@ impl Journey<'_> {
             verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
             now: true,
         }
-    }
-
-    /// An nfs-subdir that still runs under the same name was faster: its volume is the claim's. What was made here for
-    /// another directory than the volume's is taken back; the volume's own stays recorded.
-    async fn beaten(
-        &self,
-        export: &ManagedExport,
-        known: &Known,
-        saved: &PersistentVolume,
-        made: &DirectoryPath,
-    ) -> Outcome {
-        let verdict = Verdict::yes(Reason::Provisioned, located(saved));
-        let Some(theirs) = inherited::directory_on(saved, &known.object) else {
-            // Perhaps the same directory under another name of the server: nothing is taken back.
-            tracing::warn!(volume = self.volume, directory = %made, "another provisioner made the volume, at an address that is not the backend's");
-            return Outcome::Provisioned { verdict, now: false };
-        };
-        if theirs != made.to_string() {
-            let uid = self.claim.uid().unwrap_or_default();
-            match export.undo_superseded(&self.volume, &uid).await {
-                Ok(_) => {}
-                Err(error) if error.outcome_unknown() => {
-                    return Outcome::Unknown(Verdict::no(error.reason(), error.to_string()));
-                }
-                Err(error) => {
-                    let note = format!("the directory made for {} could not be removed: {error}", self.volume);
-                    let reason = Reason::ProvisioningCleanupFailed;
-                    report::event(self.ctx, self.claim, Severity::Warning, reason, &note);
-                }
-            }
-        }
-        Outcome::Provisioned { verdict, now: false }
     }
 
     /// Creates the object, or finds that it is there and ours: 409 is a question, not a success.
