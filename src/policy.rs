@@ -98,7 +98,8 @@ fn reclaim_policy(volume: &PersistentVolume) -> &str {
         .unwrap_or("Retain")
 }
 
-fn is_released(volume: &PersistentVolume) -> bool {
+/// Whether its claim let go of it.
+pub fn is_released(volume: &PersistentVolume) -> bool {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Released" | "Failed"))
 }

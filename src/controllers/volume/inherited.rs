@@ -3,6 +3,7 @@
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::reclaim::{Refused, claim_of};
@@ -17,7 +18,7 @@ use crate::naming::DirectoryPath;
 use crate::operator::backends::Known;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
-use crate::policy::{Stop, inherited};
+use crate::policy::{Stop, inherited, is_released};
 
 /// One of these volumes, and the backend of its alias.
 pub(super) struct Inherited<'a> {
@@ -87,9 +88,7 @@ impl<'a> Inherited<'a> {
 
     /// What the volume's class says now: read live, for it decides about data. One that is not ours any more is none.
     async fn class(&self) -> Result<Option<Result<ClassParameters, ParameterError>>, WriteError> {
-        let field = || self.volume.spec.as_ref()?.storage_class_name.clone();
-        let annotated = self.volume.annotations().get(BETA_STORAGE_CLASS).cloned();
-        let Some(name) = annotated.or_else(field).filter(|name| !name.is_empty()) else {
+        let Some(name) = class_name(self.volume) else {
             return Ok(None);
         };
         let classes: Api<StorageClass> = Api::all(self.ctx.clients.calls.clone());
@@ -101,6 +100,28 @@ impl<'a> Inherited<'a> {
         let ours = class.filter(|class| settings.serves(&class.provisioner));
         Ok(ours.map(|class| class_parameters(&class, settings)))
     }
+}
+
+/// A class was made, or is gone: its volumes that wait for what it says are looked at again.
+pub fn class_changed(ctx: &Context, class: &StorageClass) {
+    if ctx.settings.aliases.is_empty() {
+        return;
+    }
+    let name = class.metadata.name.as_deref();
+    for volume in ctx.stores.volumes.state() {
+        let asks = class_name(&volume).as_deref() == name
+            && is_released(&volume)
+            && inherited::alias_backend(&volume, &ctx.settings.aliases).is_some();
+        if asks {
+            ctx.waiting_volumes.wake(ObjectRef::from_obj(volume.as_ref()));
+        }
+    }
+}
+
+fn class_name(volume: &PersistentVolume) -> Option<String> {
+    let field = || volume.spec.as_ref()?.storage_class_name.clone();
+    let annotated = volume.annotations().get(BETA_STORAGE_CLASS).cloned();
+    annotated.or_else(field).filter(|name| !name.is_empty())
 }
 
 fn refused(stop: Stop) -> Refused {

@@ -6,4 +6,5 @@ mod reclaim;
 mod reconcile;
 mod report;
 
+pub use inherited::class_changed;
 pub use reconcile::{on_error, reconcile, settled};

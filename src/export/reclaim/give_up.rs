@@ -163,6 +163,7 @@ impl ManagedExport {
                 },
             });
         }
+        self.judge_way(ground, directory, &nodes).await?;
         let file_id = leaf.attributes.fileid;
         let own = Holder::Volume(request.volume.clone());
         if let Some(holder) = self.ledger.holder_of(&ground.file_key(file_id), Some(&own)) {
