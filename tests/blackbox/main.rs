@@ -21,6 +21,7 @@ mod export_reclaim;
 mod export_rules;
 mod failures;
 mod ganesha;
+mod guide;
 mod identity;
 mod idle;
 mod inherited;

@@ -87,3 +87,36 @@ async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     untouched(&env, &claim).await?;
     Ok(())
 }
+
+#[tokio::test]
+async fn an_adopted_directory_is_used_as_it_is_and_archived_where_the_policy_says_delete() -> Test {
+    let env = TestEnv::new("adopt").await?;
+    let spec = json!({
+        "archivePolicy": { "onDelete": "Delete" },
+        "directory": { "existing": "Adopt", "pattern": "${pvc.name}" },
+    });
+    scene::backend(&env, "backend", spec).await?;
+    let cases = [
+        ("by-backend", json!({})),
+        ("by-class", json!({ "existing": "Adopt", "onDelete": "delete" })),
+    ];
+    for (word, parameters) in cases {
+        let class = scene::class(&env, word, "backend", parameters).await?;
+        let directory = env.data().join(word);
+        fs::create_dir(&directory)?;
+        fs::write(directory.join("data"), word)?;
+        let before = scene::tree(&directory)?;
+        let (claim, volume) = scene::bound(&env, word, &class).await?;
+        assert_eq!(env.directory(&volume)?, directory);
+        assert_eq!(scene::tree(&directory)?, before);
+        scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        let archive = env.data().join(format!("archived-{word}"));
+        assert_eq!(fs::read_to_string(archive.join("data"))?, word);
+    }
+    // What was not there before is deleted, as the policy says.
+    let class = scene::class(&env, "new", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound_with(&env, "new", &class, "new").await?;
+    scene::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    assert_eq!(scene::archives(env.data())?.len(), 2);
+    Ok(())
+}
