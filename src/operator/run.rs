@@ -267,8 +267,6 @@ impl Parts {
     fn start(self, ctx: &Arc<Context>, stop: &Stop) -> JoinSet<&'static str> {
         let waiting = Arc::clone(&ctx.waiting);
         tokio::spawn(async move { waiting.keep_ringing().await });
-        let volumes = Arc::clone(ctx);
-        tokio::spawn(async move { volumes.waiting_volumes.keep_ringing().await });
         let api = || ctx.clients.watches.clone();
         let shared = || Arc::clone(ctx);
         let mut running = JoinSet::new();
