@@ -1,7 +1,6 @@
 //! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use crate::api::names::VOLUME_BACKEND;
@@ -16,8 +15,14 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
         let wanted = match ctx.inventory.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
-                yield_to_others(ctx, backend, export, &volume, &claim).await;
-                backend.settled(&volume);
+                match yield_to_others(ctx, backend, export, &volume, &claim).await {
+                    Ok(()) => backend.settled(&volume),
+                    Err(error) => tracing::warn!(
+                        backend = backend.name,
+                        volume,
+                        "cannot look whose volume it is: {error}"
+                    ),
+                }
                 continue;
             }
             None => is_wanted(ctx, &volume, &claim).await,
@@ -36,12 +41,19 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
 
 /// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
 /// the volume's, it goes; the volume's own stays, and so does its record.
-async fn yield_to_others(ctx: &Context, backend: &Backend, export: &ManagedExport, volume: &str, claim: &ClaimRef) {
-    let there = ctx.stores.volumes.get(&ObjectRef::new(volume));
+async fn yield_to_others(
+    ctx: &Context,
+    backend: &Backend,
+    export: &ManagedExport,
+    volume: &str,
+    claim: &ClaimRef,
+) -> Result<(), kube::Error> {
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let there = volumes.get_opt(volume).await?;
     let others = there.filter(|there| !there.annotations().contains_key(VOLUME_BACKEND));
     // At another address it may be the same directory all the same.
     if others.is_none_or(|there| directory_on(&there, &backend.known().object).is_none()) {
-        return;
+        return Ok(());
     }
     match export.undo_superseded(volume, &claim.uid).await {
         Ok(_) | Err(ExportError::InUse { .. }) => {}
@@ -51,6 +63,7 @@ async fn yield_to_others(ctx: &Context, backend: &Backend, export: &ManagedExpor
             "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
         ),
     }
+    Ok(())
 }
 
 /// Whether the claim or its volume is there: read live, because what follows removes things.
