@@ -23,7 +23,16 @@ async fn by_hand(env: &TestEnv, word: &str, class: &Value) -> Result<Value, scen
         "storageClassName": text(class, "/metadata/name"),
     });
     merge(&mut volume, &json!({ "spec": spec }));
-    Ok(env.objects.create(&volume).await?)
+    let volume = env.objects.create(&volume).await?;
+    // Until the binder has seen it, it would ask for another one.
+    let available = |volume: &Value| match text(volume, "/status/phase") {
+        "Available" => Ok(()),
+        phase => Err(phase.to_owned()),
+    };
+    env.objects
+        .wait(&volume, "to be Available", PATIENCE, available)
+        .await?;
+    Ok(volume)
 }
 
 #[tokio::test]
