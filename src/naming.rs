@@ -8,7 +8,7 @@ use crate::nfs::Name;
 
 mod pattern;
 
-pub use pattern::{Pattern, PatternValues};
+pub use pattern::{DEFAULT_PATTERN, Pattern, PatternValues};
 
 /// The longest name that an NFS server takes, in bytes (`NAME_MAX` of the file systems in the field).
 pub const LONGEST_NAME: usize = 255;
@@ -332,5 +332,7 @@ fn quoted(text: &str) -> String {
 
 #[cfg(test)]
 mod hostile;
+#[cfg(test)]
+mod nfs_subdir_tests;
 #[cfg(test)]
 mod tests;

@@ -15,6 +15,8 @@ use crate::api::names::{
 use crate::api::parameters;
 use crate::naming::{DirectoryPath, LONGEST_PATH};
 
+pub mod inherited;
+
 /// What to do with a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
@@ -104,7 +106,8 @@ fn reclaim_policy(volume: &PersistentVolume) -> &str {
         .unwrap_or("Retain")
 }
 
-fn is_released(volume: &PersistentVolume) -> bool {
+/// Whether its claim let go of it.
+pub fn is_released(volume: &PersistentVolume) -> bool {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Released" | "Failed"))
 }
@@ -177,7 +180,7 @@ fn check_address(volume: &PersistentVolume, directory: &DirectoryPath, home: &Ho
 }
 
 /// Names compare case-folded; addresses by what they mean, since IPv6 has many spellings.
-fn same_server(one: &str, other: &str) -> bool {
+pub fn same_server(one: &str, other: &str) -> bool {
     match (address(one), address(other)) {
         (Some(one), Some(other)) => one == other,
         _ => one.eq_ignore_ascii_case(other),

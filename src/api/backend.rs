@@ -222,7 +222,7 @@ impl Default for DirectorySettings {
             mode: "0777".into(),
             uid: None,
             gid: None,
-            pattern: "${pvc.namespace}-${pvc.name}-${pv.name}".into(),
+            pattern: crate::naming::DEFAULT_PATTERN.into(),
             existing: Existing::Refuse,
         }
     }

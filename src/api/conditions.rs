@@ -214,6 +214,8 @@ reasons! {
     Rescheduled,
     /// The server did not keep the default mode (event).
     ModeNotKept,
+    /// A class under an alias has a parameter that means nothing (event).
+    ParameterIgnored,
 }
 
 impl Reason {

@@ -25,6 +25,8 @@ pub struct ClassParameters {
     pub uid: Option<u32>,
     /// `gid`; absent = the backend's.
     pub gid: Option<u32>,
+    /// What means nothing here and does no harm, for a warning; only under an alias.
+    pub ignored: Vec<String>,
 }
 
 /// Why a parameter cannot be used.
@@ -165,5 +167,6 @@ pub fn owner(value: &str) -> Option<u32> {
     value.parse().ok().filter(|&number| number != u32::MAX)
 }
 
+mod nfs_subdir;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! The subcommands: arguments in, exit code out.
 
 pub mod crd;
+mod nfs_subdir;
 pub mod probe;
 pub mod run;
 

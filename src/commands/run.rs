@@ -1,6 +1,6 @@
 //! `nfs-operator run`.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -8,11 +8,14 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use nfs_operator::api::names::DEFAULT_PROVISIONER;
+use nfs_operator::operator::drop_in;
 use nfs_operator::operator::election::Election;
 use nfs_operator::operator::lease::Terms;
 use nfs_operator::operator::retry::Bounds;
 use nfs_operator::operator::run::{Options, operate};
 use tracing_subscriber::EnvFilter;
+
+use super::nfs_subdir::Environment;
 
 /// Arguments of `nfs-operator run`.
 #[derive(Args)]
@@ -128,17 +131,26 @@ impl RunArguments {
 /// Runs the operator until it is told to stop.
 pub async fn run(arguments: RunArguments) -> ExitCode {
     start_log(arguments.log_format);
-    let checked = distinct(&arguments).and_then(|()| Ok((arguments.election()?, arguments.retries()?)));
-    let (election, retries) = match checked {
+    let checked = distinct(&arguments).and_then(|()| {
+        let environment = inherited(&arguments)?;
+        Ok((arguments.election()?, arguments.retries()?, environment))
+    });
+    let (mut election, retries, environment) = match checked {
         Ok(checked) => checked,
         Err(error) => {
             eprintln!("nfs-operator: {error}");
             return ExitCode::FAILURE;
         }
     };
+    let mut aliases: BTreeMap<String, String> = arguments.provisioner_alias.into_iter().collect();
+    if let Some(environment) = &environment {
+        aliases.insert(environment.provisioner.clone(), drop_in::BACKEND.to_owned());
+        election.elect |= environment.leader_election;
+    }
     let options = Options {
         provisioner: arguments.provisioner_name,
-        aliases: arguments.provisioner_alias.into_iter().collect(),
+        aliases,
+        inherited: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
         retries,
         http_addr: arguments.http_addr,
@@ -155,6 +167,27 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
             std::process::exit(1)
         }
     }
+}
+
+/// What the environment says of an nfs-subdir whose place this operator takes. Its name must be nobody else's.
+fn inherited(arguments: &RunArguments) -> Result<Option<Environment>, String> {
+    let Some(environment) = Environment::read(|name| std::env::var(name).ok())? else {
+        return Ok(None);
+    };
+    let name = &environment.provisioner;
+    if *name == arguments.provisioner_name {
+        return Err(format!(
+            "PROVISIONER_NAME={name}: that is --provisioner-name too, whose classes reach all backends; give one of the two \
+             another value"
+        ));
+    }
+    let mut aliases = arguments.provisioner_alias.iter();
+    if let Some((_, backend)) = aliases.find(|(alias, backend)| alias == name && backend != drop_in::BACKEND) {
+        return Err(format!(
+            "PROVISIONER_NAME={name}: --provisioner-alias says {backend} for it; remove the one or the other"
+        ));
+    }
+    Ok(Some(environment))
 }
 
 /// Each name is served once: as the provisioner's own, or as one alias.

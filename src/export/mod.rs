@@ -162,7 +162,14 @@ impl ManagedExport {
     /// Removes what was made for a claim that will have no volume: by rmdir only, and never what a volume names.
     pub async fn undo(&self, volume: &str, claim_uid: &str) -> Result<UndoOutcome, ExportError> {
         let _turn = self.turns.of(volume).await;
-        on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid))
+        on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid, false))
+    }
+
+    /// The same where the volume is there and names another directory: another provisioner made it. It has to be in the
+    /// ledger.
+    pub async fn undo_superseded(&self, volume: &str, claim_uid: &str) -> Result<UndoOutcome, ExportError> {
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid, true))
     }
 
     /// Writes the record of a volume that has none (made by nfs-subdir-external-provisioner): what is found is

@@ -64,7 +64,7 @@ impl ManagedExport {
             return Err(error);
         }
         // Refused for good: nothing is left of it, so that the claim can go elsewhere.
-        match self.undo_on(ground, volume, &request.claim.uid).await {
+        match self.undo_on(ground, volume, &request.claim.uid, false).await {
             Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => Err(error),
             Ok(UndoOutcome::NotEmpty) => Err(ExportError::LeftBehind {
                 source: Box::new(error),
@@ -210,7 +210,12 @@ impl ManagedExport {
     }
 
     /// Whether the way to a directory leads through nothing that is anybody's (design 6.5).
-    async fn judge_way(&self, ground: &Ground, directory: &DirectoryPath, nodes: &[Node]) -> Result<(), ExportError> {
+    pub(super) async fn judge_way(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+    ) -> Result<(), ExportError> {
         let depth = directory.segments().len().saturating_sub(1);
         let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
         let path_of = |index: usize| {

@@ -133,6 +133,7 @@ impl ManagedExport {
     ) -> Result<Reclaimed, ExportError> {
         let mut reclaim = Reclaim::new(ground, record, file_id, wish);
         self.look(&mut reclaim).await?;
+        self.look_for_archive(&mut reclaim).await?;
         self.hold_target(&mut reclaim);
         for _ in 0..STEPS {
             let (state, adopted) = (reclaim.record.state.clone(), reclaim.record.adopted);

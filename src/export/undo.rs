@@ -15,9 +15,10 @@ impl ManagedExport {
         ground: &Ground,
         volume: &str,
         claim_uid: &str,
+        superseded: bool,
     ) -> Result<UndoOutcome, ExportError> {
         let holder = Holder::Volume(volume.to_owned());
-        if self.ledger.knows(&holder) {
+        if self.ledger.knows(&holder) && !superseded {
             return Err(ExportError::InUse {
                 directory: format!("the directory of volume {volume}"),
                 holder,
@@ -42,6 +43,8 @@ impl ManagedExport {
                     holder: Box::new(record.claim),
                 });
             }
+            // Backends that share an export share the folder of records.
+            Found::Record(record) if superseded && record.backend != self.keeper.backend => UndoOutcome::Gone,
             Found::Record(record) if !record.state.is_open() => {
                 return Err(ExportError::RecordBusy {
                     volume: volume.to_owned(),
@@ -50,7 +53,7 @@ impl ManagedExport {
                 });
             }
             Found::Record(record) => {
-                let outcome = self.undo_directory(ground, &record).await?;
+                let outcome = self.undo_directory(ground, &record, superseded).await?;
                 if outcome == UndoOutcome::NotEmpty {
                     return Ok(outcome);
                 }
@@ -65,8 +68,19 @@ impl ManagedExport {
         Ok(outcome)
     }
 
-    async fn undo_directory(&self, ground: &Ground, record: &Record) -> Result<UndoOutcome, ExportError> {
+    async fn undo_directory(
+        &self,
+        ground: &Ground,
+        record: &Record,
+        superseded: bool,
+    ) -> Result<UndoOutcome, ExportError> {
         let directory = &record.directory;
+        if superseded && let Some(conflict) = self.in_the_way(ground, "", directory) {
+            return Err(ExportError::InUse {
+                directory: directory.to_string(),
+                holder: conflict.holder,
+            });
+        }
         // Adopted: it was there before us, and stays. That needs no look.
         if record.adopted {
             return Ok(UndoOutcome::DirectoryKept);
@@ -86,7 +100,7 @@ impl ManagedExport {
         if !ground.is_plain_directory(leaf) || other {
             return Ok(UndoOutcome::DirectoryKept);
         }
-        if let Some(holder) = self.somebody_else(ground, record, leaf) {
+        if let Some(holder) = self.somebody_else(ground, record, leaf, superseded) {
             // Without a fileid nothing says that it is ours. With one, two volumes have the same directory.
             if record.file_id.is_none() {
                 return Ok(UndoOutcome::DirectoryKept);
@@ -105,9 +119,11 @@ impl ManagedExport {
         self.remove_empty(ground, record, &nodes, leaf).await
     }
 
-    fn somebody_else(&self, ground: &Ground, record: &Record, leaf: &Node) -> Option<Holder> {
-        let except = Holder::Volume(record.volume.clone());
-        let by_path = || self.in_the_way(ground, &record.volume, &record.directory);
+    /// Who has the directory or its place. The volume that superseded this one has its name, and no part in it.
+    fn somebody_else(&self, ground: &Ground, record: &Record, leaf: &Node, superseded: bool) -> Option<Holder> {
+        let own = if superseded { "" } else { record.volume.as_str() };
+        let except = Holder::Volume(own.to_owned());
+        let by_path = || self.in_the_way(ground, own, &record.directory);
         self.ledger
             .holder_of(&ground.file_key(leaf.attributes.fileid), Some(&except))
             .or_else(|| by_path().map(|conflict| conflict.holder))

@@ -48,7 +48,12 @@ enum Variable {
     Volume,
     Label(String),
     Annotation(String),
+    /// Unknown to nfs-subdir, for which that is a variable that never has a value.
+    Nothing,
 }
+
+/// The directory of a claim when nobody says otherwise.
+pub const DEFAULT_PATTERN: &str = "${pvc.namespace}-${pvc.name}-${pv.name}";
 
 impl Pattern {
     /// Reads a pattern in our spelling (`${pvc.name}`) or nfs-subdir's (`${.PVC.name}`).
@@ -56,13 +61,31 @@ impl Pattern {
     /// # Errors
     /// What no claim's values could cure: an unknown or unclosed variable, an empty segment, text that is not allowed.
     pub fn parse(source: &str) -> Result<Self, NamingError> {
-        if source.is_empty() {
+        Self::of_segments(source, segments(source, Variable::parse)?)
+    }
+
+    /// Reads a pattern as nfs-subdir reads it: separators too many and `.` are dropped, and an unknown variable of
+    /// its spelling (`${.PVC.uid}`) is one without a value.
+    ///
+    /// # Errors
+    /// As [`Pattern::parse`].
+    pub fn parse_as_nfs_subdir(source: &str) -> Result<Self, NamingError> {
+        let unknown = |name: &str| name.starts_with(".PVC.").then_some(Variable::Nothing);
+        let mut segments = segments(source, |name| Variable::parse(name).or_else(|| unknown(name)))?;
+        let says_nothing = |parts: &[Part]| match parts {
+            [] => true,
+            [Part::Text(text)] => text == ".",
+            _ => false,
+        };
+        segments.retain(|parts| !says_nothing(parts));
+        if segments.is_empty() {
+            // That was the export's own root.
             return Err(NamingError::Empty);
         }
-        if source.len() > LONGEST_PATH {
-            return Err(NamingError::PathTooLong { length: source.len() });
-        }
-        let segments = segments(source)?;
+        Self::of_segments(source, segments)
+    }
+
+    fn of_segments(source: &str, segments: Vec<Vec<Part>>) -> Result<Self, NamingError> {
         for (position, segment) in (1..).zip(&segments) {
             check_parts(segment, source, position)?;
         }
@@ -178,12 +201,19 @@ impl Variable {
             Self::Volume => Some(values.volume),
             Self::Label(key) => values.labels.get(key).map(String::as_str),
             Self::Annotation(key) => values.annotations.get(key).map(String::as_str),
+            Self::Nothing => None,
         }
     }
 }
 
 /// Takes a pattern apart: variables first, since an annotation's key may hold `/`, then segments.
-fn segments(source: &str) -> Result<Vec<Vec<Part>>, NamingError> {
+fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec<Vec<Part>>, NamingError> {
+    if source.is_empty() {
+        return Err(NamingError::Empty);
+    }
+    if source.len() > LONGEST_PATH {
+        return Err(NamingError::PathTooLong { length: source.len() });
+    }
     let (mut done, mut current) = (Vec::new(), Vec::new());
     let mut rest = source;
     while !rest.is_empty() {
@@ -207,7 +237,7 @@ fn segments(source: &str) -> Result<Vec<Vec<Part>>, NamingError> {
                     pattern: quoted(source),
                 })?;
                 let written = format!("${{{name}}}");
-                let variable = Variable::parse(name).ok_or_else(|| NamingError::UnknownVariable {
+                let variable = read(name).ok_or_else(|| NamingError::UnknownVariable {
                     variable: quoted(&written),
                 })?;
                 current.push(Part::Variable { written, variable });

@@ -19,6 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::backends::Backends;
 use super::clients::{ClientError, Clients};
 use super::context::{Context, Settings, Stores};
+use super::drop_in::{DropInError, InheritedExport};
 use super::election::{Candidate, Election, LeaseError};
 use super::events::Events;
 use super::guard::Guard;
@@ -52,6 +53,8 @@ pub struct Options {
     pub provisioner: String,
     /// Other provisioner names, each with its backend.
     pub aliases: BTreeMap<String, String>,
+    /// In the place of an nfs-subdir-external-provisioner: its export, which becomes a backend.
+    pub inherited: Option<InheritedExport>,
     /// Claims worked on at the same time, for each backend on its own.
     pub slots: usize,
     /// How long what failed waits.
@@ -81,6 +84,9 @@ pub enum OperatorError {
     /// This process does not lead, or leads no more.
     #[error(transparent)]
     Lease(#[from] LeaseError),
+    /// The backend of an nfs-subdir's export is another one, or can't be made.
+    #[error(transparent)]
+    DropIn(#[from] DropInError),
     /// Signals can't be caught.
     #[error("cannot catch signals: {0}")]
     Signals(#[source] std::io::Error),
@@ -112,6 +118,12 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
         return Ok(());
     };
     let cluster_id = cluster_id?;
+    let inherited = options.inherited.clone();
+    if let Some(export) = &inherited
+        && let Some(checked) = stop.or(export.check(&clients)).await
+    {
+        checked?;
+    }
     let candidate = Candidate::new(&clients, options.election.clone(), me, guard.clone());
     let Some(term) = stop.or(candidate.acquire(&readiness)).await else {
         return Ok(());
@@ -137,7 +149,15 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
         provisioner = ctx.settings.provisioner,
         "starting"
     );
-    let working = until_end(parts.start(&ctx, &stop), stop, grace);
+    let working = async {
+        if let Some(export) = &inherited {
+            let Some(ensured) = stop.or(export.ensure(&ctx.clients)).await else {
+                return Ok(());
+            };
+            ensured?;
+        }
+        until_end(parts.start(&ctx, &stop), stop.clone(), grace).await
+    };
     lead(keeping, release, working, close(&ctx)).await
 }
 

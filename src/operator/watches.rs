@@ -58,8 +58,12 @@ pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api
         .reflect(writer)
         .inspect(report_filled(&ctx, "storage classes"))
         .touched_objects();
-    // What a class asks for may be what failed.
-    wake_on_change("storage classes", stream, || ctx.waiting.wake_all()).await
+    wake_on_change("storage classes", stream, |class| {
+        // What a class asks for may be what failed.
+        ctx.waiting.wake_all();
+        volume::class_changed(&ctx, class);
+    })
+    .await
 }
 
 /// Follows the namespaces: names, uids and labels.
@@ -77,7 +81,7 @@ pub async fn follow_namespaces(
         .reflect(writer)
         .inspect(report_filled(&ctx, "namespaces"))
         .touched_objects();
-    wake_on_change("namespaces", stream, || ctx.waiting.wake_soon()).await
+    wake_on_change("namespaces", stream, |_| ctx.waiting.wake_soon()).await
 }
 
 /// Follows the nodes: names and labels. Their kubelets write to them all the time; only a change of labels wakes claims.
@@ -96,19 +100,19 @@ pub async fn follow_nodes(
         .inspect(report_filled(&ctx, "nodes"))
         .touched_objects()
         .predicate_filter(predicates::labels, PredicateConfig::default());
-    wake_on_change("nodes", stream, || ctx.waiting.wake_soon()).await
+    wake_on_change("nodes", stream, |_| ctx.waiting.wake_soon()).await
 }
 
 /// Claims that wait may wait for just this object.
 async fn wake_on_change<K>(
     what: &'static str,
     stream: impl Stream<Item = Result<K, watcher::Error>>,
-    ring: impl Fn(),
+    ring: impl Fn(&K),
 ) -> &'static str {
     let mut stream = std::pin::pin!(stream);
     while let Some(change) = stream.next().await {
         match change {
-            Ok(_) => ring(),
+            Ok(changed) => ring(&changed),
             Err(error) => tracing::warn!("watch of {what}: {error}"),
         }
     }

@@ -20,6 +20,7 @@ pub fn forget(ctx: &Context, name: &str, uid: &str) {
         tokio::spawn(async move { link.export.nfs().clone().close().await });
     }
     ctx.waiting.wake_soon();
+    ctx.waiting_volumes.wake_all();
 }
 
 /// Follows the backends' watch for objects that vanish: the finalizer may be taken off by force, and a watch that is

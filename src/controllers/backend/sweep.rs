@@ -3,9 +3,11 @@
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
-use crate::export::{ClaimRef, ManagedExport, UndoOutcome};
+use crate::api::names::VOLUME_BACKEND;
+use crate::export::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
+use crate::policy::inherited::directory_on;
 
 /// Removes what was begun for claims that are gone.
 pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
@@ -13,7 +15,14 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
         let wanted = match ctx.inventory.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
-                backend.settled(&volume);
+                match yield_to_others(ctx, backend, export, &volume, &claim).await {
+                    Ok(()) => backend.settled(&volume),
+                    Err(error) => tracing::warn!(
+                        backend = backend.name,
+                        volume,
+                        "cannot look whose volume it is: {error}"
+                    ),
+                }
                 continue;
             }
             None => is_wanted(ctx, &volume, &claim).await,
@@ -28,6 +37,33 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
             ),
         }
     }
+}
+
+/// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
+/// the volume's, it goes; the volume's own stays, and so does its record.
+async fn yield_to_others(
+    ctx: &Context,
+    backend: &Backend,
+    export: &ManagedExport,
+    volume: &str,
+    claim: &ClaimRef,
+) -> Result<(), kube::Error> {
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let there = volumes.get_opt(volume).await?;
+    let others = there.filter(|there| !there.annotations().contains_key(VOLUME_BACKEND));
+    // At another address it may be the same directory all the same.
+    if others.is_none_or(|there| directory_on(&there, &backend.known().object).is_none()) {
+        return Ok(());
+    }
+    match export.undo_superseded(volume, &claim.uid).await {
+        Ok(_) | Err(ExportError::InUse { .. }) => {}
+        Err(error) => tracing::warn!(
+            backend = backend.name,
+            volume,
+            "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
+        ),
+    }
+    Ok(())
 }
 
 /// Whether the claim or its volume is there: read live, because what follows removes things.

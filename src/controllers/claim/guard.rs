@@ -6,7 +6,7 @@ use kube::ResourceExt;
 
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
-use crate::api::parameters::ClassParameters;
+use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::operator::context::Settings;
 
 /// What is to be done about a claim.
@@ -96,15 +96,21 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
     if late && selected_node.is_none() {
         return Guard::Pass;
     }
-    match request(claim, class, selected_node.filter(|_| late)) {
+    let node = selected_node.filter(|_| late);
+    match request(claim, class, node, settings) {
         Ok(request) => Guard::Provision(Box::new(request)),
         Err(verdict) => Guard::Infeasible(verdict),
     }
 }
 
-fn request(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<String>) -> Result<Request, Verdict> {
+fn request(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: Option<String>,
+    settings: &Settings,
+) -> Result<Request, Verdict> {
     feasible(claim)?;
-    let parameters = ClassParameters::parse(&class.parameters.clone().unwrap_or_default()).map_err(|error| {
+    let parameters = parameters(class, settings).map_err(|error| {
         Verdict::no(
             Reason::InvalidParameter,
             format!("StorageClass {}: {error}", class.name_any()),
@@ -130,6 +136,16 @@ fn request(claim: &PersistentVolumeClaim, class: &StorageClass, node: Option<Str
         topologies: class.allowed_topologies.clone().unwrap_or_default(),
         node,
     })
+}
+
+/// A class's parameters: under an alias with the meaning that nfs-subdir gives them.
+pub fn parameters(class: &StorageClass, settings: &Settings) -> Result<ClassParameters, ParameterError> {
+    let written = class.parameters.clone().unwrap_or_default();
+    if settings.aliases.contains_key(&class.provisioner) {
+        ClassParameters::parse_as_nfs_subdir(&written)
+    } else {
+        ClassParameters::parse(&written)
+    }
 }
 
 /// What NFS volumes of ours can't be, whatever the backend.

@@ -1,6 +1,7 @@
 //! Claims: guarded, placed, provisioned as a directory and a volume, and told what happened.
 
 mod concern;
+mod directory;
 mod guard;
 mod overrides;
 pub(super) mod place;
@@ -12,4 +13,5 @@ mod save;
 mod volume;
 
 pub use concern::concern;
+pub use guard::parameters as class_parameters;
 pub use reconcile::{gone, on_error, reconcile, settled};

@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::directory::Chosen;
 use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
@@ -16,7 +17,7 @@ use super::report::{self, Outcome};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
 use crate::export::{ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
-use crate::naming::{Pattern, PatternValues};
+use crate::naming::PatternValues;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
@@ -128,7 +129,7 @@ impl Journey<'_> {
         match export.provision(&request).await {
             Ok(directory) => {
                 let outcome = self.save(&known, &export, &wanted, affinity, &directory).await;
-                if matches!(outcome, Outcome::Provisioned { .. }) {
+                if matches!(outcome, Outcome::Provisioned { now: true, .. }) {
                     backend.settled(&self.volume);
                 }
                 Ok(Attempt::Ended(outcome))
@@ -146,8 +147,6 @@ impl Journey<'_> {
     /// What the directory is to be.
     fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
         let settings = &known.object.spec.directory;
-        let text = self.request.parameters.pattern.as_deref().unwrap_or(&settings.pattern);
-        let pattern = Pattern::parse(text).map_err(|error| unusable(text, &error))?;
         let name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();
         let uid = self.claim.uid().unwrap_or_default();
@@ -159,7 +158,12 @@ impl Journey<'_> {
             labels: self.claim.labels(),
             annotations: self.claim.annotations(),
         };
-        let directory = pattern.expand(&values).map_err(|error| unusable(text, &error))?;
+        let chosen = Chosen::of(
+            self.request.parameters.pattern.as_deref(),
+            &settings.pattern,
+            self.ctx.settings.aliases.contains_key(&self.request.provisioner),
+            &values,
+        )?;
         Ok(DirectoryRequest {
             claim: ClaimRef {
                 namespace,
@@ -168,13 +172,13 @@ impl Journey<'_> {
                 uid,
             },
             volume: self.volume.clone(),
-            directory,
+            directory: chosen.directory,
             mode: wanted.mode,
             mode_asked: wanted.mode_asked,
             uid: wanted.uid,
             gid: wanted.gid,
             existing: self.request.parameters.existing.unwrap_or(settings.existing),
-            adoptable: !pattern.uses_tenant_values(),
+            adoptable: chosen.adoptable,
         })
     }
 
@@ -313,11 +317,4 @@ impl Journey<'_> {
             &self.claim.namespace().unwrap_or_default(),
         )
     }
-}
-
-fn unusable(pattern: &str, error: &dyn std::fmt::Display) -> Verdict {
-    Verdict::no(
-        Reason::InvalidDirectoryName,
-        format!("directory pattern {pattern:?}: {error}"),
-    )
 }

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use super::guard::{Guard, class_name, guard};
 use super::provision::provision;
 use super::report::{Outcome, condition, report};
-use super::volume::located;
+use super::volume::{is_of_this_operator, located};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::volume_name;
 use crate::controllers::expansion;
@@ -79,6 +79,8 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
         cause: Box::new(cause),
     })?;
     Ok(match volume {
+        // It was here before this operator, and is left as it is.
+        Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => Outcome::Nothing,
         Some(volume) => Outcome::Provisioned {
             verdict: Verdict::yes(Reason::Provisioned, located(&volume)),
             now: false,

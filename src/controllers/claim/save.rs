@@ -42,6 +42,18 @@ impl Journey<'_> {
             Err(outcome) => return outcome,
         };
         cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
+        if !volume::is_of_this_operator(&saved) {
+            // An nfs-subdir that still runs under the same name was faster. What was begun here stays open: the sweep
+            // takes it back where the volume names another directory.
+            return Outcome::Provisioned {
+                verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
+                now: false,
+            };
+        }
+        for note in &self.request.parameters.ignored {
+            let note = format!("{note}: it is ignored");
+            report::event(self.ctx, self.claim, Severity::Warning, Reason::ParameterIgnored, &note);
+        }
         if let Some(mode) = directory.mode_not_kept {
             let note = format!(
                 "the server made the directory with mode {mode:04o} instead of {:04o}",

@@ -127,17 +127,22 @@ pub fn located(volume: &PersistentVolume) -> String {
         .as_ref()
         .and_then(|spec| spec.nfs.clone())
         .unwrap_or_default();
-    let backend = volume
-        .annotations()
-        .get(names::VOLUME_BACKEND)
-        .cloned()
-        .unwrap_or_default();
+    let backend = volume.annotations().get(names::VOLUME_BACKEND);
+    let backend = backend.map_or_else(
+        || ", made by another provisioner".to_owned(),
+        |backend| format!(" on backend {backend}"),
+    );
     format!(
-        "volume {} is {}:{} on backend {backend}",
+        "volume {} is {}:{}{backend}",
         volume.name_any(),
         source.server,
         source.path
     )
+}
+
+/// Whether this operator made the volume, and not another provisioner of the same name.
+pub fn is_of_this_operator(volume: &PersistentVolume) -> bool {
+    volume.annotations().contains_key(names::VOLUME_BACKEND)
 }
 
 /// A directory's absolute path on the server.

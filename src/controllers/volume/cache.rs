@@ -62,10 +62,12 @@ impl Follower {
 pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Inventory, ledger: &Ledger) {
     let name = volume.name_any();
     let annotations = volume.annotations();
-    let ours = annotations
-        .get(names::PROVISIONED_BY)
-        .is_some_and(|by| settings.serves(by));
-    if let Some(backend) = annotations.get(names::VOLUME_BACKEND).filter(|_| ours) {
+    let by = annotations.get(names::PROVISIONED_BY);
+    let ours = by.is_some_and(|by| settings.serves(by));
+    // What nfs-subdir made under an alias counts on the alias' backend, where it must be to be reclaimed.
+    let inherited = by.and_then(|by| settings.aliases.get(by));
+    let backend = annotations.get(names::VOLUME_BACKEND).or(inherited);
+    if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
         inventory.saved(&name, backend, requested(volume), export_id);
     }

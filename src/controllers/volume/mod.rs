@@ -1,8 +1,10 @@
 //! Volumes: when a claim is gone, the archive policy is carried out on its directory.
 
 pub mod cache;
+mod inherited;
 mod reclaim;
 mod reconcile;
 mod report;
 
+pub use inherited::class_changed;
 pub use reconcile::{on_error, reconcile, settled};

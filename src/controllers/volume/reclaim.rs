@@ -7,6 +7,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use super::inherited::Inherited;
 use super::reconcile::decide;
 use super::report::Outcome;
 use crate::api::backend::OnDelete;
@@ -16,14 +17,18 @@ use crate::export::{ClaimRef, ExportError, ManagedExport, ReclaimRequest, Reclai
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
-use crate::policy::{Decision, Home, locate};
+use crate::policy::inherited::alias_backend;
+use crate::policy::{Decision, Home, Stop, locate};
 
 /// How often the finalizer is tried to be dropped while other controllers write to the volume too.
 const FINALIZER_TRIES: usize = 5;
 
 /// Carries out the policy on a volume that looks released.
 pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
-    let name = seen.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
+    let name = match home(ctx, seen) {
+        Ok(name) => name,
+        Err(stop) => return Ok(Outcome::Failed(Verdict::no(stop.reason, stop.message))),
+    };
     let Some(backend) = ctx.backends.get(&name) else {
         if ctx.stores.backends.get(&ObjectRef::new(&name)).is_some() {
             return Ok(Outcome::Waiting(Verdict::no(
@@ -50,9 +55,16 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
     let Some((volume, policy)) = released(ctx, seen).await? else {
         return Ok(Outcome::Changed);
     };
-    let request = match request(&volume, &backend, &known) {
-        Ok(request) => request,
-        Err(verdict) => return Ok(Outcome::Failed(verdict)),
+    let prepared = match alias_backend(&volume, &ctx.settings.aliases) {
+        Some(alias) => Inherited::of(ctx, &volume, alias).prepare(&known, &export).await?,
+        None => request(&volume, &backend, &known)
+            .map(|request| (request, policy))
+            .map_err(Refused::Verdict),
+    };
+    let (request, policy) = match prepared {
+        Ok(prepared) => prepared,
+        Err(Refused::Verdict(verdict)) => return Ok(Outcome::Failed(verdict)),
+        Err(Refused::Export(error)) => return Ok(failure(ctx, &backend, &error)),
     };
     match carry_out(&export, policy, &request, acknowledged(&volume)).await {
         Ok(verdict) => {
@@ -65,6 +77,25 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
         }
         Err(error) => Ok(failure(ctx, &backend, &error)),
     }
+}
+
+/// Why nothing is touched.
+pub(super) enum Refused {
+    /// What Kubernetes knows of the volume does not fit.
+    Verdict(Verdict),
+    /// What is on the export does not fit, or could not be seen.
+    Export(ExportError),
+}
+
+/// The name of the backend that a volume is on.
+fn home(ctx: &Context, volume: &PersistentVolume) -> Result<String, Stop> {
+    if let Some(alias) = alias_backend(volume, &ctx.settings.aliases) {
+        return Inherited::of(ctx, volume, alias).locate().map(|_| alias.to_owned());
+    }
+    volume.annotations().get(VOLUME_BACKEND).cloned().ok_or_else(|| Stop {
+        reason: Reason::ReclaimUnsafe,
+        message: format!("annotation {VOLUME_BACKEND} is missing: restore it, or set the policy to Retain"),
+    })
 }
 
 /// The volume read live, with its policy, if it is released and its claim is gone: what follows can't be taken back.
@@ -110,26 +141,28 @@ fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Resul
         addresses: &addresses,
     };
     let located = locate(volume, &home).map_err(|stop| Verdict::no(stop.reason, stop.message))?;
+    Ok(ReclaimRequest {
+        claim: claim_of(volume),
+        volume: volume.name_any(),
+        directory: located.directory,
+        file_id: Some(located.file_id),
+    })
+}
+
+/// The claim that a volume was made for.
+pub(super) fn claim_of(volume: &PersistentVolume) -> ClaimRef {
     let claim = volume
         .spec
         .as_ref()
         .and_then(|spec| spec.claim_ref.clone())
         .unwrap_or_default();
-    Ok(ReclaimRequest {
-        claim: ClaimRef {
-            namespace: claim.namespace.unwrap_or_default(),
-            namespace_uid: volume
-                .annotations()
-                .get(VOLUME_NAMESPACE_UID)
-                .cloned()
-                .unwrap_or_default(),
-            name: claim.name.unwrap_or_default(),
-            uid: claim.uid.unwrap_or_default(),
-        },
-        volume: volume.name_any(),
-        directory: located.directory,
-        file_id: Some(located.file_id),
-    })
+    let namespace_uid = volume.annotations().get(VOLUME_NAMESPACE_UID);
+    ClaimRef {
+        namespace: claim.namespace.unwrap_or_default(),
+        namespace_uid: namespace_uid.cloned().unwrap_or_default(),
+        name: claim.name.unwrap_or_default(),
+        uid: claim.uid.unwrap_or_default(),
+    }
 }
 
 fn acknowledged(volume: &PersistentVolume) -> bool {

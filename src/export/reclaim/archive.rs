@@ -1,10 +1,10 @@
 //! Archives: a name that nobody has, and a directory that only the operator enters (design 6.7).
 
-use super::{At, Reclaim};
+use super::{At, Reclaim, Wish};
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::export::ledger::{Holder, Place};
-use crate::export::record::{ArchiveNote, Record, State};
+use crate::export::record::{ArchiveNote, Record, State, handle_of};
 use crate::export::{ManagedExport, PoisonError, layout};
 use crate::naming::archive_name;
 use crate::nfs::{Node, SetAttributes};
@@ -64,6 +64,38 @@ impl ManagedExport {
             directory: record.directory.to_string(),
             last,
         })
+    }
+
+    /// An nfs-subdir that still runs archives the same volumes under the same names. If the directory, told by fileid and
+    /// handle, is where that one puts it, this is recorded as if it had been done here.
+    pub(super) async fn look_for_archive(&self, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
+        let record = &reclaim.record;
+        let archives = reclaim.wish == Wish::Archive || record.adopted;
+        if record.state != State::Live || !archives || reclaim.seen.source != At::Nothing {
+            return Ok(());
+        }
+        let target = archive_name(record.directory.last_segment(), &record.volume, 0, reclaim.longest_name);
+        let (ground, name) = (reclaim.ground, layout::name(&target)?);
+        let found = self.nfs.lookup(&ground.root.handle, &name).await;
+        let found = found.while_(|| format!("looking up {name}"))?;
+        let same = |node: &Node| {
+            ground.is_plain_directory(node) && record.is_about(node) && record.handle == Some(handle_of(node))
+        };
+        let Some(archive) = found.filter(same) else {
+            return Ok(());
+        };
+        let was = &archive.attributes;
+        let note = ArchiveNote {
+            target,
+            mode: was.mode,
+            uid: was.uid,
+            gid: was.gid,
+        };
+        let record = record.in_state(State::Archiving(note));
+        self.replace_record(ground, &record).await?;
+        reclaim.record = record;
+        reclaim.seen.moved = At::Ours;
+        Ok(())
     }
 
     /// Holds the name that a former life chose. Somebody else may have it by now: then another one is chosen.

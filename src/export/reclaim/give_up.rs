@@ -8,6 +8,7 @@ use crate::export::ledger::Holder;
 use crate::export::record::{Record, State, handle_of};
 use crate::export::records::{Created, Found};
 use crate::export::request::{ReclaimRequest, Reclaimed};
+use crate::nfs::Node;
 
 impl ManagedExport {
     pub(in crate::export) async fn retain_on(
@@ -93,11 +94,54 @@ impl ManagedExport {
         request: &ReclaimRequest,
         adopted: bool,
     ) -> Result<u64, ExportError> {
-        match self.recorded(ground, request).await? {
-            Recorded::Agreed(_, file_id) => return Ok(file_id),
-            Recorded::Nothing(At::Nothing) => return Err(super::missing(request)),
-            Recorded::Nothing(_) => {}
+        let begun = self.begun(ground, request).await?;
+        if begun.is_none() {
+            match self.recorded(ground, request).await? {
+                Recorded::Agreed(_, file_id) => return Ok(file_id),
+                Recorded::Nothing(At::Nothing) => return Err(super::missing(request)),
+                Recorded::Nothing(_) => {}
+            }
         }
+        let directory = &request.directory;
+        let leaf = self.unclaimed(ground, request).await?;
+        let record = Record {
+            volume: request.volume.clone(),
+            backend: self.keeper.backend.clone(),
+            claim: request.claim.clone(),
+            directory: directory.clone(),
+            file_id: Some(leaf.attributes.fileid),
+            handle: Some(handle_of(&leaf)),
+            adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
+            state: State::Live,
+        };
+        if begun.is_some() {
+            self.replace_record(ground, &record).await?;
+        } else if self.create_record(ground, &record).await? == Created::Exists {
+            return Err(ExportError::Unsettled {
+                doing: format!("recording {directory}"),
+            });
+        }
+        Ok(leaf.attributes.fileid)
+    }
+
+    /// What a provisioning here had begun for the same volume when the other provisioner finished it: the record, if it is
+    /// about the same directory. One about another directory is taken back.
+    async fn begun(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Option<Record>, ExportError> {
+        let Found::Record(record) = self.read_record(ground, &request.volume).await? else {
+            return Ok(None);
+        };
+        if record.claim.uid != request.claim.uid || !record.state.is_open() {
+            return Ok(None);
+        }
+        if record.directory == request.directory {
+            return Ok(Some(*record).filter(|record| record.file_id.is_none()));
+        }
+        self.undo_on(ground, &request.volume, &request.claim.uid, true).await?;
+        Ok(None)
+    }
+
+    /// The directory of a volume that has no record, if it is nobody else's.
+    async fn unclaimed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Node, ExportError> {
         let directory = &request.directory;
         if let Some(conflict) = self.in_the_way(ground, &request.volume, directory) {
             return Err(ExportError::Overlaps {
@@ -119,6 +163,7 @@ impl ManagedExport {
                 },
             });
         }
+        self.judge_way(ground, directory, &nodes).await?;
         let file_id = leaf.attributes.fileid;
         let own = Holder::Volume(request.volume.clone());
         if let Some(holder) = self.ledger.holder_of(&ground.file_key(file_id), Some(&own)) {
@@ -135,21 +180,6 @@ impl ManagedExport {
             });
         }
         self.refuse_foreign(ground, directory, &nodes, true).await?;
-        let record = Record {
-            volume: request.volume.clone(),
-            backend: self.keeper.backend.clone(),
-            claim: request.claim.clone(),
-            directory: directory.clone(),
-            file_id: Some(file_id),
-            handle: Some(handle_of(leaf)),
-            adopted,
-            state: State::Live,
-        };
-        match self.create_record(ground, &record).await? {
-            Created::Yes => Ok(file_id),
-            Created::Exists => Err(ExportError::Unsettled {
-                doing: format!("recording {directory}"),
-            }),
-        }
+        Ok(leaf.clone())
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     future::pending,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -21,6 +22,14 @@ use crate::{
 
 /// What tests wait for at most: it takes a second at rest, and its time on a machine that is busy with a hundred.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many aliases the shared operator serves: each is one test's.
+const ALIASES: usize = 32;
+
+/// A provisioner name that the shared operator serves as an alias, and the backend that it reaches.
+fn alias(number: usize) -> (String, String) {
+    (format!("old.example.org/nfs-{number}"), format!("alias-{number}"))
+}
 
 /// What all tests of a process have together.
 #[derive(Debug)]
@@ -51,7 +60,14 @@ impl Shared {
             Cluster::start_with(&run, assets.clone()),
         )?;
         let kubeconfig = Operator::install(&cluster).await?;
-        let options = OperatorOptions::new(built_beside_tests()?, kubeconfig);
+        let aliases = (0..ALIASES).flat_map(|number| {
+            let (name, backend) = alias(number);
+            ["--provisioner-alias".to_owned(), format!("{name}={backend}")]
+        });
+        let options = OperatorOptions {
+            args: aliases.collect(),
+            ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
+        };
         let operator = Operator::start(&run, options).await?;
         operator.wait_ready().await?;
         eprintln!("rig: logs are in {}", run.path().display());
@@ -194,6 +210,17 @@ impl TestEnv {
             .await?;
         let parameters = json!({ "backend": self.named("backend") });
         self.objects.create(&self.class("class", parameters)).await
+    }
+
+    /// A provisioner name that the operator serves as an alias, and the name of the backend that it reaches, which is
+    /// the test's to make. Nobody else's in this process.
+    pub fn alias(&self) -> Result<(String, String)> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        if number >= ALIASES {
+            return Err(Error::Usage(format!("more than {ALIASES} aliases are in use")));
+        }
+        Ok(alias(number))
     }
 
     /// Waits until a claim is Bound, and gives back its volume.

@@ -57,7 +57,10 @@ fn a_claim_is_at_rest_when_it_asks_for_no_more_than_it_says_that_it_has() {
     assert!(at_rest(&claim("1Gi", "2Gi")));
     assert!(!at_rest(&claim("2Gi", "1Gi")));
     let refused = json!({"allocatedResourceStatuses": {"storage": INFEASIBLE}});
-    assert!(!at_rest(&status(&claim("1Gi", "1Gi"), refused)), "that is to be cleared");
+    assert!(
+        !at_rest(&status(&claim("1Gi", "1Gi"), refused)),
+        "that is to be cleared"
+    );
     assert!(at_rest(&status(&claim("2Gi", "1Gi"), json!({"phase": "Pending"}))));
 }
 

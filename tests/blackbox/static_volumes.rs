@@ -1,0 +1,131 @@
+//! Volumes that were made by hand with a class of ours.
+
+use std::fs;
+
+use rig::TestEnv;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use crate::old::{Old, untouched};
+use crate::scene::{self, PATIENCE, Test, text};
+
+/// A volume made by hand on the test's export, for claims of that class, with data in it.
+async fn by_hand(env: &TestEnv, word: &str, class: &Value) -> Result<Value, scene::Failure> {
+    let directory = env.data().join(word);
+    fs::create_dir(&directory)?;
+    fs::write(directory.join("data"), word)?;
+    let mut volume = reference("v1", "PersistentVolume", None, &env.named(word));
+    let spec = json!({
+        "accessModes": ["ReadWriteMany"],
+        "capacity": { "storage": "1Mi" },
+        "nfs": { "server": "127.0.0.1", "path": format!("{}/{word}", env.export()) },
+        "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": text(class, "/metadata/name"),
+    });
+    merge(&mut volume, &json!({ "spec": spec }));
+    let volume = env.objects.create(&volume).await?;
+    // Until the binder has seen it, it would ask for another one.
+    let available = |volume: &Value| match text(volume, "/status/phase") {
+        "Available" => Ok(()),
+        phase => Err(phase.to_owned()),
+    };
+    env.objects
+        .wait(&volume, "to be Available", PATIENCE, available)
+        .await?;
+    Ok(volume)
+}
+
+#[tokio::test]
+async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> Test {
+    let env = TestEnv::new("by-hand").await?;
+    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let alias = old.class("alias", json!({ "archiveOnDelete": "false" })).await?;
+    let backend = text(&old.backend, "/metadata/name");
+    let own = env
+        .objects
+        .create(&env.class("own", json!({ "backend": backend })))
+        .await?;
+    let mut kept = Vec::new();
+    for (word, class) in [("own", &own), ("alias", &alias)] {
+        let volume = by_hand(&env, word, class).await?;
+        let before = scene::tree(&env.data().join(word))?;
+        let claim = env.objects.create(&env.claim(word, class)).await?;
+        let bound = env.wait_bound(&claim).await?;
+        assert_eq!(text(&bound, "/metadata/name"), text(&volume, "/metadata/name"));
+        untouched(&env, &claim).await?;
+        env.objects.delete(&claim).await?;
+        let released = |volume: &Value| match text(volume, "/status/phase") {
+            "Released" | "Failed" => Ok(()),
+            phase => Err(phase.to_owned()),
+        };
+        env.objects.wait(&volume, "to be Released", PATIENCE, released).await?;
+        kept.push((word, volume, before));
+    }
+    // Whatever would be done to them would be done by the time that one of ours, released later, is done with.
+    let (claim, volume) = scene::bound_with(&env, "last", &own, "last").await?;
+    scene::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    for (word, volume, before) in kept {
+        assert_eq!(scene::tree(&env.data().join(word))?, before);
+        untouched(&env, &volume).await?;
+        assert!(env.objects.get(&volume).await?.is_some());
+        let said = env.objects.events(&volume).await?;
+        let ours = said
+            .iter()
+            .any(|event| event["note"].to_string().contains("nfs-operator"));
+        assert!(!ours, "{said:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
+    let env = TestEnv::new("named-volume").await?;
+    let class = env.ready_class().await?;
+    let volume = by_hand(&env, "data", &class).await?;
+    let mut claim = env.claim("data", &class);
+    merge(
+        &mut claim,
+        &json!({ "spec": { "volumeName": text(&volume, "/metadata/name") } }),
+    );
+    let claim = env.objects.create(&claim).await?;
+    env.wait_bound(&claim).await?;
+    // One of ours for another claim, so that there was time to make one for this.
+    scene::bound(&env, "other", &class).await?;
+    let made = scene::names(env.data())?;
+    assert_eq!(made.len(), 2, "{made:?}");
+    untouched(&env, &claim).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_adopted_directory_is_used_as_it_is_and_archived_where_the_policy_says_delete() -> Test {
+    let env = TestEnv::new("adopt").await?;
+    let spec = json!({
+        "archivePolicy": { "onDelete": "Delete" },
+        "directory": { "existing": "Adopt", "pattern": "${pvc.name}" },
+    });
+    scene::backend(&env, "backend", spec).await?;
+    let cases = [
+        ("by-backend", json!({})),
+        ("by-class", json!({ "existing": "Adopt", "onDelete": "delete" })),
+    ];
+    for (word, parameters) in cases {
+        let class = scene::class(&env, word, "backend", parameters).await?;
+        let directory = env.data().join(word);
+        fs::create_dir(&directory)?;
+        fs::write(directory.join("data"), word)?;
+        let before = scene::tree(&directory)?;
+        let (claim, volume) = scene::bound(&env, word, &class).await?;
+        assert_eq!(env.directory(&volume)?, directory);
+        assert_eq!(scene::tree(&directory)?, before);
+        scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        let archive = env.data().join(format!("archived-{word}"));
+        assert_eq!(fs::read_to_string(archive.join("data"))?, word);
+    }
+    // What was not there before is deleted, as the policy says.
+    let class = scene::class(&env, "new", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound_with(&env, "new", &class, "new").await?;
+    scene::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    assert_eq!(scene::archives(env.data())?.len(), 2);
+    Ok(())
+}
