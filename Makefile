@@ -46,6 +46,12 @@ bench: need-rust need-go ## Measure rates, latency and memory against a bare API
 	@cargo build --release --workspace --bins
 	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE))
 
+FUZZ_SECONDS ?= 600
+
+.PHONY: fuzz
+fuzz: need-rust ## Fuzz the decoders (FUZZ_SECONDS=600 each, TARGET=v4-replies for one); installs nightly Rust and cargo-fuzz
+	@fuzz/run $(FUZZ_SECONDS) $(TARGET)
+
 .PHONY: lint
 lint: need-rust ## Check the format, and clippy without a warning
 	cargo fmt --all --check

@@ -6,6 +6,8 @@
 pub mod api;
 pub mod controllers;
 pub mod export;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod mount_options;
 pub mod naming;
 pub mod nfs;

@@ -9,6 +9,8 @@
 mod error;
 mod folders;
 mod foreign;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod ground;
 mod identity;
 mod judge;

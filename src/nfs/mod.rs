@@ -13,6 +13,8 @@
 mod connect;
 mod error;
 mod export;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod rpc;
 mod types;
 mod v4;

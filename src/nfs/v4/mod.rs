@@ -8,6 +8,8 @@ mod directories;
 mod establish;
 mod files;
 mod flight;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod keeper;
 mod listing;
 mod numbers;
