@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::nfs::Name;
 
+pub mod address;
 mod pattern;
 
 pub use pattern::{Pattern, PatternValues};
@@ -330,7 +331,5 @@ fn quoted(text: &str) -> String {
     }
 }
 
-#[cfg(test)]
-mod hostile;
 #[cfg(test)]
 mod tests;

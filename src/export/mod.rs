@@ -14,7 +14,7 @@ pub(crate) mod fuzzing;
 mod ground;
 mod identity;
 mod judge;
-mod layout;
+pub(crate) mod layout;
 pub mod ledger;
 mod probe;
 mod provision;

@@ -9,6 +9,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::{NfsError, SourcePort, Target};
+use crate::naming::address::check_server;
 
 /// The reserved ports that we use: the range that other NFS clients take by default. Lower ones belong to services.
 const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
@@ -72,6 +73,7 @@ async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsErro
         server: server.to_owned(),
         cause,
     };
+    check_server(server).map_err(|error| failed(error.to_string()))?;
     let name = server.trim_end_matches('.');
     let hosts = tokio::fs::read_to_string("/etc/hosts").await.unwrap_or_default();
     let mut addresses = in_hosts(&hosts, name);

@@ -61,7 +61,7 @@ pub(crate) fn framed(records: &[&[u8]]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-pub(crate) use super::v4::fuzzing::results_of;
+pub(crate) use super::v4::fuzzing::{lists, results_of};
 
 fn records(stream: &[u8]) {
     for record in records_of(stream) {

@@ -135,3 +135,13 @@ fn read_page(results: &[u8], from: Option<crate::nfs::PageCookie>) -> Result<cra
     reply.op(op::READDIR)?;
     listing::page(&mut reply, from)
 }
+
+/// Whether a listing with an entry of this name is taken.
+#[cfg(test)]
+pub(crate) fn lists(name: &[u8]) -> bool {
+    let mut results = Encoder::new();
+    // The verifier, one entry with a cookie, a name and no attributes, and the end.
+    results.fixed(&[0; 8]).u32(1).u64(7).opaque(name).u32(0).u32(0);
+    results.u32(0).boolean(true);
+    read_page(results.as_bytes(), None).is_ok_and(|page| page.entries.len() == 1)
+}
