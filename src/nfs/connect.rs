@@ -8,7 +8,7 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::{NfsError, SourcePort, Target};
+use super::{NfsError, Reached, SourcePort, Target};
 use crate::naming::address::check_server;
 
 /// The reserved ports that we use: the range that other NFS clients take by default. Lower ones belong to services.
@@ -46,6 +46,20 @@ pub async fn connect(target: &Target, deadline: Instant) -> Result<TcpStream, Nf
     }))
 }
 
+/// Connects, and says which address answered; the connection is closed again.
+pub async fn reach(target: &Target, deadline: Instant) -> Result<Reached, NfsError> {
+    let began = Instant::now();
+    let stream = connect(target, deadline).await?;
+    let took = began.elapsed();
+    let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
+    let (peer, local) = ends.map_err(|error| NfsError::ConnectionLost {
+        action: "connecting",
+        cause: error.to_string(),
+        outcome_unknown: false,
+    })?;
+    Ok(Reached { peer, local, took })
+}
+
 fn connect_error(peer: SocketAddr, error: &io::Error, began: Instant) -> NfsError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => NfsError::ConnectionRefused { peer },
@@ -65,7 +79,7 @@ fn connect_error(peer: SocketAddr, error: &io::Error, began: Instant) -> NfsErro
 /// Literal addresses and names in the hosts file need no resolver. Any other name is asked for with a trailing dot,
 /// which tells every resolver (glibc's and musl's alike) to leave out the search list: a name must mean the same here
 /// as on the nodes, which don't have the cluster's list.
-async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsError> {
+pub async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsError> {
     if let Ok(address) = server.parse() {
         return Ok(vec![address]);
     }

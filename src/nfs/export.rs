@@ -1,13 +1,15 @@
 //! One export of one server, whatever the version.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::connect;
 use super::v4::{Client, Terms, offered};
 use super::{
     Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, OfferedVersions, Page,
-    PageCookie, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target,
+    PageCookie, Reached, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target,
 };
 
 /// A connection to an export. Cheap to clone; clones share the connection, the session and its slots.
@@ -48,6 +50,16 @@ impl Export {
             return Err(error);
         }
         Ok(export)
+    }
+
+    /// The addresses of the target's server, in the order in which they are tried.
+    pub async fn addresses(target: &Target) -> Result<Vec<IpAddr>, NfsError> {
+        connect::resolve(&target.server, Instant::now() + target.deadline).await
+    }
+
+    /// Connects to the target's server and no more: whether anything listens there, and how long it takes.
+    pub async fn reach(target: &Target) -> Result<Reached, NfsError> {
+        connect::reach(target, Instant::now() + target.deadline).await
     }
 
     /// The versions that the target's server offers, asked on a connection of its own; leaves nothing on the server.

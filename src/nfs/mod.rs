@@ -24,6 +24,6 @@ pub use error::{NfsError, Status};
 pub use export::Export;
 pub use types::{
     Attributes, ClientOwner, Credential, Entry, FileHandle, FileKind, FsId, MadeDirectory, Name, NameError, Negotiated,
-    Node, OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics,
-    Target, VersionChoice,
+    Node, OfferedVersions, Page, PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort,
+    Statistics, Target, VersionChoice,
 };

@@ -24,6 +24,7 @@ mod names;
 mod nfs_client;
 mod outages;
 mod policies;
+mod probe;
 mod program;
 mod reasons;
 mod refusals;
