@@ -17,6 +17,8 @@ const SAMPLE: usize = 40;
 pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
     let folder = lab.directory("small").await?;
     let goal = |goal| (about.asked == 10).then_some(goal);
+    // Warm: the server's threads and caches are no part of either figure.
+    create(lab, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
     let together = create(lab, &folder, 0..count, TOGETHER).await?;
     let alone = create(lab, &folder, count..count + SAMPLE, 1).await?;
     let created = Row::new(about, format!("create, {TOGETHER} at a time"), count, together);

@@ -9,7 +9,8 @@ use crate::export::ManagedExport;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::nfs::{
-    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
+    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, PageCookie, RemoveOutcome, SetAttributes,
+    Status,
 };
 
 /// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
@@ -147,44 +148,34 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Lists and removes until the listing's end or enough subdirectories.
+    /// Lists and removes until the listing's end or enough subdirectories. What comes next is listed while what came
+    /// before is removed.
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
-        let mut from = None;
+        let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
+        let mut listed = batch(&nfs, &handle, None).await;
         loop {
-            let (entries, next) = match self.batch(from).await? {
-                Listed::Entries(entries, next) => (entries, next),
-                Listed::Ended => {
+            let (entries, next) = match listed {
+                Ok(batch) => batch,
+                Err(error) => {
+                    self.refused(None, error)?;
                     left = true;
                     break;
                 }
             };
-            let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
-            let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
-            let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
-            // A file that the server could not tell the kind of may be a directory.
-            let mut subdirectories = Vec::new();
-            self.remove(&names, &mut subdirectories).await?;
-            let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
-            if self.task.is_trash {
-                // Volumes are often empty: those go without a look inside, whatever else is said about the others.
-                let (denied, before) = (self.denied, self.visit.failures.len());
-                let mut left = Vec::new();
-                self.remove(&names, &mut left).await?;
-                let refused = self.visit.failures.split_off(before);
-                left.extend(refused.into_iter().filter_map(|(name, _)| name));
-                self.denied = denied;
-                names = left;
-            }
-            subdirectories.extend(names);
-            let known: Vec<Entry> = directories.into_iter().chain(files).collect();
-            left |= !subdirectories.is_empty() || !self.visit.failures.is_empty();
-            self.look_up(&subdirectories, &known).await?;
+            let ahead = async {
+                match next {
+                    Some(next) => Some(batch(&nfs, &handle, Some(next)).await),
+                    None => None,
+                }
+            };
+            let (following, some_left) = futures::join!(ahead, self.take(entries));
+            left |= some_left?;
             let enough = self.visit.children.len() >= breadth(self.task.depth);
-            match next {
-                Some(next) if !enough => from = Some(next),
-                next => {
-                    left |= next.is_some();
+            match following {
+                Some(following) if !enough => listed = following,
+                following => {
+                    left |= following.is_some();
                     break;
                 }
             }
@@ -197,23 +188,30 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// The next entries of the listing.
-    async fn batch(&mut self, mut from: Option<crate::nfs::PageCookie>) -> Result<Listed, ExportError> {
-        let mut entries = Vec::new();
-        loop {
-            let page = match self.nfs.list(&self.task.handle, from).await {
-                Ok(page) => page,
-                Err(error) => {
-                    self.refused(None, error)?;
-                    return Ok(Listed::Ended);
-                }
-            };
-            entries.extend(page.entries);
-            match page.next {
-                Some(next) if entries.len() < BATCH => from = Some(next),
-                next => return Ok(Listed::Entries(entries, next)),
-            }
+    /// Removes what was listed; true when something is left of it.
+    async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
+        let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
+        let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
+        let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
+        // A file that the server could not tell the kind of may be a directory.
+        let mut subdirectories = Vec::new();
+        self.remove(&names, &mut subdirectories).await?;
+        let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
+        if self.task.is_trash {
+            // Volumes are often empty: those go without a look inside, whatever else is said about the others.
+            let (denied, before) = (self.denied, self.visit.failures.len());
+            let mut left = Vec::new();
+            self.remove(&names, &mut left).await?;
+            let refused = self.visit.failures.split_off(before);
+            left.extend(refused.into_iter().filter_map(|(name, _)| name));
+            self.denied = denied;
+            names = left;
         }
+        subdirectories.extend(names);
+        let known: Vec<Entry> = directories.into_iter().chain(files).collect();
+        let left = !subdirectories.is_empty() || !self.visit.failures.is_empty();
+        self.look_up(&subdirectories, &known).await?;
+        Ok(left)
     }
 
     /// Removes names; those that turn out to be directories with something in them go to `subdirectories`.
@@ -369,9 +367,19 @@ impl Visitor<'_> {
     }
 }
 
-/// A part of a listing.
-enum Listed {
-    Entries(Vec<Entry>, Option<crate::nfs::PageCookie>),
-    /// It could not be read (any further).
-    Ended,
+/// The next entries of a listing, and where it goes on.
+async fn batch(
+    nfs: &Export,
+    directory: &FileHandle,
+    mut from: Option<PageCookie>,
+) -> Result<(Vec<Entry>, Option<PageCookie>), NfsError> {
+    let mut entries = Vec::new();
+    loop {
+        let page = nfs.list(directory, from).await?;
+        entries.extend(page.entries);
+        match page.next {
+            Some(next) if entries.len() < BATCH => from = Some(next),
+            next => return Ok((entries, next)),
+        }
+    }
 }
