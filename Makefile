@@ -52,9 +52,22 @@ test-kernel: assets ## Run the tests against the Linux kernel's NFS server and c
 	@cargo run -q -p rig -- clean
 
 .PHONY: bench
-bench: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000)
+bench: bench-operator bench-client ## Measure the operator, then the NFS client alone
+
+.PHONY: bench-operator
+bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000)
 	@cargo build --release --workspace --bins
 	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE))
+
+.PHONY: bench-client
+bench-client: need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
+	@cargo bench -q --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
+
+FUZZ_SECONDS ?= 600
+
+.PHONY: fuzz
+fuzz: need-rust ## Fuzz the decoders (FUZZ_SECONDS=600 each, TARGET=v4-replies for one); installs nightly Rust and cargo-fuzz
+	@fuzz/run $(FUZZ_SECONDS) $(TARGET)
 
 .PHONY: lint
 lint: need-rust ## Check the format, and clippy without a warning

@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::nfs::Name;
 
+pub mod address;
 mod pattern;
 
 pub use pattern::{DEFAULT_PATTERN, Pattern, PatternValues};
@@ -330,8 +331,6 @@ fn quoted(text: &str) -> String {
     }
 }
 
-#[cfg(test)]
-mod hostile;
 #[cfg(test)]
 mod nfs_subdir_tests;
 #[cfg(test)]

@@ -135,6 +135,15 @@ impl IdentityFile {
     }
 }
 
+/// Reads an identity; what can be read is written, and is read as the same again.
+#[cfg(any(test, fuzzing))]
+pub(super) fn parse_anything(bytes: &[u8]) {
+    if let Ok(Some(file)) = IdentityFile::parse(bytes) {
+        let again = file.to_bytes().and_then(|bytes| IdentityFile::parse(&bytes));
+        assert!(again.is_ok_and(|again| again == Some(file)), "written and read again");
+    }
+}
+
 fn damaged(why: String) -> ExportError {
     ExportError::IdentityDamaged {
         path: format!("{}/{}", layout::RESERVED, layout::IDENTITY),

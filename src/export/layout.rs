@@ -110,11 +110,12 @@ pub fn probe(backend_uid: &str) -> Result<Name, ExportError> {
 /// Names of Kubernetes objects are DNS subdomains; anything else can't be one, whoever asks.
 fn checked(text: &str) -> Result<Name, ExportError> {
     let fits = text.len() <= LONGEST_VOLUME_NAME;
-    let first = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());
+    let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
+    let edges = edge(text.as_bytes().first()) && edge(text.as_bytes().last());
     let all = text
         .bytes()
         .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'-'));
-    if fits && first && all {
+    if fits && edges && all {
         return name(text);
     }
     Err(ExportError::NameUnusable {

@@ -9,10 +9,12 @@
 mod error;
 mod folders;
 mod foreign;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod ground;
 mod identity;
 mod judge;
-mod layout;
+pub(crate) mod layout;
 pub mod ledger;
 mod probe;
 mod provision;

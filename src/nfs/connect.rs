@@ -8,7 +8,8 @@ use socket2::SockRef;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
-use super::{NfsError, SourcePort, Target};
+use super::{NfsError, Reached, SourcePort, Target};
+use crate::naming::address::check_server;
 
 /// The reserved ports that we use: the range that other NFS clients take by default. Lower ones belong to services.
 const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
@@ -51,6 +52,20 @@ pub async fn connect_peer(peer: SocketAddr, source_port: SourcePort, deadline: I
     }
 }
 
+/// Connects, and says which address answered; the connection is closed again.
+pub async fn reach(target: &Target, deadline: Instant) -> Result<Reached, NfsError> {
+    let began = Instant::now();
+    let stream = connect(target, deadline).await?;
+    let took = began.elapsed();
+    let ends = stream.peer_addr().and_then(|peer| Ok((peer, stream.local_addr()?)));
+    let (peer, local) = ends.map_err(|error| NfsError::ConnectionLost {
+        action: "connecting",
+        cause: error.to_string(),
+        outcome_unknown: false,
+    })?;
+    Ok(Reached { peer, local, took })
+}
+
 fn connect_error(peer: SocketAddr, error: &io::Error, began: Instant) -> NfsError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => NfsError::ConnectionRefused { peer },
@@ -70,7 +85,7 @@ fn connect_error(peer: SocketAddr, error: &io::Error, began: Instant) -> NfsErro
 /// Literal addresses and names in the hosts file need no resolver. Any other name is asked for with a trailing dot,
 /// which tells every resolver (glibc's and musl's alike) to leave out the search list: a name must mean the same here
 /// as on the nodes, which don't have the cluster's list.
-async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsError> {
+pub async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsError> {
     if let Ok(address) = server.parse() {
         return Ok(vec![address]);
     }
@@ -78,6 +93,7 @@ async fn resolve(server: &str, deadline: Instant) -> Result<Vec<IpAddr>, NfsErro
         server: server.to_owned(),
         cause,
     };
+    check_server(server).map_err(|error| failed(error.to_string()))?;
     let name = server.trim_end_matches('.');
     let hosts = tokio::fs::read_to_string("/etc/hosts").await.unwrap_or_default();
     let mut addresses = in_hosts(&hosts, name);

@@ -1,13 +1,15 @@
 //! One export of one server, whatever the version.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use super::connect;
 use super::terms::Terms;
 use super::{
     Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, OfferedVersions, Page,
-    PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target, VersionChoice,
+    PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target, VersionChoice,
 };
 use super::{v3, v4};
 
@@ -104,6 +106,16 @@ impl Export {
             return Err(error);
         }
         Ok(export)
+    }
+
+    /// The addresses of the target's server, in the order in which they are tried.
+    pub async fn addresses(target: &Target) -> Result<Vec<IpAddr>, NfsError> {
+        connect::resolve(&target.server, Instant::now() + target.deadline).await
+    }
+
+    /// Connects to the target's server and no more: whether anything listens there, and how long it takes.
+    pub async fn reach(target: &Target) -> Result<Reached, NfsError> {
+        connect::reach(target, Instant::now() + target.deadline).await
     }
 
     /// The versions that the target's server offers, asked on a connection of its own; leaves nothing on the server.

@@ -17,6 +17,8 @@
 mod connect;
 mod error;
 mod export;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod rpc;
 mod terms;
 mod types;
@@ -28,6 +30,6 @@ pub use error::{NfsError, Status};
 pub use export::Export;
 pub use types::{
     Attributes, ClientOwner, Credential, Entry, FileHandle, FileKind, FsId, MadeDirectory, Name, NameError, Negotiated,
-    Node, OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics,
-    Target, VersionChoice,
+    Node, OfferedVersions, Page, PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort,
+    Statistics, Target, VersionChoice,
 };

@@ -346,6 +346,17 @@ pub struct Negotiated {
     pub connected_in: Duration,
 }
 
+/// A server that a TCP connection could be made to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reached {
+    /// The server's end.
+    pub peer: SocketAddr,
+    /// Our end.
+    pub local: SocketAddr,
+    /// How long it took, the resolution of the name included.
+    pub took: Duration,
+}
+
 /// The versions that a server answers to at its NFS port, whether or not this client speaks them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OfferedVersions {

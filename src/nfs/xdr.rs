@@ -113,6 +113,12 @@ impl Decoder {
         self.0.len()
     }
 
+    /// What is left, as it came.
+    #[cfg(any(test, fuzzing))]
+    pub fn rest(&self) -> Bytes {
+        self.0.clone()
+    }
+
     fn need(&self, what: &'static str, needed: usize) -> Result<(), XdrError> {
         let left = self.0.len();
         if left < needed {

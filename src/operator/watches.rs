@@ -90,7 +90,7 @@ pub async fn follow_nodes(
     writer: Writer<PartialObjectMeta<Node>>,
     api: Api<PartialObjectMeta<Node>>,
 ) -> &'static str {
-    let stream = watcher(api, watcher::Config::default())
+    let stream = watcher(api, listed())
         .default_backoff()
         .modify(|node| {
             node.metadata.managed_fields = None;

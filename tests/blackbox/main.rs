@@ -39,6 +39,7 @@ mod old;
 mod outages;
 mod overrides;
 mod policies;
+mod probe;
 mod program;
 mod reasons;
 mod refusals;

@@ -1,12 +1,11 @@
 //! The program as its user meets it: subcommands, endpoints, signals.
 
-use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
 use rig::operator::{built_beside_tests, repository};
 use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::process::Command;
 
 use crate::outages::{bound_once, claims_of, private};
@@ -16,30 +15,13 @@ use crate::scene::Test;
 /// A machine that is busy with other tests takes its time.
 const STOPS: Duration = Duration::from_secs(10);
 
-async fn program(args: &[&str]) -> Output {
+pub async fn program(args: &[&str]) -> Output {
     let binary = built_beside_tests().unwrap();
     Command::new(binary).args(args).output().await.unwrap()
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
-}
-
-/// Everything under a directory, with what a change would change.
-fn listing(root: &Path) -> Vec<String> {
-    use std::os::unix::fs::MetadataExt as _;
-    let mut found = Vec::new();
-    let mut open = vec![root.to_owned()];
-    while let Some(path) = open.pop() {
-        let meta = std::fs::symlink_metadata(&path).unwrap();
-        let changed = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
-        found.push(format!("{} {:o} {changed:?}", path.display(), meta.mode()));
-        if meta.is_dir() {
-            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
-        }
-    }
-    found.sort();
-    found
 }
 
 #[tokio::test]
@@ -58,89 +40,6 @@ async fn crd_prints_what_the_folder_crds_holds() {
     assert!(said.status.success());
     let kept = std::fs::read_to_string(repository().join("crds/nfs-operator.yaml")).unwrap();
     assert_eq!(text(&said.stdout), kept);
-}
-
-#[tokio::test]
-async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
-    let env = TestEnv::new("probe").await?;
-    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
-    let before = listing(env.data());
-    let said = program(&["probe", &address, "--port", &port]).await;
-    let table = text(&said.stdout);
-    assert!(said.status.success(), "{table}");
-    let checks: Vec<_> = table
-        .lines()
-        .filter_map(|line| line.split_whitespace().next())
-        .collect();
-    assert_eq!(checks, ["CHECK", "connect", "export", "space", "identity"]);
-    assert!(table.contains("NFS 4.2 with 127.0.0.1:"), "{table}");
-
-    let said = program(&["probe", &address, "--port", &port, "--output", "json"]).await;
-    let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
-    assert!(
-        said.status.success() && findings.iter().all(|finding| finding["ok"] == true),
-        "{findings:?}"
-    );
-    assert_eq!(listing(env.data()), before, "a probe without --write changes nothing");
-    Ok(())
-}
-
-#[tokio::test]
-async fn probe_speaks_version_3_with_a_mount_port() -> Test {
-    let env = TestEnv::new("probe-three").await?;
-    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
-    let mount_port = env.mount_port().to_string();
-    let ports = ["--port", &port, "--mount-port", &mount_port];
-    let said = program(&[&["probe", &address, "--version", "3", "--write"], &ports[..]].concat()).await;
-    let table = text(&said.stdout);
-    assert!(said.status.success(), "{table}");
-    assert!(table.contains("NFS 3 with 127.0.0.1:"), "{table}");
-    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn probe_with_write_leaves_nothing_behind() -> Test {
-    let env = TestEnv::new("probe-write").await?;
-    let (address, port) = (format!("127.0.0.1:{}", env.export()), env.nfs_port().to_string());
-    let said = program(&["probe", &address, "--port", &port, "--write", "--output", "json"]).await;
-    let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
-    let write = findings.iter().find(|finding| finding["check"] == "write").unwrap();
-    assert!(said.status.success() && write["ok"] == true, "{findings:?}");
-    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
-    Ok(())
-}
-
-#[tokio::test]
-async fn probe_names_what_is_wrong_and_exits_non_zero() -> Test {
-    let env = TestEnv::new("probe-bad").await?;
-    let port = env.nfs_port().to_string();
-    let closed = rig::ports::free()?.to_string();
-    let (missing, there) = (
-        format!("127.0.0.1:{}/missing", env.export()),
-        format!("127.0.0.1:{}", env.export()),
-    );
-    for (address, port, reason) in [
-        (&missing, &port, "ExportNotFound"),
-        (&there, &closed, "ConnectionRefused"),
-    ] {
-        let said = program(&["probe", address, "--port", port]).await;
-        let table = text(&said.stdout);
-        assert_eq!(said.status.code(), Some(1), "{table}");
-        assert!(table.contains(&format!("FAILED  {reason}: ")), "{table}");
-        let said = program(&["probe", address, "--port", port, "--output", "json"]).await;
-        let findings: Vec<Value> = serde_json::from_slice(&said.stdout)?;
-        assert_eq!(said.status.code(), Some(1), "{findings:?}");
-        assert!(
-            findings
-                .iter()
-                .any(|finding| finding["ok"] == false && finding["reason"] == reason),
-            "{findings:?}"
-        );
-    }
-    let said = program(&["probe", "no-path-here"]).await;
-    assert_eq!(said.status.code(), Some(2), "a mistake on the command line");
-    Ok(())
 }
 
 /// The value of a metric with these labels; absent when it is not printed.

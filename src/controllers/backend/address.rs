@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::api::backend::{NfsBackendSpec, NfsVersion, SourcePort};
 use crate::api::conditions::{Reason, Verdict};
 use crate::export::Place;
+use crate::naming::address::{check_server, export_names};
 use crate::nfs::{self, Protocol, VersionChoice};
 
 /// What distinguishes one operator's lease on a server from another's.
@@ -79,6 +80,10 @@ pub fn target(
             )
         })
     };
+    // The schema says the same; an object that was stored under another one doesn't get round it.
+    check_server(&spec.server)
+        .and_then(|()| export_names(&spec.path))
+        .map_err(|error| Verdict::no(Reason::InvalidSpec, format!("spec.server or spec.path: {error}")))?;
     Ok(nfs::Target {
         server: spec.server.to_string(),
         path: spec.path.to_string(),

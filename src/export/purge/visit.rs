@@ -10,7 +10,8 @@ use crate::export::ManagedExport;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::nfs::{
-    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
+    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, PageCookie, RemoveOutcome, SetAttributes,
+    Status,
 };
 
 /// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
@@ -150,45 +151,31 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Lists and removes until the listing's end or enough subdirectories.
+    /// Lists and removes until the listing's end or enough subdirectories. What comes next is listed while what came
+    /// before is removed.
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
-        let mut from = None;
+        let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
+        let mut listed = batch(&nfs, &handle, None).await;
         loop {
-            let (entries, next) = match self.batch(from).await? {
-                Listed::Entries(entries, next) => (entries, next),
-                Listed::Ended(entries) => {
-                    left = true;
-                    (entries, None)
+            if let Some(error) = listed.failure {
+                self.unlisted(error)?;
+                left = true;
+            }
+            let ahead = async {
+                match listed.next {
+                    Some(next) => Some(batch(&nfs, &handle, Some(next)).await),
+                    None => None,
                 }
             };
-            let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
-            let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
-            let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
-            // A file that the server could not tell the kind of may be a directory.
-            let mut subdirectories = Vec::new();
-            self.remove(&names, &mut subdirectories).await?;
-            let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
-            if self.task.is_trash {
-                // Volumes are often empty: those go without a look inside, whatever else is said about the others.
-                let (denied, before) = (self.denied, self.visit.failures.len());
-                let mut left = Vec::new();
-                self.remove(&names, &mut left).await?;
-                let refused = self.visit.failures.split_off(before);
-                left.extend(refused.into_iter().filter_map(|(name, _)| name));
-                self.denied = denied;
-                names = left;
-            }
-            subdirectories.extend(names);
-            let known: Vec<Entry> = directories.into_iter().chain(files).collect();
-            left |= !subdirectories.is_empty() || !self.visit.failures.is_empty();
-            self.look_up(&subdirectories, &known).await?;
+            let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
+            left |= some_left?;
             let enough = self.visit.children.len() >= breadth(self.task.depth)
                 || self.task.end.is_some_and(|end| Instant::now() >= end);
-            match next {
-                Some(next) if !enough => from = Some(next),
-                next => {
-                    left |= next.is_some();
+            match following {
+                Some(following) if !enough => listed = following,
+                following => {
+                    left |= following.is_some();
                     break;
                 }
             }
@@ -201,30 +188,40 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// The next entries of the listing.
-    async fn batch(&mut self, mut from: Option<crate::nfs::PageCookie>) -> Result<Listed, ExportError> {
-        let mut entries = Vec::new();
-        loop {
-            let page = match self.nfs.list(&self.task.handle, from).await {
-                Ok(page) => page,
-                // What the server lists makes no sense: that is this directory's matter, and the others go.
-                Err(error @ NfsError::Protocol { .. }) => {
-                    self.visit
-                        .failures
-                        .push((None, format!("{error}; check the server's file system")));
-                    return Ok(Listed::Ended(entries));
-                }
-                Err(error) => {
-                    self.refused(None, error)?;
-                    return Ok(Listed::Ended(entries));
-                }
-            };
-            entries.extend(page.entries);
-            match page.next {
-                Some(next) if entries.len() < BATCH => from = Some(next),
-                next => return Ok(Listed::Entries(entries, next)),
-            }
+    /// The listing failed. One that makes no sense is this directory's matter, and the others go.
+    fn unlisted(&mut self, error: NfsError) -> Result<(), ExportError> {
+        if !matches!(error, NfsError::Protocol { .. }) {
+            return self.refused(None, error);
         }
+        let told = format!("{error}; check the server's file system");
+        self.visit.failures.push((None, told));
+        Ok(())
+    }
+
+    /// Removes what was listed; true when something is left of it.
+    async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
+        let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
+        let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
+        let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
+        // A file that the server could not tell the kind of may be a directory.
+        let mut subdirectories = Vec::new();
+        self.remove(&names, &mut subdirectories).await?;
+        let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
+        if self.task.is_trash {
+            // Volumes are often empty: those go without a look inside, whatever else is said about the others.
+            let (denied, before) = (self.denied, self.visit.failures.len());
+            let mut left = Vec::new();
+            self.remove(&names, &mut left).await?;
+            let refused = self.visit.failures.split_off(before);
+            left.extend(refused.into_iter().filter_map(|(name, _)| name));
+            self.denied = denied;
+            names = left;
+        }
+        subdirectories.extend(names);
+        let known: Vec<Entry> = directories.into_iter().chain(files).collect();
+        let left = !subdirectories.is_empty() || !self.visit.failures.is_empty();
+        self.look_up(&subdirectories, &known).await?;
+        Ok(left)
     }
 
     /// Removes names; those that turn out to be directories with something in them go to `subdirectories`.
@@ -381,8 +378,28 @@ impl Visitor<'_> {
 }
 
 /// A part of a listing.
-enum Listed {
-    Entries(Vec<Entry>, Option<crate::nfs::PageCookie>),
-    /// It could not be read any further than this.
-    Ended(Vec<Entry>),
+struct Batch {
+    entries: Vec<Entry>,
+    /// Where it goes on.
+    next: Option<PageCookie>,
+    /// Why it could not be read any further than this.
+    failure: Option<NfsError>,
+}
+
+/// The next entries of a listing.
+async fn batch(nfs: &Export, directory: &FileHandle, mut from: Option<PageCookie>) -> Batch {
+    let mut entries = Vec::new();
+    let (next, failure) = loop {
+        match nfs.list(directory, from).await {
+            Ok(page) => {
+                entries.extend(page.entries);
+                match page.next {
+                    Some(next) if entries.len() < BATCH => from = Some(next),
+                    next => break (next, None),
+                }
+            }
+            Err(error) => break (None, Some(error)),
+        }
+    };
+    Batch { entries, next, failure }
 }

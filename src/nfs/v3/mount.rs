@@ -10,6 +10,7 @@ use super::client::Client;
 use super::numbers::{EXPORT, MNT};
 use super::rpcbind;
 use super::status::status;
+use crate::naming::address::export_names;
 use crate::nfs::rpc::connection::Connection;
 use crate::nfs::terms::Terms;
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
@@ -81,12 +82,12 @@ impl Client {
         let peer = SocketAddr::new(server.ip(), port);
         let connection = rpcbind::open(peer, self.shared.target.source_port, MOUNT, terms.deadline).await?;
         let path = &self.shared.target.path;
-        if path.len() > LONGEST_PATH {
-            return Err(NfsError::Limit {
-                action: MOUNT,
-                limit: format!("a path of {} bytes, MOUNT takes {LONGEST_PATH}", path.len()),
-            });
-        }
+        export_names(path).map_err(|error| NfsError::ExportNotFound {
+            path: path.clone(),
+            missing: error.to_string(),
+            local: connection.local(),
+            reserved_port: connection.local().port() < 1024,
+        })?;
         match mnt(&connection, path, terms).await? {
             Ok(root) => Ok(root),
             Err(refusal) => Err(self.explain(&connection, refusal, terms).await),

@@ -243,6 +243,20 @@ impl Reply {
         }
     }
 
+    /// What the server answers next, which from now on is what was asked for: for inputs that come without a request.
+    #[cfg(any(test, fuzzing))]
+    pub fn ask_what_is_answered(&mut self) -> Option<u32> {
+        let answered = self.results.clone().u32("operation").ok()?;
+        self.asked = vec![answered].into_iter();
+        (self.count > 0).then_some(answered)
+    }
+
+    /// What is left of the results.
+    #[cfg(any(test, fuzzing))]
+    pub fn rest(&self) -> Decoder {
+        self.results.clone()
+    }
+
     fn failed(&self, code: u32) -> NfsError {
         NfsError::Status {
             action: self.action,

@@ -215,7 +215,8 @@ pub async fn exchange_id(
     })
 }
 
-fn read_client(results: &mut Decoder, minor: u32) -> Result<Client, XdrError> {
+/// Reads EXCHANGE_ID's result.
+pub(super) fn read_client(results: &mut Decoder, minor: u32) -> Result<Client, XdrError> {
     let id = results.u64("client id")?;
     let sequence = results.u32("client sequence")?;
     let flags = results.u32("flags")?;
@@ -283,25 +284,50 @@ pub async fn create_session(
     if reply.op(op::CREATE_SESSION).is_err() && code != code::OK {
         return Ok(Created::Refused(code));
     }
-    let (id, request, answer, operations, slots) = reply.take(|results| {
-        let id = results.array("session id")?;
-        results.u32("session sequence")?;
-        results.u32("session flags")?;
-        results.u32("header padding")?;
-        let request = results.u32("longest request")?;
-        let answer = results.u32("longest reply")?;
-        results.u32("longest cached reply")?;
-        Ok((id, request, answer, results.u32("operations")?, results.u32("slots")?))
-    })?;
+    let granted = reply.take(read_session)?;
+    let Granted {
+        request,
+        answer,
+        operations,
+        slots,
+        ..
+    } = granted;
     let limits = format!("sizes {request} and {answer}, {operations} operations, {slots} slots");
     if request < SMALLEST_SIZE || answer < SMALLEST_SIZE || operations < 8 || slots == 0 {
         return Err(reply.broken(format!("a session too small to work with: {limits}")));
     }
     let sizes = (request.min(WANTED_SIZE) as usize, answer.min(WANTED_SIZE) as usize);
     Ok(Created::Session(
-        Session::new(id, client.id, client.minor, sizes, slots.min(MOST_SLOTS)),
+        Session::new(granted.id, client.id, client.minor, sizes, slots.min(MOST_SLOTS)),
         operations,
     ))
+}
+
+/// What a server grants with a session, as it says it.
+pub(super) struct Granted {
+    id: [u8; 16],
+    request: u32,
+    answer: u32,
+    operations: u32,
+    slots: u32,
+}
+
+/// Reads CREATE_SESSION's result, as far as we use it: the fore channel's sizes.
+pub(super) fn read_session(results: &mut Decoder) -> Result<Granted, XdrError> {
+    let id = results.array("session id")?;
+    results.u32("session sequence")?;
+    results.u32("session flags")?;
+    results.u32("header padding")?;
+    let request = results.u32("longest request")?;
+    let answer = results.u32("longest reply")?;
+    results.u32("longest cached reply")?;
+    Ok(Granted {
+        id,
+        request,
+        answer,
+        operations: results.u32("operations")?,
+        slots: results.u32("slots")?,
+    })
 }
 
 /// One compound in a new session, before anybody else has its slots; `None` when the session was lost meanwhile.

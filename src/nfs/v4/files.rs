@@ -42,7 +42,7 @@ fn open(compound: &mut Compound, changes: bool, access: u32) -> &mut crate::nfs:
         .opaque(&rand::random::<[u8; 12]>())
 }
 
-fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
+pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
     reply.op(op::OPEN)?;
     let stateid = reply.stateid()?;
     reply.change_info()?;
@@ -94,7 +94,7 @@ fn read(compound: &mut Compound, state: StateId, offset: usize, count: usize) {
     message.u64(offset as u64).u32(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
-fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Bytes), NfsError> {
+pub(super) fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Bytes), NfsError> {
     reply.op(op::READ)?;
     reply.take(|results| Ok((results.boolean("end of file")?, results.opaque("data", count)?)))
 }

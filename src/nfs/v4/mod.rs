@@ -10,6 +10,8 @@ mod directories;
 mod establish;
 mod files;
 mod flight;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod introduction;
 mod keeper;
 mod listing;

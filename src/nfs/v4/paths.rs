@@ -5,6 +5,7 @@ use super::call::Terms;
 use super::client::Client;
 use super::compound::{Compound, Reply, refusal};
 use super::numbers::op;
+use crate::naming::address::export_names;
 use crate::nfs::{Attributes, FileHandle, FileKind, Name, NfsError, Node, Statistics, Status};
 
 /// Operations that walking one name takes: LOOKUP, GETFH, GETATTR.
@@ -30,11 +31,7 @@ impl Client {
     /// The export's root directory.
     pub async fn root(&self, terms: Terms) -> Result<Node, NfsError> {
         let path = &self.shared.target.path;
-        let mut names = Vec::new();
-        for component in path.split('/').filter(|component| !component.is_empty()) {
-            let name = Name::new(component.as_bytes().to_vec());
-            names.push(name.map_err(|_| self.not_found(component))?);
-        }
+        let names = export_names(path).map_err(|error| self.not_found(&error.to_string()))?;
         if names.is_empty() {
             return self.servers_root(terms).await;
         }

@@ -1,0 +1,147 @@
+//! A server, a proxy with a round trip, and an export that is kept.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport};
+use nfs_operator::nfs::{ClientOwner, Credential, Export, Name, Node, Protocol, SourcePort, Target, VersionChoice};
+use rig::{NfsOptions, NfsServer, Proxy, RunDir};
+
+use crate::Failure;
+
+const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+/// Calls that the round trip is measured with.
+const ECHOES: u32 = 20;
+
+/// Ends with its server.
+pub struct Lab {
+    pub nfs: Export,
+    pub proxy: Proxy,
+    pub disk: PathBuf,
+    managed: ManagedExport,
+    _server: NfsServer,
+    _run: RunDir,
+}
+
+impl Lab {
+    pub async fn start(protocol: Protocol, round_trip: Duration) -> Result<Self, Failure> {
+        let run = RunDir::new()?;
+        let options = NfsOptions {
+            v3: protocol == Protocol::V3,
+            ..NfsOptions::default()
+        };
+        let server = NfsServer::start(&run, options).await?;
+        let proxy = Proxy::start(server.address()).await?;
+        let nfs = Export::connect(target(protocol, proxy.port(), server.mount_port())).await?;
+        let managed = ManagedExport::new(nfs.clone(), keeper(), Arc::new(Ledger::new()));
+        let expected = Expected {
+            may_create: true,
+            ..Expected::default()
+        };
+        managed.confirm_identity(expected).await?;
+        // One way only: a timer that is late is late once.
+        proxy.delay(round_trip, Duration::ZERO);
+        Ok(Self {
+            disk: server.data_dir("/export")?.to_owned(),
+            nfs,
+            proxy,
+            managed,
+            _server: server,
+            _run: run,
+        })
+    }
+
+    /// What a call takes that the server answers at once.
+    pub async fn round_trip(&self) -> Result<Duration, Failure> {
+        let root = self.nfs.root().await?;
+        let began = Instant::now();
+        for _ in 0..ECHOES {
+            self.nfs.attributes(&root.handle).await?;
+        }
+        Ok(began.elapsed() / ECHOES)
+    }
+
+    /// A new directory at the export's root, made on the disk, as the client sees it.
+    pub async fn directory(&self, name: &str) -> Result<Node, Failure> {
+        fs::create_dir_all(self.disk.join(name))?;
+        self.node(&[name]).await
+    }
+
+    pub async fn node(&self, path: &[&str]) -> Result<Node, Failure> {
+        let root = self.nfs.root().await?;
+        let names: Vec<Name> = path.iter().map(|name| named(name)).collect::<Result<_, _>>()?;
+        let nodes = self.nfs.walk(&root.handle, &names).await?;
+        let found = nodes.len() == names.len();
+        nodes
+            .into_iter()
+            .next_back()
+            .filter(|_| found)
+            .ok_or_else(|| format!("{path:?} is not there").into())
+    }
+
+    /// Where what is deleted waits for its purge, on the disk.
+    pub fn trash(&self) -> PathBuf {
+        self.disk.join(".nfs-operator").join(CLUSTER).join("trash")
+    }
+
+    /// Purges the trash to its end.
+    pub async fn purge(&self) -> Result<PurgeReport, Failure> {
+        let limits = PurgeLimits {
+            removals: u64::MAX,
+            time: Duration::from_secs(3600),
+        };
+        let report = self.managed.purge_trash(limits).await?;
+        match report.left.entries {
+            0 => Ok(report),
+            _ => Err(format!("something is left: {report:?}").into()),
+        }
+    }
+}
+
+pub fn named(name: &str) -> Result<Name, Failure> {
+    Ok(Name::new(name.to_owned())?)
+}
+
+/// Makes so many directories with so many empty files each; a tree of one directory has its files at the top.
+pub fn tree(top: &Path, directories: usize, files: usize) -> Result<(), Failure> {
+    for directory in 0..directories {
+        let folder = match directories {
+            1 => top.to_owned(),
+            _ => top.join(format!("directory-{directory}")),
+        };
+        fs::create_dir_all(&folder)?;
+        for file in 0..files {
+            fs::File::create(folder.join(format!("file-{file}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn target(protocol: Protocol, port: u16, mount_port: u16) -> Target {
+    Target {
+        server: "127.0.0.1".into(),
+        path: "/export".into(),
+        version: VersionChoice::Exactly(protocol),
+        port,
+        mount_port: Some(mount_port),
+        source_port: SourcePort::Any,
+        credential: Credential::default(),
+        owner: ClientOwner {
+            owner: rand::random::<[u8; 16]>().to_vec(),
+            verifier: rand::random(),
+        },
+        deadline: Duration::from_secs(60),
+    }
+}
+
+fn keeper() -> Keeper {
+    Keeper {
+        cluster_id: CLUSTER.into(),
+        backend: "bench".into(),
+        backend_uid: "uid-of-bench".into(),
+        credential: Credential::default(),
+        roots: vec![Place::on_server("127.0.0.1", "/export")],
+    }
+}

@@ -1,0 +1,79 @@
+//! `make bench-client`: the NFS client alone, at real round trips, against one call at a time in the same run.
+//!
+//! Figures, never pass or fail: goals stand beside them. The server is nfs-ganesha on this machine, the round trip is
+//! made by the rig's proxy, and trees are made on the server's disk, so that only what is measured goes over the wire.
+
+mod lab;
+mod memory;
+mod meter;
+mod removal;
+mod small;
+mod table;
+
+use std::error::Error;
+use std::time::Duration;
+
+use clap::Parser;
+use nfs_operator::nfs::Protocol;
+
+use crate::lab::Lab;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// Versions that are measured, by their names.
+const VERSIONS: &[(&str, Protocol)] = &[("4.1", Protocol::V4_1), ("3", Protocol::V3)];
+/// Round trips that are measured, in milliseconds.
+const ROUND_TRIPS: &[u64] = &[0, 1, 10];
+
+/// What is measured, and how much of it.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Creates and renames in a measurement.
+    #[arg(long, default_value_t = 640)]
+    count: usize,
+    /// Entries of the large directory.
+    #[arg(long, default_value_t = 100_000)]
+    large: usize,
+    /// Entries that are removed while memory is watched; 0: none.
+    #[arg(long, default_value_t = 200_000)]
+    memory: usize,
+    /// Only these round trips, in milliseconds.
+    #[arg(long, value_delimiter = ',')]
+    round_trips: Vec<u64>,
+    /// What cargo says to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let mut options = Options::parse();
+    if options.round_trips.is_empty() {
+        options.round_trips = ROUND_TRIPS.to_vec();
+    }
+    println!("{}", table::conditions(&options));
+    let mut rows = Vec::new();
+    for &(name, protocol) in VERSIONS {
+        for &milliseconds in &options.round_trips {
+            let lab = Lab::start(protocol, Duration::from_millis(milliseconds)).await?;
+            let about = table::About {
+                version: name,
+                asked: milliseconds,
+                measured: lab.round_trip().await?,
+            };
+            println!(
+                "NFS {name}, {milliseconds} ms asked, {:.2} ms measured …",
+                about.measured.as_secs_f64() * 1e3
+            );
+            rows.extend(small::measure(&lab, &about, options.count).await?);
+            rows.extend(removal::measure(&lab, &about, options.large).await?);
+        }
+    }
+    println!("\n{}", table::rows(&rows));
+    for &(name, protocol) in VERSIONS {
+        if options.memory > 0 {
+            println!("{}", memory::measure(name, protocol, options.memory).await?);
+        }
+    }
+    Ok(())
+}

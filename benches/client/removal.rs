@@ -1,0 +1,131 @@
+//! Listing and removing trees, beside one call at a time and beside the same REMOVEs without any listing.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use nfs_operator::nfs::{Name, NfsError, Node};
+
+use crate::Failure;
+use crate::lab::{Lab, named, tree};
+use crate::meter::Meter;
+use crate::table::{About, Row, Serial};
+
+/// The tree of the goals.
+const DIRECTORIES: usize = 20;
+const FILES: usize = 450;
+/// Names in a bare call, and bare calls in flight: what the purge does.
+const CHUNK: usize = 64;
+const IN_FLIGHT: usize = 6;
+/// Removals one after the other, from which the whole is reckoned.
+const SAMPLE: usize = 100;
+
+pub async fn measure(lab: &Lab, about: &About, large: usize) -> Result<Vec<Row>, Failure> {
+    let bare = bare(lab).await?;
+    let alone = alone(lab).await?;
+    let objects = DIRECTORIES * FILES + DIRECTORIES;
+    let mut rows = vec![removed(lab, about, DIRECTORIES, FILES).await?];
+    if let Some(row) = rows.pop() {
+        // Over NFSv4 many removals share a round trip; over 3 each has its own.
+        let goal = (about.asked == 10).then_some(if about.version == "3" { 20 } else { 50 });
+        let row = row.beside(Serial::sampled(alone, SAMPLE, objects), goal);
+        rows.push(row.against_bare(bare, (about.asked == 0).then_some(1.5)));
+    }
+    let what = format!("the same {objects} REMOVEs, bare");
+    rows.push(Row::new(about, what, objects, bare));
+    tree(&lab.disk.join("large"), 1, large)?;
+    let folder = lab.node(&["large"]).await?;
+    rows.push(listed(lab, about, &folder, large).await?);
+    std::fs::rename(lab.disk.join("large"), lab.trash().join("pvc-large.1"))?;
+    let row = purged(lab, about, format!("remove 1 directory of {large}"), large + 1).await?;
+    rows.push(row.beside(Serial::sampled(alone, SAMPLE, large + 1), None));
+    Ok(rows)
+}
+
+/// The whole tree, by the purge.
+async fn removed(lab: &Lab, about: &About, directories: usize, files: usize) -> Result<Row, Failure> {
+    tree(&lab.trash().join("pvc-tree.1"), directories, files)?;
+    let what = format!("remove {directories} directories of {files}");
+    purged(lab, about, what, directories * files + directories + 1).await
+}
+
+async fn purged(lab: &Lab, about: &About, what: String, objects: usize) -> Result<Row, Failure> {
+    let meter = Meter::put(&lab.proxy);
+    let began = Instant::now();
+    let report = lab.purge().await?;
+    let took = began.elapsed();
+    lab.proxy.clear_hooks();
+    if report.removed != objects as u64 {
+        return Err(format!("{} of {objects} removed", report.removed).into());
+    }
+    Ok(Row::new(about, what, objects, took).with_readdir(meter.share_of(took)))
+}
+
+/// Every page of a listing: serial by nature, since each begins where the one before it ended.
+async fn listed(lab: &Lab, about: &About, folder: &Node, expected: usize) -> Result<Row, Failure> {
+    let began = Instant::now();
+    let (mut from, mut found, mut pages) = (None, 0, 0);
+    loop {
+        let page = lab.nfs.list(&folder.handle, from).await?;
+        (found, pages) = (found + page.entries.len(), pages + 1);
+        match page.next {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+    }
+    if found != expected {
+        return Err(format!("{found} of {expected} listed").into());
+    }
+    Ok(Row::new(
+        about,
+        format!("list {found}, {pages} pages"),
+        found,
+        began.elapsed(),
+    ))
+}
+
+/// The tree's REMOVEs alone, as many in a call and in flight as the purge has.
+async fn bare(lab: &Lab) -> Result<Duration, Failure> {
+    tree(&lab.disk.join("bare"), DIRECTORIES, FILES)?;
+    let top = lab.node(&["bare"]).await?;
+    let mut folders = Vec::new();
+    for directory in 0..DIRECTORIES {
+        folders.push(lab.node(&["bare", &format!("directory-{directory}")]).await?);
+    }
+    let names: Vec<Name> = (0..FILES)
+        .map(|file| named(&format!("file-{file}")))
+        .collect::<Result<_, _>>()?;
+    let chunks: Vec<(&Node, &[Name])> = folders
+        .iter()
+        .flat_map(|folder| names.chunks(CHUNK).map(move |chunk| (folder, chunk)))
+        .collect();
+    let began = Instant::now();
+    let removals = stream::iter(chunks).map(async |(folder, chunk)| {
+        lab.nfs.remove_many(&folder.handle, chunk).await?;
+        Ok::<_, NfsError>(())
+    });
+    removals.buffer_unordered(IN_FLIGHT).try_collect::<()>().await?;
+    let folders: Vec<Name> = (0..DIRECTORIES)
+        .map(|directory| named(&format!("directory-{directory}")))
+        .collect::<Result<_, _>>()?;
+    lab.nfs.remove_many(&top.handle, &folders).await?;
+    let took = began.elapsed();
+    // Fails if anything is left.
+    std::fs::remove_dir(lab.disk.join("bare"))?;
+    Ok(took)
+}
+
+/// One name a call, one call at a time.
+async fn alone(lab: &Lab) -> Result<Duration, Failure> {
+    tree(&lab.disk.join("alone"), 1, SAMPLE)?;
+    let folder = lab.node(&["alone"]).await?;
+    let names: Vec<Name> = (0..SAMPLE)
+        .map(|file| named(&format!("file-{file}")))
+        .collect::<Result<_, _>>()?;
+    let began = Instant::now();
+    for name in &names {
+        lab.nfs.remove_many(&folder.handle, std::slice::from_ref(name)).await?;
+    }
+    let took = began.elapsed();
+    std::fs::remove_dir(lab.disk.join("alone"))?;
+    Ok(took)
+}

@@ -1,0 +1,75 @@
+//! Creates and renames: many at a time, and one after the other.
+
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use nfs_operator::nfs::{Name, NfsError, Node};
+
+use crate::Failure;
+use crate::lab::{Lab, named};
+use crate::table::{About, Row, Serial};
+
+/// At a time, as the goal has it.
+const TOGETHER: usize = 32;
+/// One after the other: a sample, from which the whole is reckoned.
+const SAMPLE: usize = 40;
+
+pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
+    let folder = lab.directory("small").await?;
+    let goal = |goal| (about.asked == 10).then_some(goal);
+    // Warm: the server's threads and caches are no part of either figure.
+    create(lab, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
+    let together = create(lab, &folder, 0..count, TOGETHER).await?;
+    let alone = create(lab, &folder, count..count + SAMPLE, 1).await?;
+    let created = Row::new(about, format!("create, {TOGETHER} at a time"), count, together);
+    let together = rename(lab, &folder, 0..count, TOGETHER).await?;
+    let alone_renamed = rename(lab, &folder, count..count + SAMPLE, 1).await?;
+    let renamed = Row::new(about, format!("rename, {TOGETHER} at a time"), count, together);
+    Ok(vec![
+        created.beside(Serial::sampled(alone, SAMPLE, count), goal(20)),
+        renamed.beside(Serial::sampled(alone_renamed, SAMPLE, count), None),
+    ])
+}
+
+async fn create(
+    lab: &Lab,
+    folder: &Node,
+    numbers: std::ops::Range<usize>,
+    together: usize,
+) -> Result<Duration, Failure> {
+    let names = names("file", numbers)?;
+    let began = Instant::now();
+    let creates = stream::iter(&names).map(async |name| {
+        lab.nfs.create_file(&folder.handle, name, b"", 0o644).await?;
+        Ok::<_, NfsError>(())
+    });
+    creates.buffer_unordered(together).try_collect::<()>().await?;
+    Ok(began.elapsed())
+}
+
+async fn rename(
+    lab: &Lab,
+    folder: &Node,
+    numbers: std::ops::Range<usize>,
+    together: usize,
+) -> Result<Duration, Failure> {
+    let (from, to) = (names("file", numbers.clone())?, names("renamed", numbers)?);
+    // What each name is, found before the clock runs.
+    let mut known = Vec::new();
+    for name in &from {
+        use std::os::unix::fs::MetadataExt as _;
+        let path = lab.disk.join("small").join(name.to_string());
+        known.push(std::fs::metadata(path)?.ino());
+    }
+    let began = Instant::now();
+    let handle = &folder.handle;
+    let all = from.iter().zip(&to).zip(known);
+    let renames =
+        stream::iter(all).map(async |((from, to), fileid)| lab.nfs.rename((handle, from), fileid, (handle, to)).await);
+    renames.buffer_unordered(together).try_collect::<()>().await?;
+    Ok(began.elapsed())
+}
+
+fn names(word: &str, numbers: std::ops::Range<usize>) -> Result<Vec<Name>, Failure> {
+    numbers.map(|number| named(&format!("{word}-{number}"))).collect()
+}

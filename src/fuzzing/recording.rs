@@ -1,0 +1,229 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+//! Writes `fuzz/corpus` anew from a conversation with a real server, through the rig's proxy.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
+
+use super::tests::corpus;
+use crate::api::backend::Existing;
+use crate::export::{
+    ClaimRef, DirectoryRequest, Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
+};
+use crate::naming::DirectoryPath;
+use crate::nfs::fuzzing::{framed, results_of};
+use crate::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+
+const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
+/// Inputs of one decoder that are kept, those of different shape first.
+const MOST: usize = 12;
+/// The longest input that is kept, in bytes: small ones are what a fuzzer works best with.
+const LONGEST: usize = 2048;
+/// Operations' numbers (RFC 8881 section 16.2).
+const GETATTR: u32 = 9;
+const READDIR: u32 = 26;
+const EXCHANGE_ID: u32 = 42;
+const CREATE_SESSION: u32 = 43;
+
+/// Inputs by decoder and shape.
+#[derive(Default)]
+struct Corpus(BTreeMap<&'static str, BTreeMap<String, Vec<u8>>>);
+
+impl Corpus {
+    /// Keeps the first of each shape.
+    fn add(&mut self, decoder: &'static str, shape: String, input: &[u8]) {
+        if input.len() <= LONGEST {
+            let inputs = self.0.entry(decoder).or_default();
+            inputs.entry(shape).or_insert_with(|| input.to_vec());
+        }
+    }
+
+    fn write(self) {
+        for (decoder, inputs) in self.0 {
+            let folder = corpus().join(decoder);
+            // What once broke a decoder stays.
+            std::fs::create_dir_all(&folder).unwrap();
+            for (shape, input) in inputs.into_iter().take(MOST) {
+                std::fs::write(folder.join(format!("recorded-{shape}")), input).unwrap();
+            }
+        }
+    }
+}
+
+#[ignore = "writes fuzz/corpus; cargo test --lib fuzzing::recording -- --ignored"]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_corpus_is_recorded_from_a_real_server() {
+    let run = RunDir::new().unwrap();
+    let nfs = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
+    let disk = nfs.data_dir("/export").unwrap();
+    let mut corpus = Corpus::default();
+    for protocol in [Protocol::V4_1, Protocol::V4_2] {
+        let proxy = Proxy::start(nfs.address()).await.unwrap();
+        let replies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+        let kept = Arc::clone(&replies);
+        proxy.on_record(Direction::Down, move |record| {
+            kept.lock().unwrap().push(record.to_vec());
+            Action::Forward
+        });
+        converse(proxy.port(), protocol, &disk, &mut corpus).await;
+        let replies = std::mem::take(&mut *replies.lock().unwrap());
+        take_apart(protocol, &replies, &mut corpus);
+    }
+    corpus.write();
+}
+
+/// Everything that the client does, some of it refused.
+async fn converse(port: u16, protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
+    let export = Export::connect(target(port, protocol)).await.unwrap();
+    let managed = ManagedExport::new(export.clone(), keeper(), Arc::new(Ledger::new()));
+    let expected = Expected {
+        may_create: true,
+        ..Expected::default()
+    };
+    managed.confirm_identity(expected).await.unwrap();
+    managed.probe_write().await.unwrap();
+    for (number, above) in [("1", ""), ("2", "home/")] {
+        let uid = &format!("{number}-{protocol}");
+        let path = format!("{above}{uid}");
+        let made = managed.provision(&request(uid, &path)).await.unwrap();
+        std::fs::write(disk.join(&path).join("file"), "x").unwrap();
+        keep_files(disk, &format!("{uid}-live"), corpus);
+        let reclaim = ReclaimRequest {
+            claim: claim(uid),
+            volume: format!("pvc-{uid}"),
+            directory: DirectoryPath::parse(&path).unwrap(),
+            file_id: Some(made.file_id),
+        };
+        match number {
+            "1" => drop(managed.archive(&reclaim).await.unwrap()),
+            _ => drop(managed.delete(&reclaim).await.unwrap()),
+        }
+        keep_files(disk, &format!("{uid}-reclaimed"), corpus);
+        managed.forget(&format!("pvc-{uid}")).await.unwrap();
+    }
+    managed.purge_trash(PurgeLimits::default()).await.unwrap();
+    let root = export.root().await.unwrap();
+    let odd = disk.join("odd");
+    std::fs::create_dir_all(&odd).unwrap();
+    for number in 0..40 {
+        std::fs::write(odd.join(format!("file-{number}")), "").unwrap();
+    }
+    let name = |name: &str| crate::nfs::Name::new(name.to_owned()).unwrap();
+    let listed = export.lookup(&root.handle, &name("odd")).await.unwrap().unwrap();
+    export.list(&listed.handle, None).await.unwrap();
+    export.statistics().await.unwrap();
+    // What the server refuses is a conversation too.
+    export
+        .remove_directory(&root.handle, &name("odd"), 1)
+        .await
+        .unwrap_err();
+    export
+        .create_file(&listed.handle, &name("file-1"), b"", 0o600)
+        .await
+        .unwrap_err();
+    Export::offered_versions(&target(port, protocol)).await.unwrap();
+    export.close().await;
+}
+
+fn keep_files(disk: &Path, when: &str, corpus: &mut Corpus) {
+    let own = disk.join(".nfs-operator");
+    corpus.add(
+        "export-identities",
+        "identity".into(),
+        &std::fs::read(own.join("identity")).unwrap(),
+    );
+    for entry in std::fs::read_dir(own.join(CLUSTER).join("records")).unwrap() {
+        let record = std::fs::read(entry.unwrap().path()).unwrap();
+        corpus.add("export-records", when.to_owned(), &record);
+    }
+}
+
+/// Sorts replies into the decoders that read them, by the operations that they answer.
+fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
+    let mut pages = BTreeSet::new();
+    for (number, reply) in replies.iter().enumerate() {
+        let mut operations = Vec::new();
+        results_of(reply, &mut |operation, result| {
+            operations.push(operation.to_string());
+            let shape = format!("{protocol}-{}", result.len());
+            match operation {
+                GETATTR => corpus.add("v4-attributes", shape, &result),
+                READDIR => drop(pages.insert(result)),
+                EXCHANGE_ID | CREATE_SESSION => corpus.add("v4-sessions", shape, &result),
+                _ => {}
+            }
+        });
+        let shape = format!("{protocol}-{}-{}", operations.join("-"), reply.len() / 64);
+        corpus.add("v4-replies", shape, reply);
+        if number < 4 {
+            corpus.add("messages", format!("{protocol}-{number}"), reply);
+        }
+    }
+    let stream = |records: &[&[u8]]| framed(records);
+    let short: Vec<&[u8]> = replies
+        .iter()
+        .map(Vec::as_slice)
+        .filter(|reply| reply.len() < 150)
+        .collect();
+    for (number, records) in short.chunks(5).take(3).enumerate() {
+        corpus.add("records", format!("{protocol}-{number}"), &stream(records));
+    }
+    for (number, page) in pages.iter().enumerate() {
+        corpus.add("v4-directories", format!("{protocol}-{number}"), &stream(&[page, page]));
+    }
+    // Items are chosen by a word before each: a reply's own words are as good as any.
+    corpus.add("xdr", protocol.to_string(), replies.first().unwrap());
+}
+
+fn target(port: u16, protocol: Protocol) -> Target {
+    Target {
+        server: "127.0.0.1".into(),
+        path: "/export".into(),
+        version: VersionChoice::Exactly(protocol),
+        port,
+        mount_port: None,
+        source_port: SourcePort::Any,
+        credential: Credential::default(),
+        owner: ClientOwner {
+            owner: b"corpus".to_vec(),
+            verifier: *b"recorded",
+        },
+        deadline: Duration::from_secs(20),
+    }
+}
+
+fn keeper() -> Keeper {
+    Keeper {
+        cluster_id: CLUSTER.into(),
+        backend: "fast".into(),
+        backend_uid: "uid-of-fast".into(),
+        credential: Credential::default(),
+        roots: vec![Place::on_server("127.0.0.1", "/export")],
+    }
+}
+
+fn claim(uid: &str) -> ClaimRef {
+    ClaimRef {
+        namespace: "team".into(),
+        namespace_uid: "ns".into(),
+        name: "data".into(),
+        uid: uid.into(),
+    }
+}
+
+fn request(uid: &str, directory: &str) -> DirectoryRequest {
+    DirectoryRequest {
+        claim: claim(uid),
+        volume: format!("pvc-{uid}"),
+        directory: DirectoryPath::parse(directory).unwrap(),
+        mode: 0o777,
+        mode_asked: false,
+        uid: None,
+        gid: None,
+        existing: Existing::Refuse,
+        adoptable: true,
+    }
+}

@@ -1,0 +1,227 @@
+//! The hostile names: each was thought of as a way out of a directory, into the operator's own names, or past a check;
+//! and every way in, with what becomes of each there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolume, PersistentVolumeSpec};
+use serde_json::json;
+
+use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
+use crate::export::{Record, layout};
+use crate::mount_options::claim_options;
+use crate::naming::address::{Address, check_server, export_names};
+use crate::naming::{DirectoryPath, Pattern, PatternValues};
+use crate::nfs::fuzzing::lists;
+use crate::policy::{Home, locate};
+
+/// The name, what it would do, and the entries that take it all the same, by their letters in [`ENTRIES`].
+pub(crate) const HOSTILE_NAMES: &[(&str, &str, &str)] = &[
+    ("", "the export itself", "eE"),
+    (".", "the directory itself", ""),
+    ("..", "the parent", ""),
+    ("...", "hidden, and cut to nothing by Windows servers", "eEn"),
+    ("a/..", "the export itself", ""),
+    ("../a", "beside the export", ""),
+    ("a/../b", "another directory", ""),
+    ("a/../../etc", "beside the export", ""),
+    ("a/./b", "another spelling of a/b", ""),
+    ("a//b", "another spelling of a/b", ""),
+    ("/a", "absolute", ""),
+    ("/", "the root", ""),
+    ("//", "the root", ""),
+    ("a/", "another spelling of a", ""),
+    ("..\\a", "the parent on a Windows server", "eEn"),
+    ("a\\b", "two segments on a Windows server", "eEn"),
+    ("c:", "a drive, or a named stream, on a Windows server", "eEn"),
+    ("a:b", "a named stream of a on a Windows server", "eEn"),
+    ("a.", "a on a Windows server", "seSEn"),
+    ("a ", "a on a Windows server", "eEn"),
+    (" a", "confusing in every listing", "eEn"),
+    ("a b", "two words for a shell or a mount option", "eEn"),
+    ("a,b", "two mount options", "eEn"),
+    ("a\0b", "a for servers in C", ""),
+    ("a\nb", "two lines in a log", "n"),
+    ("a\tb", "two columns in a log", "n"),
+    ("a\u{1b}[2J", "a terminal's command", "n"),
+    ("a\u{7f}", "invisible", "n"),
+    ("~", "a home for shells", "eEn"),
+    ("~root", "a home for shells", "eEn"),
+    ("$HOME", "a variable for shells", "eEn"),
+    ("$(id)", "a command for shells", "eEn"),
+    ("`id`", "a command for shells", "eEn"),
+    ("a;b", "two commands for shells", "eEn"),
+    ("a|b", "a pipe for shells", "eEn"),
+    ("*", "everything for shells", "eEn"),
+    ("a?", "a pattern for shells", "eEn"),
+    ("%2e%2e", "the parent after decoding", "eEn"),
+    ("..%2fa", "beside the export after decoding", "eEn"),
+    (
+        "\u{ff0e}\u{ff0e}",
+        "the parent after compatibility normalisation",
+        "eEn",
+    ),
+    ("a\u{2215}b", "two segments after normalisation", "eEn"),
+    ("a\u{202e}b", "read backwards in a listing", "eEn"),
+    ("caf\u{e9}", "composed: another name after normalisation", "eEn"),
+    ("cafe\u{301}", "decomposed: another name after normalisation", "eEn"),
+    ("\u{212a}", "the letter k after case folding", "eEn"),
+    ("a\u{200b}", "invisible", "eEn"),
+    (".nfs-operator", "the operator's own directory", "n"),
+    (
+        ".NFS-Operator",
+        "the operator's own directory where case is folded",
+        "n",
+    ),
+    (".nfs-operator/identity", "the export's identity", ""),
+    ("a/.nfs-operator", "makes a backend's root of a", ""),
+    (".nfs-operator-deleted-pvc-1", "a tombstone", "n"),
+    (".nfs0000000001", "a silly-renamed file", "eEn"),
+    (".snapshot", "the server's snapshots", "eEn"),
+    ("a/.snapshot", "the server's snapshots", "eE"),
+    (".zfs", "the server's snapshots", "eEn"),
+    ("~snapshot", "the server's snapshots", "eEn"),
+    ("lost+found", "what fsck found", "eEn"),
+    ("LOST+FOUND", "what fsck found, where case is folded", "eEn"),
+    ("@eaDir", "the server's index", "eEn"),
+    ("#recycle", "the server's recycle bin", "eEn"),
+    ("$RECYCLE.BIN", "the server's recycle bin", "eEn"),
+    ("archived-a", "an archive", "toseSEn"),
+    ("Archived-a", "an archive where case is folded", "seSEn"),
+    ("ARCHIVED-", "an archive where case is folded", "eEn"),
+    ("a/archived-b", "an archive, one level down", "eE"),
+    ("archived-a/b", "inside an archive", "eE"),
+    ("PROGRA~1", "another name for a directory on a Windows server", "eEn"),
+    ("nfs.example.org:/export", "an address within an address", "eSE"),
+    ("[::1]", "an address in brackets", "eSEn"),
+    ("[nfs.example.org]", "a name in brackets", "eEn"),
+    ("-oproxy", "an option for a command", "dplavreEn"),
+    ("a,sec=sys", "a second mount option", "eEn"),
+    ("ro,exec", "a second mount option behind one that claims may set", "eEn"),
+    ("timeo=1,exec", "a second mount option behind a number", "eEn"),
+    ("nfs..example.org", "an empty label", "dplavroeEn"),
+    ("pvc-1.", "pvc-1 on a Windows server", "seSEn"),
+    ("${pvc.name}", "a pattern that was never expanded", "peEn"),
+];
+
+/// A way in: its letter, what comes in there, and whether it takes a name.
+pub(crate) type Entry = (char, &'static str, fn(&str) -> bool);
+
+/// Every way in for a name, a path or an address that somebody else wrote. No other code judges them.
+pub(crate) const ENTRIES: &[Entry] = &[
+    ('d', "a directory", |name| DirectoryPath::parse(name).is_ok()),
+    ('p', "a pattern: a backend's, or a class's pathPattern", |name| {
+        Pattern::parse(name).is_ok()
+    }),
+    ('l', "a label's value in a pattern", |name| {
+        expands("${pvc.labels.x}", name)
+    }),
+    ('a', "an annotation's value in a pattern", |name| {
+        expands("a/${.PVC.annotations.x}", name)
+    }),
+    ('v', "a volume's annotation nfs-operator.io/directory", locates),
+    ('r', "the directory in a record on the export", |name| {
+        reads(name, "archived-a")
+    }),
+    ('t', "an archive's name in a record on the export", |name| {
+        reads("a", name)
+    }),
+    (
+        'o',
+        "a volume's, cluster's or backend's name that becomes a file's",
+        |name| layout::record(name).is_ok(),
+    ),
+    ('m', "a mount option of a claim", |name| claim_options(name).is_ok()),
+    ('s', "a backend's server", |name| check_server(name).is_ok()),
+    ('e', "a backend's path", |name| {
+        export_names(&format!("/{name}")).is_ok()
+    }),
+    ('S', "the server of `nfs-operator probe`", |name| {
+        Address::parse(&format!("{name}:/export")).is_ok()
+    }),
+    ('E', "the path of `nfs-operator probe`", |name| {
+        Address::parse(&format!("nfs:/{name}")).is_ok()
+    }),
+    ('n', "an entry of a listing", |name| lists(name.as_bytes())),
+];
+
+fn expands(pattern: &str, value: &str) -> bool {
+    let map = BTreeMap::from([("x".to_owned(), value.to_owned())]);
+    let values = PatternValues {
+        namespace: "shop",
+        claim: "data",
+        claim_uid: "1",
+        volume: "pvc-1",
+        labels: &map,
+        annotations: &map,
+    };
+    Pattern::parse(pattern).unwrap().expand(&values).is_ok()
+}
+
+fn locates(directory: &str) -> bool {
+    let annotations = [
+        (VOLUME_BACKEND, "fast"),
+        (VOLUME_EXPORT_ID, "id-1"),
+        (VOLUME_DIRECTORY, directory),
+        (VOLUME_FILE_ID, "7"),
+    ];
+    let mut volume = PersistentVolume::default();
+    volume.metadata.annotations = Some(
+        annotations
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into(),
+    );
+    volume.spec = Some(PersistentVolumeSpec {
+        nfs: Some(NFSVolumeSource {
+            server: "nfs".into(),
+            path: format!("/export/{directory}"),
+            read_only: None,
+        }),
+        ..PersistentVolumeSpec::default()
+    });
+    let home = Home {
+        backend: "fast",
+        export_id: Some("id-1"),
+        addresses: &[("nfs", "/export")],
+    };
+    locate(&volume, &home).is_ok()
+}
+
+fn reads(directory: &str, archive: &str) -> bool {
+    let record = json!({
+        "version": 1, "volume": "pvc-1", "backend": "fast", "directory": directory,
+        "claim": {"namespace": "n", "namespaceUID": "u", "namespaceUid": "u", "name": "c", "uid": "1"},
+        "state": {"name": "Archiving", "target": archive, "mode": 511},
+    });
+    Record::parse("pvc-1", record.to_string().as_bytes()).is_ok()
+}
+
+#[test]
+fn every_hostile_name_is_refused_at_every_entry_that_could_reach_a_server_with_it() {
+    let mut wrong = Vec::new();
+    for &(name, why, expected) in HOSTILE_NAMES {
+        let taken: String = ENTRIES
+            .iter()
+            .filter(|(_, _, takes)| takes(name))
+            .map(|(letter, _, _)| *letter)
+            .collect();
+        if taken != expected {
+            wrong.push(format!(
+                "{name:?} ({why}) is taken at {taken:?}, and not at {expected:?}"
+            ));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_entry_takes_what_is_harmless() {
+    for (letter, entry, takes) in ENTRIES {
+        let harmless = match letter {
+            't' => "archived-a",
+            'm' => "ro",
+            _ => "data",
+        };
+        assert!(takes(harmless), "{entry} refuses {harmless}");
+        assert!(!takes(&"a".repeat(2000)), "{entry} takes 2,000 bytes");
+    }
+}
