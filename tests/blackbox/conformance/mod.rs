@@ -152,7 +152,12 @@ pub const CASES: &[Case] = &[
 
 /// Runs every case over that version; all of them, also when some fail. Panics with the names of those that failed.
 pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'static str, String> {
-    let export = Export::connect(server.target(&server.plain, version)).await.unwrap();
+    // A kernel's server refuses MOUNT for the moment in which others change its exports.
+    let connected = rig::wait::until("the export to be there", crate::scene::PATIENCE, async || {
+        let target = server.target(&server.plain, version);
+        Export::connect(target).await.map_err(|error| error.to_string())
+    });
+    let export = connected.await.unwrap();
     println!("{} over {version}: {:?}", server.name, export.negotiated());
     let root = export.root().await.unwrap().handle;
     let (mut outcomes, mut failed) = (BTreeMap::new(), Vec::new());

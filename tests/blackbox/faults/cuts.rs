@@ -34,7 +34,7 @@ const OPERATIONS: &[(&str, bool)] = &[
 ];
 
 /// What those that are not in the table are tested by.
-const ELSEWHERE: &[&str] = &["connect", "offered_versions", "close"];
+const ELSEWHERE: &[&str] = &["connect", "addresses", "reach", "offered_versions", "close"];
 
 /// path → mode, links, content.
 type Snapshot = BTreeMap<String, (u32, u64, Vec<u8>)>;
