@@ -14,7 +14,7 @@ use kube::Api;
 use kube::api::PostParams;
 use kube::runtime::{WatchStreamExt, watcher};
 use rand::RngExt;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::clients::Clients;
 use super::guard::{Guard, since_boot};
@@ -124,9 +124,17 @@ impl Candidate {
         let mut observer = Observer::default();
         let mut releases = pin!(self.releases());
         loop {
-            let pause = match self.attempt(&mut observer, readiness).await? {
-                Attempt::Taken(term) => return Ok(*term),
-                Attempt::Again { after } => after,
+            // A call that hangs must not outlast the Lease that it asks about. One that was cut off may have taken it:
+            // the next look finds our name there.
+            let patience = self.election.terms.renew_deadline;
+            let pause = match timeout(patience, self.attempt(&mut observer, readiness)).await {
+                Ok(Ok(Attempt::Taken(term))) => return Ok(*term),
+                Ok(Ok(Attempt::Again { after })) => after,
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    tracing::warn!(lease = self.lease, "the API server does not answer, trying again");
+                    self.pause()
+                }
             };
             tokio::select! {
                 () = sleep(pause) => {}

@@ -129,18 +129,37 @@ impl Default for Metrics {
     }
 }
 
+fn claim_labels(class: &str) -> ClaimLabels {
+    ClaimLabels {
+        class: class.to_owned(),
+        source: String::new(),
+    }
+}
+
+fn volume_labels(class: &str) -> VolumeLabels {
+    VolumeLabels {
+        class: class.to_owned(),
+    }
+}
+
 impl Metrics {
     /// This process leads now.
     pub fn leads(&self) {
         self.leader.set(1);
     }
 
+    /// A class of ours is there: its counts begin at 0, so that a rate over the first failure can be had.
+    pub fn class_seen(&self, class: &str) {
+        let (claims, volumes) = (claim_labels(class), volume_labels(class));
+        self.provisioned.get_or_create(&claims).inc_by(0);
+        self.provision_failed.get_or_create(&claims).inc_by(0);
+        self.deleted.get_or_create(&volumes).inc_by(0);
+        self.delete_failed.get_or_create(&volumes).inc_by(0);
+    }
+
     /// A claim got its volume, this long after the attempt began.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
-        let labels = ClaimLabels {
-            class: class.to_owned(),
-            source: String::new(),
-        };
+        let labels = claim_labels(class);
         self.provisioned.get_or_create(&labels).inc();
         self.provision_seconds
             .get_or_create(&labels)
@@ -149,30 +168,19 @@ impl Metrics {
 
     /// An attempt to provision failed.
     pub fn claim_failed(&self, class: &str) {
-        self.provision_failed
-            .get_or_create(&ClaimLabels {
-                class: class.to_owned(),
-                source: String::new(),
-            })
-            .inc();
+        self.provision_failed.get_or_create(&claim_labels(class)).inc();
     }
 
     /// A volume was reclaimed, this long after the attempt began.
     pub fn volume_reclaimed(&self, class: &str, after: Duration) {
-        let labels = VolumeLabels {
-            class: class.to_owned(),
-        };
+        let labels = volume_labels(class);
         self.deleted.get_or_create(&labels).inc();
         self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
     /// An attempt to reclaim failed.
     pub fn volume_failed(&self, class: &str) {
-        self.delete_failed
-            .get_or_create(&VolumeLabels {
-                class: class.to_owned(),
-            })
-            .inc();
+        self.delete_failed.get_or_create(&volume_labels(class)).inc();
     }
 
     /// What a probe found.

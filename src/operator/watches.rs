@@ -6,7 +6,7 @@ use futures::future::{Ready, ready};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Api;
+use kube::{Api, ResourceExt};
 use kube::core::PartialObjectMeta;
 use kube::runtime::controller::Controller;
 use kube::runtime::reflector::ObjectRef;
@@ -61,6 +61,9 @@ pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api
     wake_on_change("storage classes", stream, |class| {
         // What a class asks for may be what failed.
         ctx.waiting.wake_all();
+        if ctx.settings.serves(&class.provisioner) {
+            ctx.metrics.class_seen(&class.name_any());
+        }
         volume::class_changed(&ctx, class);
     })
     .await

@@ -58,6 +58,23 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
     assert_eq!(operator.http_get("/healthz").await?, "ok\n");
     assert_eq!(operator.http_get("/readyz").await?, "ok\n");
     let class = env.ready_class().await?;
+    let name = env.named("class");
+    let begun = rig::wait::until("the counts of a new class to begin", SEEN, async || {
+        let text = operator.metrics().await.map_err(|error| error.to_string())?;
+        let counts = [
+            "controller_persistentvolumeclaim_provision_total",
+            "controller_persistentvolumeclaim_provision_failed_total",
+            "controller_persistentvolume_delete_total",
+            "controller_persistentvolume_delete_failed_total",
+        ]
+        .map(|count| metric(&text, count, ("class", &name)));
+        if counts == [Some(0.0); 4] {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
+    });
+    begun.await?;
     let claims = claims_of(&env, &class, "claim", 3).await?;
     bound_once(&env, &claims).await?;
     let gone = claims.first().unwrap();
