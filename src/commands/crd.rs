@@ -52,7 +52,7 @@ async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Er
     // A person asked for it, whoever leads.
     let guard = Guard::default();
     guard.open(None);
-    let clients = Clients::new(kubeconfig.as_deref(), "crd", &guard).await?;
+    let clients = Clients::new(kubeconfig.as_deref(), "crd", &guard, None).await?;
     let api: Api<CustomResourceDefinition> = Api::all(clients.calls);
     for definition in custom_resource_definitions() {
         let name = definition.name_any();

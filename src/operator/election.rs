@@ -37,6 +37,19 @@ pub struct Election {
     pub terms: Terms,
 }
 
+impl Election {
+    /// How long what was sent in a term may still be on its way after it: another leads no sooner than this after the
+    /// renew deadline. Absent where nobody stands by.
+    pub fn linger(&self) -> Option<Duration> {
+        let Terms {
+            duration,
+            renew_deadline,
+            ..
+        } = self.terms;
+        self.elect.then(|| duration.saturating_sub(renew_deadline))
+    }
+}
+
 /// Why this process does not lead, or leads no more.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {

@@ -10,6 +10,7 @@ pub mod gate;
 pub mod guard;
 pub mod http;
 pub mod inventory;
+mod last_check;
 pub mod lease;
 pub mod metrics;
 pub mod readiness;

@@ -113,7 +113,8 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let (readiness, metrics, guard) = (Readiness::default(), Arc::new(Metrics::default()), Guard::default());
     http::serve(options.http_addr, readiness.clone(), Arc::clone(&metrics)).await?;
     let me = identity(options.instance.as_deref());
-    let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &guard).await?;
+    let linger = options.election.linger();
+    let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &guard, linger).await?;
     let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
         return Ok(());
     };
@@ -342,7 +343,7 @@ async fn close(ctx: &Context) {
 }
 
 async fn cluster_id(clients: &Clients) -> Result<String, OperatorError> {
-    let api: Api<Namespace> = Api::all(clients.calls.clone());
+    let api: Api<Namespace> = Api::all(clients.lease.clone());
     loop {
         match api.get_metadata("kube-system").await {
             Ok(namespace) => return Ok(namespace.uid().unwrap_or_default()),
