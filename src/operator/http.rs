@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
+use super::exposition::{self, OPEN_METRICS, PLAIN};
 use super::metrics::Metrics;
 use super::readiness::{Readiness, Standing};
 
@@ -56,16 +57,16 @@ async fn readyz(State(endpoints): State<Endpoints>) -> Response {
     }
 }
 
-async fn metrics_text(State(endpoints): State<Endpoints>) -> Response {
-    match endpoints.metrics.text() {
-        Ok(text) => (
-            [(
-                header::CONTENT_TYPE,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            text,
-        )
-            .into_response(),
-        Err(cause) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
-    }
+async fn metrics_text(State(endpoints): State<Endpoints>, headers: HeaderMap) -> Response {
+    let text = match endpoints.metrics.text() {
+        Ok(text) => text,
+        Err(cause) => return (StatusCode::INTERNAL_SERVER_ERROR, format!("{cause}\n")).into_response(),
+    };
+    let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
+    let (kind, text) = if exposition::takes_open_metrics(accept.unwrap_or_default()) {
+        (OPEN_METRICS, text)
+    } else {
+        (PLAIN, exposition::plain(&text))
+    };
+    ([(header::CONTENT_TYPE, kind)], text).into_response()
 }

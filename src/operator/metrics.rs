@@ -1,14 +1,23 @@
 //! What `/metrics` shows: the ProvisionController library's names, so that dashboards keep working, and ours.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use prometheus_client::encoding::EncodeLabelSet;
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
+
+use super::inventory::Totals;
+use crate::nfs::Statistics;
 
 /// Labels of the claim metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -45,10 +54,86 @@ pub struct Metrics {
     deleted: Family<VolumeLabels, Counter>,
     delete_failed: Family<VolumeLabels, Counter>,
     delete_seconds: Durations<VolumeLabels>,
-    ready: Family<BackendLabels, Gauge>,
-    available: Family<BackendLabels, Gauge<f64, AtomicU64>>,
-    volumes: Family<BackendLabels, Gauge>,
-    trash: Family<BackendLabels, Gauge>,
+    /// In the order of [`OF_BACKENDS`].
+    backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
+    waiting: Arc<OnceLock<CountWaiting>>,
+}
+
+/// What is told of each backend: name behind `nfs_operator_backend_`, and help.
+const OF_BACKENDS: [(&str, &str); 11] = [
+    ("ready", "1 when claims can be provisioned"),
+    ("last_probe_timestamp_seconds", "When it was probed last, in seconds since 1970"),
+    ("size_bytes", "Size of the export's file system"),
+    ("available_bytes", "Free space"),
+    ("provisioned_bytes", "Sum of the requests of volumes and promises"),
+    ("inodes", "Inodes of the export's file system; 0 when the server does not count them"),
+    ("inodes_free", "Free inodes"),
+    ("volumes", "Volumes"),
+    ("archives", "Archives"),
+    ("trash_entries", "Deleted directories still to be purged"),
+    ("trash_stuck", "Names in the trash that could not be removed"),
+];
+
+/// What a probe found of a backend, and what is known of it besides.
+#[derive(Debug, Clone, Copy)]
+pub struct BackendFigures {
+    /// Whether claims can be provisioned.
+    pub ready: bool,
+    /// Of the export's file system; absent: as before.
+    pub statistics: Option<Statistics>,
+    /// Volumes and promises.
+    pub totals: Totals,
+    /// Archives; absent: as before.
+    pub archives: Option<u64>,
+    /// Deleted directories still to be purged.
+    pub trash: u64,
+    /// Names that could not be purged.
+    pub stuck: u64,
+}
+
+impl BackendFigures {
+    /// In the order of [`OF_BACKENDS`].
+    #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
+    fn values(&self, now: Timestamp) -> [Option<f64>; OF_BACKENDS.len()] {
+        let figure = |pick: fn(&Statistics) -> u64| self.statistics.as_ref().map(|figures| pick(figures) as f64);
+        [
+            Some(f64::from(u8::from(self.ready))),
+            Some(now.as_second() as f64),
+            figure(|figures| figures.total),
+            figure(|figures| figures.available),
+            Some(self.totals.bytes as f64),
+            figure(|figures| figures.inodes),
+            figure(|figures| figures.inodes_free),
+            Some(self.totals.volumes as f64),
+            self.archives.map(|archives| archives as f64),
+            Some(self.trash as f64),
+            Some(self.stuck as f64),
+        ]
+    }
+}
+
+type CountWaiting = Box<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>;
+
+/// Counts the claims that wait when it is asked: whatever counted along would have to see each way in which a claim can
+/// cease to wait.
+struct WaitingClaims(Arc<OnceLock<CountWaiting>>);
+
+impl fmt::Debug for WaitingClaims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WaitingClaims")
+    }
+}
+
+impl Collector for WaitingClaims {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let help = "Claims without a volume, by the reason in their condition";
+        let mut family = encoder.encode_descriptor("nfs_operator_claims_waiting", help, None, MetricType::Gauge)?;
+        for (reason, count) in self.0.get().map(|count| count()).unwrap_or_default() {
+            let labels = [("reason", reason)];
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
 }
 
 /// From 10 ms, a lone claim on a near server, doubling up to 5 min, a claim that waited for retries.
@@ -70,7 +155,11 @@ impl Default for Metrics {
         // Counters are printed with `_total` behind the name.
         let claim = "controller_persistentvolumeclaim_provision";
         let volume = "controller_persistentvolume_delete";
-        let backend = "nfs_operator_backend";
+        let version: Family<[(&str, &str); 1], Gauge> = Family::default();
+        let of_version = registered(registry, "nfs_operator_build_info", "1; the label is the release", version);
+        of_version.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        let waiting = Arc::default();
+        registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -105,25 +194,10 @@ impl Default for Metrics {
                 &format!("Time to the deleted volume, {seconds}"),
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
-            ready: registered(
-                registry,
-                &format!("{backend}_ready"),
-                "1 when claims can be provisioned",
-                Family::default(),
-            ),
-            available: registered(
-                registry,
-                &format!("{backend}_available_bytes"),
-                "Free space",
-                Family::default(),
-            ),
-            volumes: registered(registry, &format!("{backend}_volumes"), "Volumes", Family::default()),
-            trash: registered(
-                registry,
-                &format!("{backend}_trash_entries"),
-                "Deleted directories still to be purged",
-                Family::default(),
-            ),
+            backends: OF_BACKENDS.map(|(name, help)| {
+                registered(registry, &format!("nfs_operator_backend_{name}"), help, Family::default())
+            }),
+            waiting,
             registry: std::mem::take(registry),
         }
     }
@@ -142,6 +216,12 @@ fn volume_labels(class: &str) -> VolumeLabels {
     }
 }
 
+fn backend_labels(backend: &str) -> BackendLabels {
+    BackendLabels {
+        backend: backend.to_owned(),
+    }
+}
+
 impl Metrics {
     /// This process leads now.
     pub fn leads(&self) {
@@ -155,6 +235,8 @@ impl Metrics {
         self.provision_failed.get_or_create(&claims).inc_by(0);
         self.deleted.get_or_create(&volumes).inc_by(0);
         self.delete_failed.get_or_create(&volumes).inc_by(0);
+        drop(self.provision_seconds.get_or_create(&claims));
+        drop(self.delete_seconds.get_or_create(&volumes));
     }
 
     /// A claim got its volume, this long after the attempt began.
@@ -183,37 +265,32 @@ impl Metrics {
         self.delete_failed.get_or_create(&volume_labels(class)).inc();
     }
 
-    /// What a probe found.
-    pub fn backend_probed(&self, backend: &str, ready: bool, available: Option<u64>, volumes: u64, trash: u64) {
-        let labels = BackendLabels {
-            backend: backend.to_owned(),
-        };
-        self.ready.get_or_create(&labels).set(i64::from(ready));
-        if let Some(available) = available {
-            #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
-            self.available.get_or_create(&labels).set(available as f64);
+    /// How the claims that wait are counted, by reason.
+    pub fn count_waiting(&self, count: impl Fn() -> BTreeMap<String, u64> + Send + Sync + 'static) {
+        // There is one operator in a process, which says it once.
+        let _already = self.waiting.set(Box::new(count));
+    }
+
+    /// A backend was probed just now.
+    pub fn backend_probed(&self, backend: &str, figures: &BackendFigures) {
+        let labels = backend_labels(backend);
+        for (family, value) in self.backends.iter().zip(figures.values(Timestamp::now())) {
+            if let Some(value) = value {
+                family.get_or_create(&labels).set(value);
+            }
         }
-        self.volumes
-            .get_or_create(&labels)
-            .set(i64::try_from(volumes).unwrap_or(i64::MAX));
-        self.trash
-            .get_or_create(&labels)
-            .set(i64::try_from(trash).unwrap_or(i64::MAX));
     }
 
     /// A backend is gone: its series end.
     pub fn backend_gone(&self, backend: &str) {
-        let labels = BackendLabels {
-            backend: backend.to_owned(),
-        };
-        self.ready.remove(&labels);
-        self.available.remove(&labels);
-        self.volumes.remove(&labels);
-        self.trash.remove(&labels);
+        let labels = backend_labels(backend);
+        for family in &self.backends {
+            family.remove(&labels);
+        }
     }
 
     /// All of them in the OpenMetrics text format.
-    pub fn text(&self) -> Result<String, std::fmt::Error> {
+    pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
         Ok(text)

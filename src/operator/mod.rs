@@ -6,6 +6,7 @@ pub mod context;
 pub mod drop_in;
 pub mod election;
 pub mod events;
+mod exposition;
 pub mod gate;
 pub mod guard;
 pub mod http;

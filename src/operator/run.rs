@@ -36,6 +36,7 @@ use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
 use crate::api::NfsBackend;
+use crate::controllers::claim;
 use crate::export::Ledger;
 
 /// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
@@ -227,6 +228,9 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
     let (waiting_volumes, woken_volumes) = Waiting::new();
     let (probe_bell, doubted) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
+    let unsettled = claims.clone();
+    made.metrics
+        .count_waiting(move || claim::waiting(unsettled.state().iter().map(Arc::as_ref)));
     let ctx = Context {
         events: Events::start(made.clients.calls.clone(), &options.provisioner, &instance),
         clients: made.clients,

@@ -19,6 +19,7 @@ use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::retry::jittered;
+use crate::operator::metrics::BackendFigures;
 use crate::operator::writes::{self, WriteError};
 
 /// A backend that cannot serve is probed at least this often: claims wait for it.
@@ -182,10 +183,15 @@ fn learn(
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
     }
-    let available = found.statistics.map(|statistics| statistics.available);
-    let is_ready = ready.status == Some(true);
-    ctx.metrics
-        .backend_probed(&backend.name, is_ready, available, totals.volumes, purged.left.entries);
+    let figures = BackendFigures {
+        ready: ready.status == Some(true),
+        statistics: found.statistics,
+        totals,
+        archives: found.archives,
+        trash: purged.left.entries,
+        stuck: purged.failed,
+    };
+    ctx.metrics.backend_probed(&backend.name, &figures);
     (ready.clone(), status::status(&observed, &ready))
 }
 

@@ -15,3 +15,4 @@ mod volume;
 pub use concern::concern;
 pub use guard::parameters as class_parameters;
 pub use reconcile::{gone, on_error, reconcile, settled};
+pub use report::waiting;

@@ -1,5 +1,6 @@
 //! What a claim is told: the one place that turns an outcome into condition, event, metric, log line and requeue.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -176,6 +177,20 @@ pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaim
         .as_ref()?
         .iter()
         .find(|condition| condition.type_ == CLAIM_CONDITION)
+}
+
+/// How many of these claims are told that they have no volume, by reason.
+pub fn waiting<'a>(claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for reason in claims.into_iter().filter_map(waits_for) {
+        *counts.entry(reason).or_default() += 1;
+    }
+    counts
+}
+
+fn waits_for(claim: &PersistentVolumeClaim) -> Option<String> {
+    let told = condition(claim).filter(|told| told.status != "True")?;
+    told.reason.clone()
 }
 
 /// Sends an event about a claim.
