@@ -35,6 +35,7 @@ mod names;
 mod next_backend;
 mod nfs_client;
 mod nfs_sessionless;
+mod observability;
 mod old;
 mod outages;
 mod overrides;

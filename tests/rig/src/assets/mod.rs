@@ -5,6 +5,7 @@ mod apt;
 mod control_plane;
 mod kernel_vm;
 mod packages;
+mod promtool;
 
 use std::{
     fs::{self, File, TryLockError},
@@ -46,6 +47,14 @@ impl Assets {
     /// The path of `rpcbind`, once nfs-ganesha is there.
     pub(crate) fn rpcbind() -> Result<PathBuf> {
         packages::rpcbind()
+    }
+
+    /// The path of `promtool`, which nothing but the tests of metrics and rules needs.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] says why it can't be had.
+    pub async fn find_or_make_promtool() -> Result<PathBuf> {
+        promtool::promtool().await
     }
 }
 
