@@ -1,17 +1,175 @@
-//! What the documentation promises to be complete is complete.
+//! What the documentation promises to be complete is complete, and what it names is there.
 
-use std::{collections::BTreeSet, fs, io, path::Path};
+use std::collections::{BTreeMap, BTreeSet};
+use std::{fs, io, path::Path, time::Duration};
 
 use nfs_operator::api::Reason;
+use nfs_operator::nfs::Statistics;
+use nfs_operator::operator::inventory::Totals;
+use nfs_operator::operator::metrics::{BackendFigures, Metrics};
+use serde_json::Value;
+
+type Test = Result<(), Box<dyn std::error::Error>>;
+
+const TROUBLESHOOTING: &str = "docs/troubleshooting.md";
+
+fn page(path: &str) -> io::Result<String> {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+}
+
+/// The sections of a page: heading, without its marks, and what stands under it.
+fn sections(page: &str) -> BTreeMap<String, String> {
+    let mut sections: BTreeMap<String, String> = BTreeMap::new();
+    let mut heading = String::new();
+    for line in page.lines() {
+        if line.starts_with("##") {
+            heading = line.trim_start_matches('#').trim().replace('`', "");
+        }
+        let text = sections.entry(heading.clone()).or_default();
+        text.push_str(line);
+        text.push('\n');
+    }
+    sections
+}
 
 #[test]
-fn every_reason_has_its_row_in_the_reference() -> io::Result<()> {
-    let page = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reasons.md"))?;
-    let missing: Vec<&Reason> = Reason::ALL
+fn every_reason_has_its_section_with_what_is_seen_and_what_to_do() -> Test {
+    let sections = sections(&page(TROUBLESHOOTING)?);
+    let mut wrong = Vec::new();
+    for reason in Reason::ALL {
+        let Some(text) = sections.get(&reason.to_string()) else {
+            wrong.push(format!("no section {reason}"));
+            continue;
+        };
+        let is_seen = text.split("```").nth(1).is_some_and(|seen| seen.trim().contains(' '));
+        if !is_seen {
+            wrong.push(format!("{reason}: not what kubectl shows"));
+        }
+        if !text.contains("**Remedy:** ") && !text.contains("Nothing is wrong.") {
+            wrong.push(format!("{reason}: neither a remedy nor the word that none is needed"));
+        }
+    }
+    assert!(wrong.is_empty(), "{TROUBLESHOOTING}: {wrong:#?}");
+    Ok(())
+}
+
+/// How GitHub links to a heading.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+fn alerts() -> Result<Vec<Value>, Box<dyn std::error::Error>> {
+    let rules: Value = serde_norway::from_str(&page("config/prometheus/rules.yaml")?)?;
+    let groups = rules.pointer("/spec/groups").and_then(Value::as_array);
+    let groups = groups.ok_or("no groups")?;
+    let rules = groups.iter().filter_map(|group| group["rules"].as_array());
+    Ok(rules.flatten().cloned().collect())
+}
+
+#[test]
+fn every_alert_leads_to_a_section_of_the_guide() -> Test {
+    let page = page(TROUBLESHOOTING)?;
+    let anchors: BTreeSet<String> = sections(&page).keys().map(|heading| anchor(heading)).collect();
+    let alerts = alerts()?;
+    assert!(!alerts.is_empty());
+    for alert in alerts {
+        let runbook = alert.pointer("/annotations/runbook_url").and_then(Value::as_str);
+        let (file, section) = runbook.and_then(|url| url.split_once('#')).ok_or("no runbook")?;
+        assert!(file.ends_with(TROUBLESHOOTING), "{alert}");
+        assert!(anchors.contains(section), "{TROUBLESHOOTING} has no section for {alert}");
+    }
+    Ok(())
+}
+
+/// The names of all series that an operator at work has.
+fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
+    let metrics = Metrics::default();
+    metrics.leads();
+    metrics.class_seen("class");
+    metrics.claim_provisioned("class", Duration::from_secs(1));
+    metrics.volume_reclaimed("class", Duration::from_secs(1));
+    metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
+    let figures = BackendFigures {
+        ready: true,
+        statistics: Some(Statistics {
+            total: 1,
+            available: 1,
+            inodes: 1,
+            inodes_free: 1,
+        }),
+        totals: Totals::default(),
+        archives: Some(0),
+        trash: 0,
+        stuck: 0,
+    };
+    metrics.backend_probed("backend", &figures);
+    let text = metrics.text()?;
+    let names = text.lines().filter(|line| !line.starts_with('#'));
+    let names = names.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));
+    Ok(names.collect())
+}
+
+/// The metrics that a query asks for: of ours, every name begins so.
+fn asked(query: &str) -> impl Iterator<Item = &str> {
+    let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words.filter(|word| word.starts_with("nfs_operator_") || word.starts_with("controller_persistentvolume"))
+}
+
+/// All texts under this key, wherever it stands.
+fn texts_under<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
+    match value {
+        Value::Array(values) => values.iter().for_each(|value| texts_under(value, key, found)),
+        Value::Object(fields) => {
+            found.extend(fields.get(key).and_then(Value::as_str));
+            fields.values().for_each(|value| texts_under(value, key, found));
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_them() -> Test {
+    let series = series()?;
+    let dashboard: Value = serde_json::from_str(&page("config/prometheus/dashboard.json")?)?;
+    let alerts = Value::Array(alerts()?);
+    let mut shown = Vec::new();
+    texts_under(&dashboard, "expr", &mut shown);
+    texts_under(&dashboard, "query", &mut shown);
+    let mut queries = shown.clone();
+    texts_under(&alerts, "expr", &mut queries);
+    let asked_for: BTreeSet<&str> = queries.iter().flat_map(|query| asked(query)).collect();
+    assert!(asked_for.len() > 10, "{asked_for:?}");
+    let missing: Vec<_> = asked_for.iter().filter(|name| !series.contains(**name)).collect();
+    assert!(missing.is_empty(), "there are no such metrics: {missing:?}");
+    let shown: BTreeSet<&str> = shown.iter().flat_map(|query| asked(query)).collect();
+    let of_histogram = |name: &str| name.ends_with("_seconds_sum") || name.ends_with("_seconds_count");
+    let unseen: Vec<_> = series
         .iter()
-        .filter(|reason| !page.lines().any(|line| line.starts_with(&format!("| `{reason}` |"))))
+        .filter(|name| !shown.contains(name.as_str()) && !of_histogram(name))
         .collect();
-    assert!(missing.is_empty(), "docs/reasons.md has no row for {missing:?}");
+    assert!(unseen.is_empty(), "the dashboard leaves out {unseen:?}");
+    Ok(())
+}
+
+#[test]
+fn every_metric_has_its_row_in_the_guide() -> Test {
+    let page = page("docs/operations.md")?;
+    let series = series()?;
+    let rows: BTreeSet<&str> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next())
+        .filter(|name| asked(name).next().is_some())
+        .collect();
+    // A histogram's three series have one row.
+    let names: BTreeSet<&str> = series
+        .iter()
+        .map(|name| {
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            base.filter(|base| base.ends_with("_seconds")).unwrap_or(name)
+        })
+        .collect();
+    assert_eq!(rows, names);
     Ok(())
 }
 
