@@ -55,7 +55,9 @@ fn every_reason_has_its_section_with_what_is_seen_and_what_to_do() -> Test {
 
 /// How GitHub links to a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+    let kept = heading
+        .chars()
+        .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
@@ -77,7 +79,10 @@ fn every_alert_leads_to_a_section_of_the_guide() -> Test {
         let runbook = alert.pointer("/annotations/runbook_url").and_then(Value::as_str);
         let (file, section) = runbook.and_then(|url| url.split_once('#')).ok_or("no runbook")?;
         assert!(file.ends_with(TROUBLESHOOTING), "{alert}");
-        assert!(anchors.contains(section), "{TROUBLESHOOTING} has no section for {alert}");
+        assert!(
+            anchors.contains(section),
+            "{TROUBLESHOOTING} has no section for {alert}"
+        );
     }
     Ok(())
 }
@@ -165,7 +170,9 @@ fn every_metric_has_its_row_in_the_guide() -> Test {
     let names: BTreeSet<&str> = series
         .iter()
         .map(|name| {
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
+            let base = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|suffix| name.strip_suffix(suffix));
             base.filter(|base| base.ends_with("_seconds")).unwrap_or(name)
         })
         .collect();

@@ -62,11 +62,17 @@ pub struct Metrics {
 /// What is told of each backend: name behind `nfs_operator_backend_`, and help.
 const OF_BACKENDS: [(&str, &str); 11] = [
     ("ready", "1 when claims can be provisioned"),
-    ("last_probe_timestamp_seconds", "When it was probed last, in seconds since 1970"),
+    (
+        "last_probe_timestamp_seconds",
+        "When it was probed last, in seconds since 1970",
+    ),
     ("size_bytes", "Size of the export's file system"),
     ("available_bytes", "Free space"),
     ("provisioned_bytes", "Sum of the requests of volumes and promises"),
-    ("inodes", "Inodes of the export's file system; 0 when the server does not count them"),
+    (
+        "inodes",
+        "Inodes of the export's file system; 0 when the server does not count them",
+    ),
     ("inodes_free", "Free inodes"),
     ("volumes", "Volumes"),
     ("archives", "Archives"),
@@ -156,8 +162,15 @@ impl Default for Metrics {
         let claim = "controller_persistentvolumeclaim_provision";
         let volume = "controller_persistentvolume_delete";
         let version: Family<[(&str, &str); 1], Gauge> = Family::default();
-        let of_version = registered(registry, "nfs_operator_build_info", "1; the label is the release", version);
-        of_version.get_or_create(&[("version", env!("CARGO_PKG_VERSION"))]).set(1);
+        let of_version = registered(
+            registry,
+            "nfs_operator_build_info",
+            "1; the label is the release",
+            version,
+        );
+        of_version
+            .get_or_create(&[("version", env!("CARGO_PKG_VERSION"))])
+            .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
         let seconds = "from the start of the attempt, in seconds";
@@ -195,7 +208,12 @@ impl Default for Metrics {
                 Family::new_with_constructor(durations as fn() -> Histogram),
             ),
             backends: OF_BACKENDS.map(|(name, help)| {
-                registered(registry, &format!("nfs_operator_backend_{name}"), help, Family::default())
+                registered(
+                    registry,
+                    &format!("nfs_operator_backend_{name}"),
+                    help,
+                    Family::default(),
+                )
             }),
             waiting,
             registry: std::mem::take(registry),

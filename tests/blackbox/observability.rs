@@ -49,7 +49,9 @@ fn config() -> PathBuf {
 
 #[tokio::test]
 async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
-    let Some(promtool) = promtool().await? else { return Ok(()) };
+    let Some(promtool) = promtool().await? else {
+        return Ok(());
+    };
     let env = TestEnv::new("promtool").await?;
     let class = env.ready_class().await?;
     let (claim, volume) = bound(&env, "data", &class).await?;
@@ -76,7 +78,9 @@ async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
 
 #[tokio::test]
 async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
-    let Some(promtool) = promtool().await? else { return Ok(()) };
+    let Some(promtool) = promtool().await? else {
+        return Ok(());
+    };
     let run = RunDir::new()?;
     let folder = run.new_folder("rules")?;
     let object: Value = serde_norway::from_str(&fs::read_to_string(config().join("rules.yaml"))?)?;

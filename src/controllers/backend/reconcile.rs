@@ -18,8 +18,8 @@ use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
-use crate::operator::retry::jittered;
 use crate::operator::metrics::BackendFigures;
+use crate::operator::retry::jittered;
 use crate::operator::writes::{self, WriteError};
 
 /// A backend that cannot serve is probed at least this often: claims wait for it.
