@@ -105,6 +105,18 @@ async fn unseat(leader: &mut Operator, objects: &Objects, former: &str, stop: bo
     Ok(())
 }
 
+/// Starts operators that ended again, as a kubelet does; ends only when that fails.
+async fn keep_running(operators: &mut [Operator]) -> Test {
+    loop {
+        for operator in operators.iter_mut() {
+            if operator.ended().is_some() {
+                operator.restart().await?;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_operators_killed_and_stopped_in_turn_never_write_at_once_and_make_nothing_twice() -> Test {
     let (mut stage, mut others) = several(3).await?;
@@ -121,7 +133,11 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_once_and_make
     }
     let claims = traffic.end().await?;
     eprintln!("{} claims", claims.len());
-    each_once(&stage, &claims).await?;
+    // On a busy machine a leader may be too late for its short Lease, and ends.
+    tokio::select! {
+        checked = each_once(&stage, &claims) => checked?,
+        failed = keep_running(&mut others) => failed?,
+    }
     let order = one_after_the_other(&stage.cluster.audit_log())?;
     assert!(order.len() >= 4, "most rounds had a leader of their own: {order:?}");
     newcomers.each_came_once();
