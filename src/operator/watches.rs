@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use futures::future::{Ready, ready};
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -17,6 +16,7 @@ use tokio::sync::mpsc;
 use super::context::Context;
 use super::stop::Stop;
 use super::waiting::{ClaimRef, VolumeRef};
+use super::watched::{Seen, applied, concerning, pending, touched};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache::Follower;
 use crate::controllers::{backend, claim, volume};
@@ -36,29 +36,13 @@ fn listed() -> watcher::Config {
     watcher::Config::default().page_size(100)
 }
 
-/// What a watch brings.
-type Seen<K> = Result<watcher::Event<K>, watcher::Error>;
-
-/// Keeps out of the cache that follows what there is nothing to do about: ten thousand bound volumes are as good as
-/// none. What is settled leaves the cache as if it were deleted, and comes back with the change that unsettles it.
-fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<Option<Seen<K>>> {
-    move |event| {
-        ready(match event {
-            Ok(watcher::Event::InitApply(object)) if settled(&object) => None,
-            Ok(watcher::Event::Apply(object)) if settled(&object) => Some(Ok(watcher::Event::Delete(object))),
-            other => Some(other),
-        })
-    }
-}
-
 /// Follows the classes. Answers what ended, if it ever does.
 pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
     let stream = watcher(api, listed())
         .default_backoff()
         .reflect(writer)
-        .inspect(report_filled(&ctx, "storage classes"))
-        .touched_objects();
-    wake_on_change("storage classes", stream, |class| {
+        .inspect(report_filled(&ctx, "storage classes"));
+    wake_on_change("storage classes", touched(stream), |class| {
         // What a class asks for may be what failed.
         ctx.waiting.wake_all();
         if ctx.settings.serves(&class.provisioner) {
@@ -82,9 +66,8 @@ pub async fn follow_namespaces(
             namespace.metadata.annotations = None;
         })
         .reflect(writer)
-        .inspect(report_filled(&ctx, "namespaces"))
-        .touched_objects();
-    wake_on_change("namespaces", stream, |_| ctx.waiting.wake_soon()).await
+        .inspect(report_filled(&ctx, "namespaces"));
+    wake_on_change("namespaces", touched(stream), |_| ctx.waiting.wake_soon()).await
 }
 
 /// Follows the nodes: names and labels. Their kubelets write to them all the time; only a change of labels wakes claims.
@@ -100,9 +83,8 @@ pub async fn follow_nodes(
             node.metadata.annotations = None;
         })
         .reflect(writer)
-        .inspect(report_filled(&ctx, "nodes"))
-        .touched_objects()
-        .predicate_filter(predicates::labels, PredicateConfig::default());
+        .inspect(report_filled(&ctx, "nodes"));
+    let stream = touched(stream).predicate_filter(predicates::labels, PredicateConfig::default());
     wake_on_change("nodes", stream, |_| ctx.waiting.wake_soon()).await
 }
 
@@ -147,9 +129,8 @@ pub async fn backends(
             }
         })
         .reflect(writer)
-        .inspect(report_filled(&ctx, "backends"))
-        .applied_objects()
-        .predicate_filter(changes, PredicateConfig::default());
+        .inspect(report_filled(&ctx, "backends"));
+    let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(doubted))
         .graceful_shutdown_on(stop.wait())
@@ -180,9 +161,8 @@ pub async fn volumes(
         })
         .filter_map(pending(move |volume| volume::settled(volume, &settled.settings)))
         .reflect(writer)
-        .inspect(report_filled(&ctx, "volumes"))
-        .applied_objects();
-    Controller::for_stream(stream, reader)
+        .inspect(report_filled(&ctx, "volumes"));
+    Controller::for_stream(applied(stream), reader)
         .reconcile_on(from_channel(woken))
         .graceful_shutdown_on(stop.wait())
         .run(volume::reconcile, volume::on_error, Arc::clone(&ctx))
@@ -200,7 +180,8 @@ pub async fn claims(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
-    let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let (following, settings) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let settled = move |claim: &PersistentVolumeClaim| claim::settled(claim, &settings.settings);
     let stream = watcher(api, listed())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
@@ -209,11 +190,10 @@ pub async fn claims(
                 claim::gone(claim, &following);
             }
         })
-        .filter_map(pending(move |claim| claim::settled(claim, &settled.settings)))
+        .filter_map(pending(settled.clone()))
         .reflect(writer)
-        .inspect(report_filled(&ctx, "claims"))
-        .applied_objects()
-        .predicate_filter(claim::concern, PredicateConfig::default());
+        .inspect(report_filled(&ctx, "claims"));
+    let stream = concerning(stream, claim::concern, settled);
     // How many are worked on is bounded for each backend (its slots), so that a hanging one holds up no other.
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(woken))
