@@ -70,11 +70,13 @@ impl Books {
 
 impl Inventory {
     /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise. A former
-    /// promise stays where nothing is picked: something may have been made for it.
+    /// promise stays where nothing is picked: something may have been made for it. A volume that exists, by another
+    /// provisioner's hand meanwhile, needs no promise, and is not to be released with one.
     pub fn promise<T>(&self, volume: &str, bytes: u128, choose: impl FnOnce(&Books) -> (Option<String>, T)) -> T {
         let mut books = self.books();
         let former = books.take(volume);
         let (backend, answer) = choose(&books);
+        let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.saved));
         if let Some(backend) = backend {
             books.put(
                 volume,
@@ -260,6 +262,17 @@ mod tests {
         inventory.gone("v");
         inventory.settle("v");
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn a_volume_that_another_made_meanwhile_is_not_released_with_a_later_promise() {
+        let inventory = Inventory::default();
+        inventory.saved("v", "a", 5, Some("export"));
+        assert!(inventory.promise("v", 5, |_| (Some("b".to_owned()), true)));
+        inventory.release("v");
+        assert_eq!(inventory.saved_on("v").as_deref(), Some("a"));
+        assert_eq!(inventory.export_ids("a").len(), 1);
+        assert_eq!(inventory.totals("b"), Totals::default());
     }
 
     #[test]
