@@ -13,7 +13,7 @@ use super::provision::provision;
 use super::report::{Outcome, condition, report};
 use super::volume::{is_of_this_operator, located};
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names::volume_name;
+use crate::api::names::{PLACED_ON, volume_name};
 use crate::controllers::expansion;
 use crate::operator::context::{Context, Settings};
 use crate::operator::writes::{self, WriteError};
@@ -90,12 +90,14 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
     })
 }
 
-/// The volume of ours that a bound claim does not yet say that it has.
+/// The volume of ours that a bound claim does not yet say that it has. Where nothing on the claim is by us, its volume is
+/// not either: one that was here before this operator needs no look at it.
 fn untold(claim: &PersistentVolumeClaim) -> Option<String> {
-    let told = condition(claim).is_some_and(|condition| condition.status == "True");
+    let told = condition(claim).map(|condition| condition.status == "True");
+    let begun = told.is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = volume_name(&claim.uid().unwrap_or_default());
     let ours = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) == Some(&name);
-    (ours && !told).then_some(name)
+    (ours && begun && told != Some(true)).then_some(name)
 }
 
 fn is_told_lost(claim: &PersistentVolumeClaim) -> bool {
@@ -117,3 +119,6 @@ fn lost(claim: &PersistentVolumeClaim) -> Outcome {
         format!("{remedy} (last known: {place})"),
     ))
 }
+
+#[cfg(test)]
+mod tests;
