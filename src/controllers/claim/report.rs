@@ -99,7 +99,8 @@ pub async fn report(
         }
         Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
         Outcome::WrongNode { verdict, pause } => (verdict, wait(ctx, claim, looked, Action::requeue(pause))),
-        Outcome::Rescheduled(verdict) => (verdict, Action::await_change()),
+        // The same node may be selected again while the watch is broken off, and then nothing tells of it.
+        Outcome::Rescheduled(verdict) => (verdict, Action::requeue(jittered(WAITING))),
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
