@@ -156,7 +156,8 @@ impl Visitor<'_> {
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
         let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
-        let mut listed = batch(&nfs, &handle, None).await;
+        let end = self.task.end;
+        let mut listed = batch(&nfs, &handle, None, end).await;
         loop {
             if let Some(error) = listed.failure {
                 self.unlisted(error)?;
@@ -164,14 +165,13 @@ impl Visitor<'_> {
             }
             let ahead = async {
                 match listed.next {
-                    Some(next) => Some(batch(&nfs, &handle, Some(next)).await),
+                    Some(next) => Some(batch(&nfs, &handle, Some(next), end).await),
                     None => None,
                 }
             };
             let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
             left |= some_left?;
-            let enough = self.visit.children.len() >= breadth(self.task.depth)
-                || self.task.end.is_some_and(|end| Instant::now() >= end);
+            let enough = self.visit.children.len() >= breadth(self.task.depth) || is_over(end);
             match following {
                 Some(following) if !enough => listed = following,
                 following => {
@@ -377,6 +377,10 @@ impl Visitor<'_> {
     }
 }
 
+fn is_over(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| Instant::now() >= end)
+}
+
 /// A part of a listing.
 struct Batch {
     entries: Vec<Entry>,
@@ -386,15 +390,15 @@ struct Batch {
     failure: Option<NfsError>,
 }
 
-/// The next entries of a listing.
-async fn batch(nfs: &Export, directory: &FileHandle, mut from: Option<PageCookie>) -> Batch {
+/// The next entries of a listing: fewer at the end of the purge, for pages may be small and slow.
+async fn batch(nfs: &Export, directory: &FileHandle, mut from: Option<PageCookie>, end: Option<Instant>) -> Batch {
     let mut entries = Vec::new();
     let (next, failure) = loop {
         match nfs.list(directory, from).await {
             Ok(page) => {
                 entries.extend(page.entries);
                 match page.next {
-                    Some(next) if entries.len() < BATCH => from = Some(next),
+                    Some(next) if entries.len() < BATCH && !is_over(end) => from = Some(next),
                     next => break (next, None),
                 }
             }
