@@ -182,16 +182,11 @@ impl Inventory {
         self.books().totals(backend)
     }
 
-    /// Forgets saved volumes that are not among `listed`, and answers which.
-    pub fn retain_saved(&self, listed: &HashSet<String>) -> Vec<String> {
-        let mut books = self.books();
-        let unlisted =
-            |(name, holding): (&String, &Holding)| (holding.saved && !listed.contains(name)).then(|| name.clone());
-        let gone: Vec<String> = books.holdings.iter().filter_map(unlisted).collect();
-        for volume in &gone {
-            books.take(volume);
-        }
-        gone
+    /// The volumes that exist.
+    pub fn saved_volumes(&self) -> HashSet<String> {
+        let books = self.books();
+        let saved = books.holdings.iter().filter(|(_, holding)| holding.saved);
+        saved.map(|(name, _)| name.clone()).collect()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

@@ -15,23 +15,47 @@ use crate::operator::inventory::Inventory;
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
 pub struct Follower {
-    listed: HashSet<String>,
     known: HashSet<String>,
+    relisting: Relisting,
+}
+
+/// A list that is coming in.
+#[derive(Default)]
+struct Relisting {
+    before: HashSet<String>,
+    listed: HashSet<String>,
+}
+
+impl Relisting {
+    /// A list is asked for, and these volumes were known before.
+    fn begin(before: HashSet<String>) -> Self {
+        let listed = HashSet::new();
+        Self { before, listed }
+    }
+
+    /// The volumes that are gone, at the list's end. One that was made since it was asked for is in no page of it, and is
+    /// none of these: the watch tells of it.
+    fn gone(&mut self) -> Vec<String> {
+        let Self { before, listed } = std::mem::take(self);
+        before.into_iter().filter(|name| !listed.contains(name)).collect()
+    }
 }
 
 impl Follower {
     /// Takes in one event of the watch.
     pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
         match event {
-            Event::Init => self.listed.clear(),
+            Event::Init => {
+                let mut before = ctx.inventory.saved_volumes();
+                before.extend(self.known.iter().cloned());
+                self.relisting = Relisting::begin(before);
+            }
             Event::InitApply(volume) => {
-                self.listed.insert(volume.name_any());
+                self.relisting.listed.insert(volume.name_any());
                 self.see(volume, ctx);
             }
             Event::InitDone => {
-                let listed = std::mem::take(&mut self.listed);
-                let mut gone: HashSet<String> = self.known.difference(&listed).cloned().collect();
-                gone.extend(ctx.inventory.retain_saved(&listed));
+                let gone = self.relisting.gone();
                 gone.iter().for_each(|name| self.forget(name, ctx));
             }
             Event::Apply(volume) => self.see(volume, ctx),
@@ -108,4 +132,21 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
         .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
         .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_made_while_the_volumes_are_listed_is_not_taken_for_gone() {
+        let inventory = Inventory::default();
+        inventory.saved("stays", "a", 1, None);
+        inventory.saved("deleted", "a", 1, None);
+        let mut relisting = Relisting::begin(inventory.saved_volumes());
+        relisting.listed.insert("stays".to_owned());
+        inventory.saved("made meanwhile", "a", 1, None);
+        assert_eq!(relisting.gone(), ["deleted"]);
+        assert!(relisting.gone().is_empty(), "each is forgotten once");
+    }
 }
