@@ -16,7 +16,8 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
                 match yield_to_others(ctx, backend, export, &volume, &claim).await {
-                    Ok(()) => backend.settled(&volume),
+                    Ok(true) => backend.settled(&volume),
+                    Ok(false) => {}
                     Err(error) => tracing::warn!(
                         backend = backend.name,
                         volume,
@@ -40,30 +41,39 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
 }
 
 /// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
-/// the volume's, it goes; the volume's own stays, and so does its record.
+/// the volume's, it goes; the volume's own stays, and so does its record. False: look again at the next probe.
 async fn yield_to_others(
     ctx: &Context,
     backend: &Backend,
     export: &ManagedExport,
     volume: &str,
     claim: &ClaimRef,
-) -> Result<(), kube::Error> {
+) -> Result<bool, kube::Error> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let there = volumes.get_opt(volume).await?;
-    let others = there.filter(|there| !there.annotations().contains_key(VOLUME_BACKEND));
+    let Some(there) = volumes.get_opt(volume).await? else {
+        // It is gone, and the watch is about to tell.
+        return Ok(false);
+    };
     // At another address it may be the same directory all the same.
-    if others.is_none_or(|there| directory_on(&there, &backend.known().object).is_none()) {
-        return Ok(());
+    let ours = there.annotations().contains_key(VOLUME_BACKEND);
+    if ours || directory_on(&there, &backend.known().object).is_none() {
+        return Ok(true);
     }
     match export.undo_superseded(volume, &claim.uid).await {
-        Ok(_) | Err(ExportError::InUse { .. }) => {}
-        Err(error) => tracing::warn!(
-            backend = backend.name,
-            volume,
-            "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
-        ),
+        Ok(_) | Err(ExportError::InUse { .. }) => Ok(true),
+        Err(error) => {
+            tracing::warn!(
+                backend = backend.name,
+                volume,
+                "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
+            );
+            // What is wrong with a record is an administrator's to see; all else may be otherwise at the next probe.
+            Ok(matches!(
+                error,
+                ExportError::RecordDamaged { .. } | ExportError::RecordForeign { .. } | ExportError::RecordBusy { .. }
+            ))
+        }
     }
-    Ok(())
 }
 
 /// Whether the claim or its volume is there: read live, because what follows removes things.
