@@ -6,19 +6,17 @@ use std::time::Instant;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
 
+use super::batch::batch;
 use crate::export::ManagedExport;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::nfs::{
-    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, PageCookie, RemoveOutcome, SetAttributes,
-    Status,
+    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
 };
 
 /// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
 /// components), and each costs memory.
 const DEEPEST: usize = 1024;
-/// Names that are listed before they are removed.
-const BATCH: usize = 1024;
 /// Names in one call: servers take between 50 and 100 operations in a compound.
 const CHUNK: usize = 64;
 /// Lookups of subdirectories at a time.
@@ -375,31 +373,4 @@ impl Visitor<'_> {
         self.nfs = nfs;
         Ok(true)
     }
-}
-
-/// A part of a listing.
-struct Batch {
-    entries: Vec<Entry>,
-    /// Where it goes on.
-    next: Option<PageCookie>,
-    /// Why it could not be read any further than this.
-    failure: Option<NfsError>,
-}
-
-/// The next entries of a listing.
-async fn batch(nfs: &Export, directory: &FileHandle, mut from: Option<PageCookie>) -> Batch {
-    let mut entries = Vec::new();
-    let (next, failure) = loop {
-        match nfs.list(directory, from).await {
-            Ok(page) => {
-                entries.extend(page.entries);
-                match page.next {
-                    Some(next) if entries.len() < BATCH => from = Some(next),
-                    next => break (next, None),
-                }
-            }
-            Err(error) => break (None, Some(error)),
-        }
-    };
-    Batch { entries, next, failure }
 }

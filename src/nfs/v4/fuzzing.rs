@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::attributes as wire;
 use super::compound::{Compound, Reply};
 use super::numbers::op;
-use super::{establish, files, listing};
+use super::{establish, files, listing, sessions};
 use crate::nfs::fuzzing::records_of;
 use crate::nfs::rpc::message::{self, Outcome};
 use crate::nfs::xdr::{Decoder, Encoder};
@@ -73,7 +73,7 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
         }
         op::CLOSE => reply.stateid().map(drop),
         op::EXCHANGE_ID => reply.take(|results| establish::read_client(results, 1)).map(drop),
-        op::CREATE_SESSION => reply.take(establish::read_session).map(drop),
+        op::CREATE_SESSION => reply.take(sessions::read_session).map(drop),
         _ => Ok(()),
     }
 }
@@ -102,7 +102,7 @@ pub(in crate::nfs) fn attributes(data: &[u8]) {
 pub(in crate::nfs) fn session(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     drop(establish::read_client(&mut Decoder::new(data.clone()), 1));
-    drop(establish::read_session(&mut Decoder::new(data)));
+    drop(sessions::read_session(&mut Decoder::new(data)));
 }
 
 /// A directory read to its end: a stream of records, each the result of one READDIR. A page that cannot be is where
