@@ -1,4 +1,5 @@
-//! Making a client on the server (RFC 8881 section 18.35), and calls outside of any session. Sessions: [`super::sessions`].
+//! Making a client on the server (RFC 8881 section 18.35), and calls outside of any session; see [`super::sessions`]
+//! for what comes next.
 //!
 //! # Fencing
 //!

@@ -199,8 +199,8 @@ impl Client {
 
     /// Creates a file that does not exist, with its content, which goes in one request: a server that takes requests
     /// shorter than that is answered with [`NfsError::Limit`]. It is for our own files: no more than 16 KiB
-    /// (`LONGEST_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine with
-    /// little memory).
+    /// (`LONGEST_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
+    /// with little memory).
     pub async fn create_file(
         &self,
         directory: &FileHandle,
