@@ -4,6 +4,7 @@
 //! A directory is visited: its files are removed, its subdirectories are handed out. When these are done, it is
 //! visited again, removes those that became empty, and lists again, until nothing is left or nothing moves any more.
 
+mod batch;
 mod visit;
 
 use std::collections::{HashMap, HashSet};

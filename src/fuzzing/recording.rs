@@ -1,7 +1,10 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 //! Writes `fuzz/corpus` anew from a conversation with a real server, through the rig's proxy.
 
+mod v3;
+
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,7 +22,7 @@ use crate::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, 
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 /// Inputs of one decoder that are kept, those of different shape first.
-const MOST: usize = 12;
+const MOST: usize = 24;
 /// The longest input that is kept, in bytes: small ones are what a fuzzer works best with.
 const LONGEST: usize = 2048;
 /// Operations' numbers (RFC 8881 section 16.2).
@@ -27,6 +30,9 @@ const GETATTR: u32 = 9;
 const READDIR: u32 = 26;
 const EXCHANGE_ID: u32 = 42;
 const CREATE_SESSION: u32 = 43;
+const OPEN: u32 = 18;
+const OPEN_CONFIRM: u32 = 20;
+const SETCLIENTID: u32 = 35;
 
 /// Inputs by decoder and shape.
 #[derive(Default)]
@@ -57,27 +63,79 @@ impl Corpus {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_corpus_is_recorded_from_a_real_server() {
     let run = RunDir::new().unwrap();
-    let nfs = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
+    let options = NfsOptions {
+        v3: true,
+        ..NfsOptions::default()
+    };
+    let nfs = NfsServer::start(&run, options).await.unwrap();
     let disk = nfs.data_dir("/export").unwrap();
-    let mut corpus = Corpus::default();
-    for protocol in [Protocol::V4_1, Protocol::V4_2] {
-        let proxy = Proxy::start(nfs.address()).await.unwrap();
-        let replies: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
-        let kept = Arc::clone(&replies);
-        proxy.on_record(Direction::Down, move |record| {
-            kept.lock().unwrap().push(record.to_vec());
+    let mounts = SocketAddr::new(nfs.address().ip(), nfs.mount_port());
+    for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
+        // One for each, so that each has its share of every decoder's inputs.
+        let mut corpus = Corpus::default();
+        let (proxy, mount_proxy) = (Tapped::start(nfs.address()).await, Tapped::start(mounts).await);
+        let ports = (proxy.port(), mount_proxy.port());
+        converse(ports, protocol, &disk, &mut corpus).await;
+        match protocol {
+            Protocol::V3 => {
+                v3::is_no_export(ports).await;
+                v3::take_apart(&proxy.answers(), &mount_proxy.answers(), &mut corpus);
+            }
+            _ => {
+                let replies: Vec<_> = proxy.answers().into_iter().map(|(_, reply)| reply).collect();
+                take_apart(protocol, &replies, &mut corpus);
+            }
+        }
+        corpus.write();
+    }
+}
+
+/// A proxy that keeps what passes it.
+struct Tapped {
+    proxy: Proxy,
+    /// The procedures of calls, by their xid.
+    calls: Arc<Mutex<BTreeMap<[u8; 4], u32>>>,
+    replies: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Tapped {
+    async fn start(server: SocketAddr) -> Self {
+        let tapped = Self {
+            proxy: Proxy::start(server).await.unwrap(),
+            calls: Arc::default(),
+            replies: Arc::default(),
+        };
+        let calls = Arc::clone(&tapped.calls);
+        tapped.proxy.on_record(Direction::Up, move |record| {
+            let words: Vec<[u8; 4]> = record.as_chunks().0.to_vec();
+            // xid, CALL, RPC's version, program, version, procedure (RFC 5531 section 9).
+            calls.lock().unwrap().insert(words[0], u32::from_be_bytes(words[5]));
             Action::Forward
         });
-        converse(proxy.port(), protocol, &disk, &mut corpus).await;
-        let replies = std::mem::take(&mut *replies.lock().unwrap());
-        take_apart(protocol, &replies, &mut corpus);
+        let replies = Arc::clone(&tapped.replies);
+        tapped.proxy.on_record(Direction::Down, move |record| {
+            replies.lock().unwrap().push(record.to_vec());
+            Action::Forward
+        });
+        tapped
     }
-    corpus.write();
+
+    fn port(&self) -> u16 {
+        self.proxy.port()
+    }
+
+    /// All replies, in order, each with the procedure that it answers.
+    fn answers(&self) -> Vec<(u32, Vec<u8>)> {
+        let calls = self.calls.lock().unwrap();
+        let replies = std::mem::take(&mut *self.replies.lock().unwrap());
+        let procedure = |reply: &Vec<u8>| calls[reply.first_chunk().unwrap()];
+        replies.into_iter().map(|reply| (procedure(&reply), reply)).collect()
+    }
 }
 
 /// Everything that the client does, some of it refused.
-async fn converse(port: u16, protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
-    let export = Export::connect(target(port, protocol)).await.unwrap();
+async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
+    let export = Export::connect(target(ports, protocol)).await.unwrap();
     let managed = ManagedExport::new(export.clone(), keeper(), Arc::new(Ledger::new()));
     let expected = Expected {
         may_create: true,
@@ -124,7 +182,7 @@ async fn converse(port: u16, protocol: Protocol, disk: &Path, corpus: &mut Corpu
         .create_file(&listed.handle, &name("file-1"), b"", 0o600)
         .await
         .unwrap_err();
-    Export::offered_versions(&target(port, protocol)).await.unwrap();
+    Export::offered_versions(&target(ports, protocol)).await.unwrap();
     export.close().await;
 }
 
@@ -152,6 +210,8 @@ fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
             match operation {
                 GETATTR => corpus.add("v4-attributes", shape, &result),
                 READDIR => drop(pages.insert(result)),
+                SETCLIENTID | OPEN_CONFIRM => corpus.add("v40-opens", shape, &result),
+                OPEN if protocol == Protocol::V4_0 => corpus.add("v40-opens", shape, &result),
                 EXCHANGE_ID | CREATE_SESSION => corpus.add("v4-sessions", shape, &result),
                 _ => {}
             }
@@ -178,13 +238,13 @@ fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
     corpus.add("xdr", protocol.to_string(), replies.first().unwrap());
 }
 
-fn target(port: u16, protocol: Protocol) -> Target {
+fn target((port, mount_port): (u16, u16), protocol: Protocol) -> Target {
     Target {
         server: "127.0.0.1".into(),
         path: "/export".into(),
         version: VersionChoice::Exactly(protocol),
         port,
-        mount_port: None,
+        mount_port: Some(mount_port),
         source_port: SourcePort::Any,
         credential: Credential::default(),
         owner: ClientOwner {

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use tokio::io::AsyncReadExt as _;
 
 use super::rpc::{message, record};
-use super::v4::fuzzing::{attributes, directory, replies, session};
+use super::v3;
+use super::v4::fuzzing::{attributes, directory, opening, replies, session};
 use super::xdr::{self, Encoder};
 use crate::fuzzing::Decoder;
 
@@ -38,6 +39,26 @@ pub(crate) const DECODERS: &[Decoder] = &[
         name: "v4-directories",
         run: directory,
     },
+    Decoder {
+        name: "v40-opens",
+        run: opening,
+    },
+    Decoder {
+        name: "v3-mount",
+        run: v3::fuzzing::mounting,
+    },
+    Decoder {
+        name: "v3-replies",
+        run: v3::fuzzing::replies,
+    },
+    Decoder {
+        name: "v3-attributes",
+        run: v3::fuzzing::attributes,
+    },
+    Decoder {
+        name: "v3-directories",
+        run: v3::fuzzing::directory,
+    },
 ];
 
 /// The records of a stream; one that does not come to its end is left out.
@@ -61,7 +82,10 @@ pub(crate) fn framed(records: &[&[u8]]) -> Vec<u8> {
 }
 
 #[cfg(test)]
-pub(crate) use super::v4::fuzzing::{lists, results_of};
+pub(crate) use super::{
+    v3::fuzzing as v3_fuzzing,
+    v4::fuzzing::{lists, results_of},
+};
 
 fn records(stream: &[u8]) {
     for record in records_of(stream) {

@@ -6,19 +6,17 @@ use std::time::Instant;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
 
+use super::batch::{batch, is_over};
 use crate::export::ManagedExport;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::nfs::{
-    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, PageCookie, RemoveOutcome, SetAttributes,
-    Status,
+    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
 };
 
 /// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
 /// components), and each costs memory.
 const DEEPEST: usize = 1024;
-/// Names that are listed before they are removed.
-const BATCH: usize = 1024;
 /// Names in one call: servers take between 50 and 100 operations in a compound.
 const CHUNK: usize = 64;
 /// Lookups of subdirectories at a time.
@@ -375,35 +373,4 @@ impl Visitor<'_> {
         self.nfs = nfs;
         Ok(true)
     }
-}
-
-fn is_over(end: Option<Instant>) -> bool {
-    end.is_some_and(|end| Instant::now() >= end)
-}
-
-/// A part of a listing.
-struct Batch {
-    entries: Vec<Entry>,
-    /// Where it goes on.
-    next: Option<PageCookie>,
-    /// Why it could not be read any further than this.
-    failure: Option<NfsError>,
-}
-
-/// The next entries of a listing: fewer at the end of the purge, for pages may be small and slow.
-async fn batch(nfs: &Export, directory: &FileHandle, mut from: Option<PageCookie>, end: Option<Instant>) -> Batch {
-    let mut entries = Vec::new();
-    let (next, failure) = loop {
-        match nfs.list(directory, from).await {
-            Ok(page) => {
-                entries.extend(page.entries);
-                match page.next {
-                    Some(next) if entries.len() < BATCH && !is_over(end) => from = Some(next),
-                    next => break (next, None),
-                }
-            }
-            Err(error) => break (None, Some(error)),
-        }
-    };
-    Batch { entries, next, failure }
 }

@@ -72,10 +72,11 @@ pub(super) struct Reply {
 }
 
 impl Reply {
-    #[cfg(test)]
+    /// A reply to no call.
+    #[cfg(any(test, fuzzing))]
     pub(super) fn of(results: Decoder) -> Self {
         Self {
-            action: "test",
+            action: "fuzzing",
             changes: false,
             code: code::OK,
             results,

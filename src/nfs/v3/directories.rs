@@ -4,6 +4,7 @@ use super::attributes;
 use super::call::{Call, Effect};
 use super::client::Client;
 use super::numbers::nfs;
+use super::results;
 use crate::nfs::error::refusal;
 use crate::nfs::terms::Terms;
 use crate::nfs::{Attributes, FileHandle, MadeDirectory, Name, NfsError, Node, SetAttributes, Status};
@@ -46,10 +47,9 @@ impl Client {
         attributes::settable(&mut call.arguments, set.only_mode(), false);
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
-        let handle = reply.take(attributes::optional_handle)?;
-        let found = reply.take(attributes::optional)?;
+        let told = reply.take(results::made)?;
         let mut made = MadeDirectory {
-            node: self.made(MAKE, directory, name, (handle, found), terms).await?,
+            node: self.made(MAKE, directory, name, told, terms).await?,
             mode_refused: None,
             owner_refused: None,
         };

@@ -4,6 +4,7 @@ use super::attributes;
 use super::call::{Call, Effect};
 use super::client::Client;
 use super::numbers::nfs;
+use super::results;
 use crate::nfs::error::refusal;
 use crate::nfs::terms::Terms;
 use crate::nfs::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
@@ -62,11 +63,7 @@ impl Client {
                 .u32(u32::try_from(count).unwrap_or(u32::MAX));
             let mut reply = self.call(terms, &call).await?;
             reply.ok()?;
-            let (end, part) = reply.take(|results| {
-                attributes::optional(results)?;
-                results.u32("count")?;
-                Ok((results.boolean("end of file")?, results.opaque("data", count)?))
-            })?;
+            let (end, part) = reply.take(|found| results::data(found, count))?;
             content.extend_from_slice(&part);
             if content.len() > limit {
                 return Err(NfsError::Limit {
@@ -151,9 +148,8 @@ impl Client {
         }
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
-        let handle = reply.take(attributes::optional_handle)?;
-        let found = reply.take(attributes::optional)?;
-        self.made(CREATE, directory, name, (handle, found), terms).await
+        let told = reply.take(results::made)?;
+        self.made(CREATE, directory, name, told, terms).await
     }
 
     /// Writes a file's content, on stable storage.
@@ -166,8 +162,7 @@ impl Client {
             call.arguments.u64(done as u64).u32(count).u32(FILE_SYNC).opaque(part);
             let mut reply = self.call(terms, &call).await?;
             reply.ok()?;
-            reply.weak()?;
-            let (written, committed) = reply.take(|results| Ok((results.u32("count")?, results.u32("committed")?)))?;
+            let (written, committed) = reply.take(results::written)?;
             if committed != FILE_SYNC || written == 0 || written > count {
                 return Err(reply.broken(format!("{written} bytes written, stability {committed}")));
             }

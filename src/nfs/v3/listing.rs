@@ -162,10 +162,13 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
     }
 }
 
-/// For the test that whatever bytes come never make us panic.
-#[cfg(test)]
-pub(super) fn any_page(results: crate::nfs::xdr::Decoder) {
-    for form in [Form::Plus, Form::Plain] {
-        let _ = page(&mut Reply::of(results.clone()), None, form);
-    }
+/// A page from results that came of no call.
+#[cfg(any(test, fuzzing))]
+pub(super) fn any_page(
+    results: crate::nfs::xdr::Decoder,
+    from: Option<PageCookie>,
+    plus: bool,
+) -> Result<Page, NfsError> {
+    let form = if plus { Form::Plus } else { Form::Plain };
+    page(&mut Reply::of(results), from, form)
 }

@@ -10,12 +10,15 @@ mod call;
 mod client;
 mod directories;
 mod files;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod keeper;
 mod listing;
 mod mount;
 mod numbers;
 mod paths;
 mod removals;
+mod results;
 mod rpcbind;
 mod status;
 

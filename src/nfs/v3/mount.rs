@@ -10,7 +10,7 @@ use super::client::Client;
 use super::numbers::{EXPORT, MNT};
 use super::rpcbind;
 use super::status::status;
-use crate::naming::address::export_names;
+use crate::naming::address::{AddressError, export_names};
 use crate::nfs::rpc::connection::Connection;
 use crate::nfs::terms::Terms;
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
@@ -82,24 +82,35 @@ impl Client {
         let peer = SocketAddr::new(server.ip(), port);
         let connection = rpcbind::open(peer, self.shared.target.source_port, MOUNT, terms.deadline).await?;
         let path = &self.shared.target.path;
-        export_names(path).map_err(|error| NfsError::ExportNotFound {
+        let argument = argument(path).map_err(|error| NfsError::ExportNotFound {
             path: path.clone(),
             missing: error.to_string(),
             local: connection.local(),
             reserved_port: connection.local().port() < 1024,
         })?;
-        match mnt(&connection, path, terms).await? {
+        match mnt(&connection, &argument, terms).await? {
             Ok(root) => Ok(root),
             Err(refusal) => Err(self.explain(&connection, refusal, terms).await),
         }
     }
 }
 
+/// MNT's argument for the path of an export, if it is one: a `..` in it would be the server's to resolve.
+fn argument(path: &str) -> Result<Encoder, AddressError> {
+    export_names(path)?;
+    Ok(dirpath(path))
+}
+
+/// `dirpath`, as it is.
+fn dirpath(path: &str) -> Encoder {
+    let mut argument = Encoder::new();
+    argument.opaque(path.as_bytes());
+    argument
+}
+
 /// The handle of a path, or the status that refuses it.
-async fn mnt(connection: &Connection, path: &str, terms: Terms) -> Result<Result<FileHandle, u32>, NfsError> {
-    let mut arguments = Encoder::new();
-    arguments.opaque(path.as_bytes());
-    let mut results = ask(connection, MOUNT, MNT, terms.credential, &arguments, terms.deadline).await?;
+async fn mnt(connection: &Connection, path: &Encoder, terms: Terms) -> Result<Result<FileHandle, u32>, NfsError> {
+    let mut results = ask(connection, MOUNT, MNT, terms.credential, path, terms.deadline).await?;
     let answer = read_mnt(&mut results).map_err(|error| senseless(MOUNT, &error))?;
     match answer {
         // An empty list says nothing (RFC 2623 section 2.7 leaves it to the server).
@@ -112,7 +123,7 @@ async fn mnt(connection: &Connection, path: &str, terms: Terms) -> Result<Result
     }
 }
 
-fn read_mnt(results: &mut Decoder) -> Result<Result<(FileHandle, Vec<u32>), u32>, XdrError> {
+pub(super) fn read_mnt(results: &mut Decoder) -> Result<Result<(FileHandle, Vec<u32>), u32>, XdrError> {
     match results.u32("status")? {
         0 => {}
         code => return Ok(Err(code)),
@@ -131,7 +142,7 @@ async fn exports(connection: &Connection, terms: Terms) -> Result<Vec<String>, N
     read_exports(&mut results).map_err(|error| senseless(ACTION, &error))
 }
 
-fn read_exports(results: &mut Decoder) -> Result<Vec<String>, XdrError> {
+pub(super) fn read_exports(results: &mut Decoder) -> Result<Vec<String>, XdrError> {
     let mut paths = Vec::new();
     let mut items = 0;
     let mut follows = |results: &mut Decoder| {
@@ -219,7 +230,8 @@ impl Client {
         rest: &[&str],
         terms: Terms,
     ) -> Option<NfsError> {
-        let root = mnt(connection, export, terms).await.ok()?.ok()?;
+        // In the words of the server itself.
+        let root = mnt(connection, &dirpath(export), terms).await.ok()?.ok()?;
         Some(match self.walk_below(&root, rest, terms).await {
             Ok(()) => NfsError::SubdirectoryMountRefused {
                 path: self.shared.target.path.clone(),
@@ -265,11 +277,10 @@ fn same(one: &str, other: &str) -> bool {
     segments(one) == segments(other)
 }
 
-/// For the test that whatever bytes come never make us panic.
+/// Whether a path is one that MOUNT is asked for.
 #[cfg(test)]
-pub(super) fn any_answer(results: Decoder) {
-    let _ = read_mnt(&mut results.clone());
-    let _ = read_exports(&mut results.clone());
+pub(crate) fn mounts(path: &str) -> bool {
+    argument(path).is_ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use super::call::{Call, Effect, Reply};
 use super::client::{Client, Limits};
 use super::mount::MOUNT;
 use super::numbers::nfs;
+use super::results;
 use crate::nfs::error::refusal;
 use crate::nfs::terms::Terms;
 use crate::nfs::{Attributes, FileHandle, FileKind, Name, NfsError, Node, Statistics, Status};
@@ -118,8 +119,8 @@ impl Client {
             Err(Status::NotFound) => return Ok(None),
             Err(status) => return Err(NfsError::Status { action, status }),
         }
-        let handle = reply.take(attributes::handle)?;
-        let attributes = match reply.take(attributes::optional)? {
+        let (handle, told) = reply.take(results::found)?;
+        let attributes = match told {
             Some(attributes) => attributes,
             None => self.attributes(&handle, terms).await?,
         };
@@ -158,42 +159,18 @@ impl Client {
         let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::Looks).on(&root.handle);
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
-        reply.take(|results| {
-            attributes::optional(results)?;
-            let total = results.u64("total bytes")?;
-            // Free for anybody, then for us.
-            results.u64("free bytes")?;
-            let available = results.u64("available bytes")?;
-            let inodes = results.u64("total inodes")?;
-            results.u64("free inodes")?;
-            Ok(Statistics {
-                total,
-                available,
-                inodes,
-                inodes_free: results.u64("available inodes")?,
-            })
-        })
+        reply.take(results::statistics)
     }
 }
 
 /// The largest READ and WRITE.
 fn sizes(mut reply: Reply) -> Result<(u32, u32), NfsError> {
     reply.ok()?;
-    reply.take(|results| {
-        attributes::optional(results)?;
-        let read = results.u32("rtmax")?;
-        // rtpref and rtmult.
-        results.array::<8>("read sizes")?;
-        Ok((read, results.u32("wtmax")?))
-    })
+    reply.take(results::sizes)
 }
 
 /// The longest name.
 fn longest_name(mut reply: Reply) -> Result<u32, NfsError> {
     reply.ok()?;
-    reply.take(|results| {
-        attributes::optional(results)?;
-        results.u32("linkmax")?;
-        results.u32("name_max")
-    })
+    reply.take(results::longest_name)
 }

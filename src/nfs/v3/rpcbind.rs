@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::call::{ask, senseless};
 use super::numbers::{GETPORT, MOUNT_PROGRAM, MOUNT_VERSION};
 use crate::nfs::rpc::connection::Connection;
-use crate::nfs::xdr::Encoder;
+use crate::nfs::xdr::{Decoder, Encoder};
 use crate::nfs::{Credential, NfsError, SourcePort, connect};
 
 const ACTION: &str = "asking rpcbind for MOUNT's port";
@@ -48,6 +48,11 @@ pub(super) async fn mount_port(server: SocketAddr, deadline: Instant) -> Result<
         deadline,
     )
     .await?;
+    read_port(&mut results)
+}
+
+/// Reads GETPORT's result.
+pub(super) fn read_port(results: &mut Decoder) -> Result<u16, NfsError> {
     let port = results.u32("port").map_err(|error| senseless(ACTION, &error))?;
     match u16::try_from(port) {
         Ok(0) => Err(NfsError::ProtocolNotSupported {

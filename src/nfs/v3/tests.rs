@@ -282,16 +282,3 @@ async fn a_file_that_could_not_be_filled_is_removed_again() {
     assert_eq!(full.unwrap_err().status(), Some(Status::NoSpace));
     assert_eq!(server.count(nfs::REMOVE), 1);
 }
-
-proptest::proptest! {
-    #[test]
-    fn arbitrary_results_never_panic(bytes: Vec<u8>) {
-        use super::attributes as wire;
-        let results = || crate::nfs::xdr::Decoder::new(bytes.clone().into());
-        let _ = wire::read(&mut results());
-        let _ = wire::weak(&mut results());
-        let _ = wire::optional_handle(&mut results());
-        super::listing::any_page(results());
-        super::mount::any_answer(results());
-    }
-}

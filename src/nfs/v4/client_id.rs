@@ -13,6 +13,7 @@ use super::compound::Compound;
 use super::establish;
 use super::numbers::{attribute, code, op};
 use crate::nfs::rpc::connection::Connection;
+use crate::nfs::xdr::{Decoder, XdrError};
 use crate::nfs::{ClientOwner, NfsError};
 
 const INTRODUCE: &str = "introducing ourselves (SETCLIENTID)";
@@ -109,9 +110,12 @@ async fn ask(
         code => return Ok(Err(code)),
     }
     reply.op(op::SETCLIENTID)?;
-    reply
-        .take(|results| Ok((results.u64("client id")?, results.array("confirmation")?)))
-        .map(Ok)
+    reply.take(read_client_id).map(Ok)
+}
+
+/// Reads SETCLIENTID's result: the client id, and what confirms it.
+pub(super) fn read_client_id(results: &mut Decoder) -> Result<(u64, [u8; 8]), XdrError> {
+    Ok((results.u64("client id")?, results.array("confirmation")?))
 }
 
 impl Client {

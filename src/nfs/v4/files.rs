@@ -197,7 +197,10 @@ impl Client {
         read
     }
 
-    /// Creates a file that does not exist, with its content.
+    /// Creates a file that does not exist, with its content, which goes in one request: a server that takes requests
+    /// shorter than that is answered with [`NfsError::Limit`]. It is for our own files: no more than 16 KiB
+    /// (`LONGEST_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
+    /// with little memory).
     pub async fn create_file(
         &self,
         directory: &FileHandle,
@@ -344,7 +347,8 @@ impl Client {
         let _ = self.call(terms, &compound).await;
     }
 
-    /// Replaces a file's content at once: whoever reads it sees the old content or the new.
+    /// Replaces a file's content at once: whoever reads it sees the old content or the new. As long as for
+    /// [`Self::create_file`].
     pub async fn replace_file(
         &self,
         directory: &FileHandle,

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::attributes as wire;
 use super::compound::{Compound, Reply};
 use super::numbers::op;
-use super::{establish, files, listing};
+use super::{client_id, establish, files, listing, opens, sessions};
 use crate::nfs::fuzzing::records_of;
 use crate::nfs::rpc::message::{self, Outcome};
 use crate::nfs::xdr::{Decoder, Encoder};
@@ -24,13 +24,14 @@ pub(crate) fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
     let Ok(mut reply) = Reply::new(&Compound::new("fuzzing"), results) else {
         return;
     };
-    if reply.ask_what_is_answered() == Some(op::SEQUENCE) && !sequence(&mut reply) {
+    let in_session = reply.ask_what_is_answered() == Some(op::SEQUENCE);
+    if in_session && !sequence(&mut reply) {
         return;
     }
     while let Some(number) = reply.ask_what_is_answered() {
         // The result begins after the operation's number and status.
         let begin = reply.rest();
-        if result(&mut reply, number).is_err() {
+        if result(&mut reply, number, in_session).is_err() {
             return;
         }
         let (whole, left) = (begin.rest(), reply.rest().left());
@@ -47,12 +48,12 @@ fn sequence(reply: &mut Reply) -> bool {
 }
 
 /// One operation's result, read as the client reads it.
-fn result(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
+fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsError> {
     match number {
         op::GETFH => reply.handle().map(drop),
         op::GETATTR => reply.attributes().map(|found| drop(found.node())),
         op::SETATTR => reply.set_attributes(),
-        op::OPEN => files::opened(reply).map(drop),
+        op::OPEN if in_session => files::opened(reply).map(drop),
         op::WRITE => files::written(reply).map(drop),
         op::READ => files::data(reply, 1 << 16).map(drop),
         _ => {
@@ -72,8 +73,11 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
             reply.take(wire::read_bitmap).map(drop)
         }
         op::CLOSE => reply.stateid().map(drop),
+        op::OPEN => reply.take(opens::read_open).map(drop),
+        op::OPEN_CONFIRM => reply.take(opens::read_stateid).map(drop),
+        op::SETCLIENTID => reply.take(client_id::read_client_id).map(drop),
         op::EXCHANGE_ID => reply.take(|results| establish::read_client(results, 1)).map(drop),
-        op::CREATE_SESSION => reply.take(establish::read_session).map(drop),
+        op::CREATE_SESSION => reply.take(sessions::read_session).map(drop),
         _ => Ok(()),
     }
 }
@@ -102,7 +106,21 @@ pub(in crate::nfs) fn attributes(data: &[u8]) {
 pub(in crate::nfs) fn session(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     drop(establish::read_client(&mut Decoder::new(data.clone()), 1));
-    drop(establish::read_session(&mut Decoder::new(data)));
+    drop(sessions::read_session(&mut Decoder::new(data)));
+}
+
+/// The results of NFSv4.0's SETCLIENTID, OPEN and OPEN_CONFIRM.
+pub(in crate::nfs) fn opening(data: &[u8]) {
+    let results = || Decoder::new(Bytes::copy_from_slice(data));
+    drop(client_id::read_client_id(&mut results()));
+    drop(opens::read_stateid(&mut results()));
+    if opens::read_open(&mut results()).is_ok() {
+        assert!(
+            data.len() >= 48,
+            "an open without all that every open has: {} bytes",
+            data.len()
+        );
+    }
 }
 
 /// A directory read to its end: a stream of records, each the result of one READDIR. A page that cannot be is where

@@ -9,9 +9,10 @@ use tokio::time::Instant;
 use super::call;
 use super::client::Shared;
 use super::client_id;
-use super::establish::{self, Client, Created};
+use super::establish::{self, Client};
 use super::numbers::code;
 use super::session::Session;
+use super::sessions::{self, Created};
 use crate::nfs::rpc::connection::Connection;
 use crate::nfs::{NfsError, Protocol, Status, VersionChoice};
 
@@ -137,7 +138,7 @@ async fn with_session(
         None => establish::exchange_id(connection, owner, minors, false, deadline).await?,
     };
     let (session, operations) = create(memory, connection, &client, deadline).await?;
-    establish::reclaim_complete(connection, &session, deadline).await?;
+    sessions::reclaim_complete(connection, &session, deadline).await?;
     memory.introduced = true;
     memory.taken = false;
     memory.protocol = Some(if client.minor == 2 {
@@ -145,7 +146,7 @@ async fn with_session(
     } else {
         Protocol::V4_1
     });
-    memory.lease = establish::lease(connection, &session, deadline).await?;
+    memory.lease = sessions::lease(connection, &session, deadline).await?;
     let most = operations.min(call::MOST_OPERATIONS);
     shared.most_operations.fetch_min(most, Ordering::Relaxed);
     (memory.operations, memory.implementation) = (operations, client.implementation.clone());
@@ -169,7 +170,7 @@ async fn create(
         .chain([client.sequence, client.sequence.wrapping_add(1)]);
     let mut refusal = code::SEQ_MISORDERED;
     for sequence in guesses {
-        match establish::create_session(connection, client, sequence, deadline).await? {
+        match sessions::create_session(connection, client, sequence, deadline).await? {
             Created::Session(session, operations) => {
                 memory.client = Some((client.id, sequence.wrapping_add(1)));
                 return Ok((session, operations));

@@ -9,10 +9,10 @@ use tokio::time::{Instant, sleep};
 
 use super::call;
 use super::client::{Dial, Ended, Shared};
-use super::establish;
 use super::introduction::{ASSUMED_LEASE, Memory, introduce};
 use super::numbers::code;
 use super::session::Session;
+use super::sessions;
 use crate::nfs::connect;
 use crate::nfs::rpc::connection::Connection;
 use crate::nfs::{Negotiated, NfsError, Status};
@@ -115,7 +115,7 @@ async fn attempt(shared: &Arc<Shared>, memory: &mut Memory) -> Result<(), (u64, 
         None => Arc::new(open(shared, deadline).await.map_err(failed)?),
     };
     let session = match session {
-        Some(session) if establish::bind(&connection, &session, deadline).await.map_err(failed)? => session,
+        Some(session) if sessions::bind(&connection, &session, deadline).await.map_err(failed)? => session,
         lost => {
             if let Some(session) = lost {
                 shared.lose(&session);
@@ -238,7 +238,7 @@ async fn let_go(shared: &Shared, session: &Arc<Session>, connection: &Arc<Connec
         return false;
     }
     session.slots.close();
-    establish::destroy(connection, session, Instant::now() + GOODBYE).await;
+    sessions::destroy(connection, session, Instant::now() + GOODBYE).await;
     connection.end("idle");
     true
 }
@@ -252,7 +252,7 @@ async fn end(shared: &Shared) {
     if let Some(session) = &session {
         session.slots.close();
         if let Some(connection) = connection.as_ref().filter(|connection| !connection.ended()) {
-            establish::destroy(connection, session, Instant::now() + GOODBYE).await;
+            sessions::destroy(connection, session, Instant::now() + GOODBYE).await;
         }
     }
     if let Some(connection) = connection {

@@ -22,6 +22,7 @@ mod paths;
 mod removals;
 mod session;
 mod sessionless;
+mod sessions;
 mod status;
 
 pub use client::Client;

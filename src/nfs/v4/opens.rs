@@ -30,7 +30,7 @@ const LONGEST_PRINCIPAL: usize = 1024;
 const HEADERS: usize = 4 << 10;
 
 /// An open that succeeded.
-struct Open {
+pub(super) struct Open {
     stateid: StateId,
     /// Whether it is to be confirmed.
     confirm: bool,
@@ -38,14 +38,15 @@ struct Open {
     delegation: Option<StateId>,
 }
 
-fn read_stateid(results: &mut Decoder) -> Result<StateId, XdrError> {
+pub(super) fn read_stateid(results: &mut Decoder) -> Result<StateId, XdrError> {
     Ok(StateId {
         sequence: results.u32("stateid")?,
         other: results.array("stateid")?,
     })
 }
 
-fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
+/// Reads OPEN's result.
+pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
     let stateid = read_stateid(results)?;
     results.array::<20>("change_info")?;
     let confirm = results.u32("open flags")? & CONFIRM != 0;
