@@ -74,7 +74,8 @@ impl InheritedExport {
     /// # Errors
     /// It has another address. An API server that does not answer is waited for.
     pub async fn check(&self, clients: &Clients) -> Result<(), DropInError> {
-        self.find(&Api::all(clients.calls.clone())).await.map(drop)
+        // Before the Lease is ours, `calls` send nothing.
+        self.find(&Api::all(clients.lease.clone())).await.map(drop)
     }
 
     /// Makes the backend if it is missing.
