@@ -205,12 +205,12 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
     let account = site.cluster.service_account_kubeconfig(NAMESPACE, "nfs-operator").await?;
     let operator = Operator::start(&site.run, OperatorOptions::new(built_beside_tests()?, account)).await?;
     operator.wait_ready().await?;
-    let ready = site.objects.wait_condition(&backend("main"), "Ready", "True", None, PATIENCE);
-    ready.await?;
+    let main = backend("main");
+    site.objects.wait_condition(&main, "Ready", "True", None, PATIENCE).await?;
 
     for class in ["nfs", "late"] {
-        let args = [&file, &format!("--set=tests.storageClass={class}")].map(String::as_str);
-        let account = site.account_of_hook("nfs-operator-test", &args).await?;
+        let tested = format!("--set=tests.storageClass={class}");
+        let account = site.account_of_hook("nfs-operator-test", &[&file, &tested]).await?;
         let storage_class = format!("--storage-class={class}");
         let check = ["check", &storage_class, "--namespace", NAMESPACE, "--node=anywhere"];
         let checked = program(&account, &check).await?;

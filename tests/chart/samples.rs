@@ -68,7 +68,7 @@ async fn kustomize_knows_every_sample() -> Test {
     let listed: BTreeSet<String> = serde_json::from_value(listed[0]["resources"].clone())?;
     assert_eq!(listed, files()?);
     let built = cluster.kubectl(["kustomize", &folder().display().to_string()]).await?;
-    let expected = files()?.iter().map(|name| file(&folder().join(name)).map(|objects| objects.len()));
+    let expected = files()?.into_iter().map(|name| file(&folder().join(name)).map(|objects| objects.len()));
     let expected: Result<Vec<usize>, Failure> = expected.collect();
     assert_eq!(documents(&built)?.len(), expected?.iter().sum::<usize>());
     Ok(())
