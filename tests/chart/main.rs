@@ -15,5 +15,7 @@ mod objects;
 mod render;
 mod samples;
 
+/// Why a test could not go on.
 pub type Failure = Box<dyn std::error::Error>;
+/// How a test ends.
 pub type Test = Result<(), Failure>;
