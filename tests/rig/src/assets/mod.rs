@@ -4,6 +4,7 @@
 mod apt;
 mod control_plane;
 mod kernel_vm;
+mod node;
 mod packages;
 mod promtool;
 
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::kernel_vm::KernelVmAssets;
+pub use self::{kernel_vm::KernelVmAssets, node::NodeAssets};
 use crate::error::{Doing, Error, Result};
 
 /// Where the programs are that the rig starts.
