@@ -54,7 +54,7 @@ END
 
 ip link set lo up
 # An address that is not of the loopback, since pods have a loopback of their own.
-ip link add node0 type dummy
+ip link add node0 type bridge
 ip address add "$NODE_ADDRESS/24" dev node0
 ip link set node0 up
 # Without one the kubelet and kube-proxy find no address of their own. It leads nowhere.

@@ -39,6 +39,9 @@ pub struct Node {
 }
 
 impl Node {
+    /// An image that every node has: its container does nothing until it is ended.
+    pub const PAUSE: &str = PAUSE;
+
     /// Starts one for that cluster and waits until it is Ready.
     ///
     /// # Errors
