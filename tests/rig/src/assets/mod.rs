@@ -3,6 +3,7 @@
 
 mod apt;
 mod control_plane;
+mod helm;
 mod kernel_vm;
 mod node;
 mod packages;
@@ -14,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{kernel_vm::KernelVmAssets, node::NodeAssets};
+pub use self::{helm::Helm, kernel_vm::KernelVmAssets, node::NodeAssets};
 use crate::error::{Doing, Error, Result};
 
 /// Where the programs are that the rig starts.
