@@ -34,9 +34,15 @@ fn made() -> Result<Vec<Made>, Failure> {
     let guide = "docs/install.md";
     Ok(vec![
         // Neither Helm nor kustomize reads a file outside its folder.
-        copy("crds/nfs-operator.yaml", "config/helm/nfs-operator/crds/nfs-operator.yaml")?,
+        copy(
+            "crds/nfs-operator.yaml",
+            "config/helm/nfs-operator/crds/nfs-operator.yaml",
+        )?,
         copy("crds/nfs-operator.yaml", "config/crd/nfs-operator.yaml")?,
-        copy("config/prometheus/rules.yaml", "config/helm/nfs-operator/files/rules.yaml")?,
+        copy(
+            "config/prometheus/rules.yaml",
+            "config/helm/nfs-operator/files/rules.yaml",
+        )?,
         copy(
             "config/prometheus/dashboard.json",
             "config/helm/nfs-operator/files/dashboard.json",

@@ -3,8 +3,8 @@
 use std::{io::Read as _, path::PathBuf, process::ExitCode};
 
 use rig::{
-    Assets, Cluster, Enclosure, Error, Node, Objects, Result, RunDir, assets::NodeAssets, node::ADDRESS, node::exit_code,
-    objects::reference,
+    Assets, Cluster, Enclosure, Error, Node, Objects, Result, RunDir, assets::NodeAssets, node::ADDRESS,
+    node::exit_code, objects::reference,
 };
 use serde_json::json;
 
@@ -63,9 +63,11 @@ async fn pod(cluster: &Cluster) -> Result<()> {
     pod["spec"] = json!({ "containers": [{ "name": "pause", "image": Node::PAUSE, "imagePullPolicy": "Never" }] });
     let pod = objects.create(&pod).await?;
     objects
-        .wait(&pod, "to run", RUNNING, |pod| match pod["status"]["phase"] == "Running" {
-            true => Ok(()),
-            false => Err("it does not run".into()),
+        .wait(&pod, "to run", RUNNING, |pod| {
+            match pod["status"]["phase"] == "Running" {
+                true => Ok(()),
+                false => Err("it does not run".into()),
+            }
         })
         .await
 }

@@ -40,13 +40,21 @@ mod node {
             "kernel/panic_on_oops",
             "kernel/keys/root_maxkeys",
         ];
-        let folders = ["/var/lib/cni", "/var/lib/kubelet", "/run/containerd", "/var/log/pods", "/run/netns"];
+        let folders = [
+            "/var/lib/cni",
+            "/var/lib/kubelet",
+            "/run/containerd",
+            "/var/log/pods",
+            "/run/netns",
+        ];
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         Machine {
             addresses: printed("ip", &["-brief", "address"]),
             routes: printed("ip", &["route", "show", "table", "all"]),
             rules: printed("nft", &["list", "ruleset"]),
-            sysctls: sysctls.map(|name| fs::read_to_string(Path::new("/proc/sys").join(name)).ok()).to_vec(),
+            sysctls: sysctls
+                .map(|name| fs::read_to_string(Path::new("/proc/sys").join(name)).ok())
+                .to_vec(),
             folders: folders.map(|folder| Path::new(folder).exists()).to_vec(),
             mounts: mounts.lines().map(String::from).collect(),
         }
@@ -54,9 +62,17 @@ mod node {
 
     /// Control groups of that run, in all hierarchies.
     fn control_groups(name: &str) -> Vec<PathBuf> {
-        let mut roots: Vec<_> = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path()).collect();
+        let mut roots: Vec<_> = fs::read_dir("/sys/fs/cgroup")
+            .unwrap()
+            .flatten()
+            .map(|entry| entry.path())
+            .collect();
         roots.push("/sys/fs/cgroup".into());
-        roots.into_iter().map(|root| root.join(name)).filter(|group| group.exists()).collect()
+        roots
+            .into_iter()
+            .map(|root| root.join(name))
+            .filter(|group| group.exists())
+            .collect()
     }
 
     /// Processes in that network.
@@ -91,7 +107,12 @@ mod node {
 
     fn start() -> Started {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rig"));
-        let mut rig = command.arg("node").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut rig = command
+            .arg("node")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
         let mut lines = BufReader::new(rig.stdout.take().unwrap()).lines();
         // It prints how its control groups are called and which network it is in, then that the pod runs.
         let mut word = |key: &str| {

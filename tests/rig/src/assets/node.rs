@@ -126,7 +126,10 @@ async fn install_missing(tools: &[Tool], plugins: bool) -> Result<()> {
     }
     match absent(tools, plugins).as_slice() {
         [] => Ok(()),
-        still => Err(missing(&format!("{} was installed, but its program is not there", still.join(", ")))),
+        still => Err(missing(&format!(
+            "{} was installed, but its program is not there",
+            still.join(", ")
+        ))),
     }
 }
 
@@ -157,7 +160,9 @@ async fn pause_image() -> Result<PathBuf> {
         fs::write(work.join(name), text).doing(|| format!("write {name} in {}", work.display()))?;
     }
     let mut build = Command::new("sh");
-    build.args(["-c", PAUSE_BUILD, "pause", crate::node::PAUSE]).current_dir(&work);
+    build
+        .args(["-c", PAUSE_BUILD, "pause", crate::node::PAUSE])
+        .current_dir(&work);
     run(build).await?;
     fs::rename(work.join("pause.tar"), &archive).doing(|| format!("make {}", archive.display()))?;
     fs::remove_dir_all(&work).doing(|| format!("remove {}", work.display()))?;

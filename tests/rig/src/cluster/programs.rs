@@ -104,7 +104,10 @@ impl Layout {
         ];
         args.extend(match self.node {
             None => without_nodes(),
-            Some(address) => with_nodes(address, &authority.client("kube-apiserver-kubelet-client", Some(MASTERS))?),
+            Some(address) => with_nodes(
+                address,
+                &authority.client("kube-apiserver-kubelet-client", Some(MASTERS))?,
+            ),
         });
         Ok(self.spec("kube-apiserver", args))
     }

@@ -96,7 +96,9 @@ impl Keeper {
         let status = self.0.wait().doing(|| "wait for control groups to be removed".into())?;
         match status.success() {
             true => Ok(()),
-            false => Err(Error::Usage("control groups of the run are left behind, see above".into())),
+            false => Err(Error::Usage(
+                "control groups of the run are left behind, see above".into(),
+            )),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A node that runs pods: kubelet, kube-proxy and containerd, in an enclosure.
 
 mod config;
+mod container;
 pub(crate) mod enclosure;
 mod pods;
 
@@ -10,9 +11,15 @@ use std::{
     time::Duration,
 };
 
-pub use self::enclosure::{ADDRESS, Enclosure, exit_code};
+use serde_json::Value;
+
 pub(crate) use self::config::PAUSE;
 use self::config::{Files, SOCKET, kubelet_args};
+use self::container::Container;
+pub use self::{
+    container::Memory,
+    enclosure::{ADDRESS, Enclosure, exit_code},
+};
 use crate::{
     assets::NodeAssets,
     cluster::Cluster,
@@ -101,19 +108,37 @@ impl Node {
 
     /// Gives the node the images of an OCI archive, by the names that they have in it.
     pub async fn load(&self, archive: &Path) -> Result<()> {
-        run_ctr([Path::new("images"), Path::new("import"), archive]).await.map(drop)
+        run_ctr([Path::new("images"), Path::new("import"), archive])
+            .await
+            .map(drop)
     }
 
     /// What the containers of all pods printed, dead ones included, and the end of the kubelet's log: for whoever
     /// wants to know why something failed.
     pub fn logs(&self) -> String {
         let kubelet = crate::process::tail(&self.kubelet.spec().log);
-        format!("{}\nthe end of the kubelet's log:\n{kubelet}", pods::logs(&self.folder.join("pods")))
+        format!(
+            "{}\nthe end of the kubelet's log:\n{kubelet}",
+            pods::logs(&self.folder.join("pods"))
+        )
     }
 
-    /// Kills all processes of a container, as the kernel does that is out of memory.
-    pub async fn kill_container(&self, id: &str) -> Result<()> {
-        run_ctr(["tasks", "kill", "--signal", "SIGKILL", "--all", id]).await.map(drop)
+    /// Kills the program of a pod's container.
+    pub async fn kill_container(&self, pod: &Value) -> Result<()> {
+        let container = Container::of(pod)?;
+        run_ctr(["tasks", "kill", "--signal", "SIGKILL", &container.id])
+            .await
+            .map(drop)
+    }
+
+    /// What a pod's container takes of memory, and its limit.
+    pub async fn memory(&self, pod: &Value) -> Result<Memory> {
+        Container::of(pod)?.memory().await
+    }
+
+    /// Has the kernel kill the program of a pod's container because its memory is used up.
+    pub async fn exhaust_memory(&self, pod: &Value) -> Result<()> {
+        Container::of(pod)?.exhaust_memory().await
     }
 }
 
