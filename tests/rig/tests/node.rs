@@ -75,11 +75,13 @@ mod node {
             .collect()
     }
 
-    /// Processes in that network.
-    fn inhabitants(network: &Path) -> Vec<String> {
+    /// Processes in that network, and those of pods, which have networks of their own, in those control groups.
+    fn inhabitants(network: &Path, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
-            if fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link == network) {
+            let in_network = fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link == network);
+            let in_group = fs::read_to_string(entry.path().join("cgroup")).is_ok_and(|groups| groups.contains(name));
+            if in_network || in_group {
                 found.push(fs::read_to_string(entry.path().join("comm")).unwrap_or_default());
             }
         }
@@ -122,7 +124,7 @@ mod node {
         let name = word("control groups:");
         let network = PathBuf::from(word("network:"));
         assert_eq!(word("pod:"), "running");
-        let inside = inhabitants(&network).join(" ");
+        let inside = inhabitants(&network, &name).join(" ");
         for expected in ["kube-apiserver", "kubelet", "kube-proxy", "containerd-shim", "pause"] {
             assert!(inside.contains(expected), "{expected} is not among {inside}");
         }
@@ -131,7 +133,7 @@ mod node {
     }
 
     fn leaves_nothing(started: &Started, before: &Machine) {
-        eventually("processes", || inhabitants(&started.network));
+        eventually("processes", || inhabitants(&started.network, &started.name));
         eventually("control groups", || control_groups(&started.name));
         assert_eq!(&machine(), before);
     }
