@@ -72,7 +72,7 @@ impl Mounts {
         run(command).await.map(drop)
     }
 
-    /// Starts an `rpcbind` of its own for what runs in there. It is reached by its socket alone, /run/rpcbind.sock: its
+    /// Starts an `rpcbind` of its own for what runs in there, with process ids of its own. It is reached by its socket alone, /run/rpcbind.sock: its
     /// network is an empty one, so that it takes no port 111 from anybody.
     pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
         let mut command = Command::new("nsenter");
@@ -81,7 +81,10 @@ impl Mounts {
             .args(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"]);
         run(command).await?;
         let program = program.display().to_string();
-        let alone = ["unshare", "--net", &program, "-f"].map(String::from);
+        // It changes its user, and with that the kernel forgets to end it with its parent: the shell that is the first
+        // of its processes does not, and takes it along.
+        let alone = ["unshare", "--net", "--pid", "--fork", "--kill-child=KILL", "sh", "-c"].map(String::from);
+        let alone = alone.into_iter().chain(["\"$0\" -f; exit $?".into(), program]);
         let process = Process::start(Spec {
             name: "rpcbind".into(),
             program: "nsenter".into(),
