@@ -44,6 +44,7 @@ mod probe;
 mod program;
 mod reasons;
 mod refusals;
+mod rights;
 mod scene;
 mod stage;
 mod standby;
