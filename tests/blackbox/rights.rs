@@ -36,11 +36,8 @@ async fn the_security_guide_lists_what_the_operators_account_may_do() -> Test {
     ];
     let asked = ["auth", "can-i", "--list", "-n", "nfs-operator-system"];
     let listed = env.rig.cluster.kubectl(asked.into_iter().chain(account)).await?;
-    assert_eq!(
-        columns(&listed),
-        block_after("docs/security.md", "kubectl auth can-i --list")?,
-        "docs/security.md is to show:\n{listed}"
-    );
+    let shown = block_after("docs/security.md", "kubectl auth can-i --list")?;
+    assert_eq!(columns(&listed), shown, "docs/security.md is to show:\n{listed}");
     Ok(())
 }
 
@@ -163,13 +160,10 @@ async fn with_the_policy_no_pod_names_an_nfs_server_by_itself_unless_its_namespa
     cluster.apply_crds(&repository().join("crds")).await?;
     let nfs = json!({"name": "data", "nfs": {"server": "nfs.example.com", "path": "/export"}});
     // Made before the policy.
-    let [former] = workloads("default", "former", &nfs)
-        .into_iter()
-        .filter(|of| of["kind"] == "Deployment")
-        .collect::<Vec<_>>()[..]
-    else {
-        return Err("one Deployment".into());
-    };
+    let mut all = workloads("default", "former", &nfs).into_iter();
+    let former = all
+        .find(|object| object["kind"] == "Deployment")
+        .ok_or("no Deployment")?;
     let former = objects.create(&former).await?;
     cluster
         .apply_path(&repository().join("config/security/admission-policy"))

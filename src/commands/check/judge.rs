@@ -74,7 +74,10 @@ pub fn bound(claim: &PersistentVolumeClaim) -> Result<String, String> {
     if let (Some("Bound"), Some(volume)) = (phase, volume) {
         return Ok(volume);
     }
-    let mut conditions = status.and_then(|status| status.conditions.as_ref()).into_iter().flatten();
+    let mut conditions = status
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten();
     let Some(said) = conditions.find(|condition| condition.type_ == CLAIM_CONDITION) else {
         return Err(format!(
             "{}, and no operator has said anything of it: is one at work, and the class its?",
@@ -106,7 +109,10 @@ mod tests {
 
     fn class(fields: Value) -> StorageClass {
         let mut class = json!({"metadata": {"name": "nfs"}, "provisioner": "nfs-operator.io/nfs"});
-        class.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        class
+            .as_object_mut()
+            .unwrap()
+            .extend(fields.as_object().unwrap().clone());
         serde_json::from_value(class).unwrap()
     }
 
@@ -122,7 +128,13 @@ mod tests {
         let annotations = claim("nfs", &planned).metadata.annotations.unwrap();
         assert_eq!(annotations[SELECTED_NODE], "n1");
         let planned = plan(&class(json!({"reclaimPolicy": "Retain"})), Some("n1")).unwrap();
-        assert_eq!(planned, Plan { node: None, deletes: false });
+        assert_eq!(
+            planned,
+            Plan {
+                node: None,
+                deletes: false
+            }
+        );
         assert_eq!(claim("nfs", &planned).metadata.annotations, None);
     }
 
@@ -132,7 +144,11 @@ mod tests {
         let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": "NoSpace", "message": "full"});
         let waits = said(json!({"phase": "Pending", "conditions": [condition]}));
         assert_eq!(bound(&waits).unwrap_err(), "NoSpace: full");
-        assert!(bound(&said(json!({"phase": "Pending"}))).unwrap_err().contains("no operator"));
+        assert!(
+            bound(&said(json!({"phase": "Pending"})))
+                .unwrap_err()
+                .contains("no operator")
+        );
     }
 
     #[test]
