@@ -108,9 +108,14 @@ sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the progr
 	@echo "dist/nfs-operator.cdx.json: $$(grep -c '"purl"' dist/nfs-operator.cdx.json) components"
 
 .PHONY: crds
-crds: need-rust ## Write crds/ anew from the code
+crds: need-rust ## Write crds/ anew from the code, and what is made of it
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
+	@$(MAKE) --no-print-directory chart
+
+.PHONY: chart
+chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
+	WRITE=1 cargo test -q --test chart generated::
 
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs

@@ -8,7 +8,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result,
-    assets::KernelVmAssets,
+    assets::{Helm, KernelVmAssets},
     bench::{BenchOptions, bench},
 };
 
@@ -124,6 +124,9 @@ async fn assets() -> Result<()> {
     let assets = Assets::find_or_make().await?;
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
+    for helm in Helm::ALL {
+        println!("Helm:          {}", helm.find_or_build().await?.display());
+    }
     Ok(())
 }
 
