@@ -34,12 +34,26 @@ fn made() -> Result<Vec<Made>, Failure> {
     let guide = "docs/install.md";
     Ok(vec![
         // Neither Helm nor kustomize reads a file outside its folder.
-        copy("crds/nfs-operator.yaml", "config/helm/nfs-operator/crds/nfs-operator.yaml")?,
+        copy(
+            "crds/nfs-operator.yaml",
+            "config/helm/nfs-operator/crds/nfs-operator.yaml",
+        )?,
         copy("crds/nfs-operator.yaml", "config/crd/nfs-operator.yaml")?,
-        copy("config/prometheus/rules.yaml", "config/helm/nfs-operator/files/rules.yaml")?,
+        copy(
+            "config/prometheus/rules.yaml",
+            "config/helm/nfs-operator/files/rules.yaml",
+        )?,
         copy(
             "config/prometheus/dashboard.json",
             "config/helm/nfs-operator/files/dashboard.json",
+        )?,
+        copy(
+            "config/security/admission-policy/inline_volumes.yaml",
+            "config/helm/nfs-operator/files/admission-policy/inline_volumes.yaml",
+        )?,
+        copy(
+            "config/security/admission-policy/foreign_volumes.yaml",
+            "config/helm/nfs-operator/files/admission-policy/foreign_volumes.yaml",
         )?,
         Made {
             path: schema,

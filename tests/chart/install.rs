@@ -42,18 +42,22 @@ impl<'a> Site<'a> {
 
     async fn helm(&self, command: &[&str], args: &[&str]) -> Result<Said, Failure> {
         let namespace = ["--namespace", NAMESPACE];
-        self.helm.on(&self.environment, &[command, &namespace, args].concat()).await
+        self.helm
+            .on(&self.environment, &[command, &namespace, args].concat())
+            .await
     }
 
     async fn install(&self, args: &[&str]) -> Result<Said, Failure> {
         let chart = chart().display().to_string();
-        self.helm(&["install", "nfs-operator", &chart, "--create-namespace"], args).await
+        self.helm(&["install", "nfs-operator", &chart, "--create-namespace"], args)
+            .await
     }
 
     /// Without hooks: a Job would wait for a kubelet.
     async fn upgrade(&self, args: &[&str]) -> Result<Said, Failure> {
         let chart = chart().display().to_string();
-        self.helm(&["upgrade", "nfs-operator", &chart, "--no-hooks"], args).await
+        self.helm(&["upgrade", "nfs-operator", &chart, "--no-hooks"], args)
+            .await
     }
 
     async fn there(&self, object: &Value) -> Result<bool, Failure> {
@@ -98,7 +102,10 @@ async fn program(kubeconfig: &std::path::Path, args: &[&str]) -> Result<Output, 
 }
 
 fn said(output: &Output) -> String {
-    [&output.stdout[..], &output.stderr].iter().map(|said| String::from_utf8_lossy(said)).collect()
+    [&output.stdout[..], &output.stderr]
+        .iter()
+        .map(|said| String::from_utf8_lossy(said))
+        .collect()
 }
 
 /// The kinds of the Prometheus operator, as far as a chart needs them to be there.
@@ -115,7 +122,10 @@ async fn helm_installs_upgrades_and_uninstalls_and_the_exports_stay() -> Test {
         site.cluster.apply(MONITORING).await?;
         let everything = values("everything.yaml");
         let told = site.upgrade(&[&everything]).await?.output()?;
-        assert!(told.contains("nfsb main other") && told.contains("helm test nfs-operator"), "{told}");
+        assert!(
+            told.contains("nfsb main other") && told.contains("helm test nfs-operator"),
+            "{told}"
+        );
         let made = site.objects.get(&deployment()).await?.unwrap();
         assert_eq!(made["spec"]["strategy"]["type"], "RollingUpdate");
         assert_eq!(made["spec"]["replicas"], 2);
@@ -124,7 +134,9 @@ async fn helm_installs_upgrades_and_uninstalls_and_the_exports_stay() -> Test {
         site.upgrade(&[]).await?.output()?;
         assert!(site.there(&backend("main")).await? && !site.there(&class("nfs")).await?);
 
-        site.helm(&["uninstall", "nfs-operator"], &["--no-hooks"]).await?.output()?;
+        site.helm(&["uninstall", "nfs-operator"], &["--no-hooks"])
+            .await?
+            .output()?;
         assert!(site.there(&backend("main")).await? && site.there(&kind()).await?);
         assert!(!site.there(&deployment()).await?);
         // And a later installation takes them up again.
@@ -145,7 +157,11 @@ async fn a_typo_in_the_values_changes_nothing() -> Test {
         // Past the values' schema the API server has the last word.
         let bad = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/a/../b";
         let said = site.upgrade(&[bad]).await?;
-        assert!(!said.success && said.error.contains("path must not hold"), "{}", said.error);
+        assert!(
+            !said.success && said.error.contains("path must not hold"),
+            "{}",
+            said.error
+        );
         assert!(!site.there(&backend("main")).await?);
         site.cluster.stop().await?;
     }
@@ -176,7 +192,13 @@ async fn the_job_before_an_upgrade_may_bring_the_kinds_up_to_date_and_nothing_el
     let strange = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x.example.com"}});
     let config = format!("--as=system:serviceaccount:{NAMESPACE}:nfs-operator-crds");
     for verb in ["create", "patch", "delete"] {
-        let asked = ["auth", "can-i", verb, "customresourcedefinitions.apiextensions.k8s.io/x.example.com", &config];
+        let asked = [
+            "auth",
+            "can-i",
+            verb,
+            "customresourcedefinitions.apiextensions.k8s.io/x.example.com",
+            &config,
+        ];
         let may = site.cluster.kubectl(asked).await;
         assert!(may.is_err(), "{verb} of {}", named(&strange));
     }
@@ -202,11 +224,16 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
     fs::write(&file, service.to_string())?;
     let file = format!("--values={}", file.display());
     site.install(&[&file]).await?.output()?;
-    let account = site.cluster.service_account_kubeconfig(NAMESPACE, "nfs-operator").await?;
+    let account = site
+        .cluster
+        .service_account_kubeconfig(NAMESPACE, "nfs-operator")
+        .await?;
     let operator = Operator::start(&site.run, OperatorOptions::new(built_beside_tests()?, account)).await?;
     operator.wait_ready().await?;
     let main = backend("main");
-    site.objects.wait_condition(&main, "Ready", "True", None, PATIENCE).await?;
+    site.objects
+        .wait_condition(&main, "Ready", "True", None, PATIENCE)
+        .await?;
 
     for class in ["nfs", "late"] {
         let tested = format!("--set=tests.storageClass={class}");
@@ -216,7 +243,10 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
         let checked = program(&account, &check).await?;
         assert_eq!(checked.status.code(), Some(0), "{class}: {}", said(&checked));
     }
-    let left = site.objects.list(&reference("v1", "PersistentVolume", None, "any")).await?;
+    let left = site
+        .objects
+        .list(&reference("v1", "PersistentVolume", None, "any"))
+        .await?;
     assert!(left.is_empty(), "{left:?}");
     drop(operator);
     site.cluster.stop().await?;

@@ -58,7 +58,10 @@ fn written<'a>(schema: &'a Value, path: &str, found: &mut Vec<(String, &'a Value
 #[test]
 fn every_text_without_a_choice_of_words_has_an_example() -> Test {
     let mut without = Vec::new();
-    for kind in kinds()?.iter().filter(|kind| kind["spec"]["names"]["kind"] == "NfsBackend") {
+    for kind in kinds()?
+        .iter()
+        .filter(|kind| kind["spec"]["names"]["kind"] == "NfsBackend")
+    {
         let spec = kind.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
         let mut fields = Vec::new();
         written(spec.ok_or("no spec")?, "spec", &mut fields);
@@ -85,10 +88,17 @@ async fn kubectl_explains_fields_with_their_choices_and_defaults() -> Test {
         ),
         (
             "nfsb.spec.archivePolicy",
-            &["What becomes of a volume's data", "enum: Archive, Delete, Retain", "archived-"],
+            &[
+                "What becomes of a volume's data",
+                "enum: Archive, Delete, Retain",
+                "archived-",
+            ],
         ),
         ("nfsb.spec.directory.mode", &["octal"]),
-        ("nfsb.spec.nfs.version", &["enum: Auto, 4.2, 4.1, 4.0", "newest that works"]),
+        (
+            "nfsb.spec.nfs.version",
+            &["enum: Auto, 4.2, 4.1, 4.0", "newest that works"],
+        ),
         ("nfsb.spec.capacity", &["limit", "overcommitPercent", "reserve"]),
         ("nfsb.status.conditions", &["Ready, Reachable"]),
     ] {

@@ -14,6 +14,7 @@ mod kinds;
 mod objects;
 mod render;
 mod samples;
+mod security;
 
 pub type Failure = Box<dyn std::error::Error>;
 pub type Test = Result<(), Failure>;

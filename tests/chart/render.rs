@@ -13,11 +13,14 @@ use crate::{Failure, Test};
 
 /// A file of values in this folder.
 pub fn values(name: &str) -> String {
-    format!("--values={}", repository().join("tests/chart/values").join(name).display())
+    format!(
+        "--values={}",
+        repository().join("tests/chart/values").join(name).display()
+    )
 }
 
 /// What `kubectl kustomize` makes of folders of config/.
-async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
+pub async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     let kubectl = Assets::find_or_make().await?.kubectl;
     let mut objects = Vec::new();
     for folder in folders {
@@ -28,7 +31,7 @@ async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     Ok(objects)
 }
 
-async fn rendered(helm: &Tool, args: &[&str]) -> Result<Vec<Value>, Failure> {
+pub async fn rendered(helm: &Tool, args: &[&str]) -> Result<Vec<Value>, Failure> {
     documents(&helm.template(args).await?.output()?)
 }
 
@@ -57,7 +60,7 @@ fn without_helms_labels(value: &mut Value) {
 }
 
 /// By kind and name, in a form that can be compared.
-fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
+pub fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let comparable = objects.into_iter().map(|mut object| {
         without_helms_labels(&mut object);
         (named(&object), object)
@@ -71,7 +74,11 @@ async fn lint_finds_nothing_in_the_defaults_and_in_all_options() -> Test {
     for helm in both().await? {
         for args in [vec![], vec![values("everything.yaml")]] {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let said = helm.lint(&args).await?.output().map_err(|said| format!("{}: {said}", helm.name()))?;
+            let said = helm
+                .lint(&args)
+                .await?
+                .output()
+                .map_err(|said| format!("{}: {said}", helm.name()))?;
             assert!(said.contains("0 chart(s) failed"), "{said}");
         }
     }
@@ -91,7 +98,12 @@ async fn the_chart_and_kustomize_install_the_same() -> Test {
         for helm in both().await? {
             let args = [&["--include-crds", "--no-hooks"], set].concat();
             let found = comparable(rendered(&helm, &args).await?);
-            assert!(found.keys().eq(expected.keys()), "{:?}\n{:?}", found.keys(), expected.keys());
+            assert!(
+                found.keys().eq(expected.keys()),
+                "{:?}\n{:?}",
+                found.keys(),
+                expected.keys()
+            );
             for (name, object) in &expected {
                 assert_eq!(&found[name], object, "{}: {name}", helm.name());
             }
@@ -138,7 +150,12 @@ async fn a_value_that_does_not_exist_or_has_no_sense_is_named() -> Test {
 async fn a_mode_without_quotes_is_refused_rather_than_read_as_another_number() -> Test {
     for helm in both().await? {
         let said = helm.template(&[&values("unquoted-mode.yaml")]).await?;
-        assert!(!said.success && said.error.contains("mode"), "{}{}", said.out, said.error);
+        assert!(
+            !said.success && said.error.contains("mode"),
+            "{}{}",
+            said.out,
+            said.error
+        );
     }
     Ok(())
 }
@@ -148,7 +165,12 @@ const DEPLOYMENT: &str = "Deployment nfs-operator";
 /// Arguments of the operator's container.
 fn arguments(deployment: &Value) -> Vec<&str> {
     let args = deployment.pointer("/spec/template/spec/containers/0/args");
-    args.unwrap().as_array().unwrap().iter().filter_map(Value::as_str).collect()
+    args.unwrap()
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(Value::as_str)
+        .collect()
 }
 
 #[tokio::test]
@@ -200,11 +222,18 @@ async fn every_pod_is_what_the_strictest_level_admits() -> Test {
         for (object, path) in pods {
             let pod = object.pointer(path).unwrap();
             assert_eq!(pod["securityContext"]["runAsNonRoot"], true, "{object}");
-            assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault", "{object}");
+            assert_eq!(
+                pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault",
+                "{object}"
+            );
             let container = &pod["containers"][0]["securityContext"];
             assert_eq!(container["allowPrivilegeEscalation"], false, "{object}");
             assert_eq!(container["readOnlyRootFilesystem"], true, "{object}");
-            assert_eq!(container["capabilities"]["drop"], serde_json::json!(["ALL"]), "{object}");
+            assert_eq!(
+                container["capabilities"]["drop"],
+                serde_json::json!(["ALL"]),
+                "{object}"
+            );
         }
     }
     Ok(())
@@ -228,7 +257,11 @@ async fn kinds_and_backends_are_no_hooks_and_backends_stay() -> Test {
         let role = one(&objects, "ClusterRole nfs-operator-crds");
         for rule in role["rules"].as_array().unwrap() {
             let names = rule["resourceNames"].as_array().unwrap();
-            assert!(names.iter().all(|name| name.as_str().unwrap().ends_with(".nfs-operator.io")));
+            assert!(
+                names
+                    .iter()
+                    .all(|name| name.as_str().unwrap().ends_with(".nfs-operator.io"))
+            );
         }
     }
     Ok(())
@@ -238,7 +271,9 @@ async fn kinds_and_backends_are_no_hooks_and_backends_stay() -> Test {
 async fn the_pod_is_found_by_service_monitor_budget_and_network_policy() -> Test {
     for helm in both().await? {
         let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
-        let labels = one(&objects, DEPLOYMENT).pointer("/spec/template/metadata/labels").unwrap();
+        let labels = one(&objects, DEPLOYMENT)
+            .pointer("/spec/template/metadata/labels")
+            .unwrap();
         for (name, selector) in [
             (DEPLOYMENT, "/spec/selector/matchLabels"),
             ("Service nfs-operator", "/spec/selector"),
@@ -251,7 +286,10 @@ async fn the_pod_is_found_by_service_monitor_budget_and_network_policy() -> Test
             assert!(selector.iter().all(|(key, value)| labels[key] == *value), "{name}");
         }
         let policy = one(&objects, "NetworkPolicy nfs-operator").to_string();
-        assert!(policy.contains("2050") && policy.contains("20049"), "the backends' ports: {policy}");
+        assert!(
+            policy.contains("2050") && policy.contains("20049"),
+            "the backends' ports: {policy}"
+        );
     }
     Ok(())
 }

@@ -49,10 +49,23 @@ async fn every_sample_is_accepted_and_comes_back_with_every_field() -> Test {
     for name in files()? {
         let sample = folder().join(&name);
         // As a person applies it: unknown fields are an error, not a warning.
-        let strict = ["apply", "--server-side", "--validate=strict", "-f", &sample.display().to_string()].map(str::to_owned);
-        cluster.kubectl(strict).await.map_err(|error| format!("{name}: {error}"))?;
+        let strict = [
+            "apply",
+            "--server-side",
+            "--validate=strict",
+            "-f",
+            &sample.display().to_string(),
+        ]
+        .map(str::to_owned);
+        cluster
+            .kubectl(strict)
+            .await
+            .map_err(|error| format!("{name}: {error}"))?;
         for written in file(&sample)? {
-            let read = objects.get(&written).await?.ok_or_else(|| format!("{name}: not there"))?;
+            let read = objects
+                .get(&written)
+                .await?
+                .ok_or_else(|| format!("{name}: not there"))?;
             let mut found = Vec::new();
             lost(&written, &read, &named(&written), &mut found);
             assert!(found.is_empty(), "{name}: {found:#?}");
@@ -68,7 +81,9 @@ async fn kustomize_knows_every_sample() -> Test {
     let listed: BTreeSet<String> = serde_json::from_value(listed[0]["resources"].clone())?;
     assert_eq!(listed, files()?);
     let built = cluster.kubectl(["kustomize", &folder().display().to_string()]).await?;
-    let expected = files()?.into_iter().map(|name| file(&folder().join(name)).map(|objects| objects.len()));
+    let expected = files()?
+        .into_iter()
+        .map(|name| file(&folder().join(name)).map(|objects| objects.len()));
     let expected: Result<Vec<usize>, Failure> = expected.collect();
     assert_eq!(documents(&built)?.len(), expected?.iter().sum::<usize>());
     Ok(())

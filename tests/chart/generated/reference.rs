@@ -37,7 +37,11 @@ fn table(values: &str) -> Result<String, Failure> {
     for Row { path, meaning } in &rows {
         let default = parsed.pointer(&format!("/{}", path.join("/"))).ok_or("no such value")?;
         let default = serde_json::to_string(default)?;
-        table += &format!("| `{}` | `{default}` | {} |\n", path.join("."), meaning.replace('|', "\\|"));
+        table += &format!(
+            "| `{}` | `{default}` | {} |\n",
+            path.join("."),
+            meaning.replace('|', "\\|")
+        );
     }
     Ok(table + "\n")
 }
