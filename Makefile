@@ -117,6 +117,10 @@ crds: need-rust ## Write crds/ anew from the code, and what is made of it
 chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
 	WRITE=1 cargo test -q --test chart generated::
 
+.PHONY: release
+release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag; nothing is pushed (VERSION=1.2.3 ARCHES="amd64 arm64")
+	@.ci/release "$(VERSION)"
+
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs
 	@cargo run -q -p rig -- clean --kept

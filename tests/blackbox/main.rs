@@ -8,6 +8,7 @@
 //! Black-box tests: the program and its parts against real servers.
 
 mod capacity;
+mod check;
 mod claims;
 mod conformance;
 mod crashes;

@@ -131,7 +131,7 @@ async fn helm_installs_upgrades_and_uninstalls_and_the_exports_stay() -> Test {
         assert_eq!(made["spec"]["replicas"], 2);
         assert!(site.there(&backend("main")).await? && site.there(&class("nfs")).await?);
         // What is taken out of the values is left where it is.
-        site.upgrade(&[]).await?.output()?;
+        site.upgrade(&["--reset-values"]).await?.output()?;
         assert!(site.there(&backend("main")).await? && !site.there(&class("nfs")).await?);
 
         site.helm(&["uninstall", "nfs-operator"], &["--no-hooks"])

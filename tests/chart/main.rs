@@ -16,5 +16,7 @@ mod render;
 mod samples;
 mod security;
 
+/// Why a test could not go on.
 pub type Failure = Box<dyn std::error::Error>;
+/// How a test ends.
 pub type Test = Result<(), Failure>;
