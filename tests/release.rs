@@ -33,7 +33,10 @@ fn clone(run: &RunDir) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
     done(&git(&clone, &["config", "user.email", "test@example.com"])?);
     done(&git(&clone, &["config", "user.name", "test"])?);
     done(&git(&clone, &["add", "--all"])?);
-    done(&git(&clone, &["commit", "--quiet", "--allow-empty", "--message=scripts"])?);
+    done(&git(
+        &clone,
+        &["commit", "--quiet", "--allow-empty", "--message=scripts"],
+    )?);
     Ok(Some(clone))
 }
 
@@ -87,7 +90,10 @@ fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() ->
         ("Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
         ("Cargo.lock", "name = \"rig\"\nversion = \"77.0.0\""),
         ("fuzz/Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
-        ("config/helm/nfs-operator/Chart.yaml", "\nversion: 77.0.0\nappVersion: 77.0.0\n"),
+        (
+            "config/helm/nfs-operator/Chart.yaml",
+            "\nversion: 77.0.0\nappVersion: 77.0.0\n",
+        ),
         ("config/manager/kustomization.yaml", "newTag: 77.0.0\n"),
         ("CHANGELOG.md", "## [77.0.0] - 20"),
     ] {

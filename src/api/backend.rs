@@ -77,7 +77,7 @@ pub struct NfsBackendSpec {
     pub former_addresses: Vec<ExportAddress>,
     /// The identity expected on the export (`.nfs-operator/identity`). Absent: the one found or made first.
     #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^[A-Za-z0-9-]{8,64}$"))]
+    #[schemars(regex(pattern = "^[A-Za-z0-9-]{8,64}$"), extend("example" = "5f0c9d2e-6b1a-4c7e-9f43-0d8a2b7c1e55"))]
     pub export_id: Option<String>,
     /// How to speak to the server.
     #[serde(default)]

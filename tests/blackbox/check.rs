@@ -12,8 +12,18 @@ use crate::scene::{self, PATIENCE, Test};
 /// Runs it as an administrator in the test's namespace; gives back its exit code and its steps.
 async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
     let mut command = Command::new(built_beside_tests().unwrap());
-    command.args(["check", "--output=json", "--storage-class", class, "--namespace", &env.name]);
-    command.args(args).env("KUBECONFIG", cluster.kubeconfig()).kill_on_drop(true);
+    command.args([
+        "check",
+        "--output=json",
+        "--storage-class",
+        class,
+        "--namespace",
+        &env.name,
+    ]);
+    command
+        .args(args)
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .kill_on_drop(true);
     let said = command.output().await.unwrap();
     let report: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", text(&said.stderr)));
     assert_eq!(report["exitCode"], json!(said.status.code()));
@@ -34,22 +44,46 @@ async fn a_check_of_a_class_that_works_passes_every_step_and_leaves_nothing() ->
     let env = TestEnv::new("check").await?;
     env.ready_class().await?;
     let (code, steps) = check(&env.rig.cluster, &env, &env.named("class"), &[]).await;
-    let all = ["class=ok", "claim=ok", "bound=ok", "volume=ok", "delete=ok", "reclaim=ok"];
-    assert_eq!((code, results(&steps)), (Some(0), all.map(str::to_owned).to_vec()), "{steps:?}");
-    assert_eq!(scene::names(env.data())?, Vec::<String>::new(), "an empty directory is no archive");
+    let all = [
+        "class=ok",
+        "claim=ok",
+        "bound=ok",
+        "volume=ok",
+        "delete=ok",
+        "reclaim=ok",
+    ];
+    assert_eq!(
+        (code, results(&steps)),
+        (Some(0), all.map(str::to_owned).to_vec()),
+        "{steps:?}"
+    );
+    assert_eq!(
+        scene::names(env.data())?,
+        Vec::<String>::new(),
+        "an empty directory is no archive"
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
     let env = TestEnv::new("check-waits").await?;
-    let suspended = env.objects.create(&env.backend("backend", json!({"suspend": true}))).await?;
-    let ready = env.objects.wait_condition(&suspended, "Ready", "False", Some("Suspended"), PATIENCE);
+    let suspended = env
+        .objects
+        .create(&env.backend("backend", json!({"suspend": true})))
+        .await?;
+    let ready = env
+        .objects
+        .wait_condition(&suspended, "Ready", "False", Some("Suspended"), PATIENCE);
     ready.await?;
     scene::class(&env, "class", "backend", json!({})).await?;
     let (code, steps) = check(&env.rig.cluster, &env, &env.named("class"), &["--timeout=5s"]).await;
     let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=ok"];
-    assert_eq!((code, results(&steps)), (Some(1), all.map(str::to_owned).to_vec()), "{steps:?}");
+    assert_eq!(
+        (code, results(&steps)),
+        (Some(1), all.map(str::to_owned).to_vec()),
+        "{steps:?}"
+    );
     assert!(steps[2]["message"].as_str().unwrap().contains("Suspended"), "{steps:?}");
     let claims = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
     assert_eq!(env.objects.list(&claims).await?, Vec::<Value>::new());
