@@ -45,6 +45,7 @@ mod probe;
 mod program;
 mod reasons;
 mod refusals;
+mod rights;
 mod scene;
 mod stage;
 mod standby;

@@ -47,6 +47,14 @@ fn made() -> Result<Vec<Made>, Failure> {
             "config/prometheus/dashboard.json",
             "config/helm/nfs-operator/files/dashboard.json",
         )?,
+        copy(
+            "config/security/admission-policy/inline_volumes.yaml",
+            "config/helm/nfs-operator/files/admission-policy/inline_volumes.yaml",
+        )?,
+        copy(
+            "config/security/admission-policy/foreign_volumes.yaml",
+            "config/helm/nfs-operator/files/admission-policy/foreign_volumes.yaml",
+        )?,
         Made {
             path: schema,
             text: schema::with_backend_spec(&read(schema)?, &crds)?,

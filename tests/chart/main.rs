@@ -14,6 +14,7 @@ mod kinds;
 mod objects;
 mod render;
 mod samples;
+mod security;
 
 /// Why a test could not go on.
 pub type Failure = Box<dyn std::error::Error>;

@@ -20,7 +20,7 @@ pub fn values(name: &str) -> String {
 }
 
 /// What `kubectl kustomize` makes of folders of config/.
-async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
+pub async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     let kubectl = Assets::find_or_make().await?.kubectl;
     let mut objects = Vec::new();
     for folder in folders {
@@ -31,7 +31,7 @@ async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     Ok(objects)
 }
 
-async fn rendered(helm: &Tool, args: &[&str]) -> Result<Vec<Value>, Failure> {
+pub async fn rendered(helm: &Tool, args: &[&str]) -> Result<Vec<Value>, Failure> {
     documents(&helm.template(args).await?.output()?)
 }
 
@@ -60,7 +60,7 @@ fn without_helms_labels(value: &mut Value) {
 }
 
 /// By kind and name, in a form that can be compared.
-fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
+pub fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let comparable = objects.into_iter().map(|mut object| {
         without_helms_labels(&mut object);
         (named(&object), object)

@@ -59,6 +59,15 @@ enum Command {
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
     },
+    /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
+    /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
+    Rights {
+        /// Where the audit logs are.
+        folder: PathBuf,
+        /// Not all tests ran: a rule that nothing used is no failure.
+        #[arg(long)]
+        partial: bool,
+    },
     /// Remove the folders of runs whose process is gone.
     Clean {
         /// Also the logs of runs that failed within the last day.
@@ -109,6 +118,7 @@ async fn run(command: Command) -> ExitCode {
             };
             bench(options).await
         }
+        Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())
