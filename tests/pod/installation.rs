@@ -27,8 +27,8 @@ pub async fn is_ready(stage: &Stage) -> Test {
     stage.say(&format!("{CLAIMS} claims are Bound"));
     let memory = stage.node.memory(&pod).await?;
     stage.say(&format!(
-        "the pod takes {:.1} MB resident, {:.1} MB at most, its limit is {:.1} MB",
-        megabytes(memory.resident),
+        "the program takes {:.1} MB of its own, its pod {:.1} MB at most, the limit is {:.1} MB",
+        megabytes(memory.own),
         megabytes(memory.highest),
         megabytes(memory.limit)
     ));

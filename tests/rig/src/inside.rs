@@ -3,8 +3,11 @@
 use std::{io::Read as _, path::PathBuf, process::ExitCode};
 
 use rig::{
-    Assets, Cluster, Enclosure, Error, Node, Objects, Result, RunDir, assets::NodeAssets, node::ADDRESS,
-    node::exit_code, objects::reference,
+    Assets, Cluster, Enclosure, Error, Node, Objects, Result, RunDir,
+    assets::NodeAssets,
+    node::ADDRESS,
+    node::exit_code,
+    objects::{merge, reference},
 };
 use serde_json::json;
 
@@ -60,11 +63,12 @@ async fn stay(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<(
 async fn pod(cluster: &Cluster) -> Result<()> {
     let objects = Objects::new(cluster.client().await?);
     let mut pod = reference("v1", "Pod", Some("default"), "pod");
-    pod["spec"] = json!({ "containers": [{ "name": "pause", "image": Node::PAUSE, "imagePullPolicy": "Never" }] });
+    let container = json!({ "name": "pause", "image": Node::PAUSE, "imagePullPolicy": "Never" });
+    merge(&mut pod, &json!({ "spec": { "containers": [container] } }));
     let pod = objects.create(&pod).await?;
     objects
         .wait(&pod, "to run", RUNNING, |pod| {
-            match pod["status"]["phase"] == "Running" {
+            match pod.pointer("/status/phase") == Some(&json!("Running")) {
                 true => Ok(()),
                 false => Err("it does not run".into()),
             }

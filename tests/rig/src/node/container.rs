@@ -12,9 +12,9 @@ use crate::{
 /// What the processes of a container take, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Resident now.
-    pub resident: u64,
-    /// Resident at most since the start.
+    /// Its own, resident now: not the program's text, which the kernel can read again.
+    pub own: u64,
+    /// What the control group was charged for at most, that text included.
     pub highest: u64,
     /// What the kernel lets it take.
     pub limit: u64,
@@ -73,22 +73,21 @@ impl Container {
     pub(super) async fn memory(&self) -> Result<Memory> {
         let path = format!("/proc/{}/status", self.pid().await?);
         let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
-        let kilobytes = |key: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(key));
-            let number = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-            number.ok_or_else(|| Error::Usage(format!("{path} has no {key}")))
-        };
+        let own = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let own = own.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         let group = self.control_group().await?;
-        let limit = ["memory.limit_in_bytes", "memory.max"].map(|file| fs::read_to_string(group.join(file)));
-        let limit = limit.into_iter().flatten().next().unwrap_or_default();
-        let limit = limit
-            .trim()
-            .parse()
-            .map_err(|_| Error::Usage(format!("the memory's limit is {limit:?}")))?;
+        // The names in version 1 and in version 2.
+        let bytes = |files: [&str; 2]| {
+            let text = files.map(|file| fs::read_to_string(group.join(file)));
+            let text = text.into_iter().flatten().next().unwrap_or_default();
+            text.trim()
+                .parse::<u64>()
+                .map_err(|_| Error::Usage(format!("{files:?} in {} say {text:?}", group.display())))
+        };
         Ok(Memory {
-            resident: kilobytes("VmRSS:")? * 1024,
-            highest: kilobytes("VmHWM:")? * 1024,
-            limit,
+            own: own.ok_or_else(|| Error::Usage(format!("{path} has no RssAnon")))? * 1024,
+            highest: bytes(["memory.max_usage_in_bytes", "memory.peak"])?,
+            limit: bytes(["memory.limit_in_bytes", "memory.max"])?,
         })
     }
 
