@@ -79,6 +79,11 @@ crds: need-rust ## Write crds/ anew from the code
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
 
+.PHONY: docs
+docs: need-rust ## Write docs/reference.md anew from crds/
+	cargo run -q -p rig -- reference > docs/reference.md.new
+	mv docs/reference.md.new docs/reference.md
+
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs
 	@cargo run -q -p rig -- clean --kept
