@@ -121,6 +121,15 @@ chart: need-rust ## Write anew what is made of crds/, config/prometheus and the 
 release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag; nothing is pushed (VERSION=1.2.3 ARCHES="amd64 arm64")
 	@.ci/release "$(VERSION)"
 
+.PHONY: docs
+docs: need-rust ## Write docs/reference.md anew from crds/
+	cargo run -q -p rig -- reference > docs/reference.md.new
+	mv docs/reference.md.new docs/reference.md
+
+.PHONY: recording
+recording: need-rust need-go ## Record a run and render it to docs/images/demo.svg
+	@docs/images/record
+
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs
 	@cargo run -q -p rig -- clean --kept

@@ -61,6 +61,8 @@ enum Command {
         #[arg(long)]
         partial: bool,
     },
+    /// Print docs/reference.md, made from crds/.
+    Reference,
     /// Remove the folders of runs whose process is gone.
     Clean {
         /// Also the logs of runs that failed within the last day.
@@ -106,6 +108,7 @@ async fn run(command: Command) -> ExitCode {
             bench(options).await
         }
         Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
+        Command::Reference => reference(),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())
@@ -134,5 +137,15 @@ async fn kernel_vm() -> Result<()> {
     let assets = KernelVmAssets::find_or_make().await?;
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
+    Ok(())
+}
+
+fn reference() -> Result<()> {
+    let path = rig::operator::repository().join("crds/nfs-operator.yaml");
+    let crds = std::fs::read_to_string(&path).map_err(|source| rig::Error::Io {
+        doing: format!("read {}", path.display()),
+        source,
+    })?;
+    print!("{}", rig::reference::page(&crds)?);
     Ok(())
 }
