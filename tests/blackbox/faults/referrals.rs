@@ -73,7 +73,7 @@ async fn a_referral_within_a_tree_is_left_and_told_and_the_rest_goes() {
     })
     .await;
     assert_eq!((report.failed, report.left.entries), (1, 1), "{report:?}");
-    assert!(says(&report, "another server"), "{report:?}");
+    assert!(says(&report, "Moved"), "{report:?}");
     let tree = server.tree();
     assert!(tree.removed.iter().any(|(_, name)| name == b"last"));
     assert!(
