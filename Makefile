@@ -33,6 +33,9 @@ assets: need-rust need-go ## Build and install what the tests need, and nothing 
 # Each cluster of `make test` leaves its audit log here: what the operator asked for, and by what right.
 AUDIT := $(CURDIR)/target/audit
 
+# Sees that nothing was left out; it needs what the others wrote.
+LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
+
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
 test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
@@ -41,11 +44,14 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	cargo test --workspace --lib --bins
 	cargo test --workspace --doc
 	@# What needs the emulated machine is left out where it can't be had, and that is said at the end once more.
-	@cargo run -q -p rig -- kernel-vm || skip="--skip kernel::"; \
+	@began=$$(date +%s); \
+	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	echo "the rig itself"; \
 	cargo test -p rig --test '*' -- $$skip && \
 	echo "black-box tests" && \
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	echo "whether every column of docs/reliability.md was run" && \
+	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; see above for what is missing (make test-kernel)" >&2; fi
 	@echo "the operator's rights, and their uses in all of these tests"
 	@cargo run -q -p rig -- rights $(AUDIT)
