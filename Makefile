@@ -33,6 +33,9 @@ assets: need-rust need-go ## Build and install what the tests need, and nothing 
 # Each cluster of `make test` leaves its audit log here: what the operator asked for, and by what right.
 AUDIT := $(CURDIR)/target/audit
 
+# Sees that nothing was left out; it needs what the others wrote.
+LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
+
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
 test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
@@ -41,12 +44,15 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	cargo test --workspace --lib --bins
 	cargo test --workspace --doc
 	@# What needs the emulated machine is left out where it can't be had, and that is said at the end once more.
-	@cargo run -q -p rig -- kernel-vm || skip="--skip kernel::"; \
+	@began=$$(date +%s); \
+	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	cargo run -q -p rig -- node-assets || without_node="--skip node::"; \
 	echo "the rig itself"; \
 	cargo test -p rig --test '*' -- $$skip $$without_node && \
 	echo "black-box tests" && \
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	echo "whether every column of docs/reliability.md was run" && \
+	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; see above for what is missing (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; see above for what is missing (make test-kernel)" >&2; fi
@@ -145,6 +151,15 @@ chart: need-rust ## Write anew what is made of crds/, config/prometheus and the 
 .PHONY: release
 release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag; nothing is pushed (VERSION=1.2.3 ARCHES="amd64 arm64")
 	@.ci/release "$(VERSION)"
+
+.PHONY: docs
+docs: need-rust ## Write docs/reference.md anew from crds/
+	cargo run -q -p rig -- reference > docs/reference.md.new
+	mv docs/reference.md.new docs/reference.md
+
+.PHONY: recording
+recording: need-rust need-go ## Record a run and render it to docs/images/demo.svg
+	@docs/images/record
 
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs

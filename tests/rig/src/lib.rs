@@ -63,6 +63,7 @@ mod pki;
 pub mod ports;
 pub mod process;
 pub mod proxy;
+pub mod reference;
 pub mod rights;
 mod run_dir;
 mod shared;

@@ -68,6 +68,8 @@ enum Command {
         #[arg(long)]
         partial: bool,
     },
+    /// Print docs/reference.md, made from crds/.
+    Reference,
     /// Remove the folders of runs whose process is gone.
     Clean {
         /// Also the logs of runs that failed within the last day.
@@ -119,6 +121,7 @@ async fn run(command: Command) -> ExitCode {
             bench(options).await
         }
         Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
+        Command::Reference => reference(),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())
@@ -154,5 +157,15 @@ async fn node_assets() -> Result<()> {
     let assets = NodeAssets::find_or_make().await?;
     println!("kubelet:       {}", assets.kubelet.display());
     println!("containerd:    {}", assets.containerd.display());
+    Ok(())
+}
+
+fn reference() -> Result<()> {
+    let path = rig::operator::repository().join("crds/nfs-operator.yaml");
+    let crds = std::fs::read_to_string(&path).map_err(|source| rig::Error::Io {
+        doing: format!("read {}", path.display()),
+        source,
+    })?;
+    print!("{}", rig::reference::page(&crds)?);
     Ok(())
 }
