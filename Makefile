@@ -142,7 +142,7 @@ sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the progr
 crds: need-rust ## Write crds/ anew from the code, and what is made of it
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
-	@$(MAKE) --no-print-directory chart
+	@$(MAKE) --no-print-directory chart docs
 
 .PHONY: chart
 chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
