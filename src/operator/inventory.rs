@@ -34,7 +34,9 @@ struct Holding {
 impl Holding {
     /// What it takes of its backend's room, in bytes.
     fn taken(&self) -> u128 {
-        self.growing_to.as_deref().map_or(self.bytes, |&growing_to| growing_to.max(self.bytes))
+        self.growing_to
+            .as_deref()
+            .map_or(self.bytes, |&growing_to| growing_to.max(self.bytes))
     }
 }
 

@@ -80,7 +80,11 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
         ("another's", bound("other", "1Gi", false, None), true),
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-        assert_eq!(settled(&claim, &settings(), &Inventory::default()), is_settled, "{what}");
+        assert_eq!(
+            settled(&claim, &settings(), &Inventory::default()),
+            is_settled,
+            "{what}"
+        );
     }
 }
 
@@ -92,7 +96,10 @@ fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there(
         claim["status"]["phase"] = json!("Pending");
         serde_json::from_value(claim).unwrap()
     };
-    let (told, waits) = (pending(Some(("True", "Provisioned"))), pending(Some(("False", "NoSpace"))));
+    let (told, waits) = (
+        pending(Some(("True", "Provisioned"))),
+        pending(Some(("False", "NoSpace"))),
+    );
     let inventory = Inventory::default();
     let is_settled = |claim| settled(claim, &settings(), &inventory);
     assert!(!is_settled(&told), "its volume is not known: it may be gone");
