@@ -26,7 +26,7 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// As many as fill a hash table to the brim, so that its empty places are few.
 const MANY: usize = 3584;
-/// Names and paths of a usual length take about 850 in all maps together.
+/// Reckoned from the size classes of names and paths of a usual length in all maps, with a little to spare.
 const OF_A_VOLUME: usize = 950;
 /// Nothing at all, but the tables' room for what is looked at just now.
 const OF_A_CLAIM: usize = 10;
@@ -76,9 +76,9 @@ fn volume(number: usize) -> PersistentVolume {
 fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     let uid = uid(number);
     let claim = |told: &[&str], bound: bool| -> PersistentVolumeClaim {
-        let conditions = told.iter().map(|status| {
-            json!({"type": "nfs-operator.io/Provisioned", "status": status, "reason": "Provisioned"})
-        });
+        let conditions = told
+            .iter()
+            .map(|status| json!({"type": "nfs-operator.io/Provisioned", "status": status, "reason": "Provisioned"}));
         let conditions: Vec<Value> = conditions.collect();
         let phase = if bound { "Bound" } else { "Pending" };
         let object = json!({
