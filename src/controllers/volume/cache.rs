@@ -15,7 +15,6 @@ use crate::operator::inventory::Inventory;
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
 pub struct Follower {
-    known: HashSet<String>,
     relisting: Relisting,
 }
 
@@ -46,40 +45,39 @@ impl Follower {
     pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
         match event {
             Event::Init => {
+                // Those that take neither room nor a place are not missed when they go.
                 let mut before = ctx.inventory.saved_volumes();
-                before.extend(self.known.iter().cloned());
+                before.extend(ctx.ledger.volumes());
                 self.relisting = Relisting::begin(before);
             }
             Event::InitApply(volume) => {
                 self.relisting.listed.insert(volume.name_any());
-                self.see(volume, ctx);
+                see(volume, ctx);
             }
             Event::InitDone => {
                 let gone = self.relisting.gone();
-                gone.iter().for_each(|name| self.forget(name, ctx));
+                gone.iter().for_each(|name| forget(name, ctx));
             }
-            Event::Apply(volume) => self.see(volume, ctx),
+            Event::Apply(volume) => see(volume, ctx),
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
                 ctx.volume_retries.forget(&uid);
                 ctx.told.forget(&uid);
-                self.forget(&volume.name_any(), ctx);
+                forget(&volume.name_any(), ctx);
             }
         }
     }
+}
 
-    fn see(&mut self, volume: &PersistentVolume, ctx: &Context) {
-        self.known.insert(volume.name_any());
-        saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
-    }
+fn see(volume: &PersistentVolume, ctx: &Context) {
+    saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
+}
 
-    /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
-    fn forget(&mut self, name: &str, ctx: &Context) {
-        self.known.remove(name);
-        ctx.inventory.gone(name);
-        ctx.ledger.remove(&Holder::Volume(name.to_owned()));
-        ctx.waiting.wake_soon();
-    }
+/// A volume is gone: its room and its directory's name are free, which claims may have waited for.
+fn forget(name: &str, ctx: &Context) {
+    ctx.inventory.gone(name);
+    ctx.ledger.remove(&Holder::Volume(name.to_owned()));
+    ctx.waiting.wake_soon();
 }
 
 /// A volume exists: ours counts on its backend, and whoever made it, its directory is taken.

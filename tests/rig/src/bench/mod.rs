@@ -93,12 +93,16 @@ async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
 #[derive(Default)]
 struct Figures {
     rates: Vec<Rate>,
-    memory: Vec<(String, u64)>,
+    memory: Vec<table::Memory>,
 }
 
 impl Figures {
     fn remember(&mut self, when: &str, operator: &Operator) -> Result<()> {
-        self.memory.push((when.into(), operator.resident_bytes()?));
+        self.memory.push(table::Memory {
+            when: when.into(),
+            resident: operator.resident_bytes()?,
+            peak: operator.peak_resident_bytes()?,
+        });
         Ok(())
     }
 }
