@@ -82,6 +82,10 @@ impl Book {
         }
     }
 
+    pub(super) fn file_of(&self, key: &Key) -> Option<FileKey> {
+        self.held.get(key)?.file.as_deref().cloned()
+    }
+
     pub(super) fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
         self.files
             .get(file)?
