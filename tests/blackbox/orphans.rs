@@ -293,8 +293,8 @@ async fn come_and_go(stage: &Stage, who: usize, until: usize) -> Test {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_that_come_and_go_while_their_export_is_scanned_are_no_orphans() -> Test {
     let stage = stage().await?;
-    let until = scans(&stage)? + 8;
-    let guests = (0..8).map(|who| come_and_go(&stage, who, until));
+    let until = scans(&stage)? + 4;
+    let guests = (0..4).map(|who| come_and_go(&stage, who, until));
     futures::future::try_join_all(guests).await?;
     let log = fs::read_to_string(stage.operator.log())?;
     let alone: Vec<&str> = log.lines().filter(|line| line.contains("orphan: ")).collect();
