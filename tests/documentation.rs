@@ -5,7 +5,7 @@ use std::{fs, io, path::Path, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use nfs_operator::api::{OrphansStatus, Reason};
+use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::nfs::Statistics;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};
@@ -52,6 +52,17 @@ fn every_reason_has_its_section_with_what_is_seen_and_what_to_do() -> Test {
         }
     }
     assert!(wrong.is_empty(), "{TROUBLESHOOTING}: {wrong:#?}");
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_orphan_has_its_row_with_what_to_do() -> Test {
+    let sections = sections(&page(TROUBLESHOOTING)?);
+    let text = sections.get("OrphansFound").ok_or("no section")?;
+    for kind in OrphanKind::ALL {
+        let row = format!("| `{kind}` |");
+        assert!(text.lines().any(|line| line.starts_with(&row)), "no row {row}");
+    }
     Ok(())
 }
 
