@@ -51,6 +51,9 @@ enum Command {
         /// Instead: so many claims on five backends, a restart, and a minute of idleness.
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
+        /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
+        #[arg(long, conflicts_with = "scale")]
+        storm: Option<usize>,
     },
     /// Remove the folders of runs whose process is gone.
     Clean {
@@ -86,6 +89,7 @@ async fn run(command: Command) -> ExitCode {
             concurrency,
             lone,
             scale,
+            storm,
         } => {
             let options = BenchOptions {
                 operator,
@@ -93,6 +97,7 @@ async fn run(command: Command) -> ExitCode {
                 concurrency,
                 lone,
                 scale,
+                storm,
             };
             bench(options).await
         }
