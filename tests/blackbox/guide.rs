@@ -1,7 +1,7 @@
 //! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
 
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rig::objects::{merge, reference};
 use rig::operator::{built_beside_tests, repository};
@@ -167,14 +167,14 @@ async fn each_command_of_the_migration_guide_does_what_the_guide_says() -> Test 
 }
 
 async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str, &str)]) -> rig::Result<Operator> {
-    let kubeconfig: PathBuf = Operator::install(cluster).await?;
+    let kubeconfig = Operator::install(cluster).await?;
     let env = env
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let options = OperatorOptions {
         args,
         env: env.collect(),
-        ..OperatorOptions::new(built_beside_tests()?, Path::new(&kubeconfig))
+        ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
     };
     let operator = Operator::start(run, options).await?;
     operator.wait_ready().await?;

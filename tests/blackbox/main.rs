@@ -8,6 +8,7 @@
 //! Black-box tests: the program and its parts against real servers.
 
 mod capacity;
+mod check;
 mod claims;
 mod conformance;
 mod crashes;
@@ -45,6 +46,7 @@ mod probe;
 mod program;
 mod reasons;
 mod refusals;
+mod rights;
 mod scene;
 mod stage;
 mod standby;

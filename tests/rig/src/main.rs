@@ -8,7 +8,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result,
-    assets::KernelVmAssets,
+    assets::{Helm, KernelVmAssets},
     bench::{BenchOptions, bench},
 };
 
@@ -54,6 +54,15 @@ enum Command {
         /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
         #[arg(long, conflicts_with = "scale")]
         storm: Option<usize>,
+    },
+    /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
+    /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
+    Rights {
+        /// Where the audit logs are.
+        folder: PathBuf,
+        /// Not all tests ran: a rule that nothing used is no failure.
+        #[arg(long)]
+        partial: bool,
     },
     /// Remove the folders of runs whose process is gone.
     Clean {
@@ -101,6 +110,7 @@ async fn run(command: Command) -> ExitCode {
             };
             bench(options).await
         }
+        Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())
@@ -119,6 +129,9 @@ async fn assets() -> Result<()> {
     let assets = Assets::find_or_make().await?;
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
+    for helm in Helm::ALL {
+        println!("Helm:          {}", helm.find_or_build().await?.display());
+    }
     Ok(())
 }
 
