@@ -193,6 +193,11 @@ impl Ledger {
         volumes.collect()
     }
 
+    /// The thing that a holder said to have.
+    pub fn file_of(&self, holder: &Holder) -> Option<FileKey> {
+        self.book().file_of(&Key::Known(holder.clone()))
+    }
+
     /// Who is in the way of `places`, apart from `except`.
     ///
     /// Roots of `own_backend`, and of backends with an identical root, are meant to contain them.

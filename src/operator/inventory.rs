@@ -2,7 +2,7 @@
 //!
 //! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The books; cheap to read, never locked over an await.
@@ -193,6 +193,30 @@ impl Inventory {
             .map(|holding| holding.backend.to_string())
     }
 
+    /// The backend and, where the volume says it, the identity of the export that the volume object of this name is on.
+    pub fn place_of(&self, volume: &str) -> Option<(String, Option<String>)> {
+        let books = self.books();
+        let holding = books.holdings.get(volume).filter(|holding| holding.saved)?;
+        let export_id = holding.export_id.as_deref().map(str::to_owned);
+        Some((holding.backend.to_string(), export_id))
+    }
+
+    /// The volumes that exist on a backend, by name: the first so many after that one. So all can be gone through a few at
+    /// a time, while some come and go.
+    pub fn volumes_after(&self, backend: &str, after: &str, most: usize) -> Vec<String> {
+        let books = self.books();
+        let saved = books.holdings.iter().filter(|(_, holding)| holding.saved);
+        let names = saved.filter(|(name, holding)| &*holding.backend == backend && name.as_str() > after);
+        let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(most + 1);
+        for (name, _) in names {
+            first.push(name);
+            if first.len() > most {
+                first.pop();
+            }
+        }
+        first.into_sorted_vec().into_iter().cloned().collect()
+    }
+
     /// The identities of exports that a backend's volumes know.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
         let books = self.books();
@@ -281,6 +305,28 @@ mod tests {
         inventory.gone("v");
         inventory.settle("v");
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn the_volumes_of_a_backend_are_gone_through_a_few_at_a_time() {
+        let inventory = Inventory::default();
+        for number in [3, 1, 5, 2, 4] {
+            inventory.saved(&format!("v{number}"), "a", 1, None);
+        }
+        inventory.saved("v0", "b", 1, Some("export"));
+        inventory.promise("v6", 1, |_| (Some("a".to_owned()), ()));
+        assert_eq!(inventory.volumes_after("a", "", 2), ["v1", "v2"]);
+        inventory.gone("v3");
+        assert_eq!(inventory.volumes_after("a", "v2", 2), ["v4", "v5"]);
+        assert!(
+            inventory.volumes_after("a", "v5", 2).is_empty(),
+            "a promise is no volume"
+        );
+        assert_eq!(
+            inventory.place_of("v0"),
+            Some(("b".to_owned(), Some("export".to_owned())))
+        );
+        assert_eq!(inventory.place_of("v6"), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::export::ledger::FileKey;
 use crate::export::{Holder, Ledger, Place};
 use crate::operator::context::{Context, Settings};
 use crate::operator::inventory::Inventory;
+use crate::policy::is_released;
 
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
@@ -92,6 +93,10 @@ pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Invento
     if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
         inventory.saved(&name, backend, requested(volume), export_id);
+        if is_released(volume) {
+            // Nobody asks it to grow any more; that its claim went may have been missed.
+            inventory.settle(&name);
+        }
     }
     let places = places(volume, ours);
     if !places.is_empty() {
@@ -133,8 +138,47 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use serde_json::json;
+
     use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            provisioner: "p".into(),
+            aliases: BTreeMap::new(),
+            slots: 1,
+            verifier: [0; 8],
+            deadline: Duration::from_secs(1),
+            scan_interval: Duration::ZERO,
+            began: tokio::time::Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_released_volume_holds_no_room_for_a_growth_that_nobody_asks_for_any_more() {
+        let volume = |phase: &str| -> PersistentVolume {
+            let annotations = BTreeMap::from([(names::PROVISIONED_BY, "p"), (names::VOLUME_BACKEND, "a")]);
+            serde_json::from_value(json!({
+                "metadata": {"name": "v", "annotations": annotations},
+                "spec": {"capacity": {"storage": "5"}}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let (settings, inventory, ledger) = (settings(), Inventory::default(), Ledger::default());
+        let see = |phase| saved(&volume(phase), &settings, &inventory, &ledger);
+        see("Bound");
+        inventory.grow("v", 15, |_| Ok::<(), ()>(())).unwrap();
+        see("Bound");
+        assert_eq!(inventory.totals("a").bytes, 15, "as it was before it grows");
+        // Its claim is gone, which nobody told while the watch of claims was cut off.
+        see("Released");
+        assert_eq!(inventory.totals("a").bytes, 5);
+    }
 
     #[test]
     fn a_volume_that_is_made_while_the_volumes_are_listed_is_not_taken_for_gone() {

@@ -128,6 +128,10 @@ impl Book {
         }
     }
 
+    pub(super) fn file_of(&self, key: &Key) -> Option<FileKey> {
+        self.held.get(key)?.file.as_deref().cloned()
+    }
+
     pub(super) fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
         let export = Arc::clone(self.exports.get(file.0.as_str())?);
         self.files
