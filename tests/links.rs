@@ -39,10 +39,14 @@ fn anchors(prose: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in prose.lines().filter_map(|line| line.strip_prefix('#')) {
         let heading = heading.trim_start_matches('#').trim();
-        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let kept = heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
         let anchor = kept.collect::<String>().to_lowercase().replace(' ', "-");
         let again = (1..).map(|count| format!("{anchor}-{count}"));
-        let name = std::iter::once(anchor.clone()).chain(again).find(|name| !anchors.contains(name));
+        let name = std::iter::once(anchor.clone())
+            .chain(again)
+            .find(|name| !anchors.contains(name));
         anchors.extend(name);
     }
     anchors
@@ -56,7 +60,11 @@ fn wrong(page: &Path, target: &str) -> io::Result<Option<String>> {
     }
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
     let folder = page.parent().unwrap_or(root());
-    let file = if file.is_empty() { page.to_owned() } else { folder.join(file) };
+    let file = if file.is_empty() {
+        page.to_owned()
+    } else {
+        folder.join(file)
+    };
     if !file.exists() {
         return Ok(Some(format!("{target}: there is no such file")));
     }

@@ -60,8 +60,9 @@ pub mod managers {
     pub const CONDITION: &str = "nfs-operator/condition";
     /// The status of backends.
     pub const STATUS: &str = "nfs-operator/status";
-    /// CRDs that `nfs-operator crd --apply` installs.
-    pub const CRD: &str = "nfs-operator/crd";
+    /// CRDs that `nfs-operator crd --apply` installs. It is Helm's, which made them in the first place: under another one,
+    /// Helm 4 finds a conflict when a chart of another version is installed after an uninstall.
+    pub const CRD: &str = "helm";
 }
 
 /// The name of the volume for the claim with this uid.

@@ -31,7 +31,9 @@ impl Shell {
     /// What the commands print; they all have to succeed.
     pub async fn run(&self, commands: &str) -> Result<String, Failure> {
         let mut shell = Command::new("bash");
-        shell.args(["-euo", "pipefail", "-c", commands]).current_dir(repository());
+        shell
+            .args(["-euo", "pipefail", "-c", commands])
+            .current_dir(repository());
         shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
         let done = shell.output().await?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();

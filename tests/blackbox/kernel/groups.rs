@@ -25,7 +25,9 @@ async fn pods_of_one_group_share_a_volume_whatever_users_they_are_and_others_do_
     let mine = "umask 002 && mkdir notes && echo one >notes/file && stat -c \"%g\" notes notes/file";
     let groups = mounted.as_member(1001, GROUP, mine).await?;
     assert_eq!(groups, "2000\n2000\n", "what is made belongs to the group");
-    let theirs = mounted.as_member(1002, GROUP, "echo two >>notes/file && cat notes/file").await?;
+    let theirs = mounted
+        .as_member(1002, GROUP, "echo two >>notes/file && cat notes/file")
+        .await?;
     assert_eq!(theirs, "one\ntwo\n");
     let stranger = mounted.refused(1003, "cat notes/file").await?;
     assert!(stranger.contains("Permission denied"), "{stranger}");

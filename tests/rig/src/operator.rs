@@ -79,6 +79,11 @@ impl Operator {
     pub async fn install(cluster: &Cluster) -> Result<Login> {
         cluster.apply_crds(&repository().join("crds")).await?;
         cluster.apply_path(&repository().join("config/rbac")).await?;
+        Self::login(cluster).await
+    }
+
+    /// The same for an account that is there already: the chart makes it, too.
+    pub async fn login(cluster: &Cluster) -> Result<Login> {
         let login = cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await?;
         Ok(Login(login))
     }
