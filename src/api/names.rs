@@ -42,6 +42,8 @@ pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
 
 /// On a backend: the identity that an administrator accepts in place of the expected one.
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
+/// On a backend: `"true"` asks for a scan for orphans now; taken off when it begins.
+pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
 pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
 /// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.

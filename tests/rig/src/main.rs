@@ -58,6 +58,9 @@ enum Command {
         /// Instead: so many claims on five backends, a restart, and a minute of idleness.
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
+        /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
+        #[arg(long, conflicts_with = "scale")]
+        storm: Option<usize>,
     },
     /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
     /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
@@ -110,6 +113,7 @@ async fn run(command: Command) -> ExitCode {
             concurrency,
             lone,
             scale,
+            storm,
         } => {
             let options = BenchOptions {
                 operator,
@@ -117,6 +121,7 @@ async fn run(command: Command) -> ExitCode {
                 concurrency,
                 lone,
                 scale,
+                storm,
             };
             bench(options).await
         }
