@@ -22,6 +22,9 @@ pub const PLACED_ON: &str = "nfs-operator.io/placed-on";
 /// On a claim: the backend that its author wishes for; counts only where `claimOverrides` allows it.
 pub const WISHED_BACKEND: &str = "nfs-operator.io/backend";
 
+/// On a claim that asks for an archive: `move` (the archive becomes the volume) or `copy` (it stays).
+pub const RESTORE: &str = "nfs-operator.io/restore";
+
 /// On a volume: the backend it lies on.
 pub const VOLUME_BACKEND: &str = "nfs-operator.io/backend";
 /// On a volume: the identity of the export.
@@ -40,6 +43,9 @@ pub const RECLAIM_FINALIZER: &str = "nfs-operator.io/reclaim";
 /// Keeps a backend until its volumes and archives are gone.
 pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
 
+/// Keeps an archive's object until its data are dealt with.
+pub const ARCHIVE_FINALIZER: &str = "nfs-operator.io/archive";
+
 /// On a backend: the identity that an administrator accepts in place of the expected one.
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
@@ -56,7 +62,7 @@ pub mod managers {
     pub const PLACEMENT: &str = "nfs-operator/placement";
     /// The condition on claims.
     pub const CONDITION: &str = "nfs-operator/condition";
-    /// The status of backends.
+    /// The status of backends and archives.
     pub const STATUS: &str = "nfs-operator/status";
     /// CRDs that `nfs-operator crd --apply` installs.
     pub const CRD: &str = "nfs-operator/crd";

@@ -35,6 +35,9 @@ pub struct RunArguments {
     /// The longest pause after a failure. Go duration.
     #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = go_duration)]
     retry_max: Duration,
+    /// Of each backend, one archive whose time is over is purged in this time. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = go_duration)]
+    archive_purge_pause: Duration,
     /// Where /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
@@ -153,6 +156,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         inherited: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
         retries,
+        purge_pause: arguments.archive_purge_pause,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,

@@ -35,7 +35,7 @@ use super::term::Leadership;
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
-use crate::api::NfsBackend;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
 use crate::export::Ledger;
 
@@ -60,6 +60,8 @@ pub struct Options {
     pub slots: usize,
     /// How long what failed waits.
     pub retries: Bounds,
+    /// Between two archives of a backend that are purged because their time is over.
+    pub purge_pause: Duration,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
     /// Kubernetes configuration.
@@ -99,13 +101,14 @@ pub enum OperatorError {
     Ended(&'static str),
 }
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "namespaces",
     "storage classes",
     "nodes",
     "volumes",
     "backends",
     "claims",
+    "archives",
 ];
 
 /// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
@@ -212,9 +215,11 @@ struct Parts {
     namespaces: Writer<PartialObjectMeta<Namespace>>,
     nodes: Writer<PartialObjectMeta<Node>>,
     backends: Writer<NfsBackend>,
+    archives: Writer<NfsArchive>,
     woken: mpsc::UnboundedReceiver<ClaimRef>,
     woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
     doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
+    called: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
 }
 
 fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
@@ -224,9 +229,11 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
     let (namespaces, namespace_writer) = reflector::store();
     let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
+    let (archives, archive_writer) = reflector::store();
     let (waiting, woken) = Waiting::new();
     let (waiting_volumes, woken_volumes) = Waiting::new();
     let (probe_bell, doubted) = mpsc::unbounded_channel();
+    let (archive_bell, called) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     let unsettled = claims.clone();
     made.metrics
@@ -239,6 +246,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
             provisioner: options.provisioner,
             aliases: options.aliases,
             slots: options.slots,
+            purge_pause: options.purge_pause,
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
             began: tokio::time::Instant::now(),
@@ -250,6 +258,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
             namespaces,
             nodes,
             backends,
+            archives,
         },
         backends: Backends::default(),
         inventory: Inventory::default(),
@@ -266,6 +275,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,
+        archive_bell,
     };
     let parts = Parts {
         claims: claim_writer,
@@ -274,9 +284,11 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         namespaces: namespace_writer,
         nodes: node_writer,
         backends: backend_writer,
+        archives: archive_writer,
         woken,
         woken_volumes,
         doubted,
+        called,
     };
     (parts, Arc::new(ctx))
 }
@@ -308,6 +320,14 @@ impl Parts {
             volumes,
             stop.clone(),
         ));
+        let archives = Api::all(api());
+        running.spawn(watches::archives(
+            shared(),
+            self.archives,
+            self.called,
+            archives,
+            stop.clone(),
+        ));
         let claims = Api::all(api());
         running.spawn(watches::claims(shared(), self.claims, self.woken, claims, stop.clone()));
         running
@@ -325,7 +345,7 @@ async fn until_end(mut running: JoinSet<&'static str>, stop: Stop, grace: Durati
         _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
     // The followers run for ever: only the controllers end by themselves.
-    let mut controllers = 3 - usize::from(part.is_some());
+    let mut controllers = 4 - usize::from(part.is_some());
     let finished = tokio::time::timeout(grace, async {
         while controllers > 0 && running.join_next().await.is_some() {
             controllers -= 1;

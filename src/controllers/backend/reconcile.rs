@@ -13,6 +13,7 @@ use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
 use super::{cure, departure};
+use crate::controllers::archive::{of_backend, restock};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
@@ -117,7 +118,9 @@ fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) ->
             .as_ref()
             .and_then(|status| u64::try_from(status.archives?).ok())
     };
-    let archives = found.archives.or_else(last_known).unwrap_or(0);
+    // What has an object and was not seen now (its record is damaged, say) holds the backend too.
+    let objects = of_backend(ctx, &backend.name).len() as u64;
+    let archives = found.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         Verdict::no(
             Reason::Deleting,
@@ -179,6 +182,9 @@ fn learn(
     if cured {
         ctx.waiting.wake_all();
         ctx.waiting_volumes.wake_all();
+        of_backend(ctx, &backend.name)
+            .into_iter()
+            .for_each(|archive| ctx.look_at_archive(archive));
     }
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
@@ -217,6 +223,7 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
         return Ok(());
     };
     sweep(ctx, backend, export).await;
+    restock(ctx, backend, export).await;
     match object.annotations().get(ACCEPT_IDENTITY) {
         // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
         Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,

@@ -64,6 +64,7 @@ impl Operator {
     pub async fn install(cluster: &Cluster) -> Result<PathBuf> {
         cluster.apply_crds(&repository().join("crds")).await?;
         cluster.apply_path(&repository().join("config/rbac")).await?;
+        cluster.apply_path(&repository().join("config/admission")).await?;
         cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await
     }
 
