@@ -261,9 +261,9 @@ impl ManagedExport {
         let name = layout::name(&note.target)?;
         let found = self.nfs.lookup(&ground.root.handle, &name).await;
         let found = found.while_(|| format!("looking up {name}"))?;
-        let Some(node) = found.filter(|node| {
-            ground.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid)
-        }) else {
+        let Some(node) =
+            found.filter(|node| ground.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
+        else {
             return Ok(None);
         };
         if record.is_about(&node) {

@@ -67,7 +67,10 @@ impl ManagedExport {
             return Err(ExportError::Disagrees {
                 volume: volume.clone(),
                 directory: directory.to_string(),
-                what: format!("its record says that it restores {:?}, and its claim {restores:?}", record.restores),
+                what: format!(
+                    "its record says that it restores {:?}, and its claim {restores:?}",
+                    record.restores
+                ),
             });
         }
         let outcome = match &request.restore {

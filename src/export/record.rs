@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::layout;
 use super::request::ClaimRef;
-pub use state::{ArchiveNote, Destination, State, Terms};
 use crate::naming::DirectoryPath;
 use crate::nfs::Node;
+pub use state::{ArchiveNote, Destination, State, Terms};
 
 /// The longest record in bytes: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.

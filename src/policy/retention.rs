@@ -66,9 +66,9 @@ pub fn due(archive: &NfsArchiveSpec, policy: &ArchivePolicy, newer: usize, now: 
         (Some(_), _) if among_the_last => None,
         (Some(at), _) => Some(format!("its time was over at {}", at.0)),
         // With a retention, what has no end was given none.
-        (None, Some(last)) if !among_the_last && policy.retention.is_none() && archive.archived_at.is_some() => {
-            Some(format!("the backend keeps the last {last} archives of a claim, and there are newer ones"))
-        }
+        (None, Some(last)) if !among_the_last && policy.retention.is_none() && archive.archived_at.is_some() => Some(
+            format!("the backend keeps the last {last} archives of a claim, and there are newer ones"),
+        ),
         (None, _) => None,
     }
 }

@@ -137,7 +137,9 @@ async fn a_restore_that_dies_anywhere_ends_with_the_data_in_one_place_as_they_we
             assert_eq!(seen, (file_id, 0o2750, 1000, 1001));
             assert_eq!(fs::read_to_string(lab.on_disk("home/deep/again/mine")).unwrap(), uid);
             let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            let Stage::Restoring(to) = kept.stage else { panic!("{kept:?}") };
+            let Stage::Restoring(to) = kept.stage else {
+                panic!("{kept:?}")
+            };
             next.finish_restore(&which(uid, file_id), &to).await.unwrap();
             assert_eq!(lab.records(), [format!("pvc-n{uid}")]);
             assert_eq!(next.count_archives(), 0);
@@ -244,5 +246,8 @@ async fn an_export_moves_an_archive_to_one_claim_of_its_own_namespace_and_to_nob
     assert_eq!(lost.reason(), nfs_operator::api::Reason::ArchiveBusy);
     let data = lab.on_disk(&won.directory.to_string()).join("mine");
     assert_eq!(fs::read_to_string(data).unwrap(), "1");
-    assert_eq!(export.begin_purge(&which("1", file_id)).await.unwrap_err().reason(), nfs_operator::api::Reason::RecordUnusable);
+    assert_eq!(
+        export.begin_purge(&which("1", file_id)).await.unwrap_err().reason(),
+        nfs_operator::api::Reason::RecordUnusable
+    );
 }

@@ -7,7 +7,7 @@ use rig::TestEnv;
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
-use crate::archives::{archived, archive_of, in_state};
+use crate::archives::{archive_of, archived, in_state};
 use crate::scene::{self, PATIENCE, Test, text};
 
 /// A claim that asks for an archive.
@@ -33,7 +33,10 @@ async fn a_claim_gets_an_archive_back_at_once_with_its_mode_and_owner_and_the_ar
     let inode = fs::metadata(&directory)?.ino();
     scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(&env, &archive_of(&volume), "Available").await?;
-    let again = env.objects.create(&asking(env.claim("again", &class), name_of(&archive))).await?;
+    let again = env
+        .objects
+        .create(&asking(env.claim("again", &class), name_of(&archive)))
+        .await?;
     let restored = env.wait_bound(&again).await?;
     let found = fs::metadata(env.directory(&restored)?)?;
     let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
@@ -65,12 +68,18 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
         merge(&mut claim, &json!({"metadata": {"namespace": env.named("other")}}));
         claim
     };
-    let thief = env.objects.create(&in_other(asking(env.claim("thief", &class), name_of(&archive)))).await?;
+    let thief = env
+        .objects
+        .create(&in_other(asking(env.claim("thief", &class), name_of(&archive))))
+        .await?;
     let said = scene::refused(&env, &thief, "ArchiveNotAllowed").await?;
     assert!(!said.contains("secret") && !said.contains("archived-"), "{said}");
     // With the data source's namespace, which needs a ReferenceGrant elsewhere, and by the older field.
     let mut crossing = asking(env.claim("crossing", &class), name_of(&archive));
-    merge(&mut crossing, &json!({"spec": {"dataSourceRef": {"namespace": env.name}}}));
+    merge(
+        &mut crossing,
+        &json!({"spec": {"dataSourceRef": {"namespace": env.name}}}),
+    );
     if let Ok(crossing) = env.objects.create(&in_other(crossing)).await {
         // Without the feature CrossNamespaceVolumeDataSource the API server drops the namespace.
         scene::refused(&env, &crossing, "ArchiveNotAllowed").await?;
@@ -79,14 +88,19 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
     env.objects.delete(&namespace).await?;
     env.objects.wait_gone(&namespace, PATIENCE).await?;
     env.objects.create(&namespace).await?;
-    let heir = env.objects.create(&asking(env.claim("data", &class), name_of(&archive))).await?;
+    let heir = env
+        .objects
+        .create(&asking(env.claim("data", &class), name_of(&archive)))
+        .await?;
     scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
     // Listed by an administrator, it would have to be copied: who had it may still hold handles.
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.named("other")]}}});
     env.objects.patch(&archive, allowed).await?;
     for asker in [&thief, &heir] {
         // A change wakes them; the word that they got stays otherwise.
-        env.objects.patch(asker, json!({"metadata": {"labels": {"look": "again"}}})).await?;
+        env.objects
+            .patch(asker, json!({"metadata": {"labels": {"look": "again"}}}))
+            .await?;
         scene::refused(&env, asker, "CopyNotSupported").await?;
     }
     let data = env.data().join(text(&archive, "/spec/directory"));
@@ -120,7 +134,10 @@ async fn of_two_claims_that_ask_for_one_archive_one_gets_it_and_the_other_is_tol
     outcomes.sort();
     let (lost, won) = (&outcomes[0], &outcomes[1]);
     assert!(won.0 && !lost.0, "{outcomes:?}");
-    assert!(lost.1.contains("ArchiveBusy") || lost.1.contains("ArchiveNotFound"), "{outcomes:?}");
+    assert!(
+        lost.1.contains("ArchiveBusy") || lost.1.contains("ArchiveNotFound"),
+        "{outcomes:?}"
+    );
     let names = scene::names(env.data())?;
     let [name] = names.as_slice() else { panic!("{names:?}") };
     assert_eq!(fs::read_to_string(env.data().join(name).join("data"))?, "precious");
@@ -141,11 +158,20 @@ async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -
         claim
     };
     let unknown = asking(env.claim("unknown", &class), "pvc-nobody");
-    let small = with("small", json!({"spec": {"resources": {"requests": {"storage": "512Ki"}}}}));
-    let copy = with("copy", json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}));
+    let small = with(
+        "small",
+        json!({"spec": {"resources": {"requests": {"storage": "512Ki"}}}}),
+    );
+    let copy = with(
+        "copy",
+        json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
+    );
     let away = asking(env.claim("away", &elsewhere), name_of(&archive));
     let mut clone = env.claim("clone", &class);
-    merge(&mut clone, &json!({"spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "data"}}}));
+    merge(
+        &mut clone,
+        &json!({"spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "data"}}}),
+    );
     for (claim, reason) in [
         (unknown, "ArchiveNotFound"),
         (small, "ClaimTooSmall"),
@@ -157,12 +183,16 @@ async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -
         scene::refused(&env, &claim, reason).await?;
         env.objects.delete(&claim).await?;
     }
-    env.objects.patch(&archive, json!({"spec": {"legalHold": true}})).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": true}}))
+        .await?;
     in_state(&env, &archive, "Held").await?;
     let held = env.objects.create(&usual("held")).await?;
     scene::refused(&env, &held, "CopyNotSupported").await?;
     // The hold is lifted, and the claim goes on by itself.
-    env.objects.patch(&archive, json!({"spec": {"legalHold": false}})).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": false}}))
+        .await?;
     let volume = env.wait_bound(&held).await?;
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "kept");
     Ok(())

@@ -47,7 +47,11 @@ async fn left(stage: &Stage, wanted: &[&str]) -> Test {
             let data = stage.data().map_err(|error| error.to_string())?.join(name).join("data");
             found.extend(std::fs::read_to_string(data));
         }
-        if found == wanted { Ok(()) } else { Err(format!("{found:?}")) }
+        if found == wanted {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
     })
     .await?;
     Ok(())
@@ -67,7 +71,10 @@ async fn an_archive_whose_time_is_over_is_purged_and_neither_one_that_is_held_no
     for archive in [&held, &gone, &prolonged] {
         assert!(archive["spec"]["expiresAt"].is_string(), "{archive}");
     }
-    stage.objects.patch(&prolonged, json!({"spec": {"expiresAt": null}})).await?;
+    stage
+        .objects
+        .patch(&prolonged, json!({"spec": {"expiresAt": null}}))
+        .await?;
     let past = json!({"expiresAt": "2020-01-01T00:00:00Z"});
     let mut both = past.clone();
     both["legalHold"] = json!(true);
@@ -76,8 +83,14 @@ async fn an_archive_whose_time_is_over_is_purged_and_neither_one_that_is_held_no
     stage.objects.wait_gone(&gone, PATIENCE).await?;
     stage.objects.wait_event(&gone, "ArchivePurged", PATIENCE).await?;
     left(&stage, &["foreign", "held", "prolonged"]).await?;
-    stage.objects.wait_condition(&held, "Expired", "True", None, PATIENCE).await?;
-    stage.objects.patch(&held, json!({"spec": {"legalHold": false}})).await?;
+    stage
+        .objects
+        .wait_condition(&held, "Expired", "True", None, PATIENCE)
+        .await?;
+    stage
+        .objects
+        .patch(&held, json!({"spec": {"legalHold": false}}))
+        .await?;
     stage.objects.wait_gone(&held, PATIENCE).await?;
     left(&stage, &["foreign", "prolonged"]).await?;
     Ok(())
@@ -138,7 +151,10 @@ async fn a_claim_is_told_that_its_archive_has_expired_and_gets_it_when_an_admini
     let archive = archived(&stage, "data", "late").await?;
     let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
     stage.objects.patch(&archive, past).await?;
-    stage.objects.wait_condition(&archive, "Expired", "True", None, PATIENCE).await?;
+    stage
+        .objects
+        .wait_condition(&archive, "Expired", "True", None, PATIENCE)
+        .await?;
     let claim = asking(stage.claim("again"), text(&archive, "/metadata/name"));
     let claim = stage.objects.create(&claim).await?;
     let kind = "nfs-operator.io/Provisioned";
@@ -146,7 +162,10 @@ async fn a_claim_is_told_that_its_archive_has_expired_and_gets_it_when_an_admini
         .objects
         .wait_condition(&claim, kind, "False", Some("ArchiveExpired"), PATIENCE)
         .await?;
-    stage.objects.patch(&archive, json!({"spec": {"expiresAt": null}})).await?;
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"expiresAt": null}}))
+        .await?;
     let volume = stage.bound(&claim).await?;
     assert_eq!(std::fs::read_to_string(stage.directory(&volume)?.join("data"))?, "late");
     Ok(())
@@ -161,7 +180,10 @@ async fn an_operator_killed_while_claims_get_their_archives_back_loses_and_doubl
         names.push(text(&archive, "/metadata/name").to_owned());
     }
     for (n, name) in names.iter().enumerate() {
-        stage.objects.create(&asking(stage.claim(&format!("again-{n}")), name)).await?;
+        stage
+            .objects
+            .create(&asking(stage.claim(&format!("again-{n}")), name))
+            .await?;
     }
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(50 + u64::from(rand::random::<u16>() % 500))).await;
@@ -170,13 +192,21 @@ async fn an_operator_killed_while_claims_get_their_archives_back_loses_and_doubl
     }
     for n in 0..names.len() {
         let volume = stage.bound(&stage.claim(&format!("again-{n}"))).await?;
-        assert_eq!(std::fs::read_to_string(stage.directory(&volume)?.join("data"))?, format!("{n}"));
+        assert_eq!(
+            std::fs::read_to_string(stage.directory(&volume)?.join("data"))?,
+            format!("{n}")
+        );
     }
-    rig::wait::until("the archives to be gone", PATIENCE, async || match archives(&stage).await {
-        Ok(left) if left.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
+    rig::wait::until("the archives to be gone", PATIENCE, async || {
+        match archives(&stage).await {
+            Ok(left) if left.is_empty() => Ok(()),
+            left => Err(format!("{left:?}")),
+        }
     })
     .await?;
-    assert_eq!((stage.names()?.len(), stage.records()?.len()), (names.len(), names.len()));
+    assert_eq!(
+        (stage.names()?.len(), stage.records()?.len()),
+        (names.len(), names.len())
+    );
     Ok(())
 }

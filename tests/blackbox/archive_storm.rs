@@ -16,7 +16,10 @@ const KIND: &str = "nfsarchives.nfs-operator.io";
 async fn archives(stage: &Stage) -> rig::Result<BTreeSet<String>> {
     let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
     let found = stage.objects.list(&any).await?;
-    Ok(found.iter().map(|archive| text(archive, "/metadata/name").to_owned()).collect())
+    Ok(found
+        .iter()
+        .map(|archive| text(archive, "/metadata/name").to_owned())
+        .collect())
 }
 
 /// Claims with data of their own, deleted; gives back their volumes.
@@ -48,14 +51,21 @@ async fn kill_at_random(stage: &mut Stage, times: u32) -> Test {
 async fn settle(stage: &Stage, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
     let names = rig::wait::until(what, PATIENCE, async || {
         let names = archives(stage).await.map_err(|error| error.to_string())?;
-        if wanted(&names) { Ok(names) } else { Err(format!("{names:?}")) }
+        if wanted(&names) {
+            Ok(names)
+        } else {
+            Err(format!("{names:?}"))
+        }
     });
     names.await.map(drop)?;
     Ok(())
 }
 
 fn names_of(volumes: &[Value]) -> BTreeSet<String> {
-    volumes.iter().map(|volume| text(volume, "/metadata/name").to_owned()).collect()
+    volumes
+        .iter()
+        .map(|volume| text(volume, "/metadata/name").to_owned())
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,12 +76,19 @@ async fn an_operator_killed_again_and_again_makes_one_object_for_each_archive_an
     for volume in &volumes {
         stage.objects.wait_gone(volume, PATIENCE).await?;
     }
-    assert_eq!(archives(&stage).await?, names_of(&volumes), "an object from the moment the volume is gone");
+    assert_eq!(
+        archives(&stage).await?,
+        names_of(&volumes),
+        "an object from the moment the volume is gone"
+    );
     assert_eq!(stage.names()?.len(), 20);
     let (doomed, kept) = volumes.split_at(12);
     for volume in doomed {
         let archive = archive_of(volume);
-        stage.objects.patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}})).await?;
+        stage
+            .objects
+            .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+            .await?;
         stage.objects.delete(&archive).await?;
     }
     kill_at_random(&mut stage, 4).await?;
@@ -109,7 +126,10 @@ async fn deleting_the_kind_purges_nothing_and_a_held_archive_is_held_again_when_
     stage.objects.wait_gone(&kind, PATIENCE).await?;
     assert_eq!(stage.names()?.len(), 3, "the data stay");
     stage.operator.kill9().await?;
-    stage.cluster.apply_crds(&rig::operator::repository().join("crds")).await?;
+    stage
+        .cluster
+        .apply_crds(&rig::operator::repository().join("crds"))
+        .await?;
     stage.operator.restart().await?;
     let all = names_of(&volumes);
     settle(&stage, "the objects to be made again", |names| *names == all).await?;
@@ -141,9 +161,15 @@ async fn a_held_archive_whose_deletion_went_past_the_policy_stays_until_it_is_le
             None => Err("not said".to_owned()),
         }
     };
-    stage.objects.wait(&archive, "to say that it is held", PATIENCE, waits).await?;
+    stage
+        .objects
+        .wait(&archive, "to say that it is held", PATIENCE, waits)
+        .await?;
     assert_eq!(stage.names()?.len(), 1);
-    stage.objects.patch(&archive, json!({"spec": {"legalHold": false}})).await?;
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"legalHold": false}}))
+        .await?;
     stage.objects.wait_gone(&archive, PATIENCE).await?;
     assert_eq!(stage.names()?.len(), 0);
     Ok(())
@@ -156,11 +182,17 @@ async fn an_archive_of_a_former_release_gets_its_object() -> Test {
     stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
     stage.operator.kill9().await?;
     let archive = archive_of(&volumes[0]);
-    stage.objects.patch(&archive, json!({"metadata": {"finalizers": null}})).await?;
+    stage
+        .objects
+        .patch(&archive, json!({"metadata": {"finalizers": null}}))
+        .await?;
     stage.objects.delete(&archive).await?;
     // What release 0.1.0 wrote.
     for cluster in std::fs::read_dir(stage.data()?.join(".nfs-operator"))? {
-        let record = cluster?.path().join("records").join(text(&volumes[0], "/metadata/name"));
+        let record = cluster?
+            .path()
+            .join("records")
+            .join(text(&volumes[0], "/metadata/name"));
         let Ok(content) = std::fs::read(&record) else { continue };
         let mut content: Value = serde_json::from_slice(&content)?;
         let state = content["state"].as_object_mut().ok_or("no state")?;

@@ -10,7 +10,12 @@ use crate::scene::{self, PATIENCE, Test, text};
 
 /// A reference to the archive of a volume.
 pub fn archive_of(volume: &Value) -> Value {
-    reference("nfs-operator.io/v1alpha1", "NfsArchive", None, text(volume, "/metadata/name"))
+    reference(
+        "nfs-operator.io/v1alpha1",
+        "NfsArchive",
+        None,
+        text(volume, "/metadata/name"),
+    )
 }
 
 /// A claim with a file `data`, archived; gives back claim, volume and the archive's object, once it says how it is.
@@ -27,9 +32,7 @@ pub async fn in_state(env: &TestEnv, archive: &Value, state: &str) -> rig::Resul
         said if said == state => Ok(found.clone()),
         said => Err(said.to_owned()),
     };
-    env.objects
-        .wait(archive, &format!("to be {state}"), PATIENCE, is)
-        .await
+    env.objects.wait(archive, &format!("to be {state}"), PATIENCE, is).await
 }
 
 fn path(env: &TestEnv, archive: &Value) -> std::path::PathBuf {
@@ -45,9 +48,18 @@ async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_clai
     let spec = &archive["spec"];
     assert_eq!(spec["backend"], env.named("backend"));
     assert_eq!(spec["volume"], volume["metadata"]["name"]);
-    assert_eq!(spec["fileID"], volume["metadata"]["annotations"]["nfs-operator.io/file-id"]);
-    assert_eq!(spec["exportID"], volume["metadata"]["annotations"]["nfs-operator.io/export-id"]);
-    assert_eq!((&spec["size"], &spec["storageClassName"]), (&json!("1Mi"), &class["metadata"]["name"]));
+    assert_eq!(
+        spec["fileID"],
+        volume["metadata"]["annotations"]["nfs-operator.io/file-id"]
+    );
+    assert_eq!(
+        spec["exportID"],
+        volume["metadata"]["annotations"]["nfs-operator.io/export-id"]
+    );
+    assert_eq!(
+        (&spec["size"], &spec["storageClassName"]),
+        (&json!("1Mi"), &class["metadata"]["name"])
+    );
     let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
     let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
     let from = json!({
@@ -57,19 +69,45 @@ async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_clai
         "uid": uid(&claim),
     });
     assert_eq!(spec["claim"], from);
-    assert_eq!((&spec["legalHold"], &spec["deletionPolicy"]), (&json!(false), &json!("Retain")));
+    assert_eq!(
+        (&spec["legalHold"], &spec["deletionPolicy"]),
+        (&json!(false), &json!("Retain"))
+    );
     assert!(spec["expiresAt"].is_null() && spec["archivedAt"].is_string(), "{spec}");
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "kept");
-    assert_eq!(condition(&archive, "Available").map(|found| &found["status"]), Some(&json!("True")));
+    assert_eq!(
+        condition(&archive, "Available").map(|found| &found["status"]),
+        Some(&json!("True"))
+    );
     let event = env.objects.wait_event(&claim, "Archived", PATIENCE).await?;
-    assert!(text(&event, "/note").contains(text(&volume, "/metadata/name")), "{event}");
-    let table = env.rig.cluster.kubectl(["get", "nfsa", text(&volume, "/metadata/name")]).await?;
+    assert!(
+        text(&event, "/note").contains(text(&volume, "/metadata/name")),
+        "{event}"
+    );
+    let table = env
+        .rig
+        .cluster
+        .kubectl(["get", "nfsa", text(&volume, "/metadata/name")])
+        .await?;
     let heads: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(
         heads,
-        ["NAME", "CLAIM", "NAMESPACE", "BACKEND", "AGE", "EXPIRES", "SIZE", "STATE"]
+        [
+            "NAME",
+            "CLAIM",
+            "NAMESPACE",
+            "BACKEND",
+            "AGE",
+            "EXPIRES",
+            "SIZE",
+            "STATE"
+        ]
     );
-    for change in [json!({"fileID": "1"}), json!({"directory": "archived-x"}), json!({"claim": {"namespaceUID": "x"}})] {
+    for change in [
+        json!({"fileID": "1"}),
+        json!({"directory": "archived-x"}),
+        json!({"claim": {"namespaceUID": "x"}}),
+    ] {
         assert!(env.objects.patch(&archive, json!({ "spec": change })).await.is_err());
     }
     Ok(())
@@ -92,7 +130,9 @@ async fn an_archive_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says
     assert_eq!(again.await?["spec"], archive["spec"]);
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "kept");
     let archive = in_state(&env, &archive, "Available").await?;
-    env.objects.patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}})).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
     env.objects.delete(&archive).await?;
     env.objects.wait_gone(&archive, PATIENCE).await?;
     env.objects.wait_event(&archive, "ArchivePurged", PATIENCE).await?;
@@ -118,7 +158,9 @@ async fn an_archive_that_is_held_can_not_be_deleted() -> Test {
     in_state(&env, &archive, "Held").await?;
     let refused = env.objects.delete(&archive).await.unwrap_err().to_string();
     assert!(refused.contains("the archive is held"), "{refused}");
-    env.objects.patch(&archive, json!({"spec": {"legalHold": false}})).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": false}}))
+        .await?;
     env.objects.delete(&archive).await?;
     env.objects.wait_gone(&archive, PATIENCE).await?;
     assert_eq!(scene::names(env.data())?, Vec::<String>::new());
@@ -154,12 +196,16 @@ async fn an_object_that_somebody_made_by_hand_gets_nothing_purged() -> Test {
     for forged in [in_use, alias] {
         let made = env.objects.create(&forged).await?;
         env.objects
-            .wait(&made, "to be looked at", PATIENCE, |found| match text(found, "/status/state") {
-                "Missing" | "Unknown" => Ok(()),
-                state => Err(state.to_owned()),
+            .wait(&made, "to be looked at", PATIENCE, |found| {
+                match text(found, "/status/state") {
+                    "Missing" | "Unknown" => Ok(()),
+                    state => Err(state.to_owned()),
+                }
             })
             .await?;
-        env.objects.patch(&made, json!({"spec": {"deletionPolicy": "Retain"}})).await?;
+        env.objects
+            .patch(&made, json!({"spec": {"deletionPolicy": "Retain"}}))
+            .await?;
         env.objects.delete(&made).await?;
         env.objects.wait_gone(&made, PATIENCE).await?;
     }
@@ -178,10 +224,14 @@ async fn a_backend_that_is_deleted_waits_for_its_archives() -> Test {
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let [_, _, archive] = archived(&env, "data", &class, "kept").await?;
     env.objects.delete(&backend).await?;
-    let waits = env.objects.wait_condition(&backend, "Ready", "False", Some("Deleting"), PATIENCE);
+    let waits = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", Some("Deleting"), PATIENCE);
     let waits = waits.await?;
     assert!(text(&waits, "/message").contains("1 archives"), "{waits}");
-    env.objects.patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}})).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
     env.objects.delete(&archive).await?;
     env.objects.wait_gone(&backend, PATIENCE).await?;
     Ok(())

@@ -19,7 +19,12 @@ pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
 /// own end before. Going up, the request is lost; going down, it was carried out and the reply is lost.
-pub async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnce(ManagedExport) -> Operation) -> bool {
+pub async fn dies(
+    lab: &Lab,
+    direction: Direction,
+    nth: usize,
+    operation: impl FnOnce(ManagedExport) -> Operation,
+) -> bool {
     let life = Life {
         port: lab.proxy.port(),
         ..lab.life()

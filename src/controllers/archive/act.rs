@@ -78,7 +78,10 @@ impl Scene<'_> {
         }
         self.export.finish_restore(self.which, to).await?;
         let claim = &to.claim;
-        let note = format!("restored to claim {}/{} as volume {}", claim.namespace, claim.name, to.volume);
+        let note = format!(
+            "restored to claim {}/{} as volume {}",
+            claim.namespace, claim.name, to.volume
+        );
         tracing::info!(archive = self.which.volume, backend = self.backend.name, "{note}");
         event(self.ctx, self.object, Severity::Normal, Reason::ArchiveRestored, &note);
         let_go(self.ctx, self.object).await?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kube::runtime::reflector::ObjectRef;
 use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use rand::RngExt as _;
 
 use super::act;
@@ -56,7 +56,9 @@ pub fn call_older(ctx: &Context, object: &NfsArchive) {
 pub async fn turn(ctx: &Context, backend: &Backend, object: &NfsArchive) -> Result<Result<(), Duration>, WriteError> {
     let pause = ctx.settings.purge_pause;
     if let Err(left) = backend.take_turn_to_purge(pause) {
-        return Ok(Err(left + pause.mul_f64(rand::rng().random_range(0.0..f64::from(SPREAD)))));
+        return Ok(Err(
+            left + pause.mul_f64(rand::rng().random_range(0.0..f64::from(SPREAD)))
+        ));
     }
     let theirs = clock::of_the_api_server(ctx).await?;
     if due(ctx, object, theirs).is_some() {

@@ -99,10 +99,11 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
         )));
     }
     let wanted = terms(object);
-    if kept.stage == Stage::Kept && kept.note.terms != wanted {
-        if let Err(error) = home.export.keep_terms(&home.which, &wanted).await {
-            return Ok(unusable(ctx, &home.backend, &error));
-        }
+    if kept.stage == Stage::Kept
+        && kept.note.terms != wanted
+        && let Err(error) = home.export.keep_terms(&home.which, &wanted).await
+    {
+        return Ok(unusable(ctx, &home.backend, &error));
     }
     Ok(match kept.stage {
         Stage::Kept => Sight::Kept { there: kept.there },
@@ -127,10 +128,15 @@ fn unusable(ctx: &Context, backend: &Backend, error: &ExportError) -> Sight {
 /// none any more.
 async fn has_it(ctx: &Context, to: &Destination, file_id: u64) -> Result<bool, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = volumes.get_opt(&to.volume).await.map_err(failed("read the volume that gets the archive"))?;
+    let volume = volumes
+        .get_opt(&to.volume)
+        .await
+        .map_err(failed("read the volume that gets the archive"))?;
     Ok(volume.is_some_and(|volume| {
-        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
-        claim.as_ref() == Some(&to.claim.uid)
-            && volume.annotations().get(VOLUME_FILE_ID) == Some(&file_id.to_string())
+        let claim = volume
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.claim_ref.as_ref()?.uid.clone());
+        claim.as_ref() == Some(&to.claim.uid) && volume.annotations().get(VOLUME_FILE_ID) == Some(&file_id.to_string())
     }))
 }

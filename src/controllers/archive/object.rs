@@ -93,12 +93,7 @@ pub fn which(object: &NfsArchive) -> Option<ArchiveRef> {
 }
 
 /// Makes the object of a volume's archive, unless it is there. Nothing to do when no archive is kept of the volume.
-pub async fn ensure(
-    ctx: &Context,
-    backend: &str,
-    export: &ManagedExport,
-    volume: &str,
-) -> Result<(), EnsureError> {
+pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume: &str) -> Result<(), EnsureError> {
     let Some(kept) = export.archive_kept(volume).await? else {
         return Ok(());
     };
@@ -150,7 +145,11 @@ fn is_about(there: &NfsArchive, wanted: &NfsArchive) -> bool {
 /// Tells those who had the claim: in its namespace, which is all that they may see.
 fn announce(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
-    tracing::info!(archive = name, backend = object.spec.backend, "made the archive's object");
+    tracing::info!(
+        archive = name,
+        backend = object.spec.backend,
+        "made the archive's object"
+    );
     if claim.namespace.is_empty() || claim.name.is_empty() {
         return;
     }

@@ -67,13 +67,22 @@ pub struct Report {
 
 /// Decides.
 pub fn plan(situation: &Situation) -> (Step, Report) {
-    let step = if situation.deleting { leaving(situation) } else { staying(situation) };
+    let step = if situation.deleting {
+        leaving(situation)
+    } else {
+        staying(situation)
+    };
     (step, report(situation))
 }
 
 /// The object is being deleted.
 fn leaving(situation: &Situation) -> Step {
-    let Situation { kind_going, delete, held, .. } = *situation;
+    let Situation {
+        kind_going,
+        delete,
+        held,
+        ..
+    } = *situation;
     match &situation.sight {
         Sight::Purging { there: true } if kind_going || held => Step::Spare,
         Sight::Purging { there: false } => Step::Purge,
@@ -104,30 +113,64 @@ fn staying(situation: &Situation) -> Step {
 fn report(situation: &Situation) -> Report {
     let mut others = Vec::new();
     if let Some(why) = &situation.due {
-        others.push((ArchiveCondition::Expired, Verdict::yes(Reason::ArchiveExpired, why.clone())));
+        others.push((
+            ArchiveCondition::Expired,
+            Verdict::yes(Reason::ArchiveExpired, why.clone()),
+        ));
     }
     let (state, available) = match &situation.sight {
-        Sight::Unseen(verdict) => ("Unknown", Verdict { status: None, ..verdict.clone() }),
+        Sight::Unseen(verdict) => (
+            "Unknown",
+            Verdict {
+                status: None,
+                ..verdict.clone()
+            },
+        ),
         Sight::Unusable(verdict) => ("Unknown", verdict.clone()),
         Sight::Unrecorded | Sight::Kept { there: false } => {
             let verdict = missing(&situation.sight);
-            others.push((ArchiveCondition::Missing, Verdict { status: Some(true), ..verdict.clone() }));
+            others.push((
+                ArchiveCondition::Missing,
+                Verdict {
+                    status: Some(true),
+                    ..verdict.clone()
+                },
+            ));
             ("Missing", verdict)
         }
         Sight::Purging { .. } => {
             let verdict = Verdict::no(Reason::Purging, "it is on its way into the trash");
-            others.push((ArchiveCondition::Purging, Verdict { status: Some(true), ..verdict.clone() }));
+            others.push((
+                ArchiveCondition::Purging,
+                Verdict {
+                    status: Some(true),
+                    ..verdict.clone()
+                },
+            ));
             ("Purging", verdict)
         }
         Sight::Restoring { to, .. } => {
             let claim = format!("{}/{}", to.claim.namespace, to.claim.name);
-            let verdict = Verdict::no(Reason::ArchiveRestoring, format!("claim {claim} gets it as volume {}", to.volume));
-            others.push((ArchiveCondition::Restoring, Verdict { status: Some(true), ..verdict.clone() }));
+            let verdict = Verdict::no(
+                Reason::ArchiveRestoring,
+                format!("claim {claim} gets it as volume {}", to.volume),
+            );
+            others.push((
+                ArchiveCondition::Restoring,
+                Verdict {
+                    status: Some(true),
+                    ..verdict.clone()
+                },
+            ));
             ("Restoring", verdict)
         }
         Sight::Kept { there: true } => kept(situation),
     };
-    Report { state, available, others }
+    Report {
+        state,
+        available,
+        others,
+    }
 }
 
 fn missing(sight: &Sight) -> Verdict {
@@ -146,12 +189,18 @@ fn missing(sight: &Sight) -> Verdict {
 fn kept(situation: &Situation) -> (&'static str, Verdict) {
     if situation.held {
         let message = match situation.deleting {
-            true => "it is held, so its data stay and so does this object: set legalHold to false, or deletionPolicy to Retain",
+            true => {
+                "it is held, so its data stay and so does this object: set legalHold to false, or deletionPolicy to Retain"
+            }
             false => "it is held: nobody purges it, and this object can't be deleted",
         };
         return ("Held", Verdict::yes(Reason::ArchiveHeld, message));
     }
-    let state = if situation.due.is_some() { "Expired" } else { "Available" };
+    let state = if situation.due.is_some() {
+        "Expired"
+    } else {
+        "Available"
+    };
     (state, Verdict::yes(Reason::Archived, "the data are there"))
 }
 

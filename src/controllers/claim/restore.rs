@@ -92,9 +92,10 @@ fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<Origin, Verdict> {
     let (name, spec) = (archive.name_any(), &archive.spec);
     let which = which(archive).ok_or_else(|| not_found(&name))?;
     let came_from = is_where_it_came_from(asked.namespace, archive);
-    let listed = spec.allowed_namespaces.as_ref().is_some_and(|allowed| {
-        admits(allowed, &asked.namespace.name_any(), asked.namespace.labels())
-    });
+    let listed = spec
+        .allowed_namespaces
+        .as_ref()
+        .is_some_and(|allowed| admits(allowed, &asked.namespace.name_any(), asked.namespace.labels()));
     if !came_from && !listed {
         let message = format!(
             "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have \
@@ -136,7 +137,8 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), Verdict> {
         ));
     }
     if let Some(why) = asked.due.as_ref().filter(|_| !archive.spec.legal_hold) {
-        let message = format!("NfsArchive {name} has expired, {why}: an administrator can still set spec.expiresAt later");
+        let message =
+            format!("NfsArchive {name} has expired, {why}: an administrator can still set spec.expiresAt later");
         return Err(Verdict::no(Reason::ArchiveExpired, message));
     }
     let size = archive.spec.size.as_deref().and_then(quantity::bytes);
@@ -161,7 +163,9 @@ fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<Way, 
                 format!("annotation {RESTORE} is {other:?}: move or copy"),
             ));
         }
-        _ if !came_from => Way::Copy("whoever had it may still hold handles to it, so it is not moved to another namespace"),
+        _ if !came_from => {
+            Way::Copy("whoever had it may still hold handles to it, so it is not moved to another namespace")
+        }
         _ if archive.spec.legal_hold => Way::Copy("it is held, so it stays where it is"),
         _ if elsewhere || asked.alias.is_some_and(|alias| alias != lies_on) => {
             Way::Copy("it lies on a backend that the claim's class does not reach")

@@ -4,9 +4,9 @@
 //! the rename; then mode and owner are put back. The archive's record stays until the volume is there, so that whoever
 //! dies before that can still give it back (`give_back.rs`).
 
+use super::Recorded;
 use super::make::Made;
 use super::next_step::{Own, Source, Step, next};
-use super::{Recorded, Write};
 use crate::export::ManagedExport;
 use crate::export::archives::{ArchiveRef, changed_meanwhile};
 use crate::export::error::{ExportError, While as _};
@@ -85,9 +85,7 @@ impl ManagedExport {
         let nodes = self.walk(ground, directory).await?;
         self.judge_way(ground, directory, &nodes).await?;
         let leaf = self.leaf_of(&nodes, directory);
-        let home = leaf.map(|leaf| {
-            ground.is_plain_directory(leaf) && leaf.attributes.fileid == restore.which.file_id
-        });
+        let home = leaf.map(|leaf| ground.is_plain_directory(leaf) && leaf.attributes.fileid == restore.which.file_id);
         let (seen, source) = self.look_at_source(ground, restore).await?;
         let at_archive = seen.as_ref().is_some_and(|seen| seen.node.is_some());
         let step = next(restore.own(), source, at_archive, home);
@@ -107,9 +105,7 @@ impl ManagedExport {
                 self.may_move(restore.request, &seen)?;
                 self.take(ground, restore, &seen).await.map(|()| None)
             }
-            (Step::Move, Some(seen), _) => {
-                self.move_home(ground, restore, &seen, &nodes).await.map(|()| None)
-            }
+            (Step::Move, Some(seen), _) => self.move_home(ground, restore, &seen, &nodes).await.map(|()| None),
             (Step::Settle, Some(seen), Some(leaf)) => self.put_back(ground, restore, &seen, leaf).await.map(Some),
             (Step::Refuse, _, Some(leaf)) => Err(ExportError::DirectoryExists {
                 directory: directory.to_string(),

@@ -162,11 +162,7 @@ impl ManagedExport {
             parts.insert(0, ("owner", owner));
         }
         for (what, part) in parts {
-            match self
-                .changing(ground)?
-                .set_attributes(&archive.handle, part)
-                .await
-            {
+            match self.changing(ground)?.set_attributes(&archive.handle, part).await {
                 Ok(_) => {}
                 // It is archived all the same, and who could read it before still can: worth a warning.
                 Err(error) if error.status().is_some_and(|status| status != crate::nfs::Status::Stale) => {

@@ -84,7 +84,13 @@ fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
         ("of an earlier release", of(None, false), &last, 2, false),
         ("time over, among the last", of(Some(100), true), &both, 1, false),
         ("time over, not among the last", of(Some(100), true), &both, 2, true),
-        ("time not over, not among the last", of(Some(101), true), &both, 2, false),
+        (
+            "time not over, not among the last",
+            of(Some(101), true),
+            &both,
+            2,
+            false,
+        ),
         ("for ever, not among the last", of(None, true), &both, 2, false),
     ] {
         assert_eq!(due(&spec, policy, newer, at(100)).is_some(), due_at_100, "{what}");
@@ -106,10 +112,22 @@ fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
         ("of the same second, earlier by name", made("pvc-4", 50), 0),
         ("of nobody knows when", archive("pvc-7", json!({})), 0),
         ("held", with(json!({"spec": {"legalHold": true}})), 0),
-        ("going", with(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})), 0),
+        (
+            "going",
+            with(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
+            0,
+        ),
         ("not seen yet", with(json!({"status": {"conditions": []}})), 0),
-        ("of another claim", with(json!({"spec": {"claim": {"name": "other"}}})), 0),
-        ("of a namespace of the same name", with(json!({"spec": {"claim": {"namespaceUID": "new"}}})), 0),
+        (
+            "of another claim",
+            with(json!({"spec": {"claim": {"name": "other"}}})),
+            0,
+        ),
+        (
+            "of a namespace of the same name",
+            with(json!({"spec": {"claim": {"namespaceUID": "new"}}})),
+            0,
+        ),
         ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
     ] {
         assert_eq!(newer(&of, [&of, &other].into_iter()), counts, "{what}");

@@ -55,24 +55,61 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
     };
     for (what, situation, step) in [
         ("kept", situation(kept()), Step::Rest),
-        ("expired", Situation { due: due(), ..situation(kept()) }, Step::Purge),
+        (
+            "expired",
+            Situation {
+                due: due(),
+                ..situation(kept())
+            },
+            Step::Purge,
+        ),
         (
             "expired and missing",
-            Situation { due: due(), ..situation(Sight::Kept { there: false }) },
+            Situation {
+                due: due(),
+                ..situation(Sight::Kept { there: false })
+            },
             Step::Rest,
         ),
-        ("expired, unseen", Situation { due: due(), ..situation(unseen()) }, Step::Wait),
+        (
+            "expired, unseen",
+            Situation {
+                due: due(),
+                ..situation(unseen())
+            },
+            Step::Wait,
+        ),
         ("let go", deleting(false, kept()), Step::LetGo),
         ("let go, its server dead", deleting(false, unseen()), Step::LetGo),
         ("deleted", deleting(true, kept()), Step::Purge),
-        ("deleted, missing", deleting(true, Sight::Kept { there: false }), Step::Purge),
+        (
+            "deleted, missing",
+            deleting(true, Sight::Kept { there: false }),
+            Step::Purge,
+        ),
         ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
         ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
         ("deleted, unrecorded", deleting(true, Sight::Unrecorded), Step::LetGo),
-        ("purged by us", deleting(false, Sight::Purging { there: true }), Step::Purge),
-        ("purged half", deleting(false, Sight::Purging { there: false }), Step::Purge),
-        ("announced, and prolonged", situation(Sight::Purging { there: true }), Step::Spare),
-        ("in the trash, and prolonged", situation(Sight::Purging { there: false }), Step::Purge),
+        (
+            "purged by us",
+            deleting(false, Sight::Purging { there: true }),
+            Step::Purge,
+        ),
+        (
+            "purged half",
+            deleting(false, Sight::Purging { there: false }),
+            Step::Purge,
+        ),
+        (
+            "announced, and prolonged",
+            situation(Sight::Purging { there: true }),
+            Step::Spare,
+        ),
+        (
+            "in the trash, and prolonged",
+            situation(Sight::Purging { there: false }),
+            Step::Purge,
+        ),
         ("on its way to a volume", situation(restoring(false)), Step::Wait),
         ("a volume's", situation(restoring(true)), Step::Finish),
         ("a volume's, and deleted", deleting(true, restoring(true)), Step::Finish),
@@ -126,25 +163,55 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
 
 #[test]
 fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
-    let held = |sight| Situation { held: true, ..situation(sight) };
+    let held = |sight| Situation {
+        held: true,
+        ..situation(sight)
+    };
     for (situation, state, available, other) in [
         (situation(Sight::Kept { there: true }), "Available", Some(true), None),
         (held(Sight::Kept { there: true }), "Held", Some(true), None),
         (
-            Situation { due: Some("over".into()), ..situation(Sight::Kept { there: true }) },
+            Situation {
+                due: Some("over".into()),
+                ..situation(Sight::Kept { there: true })
+            },
             "Expired",
             Some(true),
             Some(ArchiveCondition::Expired),
         ),
-        (situation(Sight::Kept { there: false }), "Missing", Some(false), Some(ArchiveCondition::Missing)),
-        (held(Sight::Unrecorded), "Missing", Some(false), Some(ArchiveCondition::Missing)),
-        (situation(Sight::Purging { there: true }), "Purging", Some(false), Some(ArchiveCondition::Purging)),
-        (situation(restoring(false)), "Restoring", Some(false), Some(ArchiveCondition::Restoring)),
+        (
+            situation(Sight::Kept { there: false }),
+            "Missing",
+            Some(false),
+            Some(ArchiveCondition::Missing),
+        ),
+        (
+            held(Sight::Unrecorded),
+            "Missing",
+            Some(false),
+            Some(ArchiveCondition::Missing),
+        ),
+        (
+            situation(Sight::Purging { there: true }),
+            "Purging",
+            Some(false),
+            Some(ArchiveCondition::Purging),
+        ),
+        (
+            situation(restoring(false)),
+            "Restoring",
+            Some(false),
+            Some(ArchiveCondition::Restoring),
+        ),
         (situation(unseen()), "Unknown", None, None),
         (situation(unusable()), "Unknown", Some(false), None),
     ] {
         let (_, report) = plan(&situation);
-        assert_eq!((report.state, report.available.status), (state, available), "{situation:?}");
+        assert_eq!(
+            (report.state, report.available.status),
+            (state, available),
+            "{situation:?}"
+        );
         assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{situation:?}");
         assert!(report.others.iter().all(|(_, verdict)| verdict.status == Some(true)));
     }

@@ -94,16 +94,49 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
     };
     for (what, case, spec, expected) in [
         ("its own", USUAL, json!({}), Ok("main")),
-        ("made anew under the same name", at("team", "new"), json!({}), Err(Reason::ArchiveNotAllowed)),
-        ("another", at("other", "else"), json!({}), Err(Reason::ArchiveNotAllowed)),
-        ("of nobody knows whom", at("team", ""), of_old, Err(Reason::ArchiveNotAllowed)),
-        ("listed", at("other", "else"), listed.clone(), Err(Reason::CopyNotSupported)),
-        ("listed, and another", at("third", "else"), listed, Err(Reason::ArchiveNotAllowed)),
+        (
+            "made anew under the same name",
+            at("team", "new"),
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "another",
+            at("other", "else"),
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "of nobody knows whom",
+            at("team", ""),
+            of_old,
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "listed",
+            at("other", "else"),
+            listed.clone(),
+            Err(Reason::CopyNotSupported),
+        ),
+        (
+            "listed, and another",
+            at("third", "else"),
+            listed,
+            Err(Reason::ArchiveNotAllowed),
+        ),
         ("labelled", with_label, labelled.clone(), Err(Reason::CopyNotSupported)),
-        ("not labelled", at("other", "else"), labelled, Err(Reason::ArchiveNotAllowed)),
+        (
+            "not labelled",
+            at("other", "else"),
+            labelled,
+            Err(Reason::ArchiveNotAllowed),
+        ),
         (
             "begun, from another namespace",
-            Case { begun: true, ..at("other", "else") },
+            Case {
+                begun: true,
+                ..at("other", "else")
+            },
             json!({}),
             Err(Reason::ArchiveNotAllowed),
         ),
@@ -116,15 +149,82 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
 fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
     for (what, case, spec, expected) in [
         ("held", USUAL, json!({"legalHold": true}), Err(Reason::CopyNotSupported)),
-        ("expired", Case { due: true, ..USUAL }, json!({}), Err(Reason::ArchiveExpired)),
-        ("expired, begun before", Case { due: true, begun: true, ..USUAL }, json!({}), Ok("main")),
-        ("too large", Case { bytes: (1 << 30) - 1, ..USUAL }, json!({}), Err(Reason::ClaimTooSmall)),
-        ("of unknown size", Case { bytes: 1, ..USUAL }, json!({"size": null}), Ok("main")),
-        ("a copy", Case { annotation: Some("copy"), ..USUAL }, json!({}), Err(Reason::CopyNotSupported)),
-        ("a move", Case { annotation: Some("move"), ..USUAL }, json!({}), Ok("main")),
-        ("a mistake", Case { annotation: Some("mvoe"), ..USUAL }, json!({}), Err(Reason::InvalidOverride)),
-        ("on a backend of the class", Case { backends: &["a", "main"], ..USUAL }, json!({}), Ok("main")),
-        ("on another backend", Case { backends: &["a"], ..USUAL }, json!({}), Err(Reason::CopyNotSupported)),
+        (
+            "expired",
+            Case { due: true, ..USUAL },
+            json!({}),
+            Err(Reason::ArchiveExpired),
+        ),
+        (
+            "expired, begun before",
+            Case {
+                due: true,
+                begun: true,
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "too large",
+            Case {
+                bytes: (1 << 30) - 1,
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::ClaimTooSmall),
+        ),
+        (
+            "of unknown size",
+            Case { bytes: 1, ..USUAL },
+            json!({"size": null}),
+            Ok("main"),
+        ),
+        (
+            "a copy",
+            Case {
+                annotation: Some("copy"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::CopyNotSupported),
+        ),
+        (
+            "a move",
+            Case {
+                annotation: Some("move"),
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "a mistake",
+            Case {
+                annotation: Some("mvoe"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::InvalidOverride),
+        ),
+        (
+            "on a backend of the class",
+            Case {
+                backends: &["a", "main"],
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "on another backend",
+            Case {
+                backends: &["a"],
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::CopyNotSupported),
+        ),
         ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
     ] {
         assert_eq!(judged(&case, spec), expected.map(str::to_owned), "{what}");
