@@ -42,7 +42,6 @@ async fn a_purge_that_dies_anywhere_purges_it_all_and_no_stranger() {
             let strangers = stranger(lab);
             let (volume, which) = (format!("pvc-{uid}"), which(uid, file_id));
             if next.archive_kept(&volume).await.unwrap().is_some() {
-                assert_eq!(next.count_archives(), 1);
                 next.begin_purge(&which).await.unwrap();
                 next.end_purge(&which).await.unwrap();
             }
