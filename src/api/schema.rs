@@ -141,6 +141,7 @@ checked_string! {
         "type": "string",
         "minLength": 2,
         "maxLength": 32,
+        "example": "30d",
         "x-kubernetes-validations": [
             {"rule": "self.matches('^([0-9]{1,5}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,8}s)?$') && self.matches('[1-9]')",
              "message": "a time in days, hours, minutes and seconds, such as \"30d\" or \"1d12h\""},
