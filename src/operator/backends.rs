@@ -295,3 +295,22 @@ impl Backends {
         by_name.remove(name)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn archives_whose_time_is_over_take_turns_and_the_first_one_waits_too() {
+        let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
+        let backend = Backend::new("main", "uid", 1, Arc::new(serde_json::from_value(object).unwrap()));
+        let hour = Duration::from_secs(3600);
+        assert!(backend.take_turn_to_purge(hour).is_err(), "an operator that just began");
+        assert_eq!(backend.take_turn_to_purge(Duration::ZERO), Ok(()));
+        let left = backend.take_turn_to_purge(hour).unwrap_err();
+        assert!(!left.is_zero() && left <= hour, "{left:?}");
+    }
+}

@@ -41,7 +41,11 @@ fn kind(crd: &Value, page: &mut String) -> Option<()> {
     let _ = write!(
         page,
         "\n## {kind}\n\n`{group}/{version_name}`, {}, short name `{short}`.",
-        if scope == "Cluster" { "cluster-scoped" } else { "namespaced" }
+        if scope == "Cluster" {
+            "cluster-scoped"
+        } else {
+            "namespaced"
+        }
     );
     for part in ["spec", "status"] {
         let Some(schema) = version.pointer(&format!("/schema/openAPIV3Schema/properties/{part}")) else {
@@ -64,9 +68,10 @@ fn fields(schema: &Value, prefix: &str, page: &mut String) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
         return;
     };
-    let required: Vec<&str> = schema.get("required").and_then(Value::as_array).map_or_else(Vec::new, |names| {
-        names.iter().filter_map(Value::as_str).collect()
-    });
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .map_or_else(Vec::new, |names| names.iter().filter_map(Value::as_str).collect());
     for (name, field) in properties {
         let path = format!("{prefix}{name}");
         let default = match field.get("default") {
@@ -107,7 +112,10 @@ fn type_of(field: &Value) -> String {
 /// What it is for, and what the API server refuses.
 fn about(field: &Value) -> String {
     let mut text = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
-    let rules = [field.get("x-kubernetes-validations"), field.pointer("/items/x-kubernetes-validations")];
+    let rules = [
+        field.get("x-kubernetes-validations"),
+        field.pointer("/items/x-kubernetes-validations"),
+    ];
     let rules = rules.into_iter().flatten().filter_map(Value::as_array).flatten();
     for message in rules.filter_map(|rule| rule.get("message").and_then(Value::as_str)) {
         let _ = write!(text, "<br>Rule: {}", cell(message));
@@ -117,7 +125,10 @@ fn about(field: &Value) -> String {
 
 /// One line that does not end the cell of a table.
 fn cell(text: &str) -> String {
-    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
 }
 
 #[cfg(test)]
