@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io, path::Path, time::Duration};
 
-use nfs_operator::api::Reason;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::nfs::Statistics;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};
@@ -50,6 +52,17 @@ fn every_reason_has_its_section_with_what_is_seen_and_what_to_do() -> Test {
         }
     }
     assert!(wrong.is_empty(), "{TROUBLESHOOTING}: {wrong:#?}");
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_orphan_has_its_row_with_what_to_do() -> Test {
+    let sections = sections(&page(TROUBLESHOOTING)?);
+    let text = sections.get("OrphansFound").ok_or("no section")?;
+    for kind in OrphanKind::ALL {
+        let row = format!("| `{kind}` |");
+        assert!(text.lines().any(|line| line.starts_with(&row)), "no row {row}");
+    }
     Ok(())
 }
 
@@ -109,6 +122,11 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         stuck: 0,
     };
     metrics.backend_probed("backend", &figures);
+    let scanned = OrphansStatus {
+        last_scan: Some(Time(Timestamp::UNIX_EPOCH)),
+        ..OrphansStatus::default()
+    };
+    metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));
     let names = names.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));

@@ -4,6 +4,7 @@ pub mod archive;
 pub mod backend;
 pub mod conditions;
 pub mod names;
+pub mod orphans;
 pub mod parameters;
 mod schema;
 mod selector;
@@ -11,6 +12,7 @@ mod selector;
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
+pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
 
 use kube::CustomResourceExt;

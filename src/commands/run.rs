@@ -39,6 +39,10 @@ pub struct RunArguments {
     /// Of each backend, one archive whose time is over is purged in this time. Go duration.
     #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = go_duration)]
     archive_purge_pause: Duration,
+    /// How often each export is scanned for orphans, directories and volumes that have lost each other. Go duration; 0s:
+    /// only when a backend's annotation asks for it.
+    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = go_duration)]
+    scan_interval: Duration,
     /// Where /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
@@ -146,6 +150,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         slots: usize::from(arguments.concurrency),
         retries,
         purge_pause: arguments.archive_purge_pause,
+        scan_interval: arguments.scan_interval,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,

@@ -43,6 +43,7 @@ mod nfs_client;
 mod nfs_sessionless;
 mod observability;
 mod old;
+mod orphans;
 mod outages;
 mod overrides;
 mod pages;

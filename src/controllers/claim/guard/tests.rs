@@ -14,6 +14,7 @@ fn settings() -> Settings {
         purge_pause: Duration::ZERO,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
+        scan_interval: Duration::ZERO,
         began: tokio::time::Instant::now(),
     }
 }
