@@ -358,7 +358,7 @@ impl Parts {
             self.archives,
             self.called,
             archives,
-            stop.clone(),
+            ctx.stop.clone(),
         ));
         let claims = Api::all(api());
         running.spawn(watches::claims(
