@@ -226,6 +226,15 @@ const CHECKS: &[Check] = &[
     node_served,
 ];
 
+/// Whether a namespace is among those that are allowed. A selector that is none admits nobody.
+pub fn admits(allowed: &AllowedNamespaces, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let selected = || {
+        let selector = allowed.selector.as_ref().and_then(checked);
+        selector.is_some_and(|selector| selector.matches(labels))
+    };
+    allowed.match_names.iter().any(|admitted| admitted == name) || selected()
+}
+
 fn namespace_allowed(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
     let Some(allowed) = backend.allowed_namespaces else {
         return Ok(());

@@ -16,6 +16,7 @@ use crate::api::parameters;
 use crate::naming::{DirectoryPath, LONGEST_PATH};
 
 pub mod inherited;
+pub mod retention;
 
 /// What to do with a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::orphans::OrphansStatus;
 pub use super::schema::{
-    DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, ServerAddress, StorageAmount,
+    DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, Retention, ServerAddress, StorageAmount,
 };
 use super::schema::{optional_owner_number, optional_port, owner_number, port};
 
@@ -249,12 +249,21 @@ pub enum Existing {
 }
 
 /// What becomes of a volume's data.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ArchivePolicy {
     /// `Archive` keeps the data as `archived-…` at the export's root, `Delete` deletes it, `Retain` leaves it where it
     /// is. A class's `onDelete` wins. The policy at the time of deletion counts.
     pub on_delete: OnDelete,
+    /// How long an archive is kept at least: becomes the `expiresAt` of those that are made from now on. Absent: for ever,
+    /// or as `keepLast` says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retention: Option<Retention>,
+    /// How many archives of each claim (by namespace and name) are kept at least, the newest. With `retention`, an archive
+    /// goes only when neither keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub keep_last: Option<i32>,
 }
 
 /// What to do with the data of a deleted claim.

@@ -29,6 +29,27 @@ impl fmt::Display for BackendCondition {
     }
 }
 
+/// The condition types of an archive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ArchiveCondition {
+    /// The data are where they should be, and can be restored.
+    Available,
+    /// Its time is over.
+    Expired,
+    /// It is on its way into the trash.
+    Purging,
+    /// It is on its way to a volume.
+    Restoring,
+    /// The data are not where they should be.
+    Missing,
+}
+
+impl fmt::Display for ArchiveCondition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Why a condition is as it is, or an event was sent. Each failure that a person can meet has its own.
@@ -207,6 +228,35 @@ reasons! {
     ReclaimBackendMissing,
     /// Recycle is not supported.
     RecycleUnsupported,
+
+    /// A directory was archived, and its object made (event on the claim); the archive's data are there.
+    Archived,
+    /// The archive is held.
+    ArchiveHeld,
+    /// The archive's directory is not where it should be.
+    ArchiveMissing,
+    /// Another object has the archive's name.
+    ArchiveNameTaken,
+    /// The archive was purged (event).
+    ArchivePurged,
+    /// The archive that a claim asks for does not exist.
+    ArchiveNotFound,
+    /// The archive that a claim asks for is not for its namespace.
+    ArchiveNotAllowed,
+    /// The archive that a claim asks for is being purged, deleted, or restored to another claim.
+    ArchiveBusy,
+    /// The claim asks for less than its archive holds.
+    ClaimTooSmall,
+    /// What was asked for would have to be copied.
+    CopyNotSupported,
+    /// The archive's time is over.
+    ArchiveExpired,
+    /// The operator's clock and the API server's differ in whether an archive's time is over (event).
+    ClocksDisagree,
+    /// The archive is being restored.
+    ArchiveRestoring,
+    /// The archive was restored (event).
+    ArchiveRestored,
 
     /// A claim is provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,

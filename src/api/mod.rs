@@ -1,5 +1,6 @@
 //! The kinds that users write, and every name that we write on their objects. No I/O, no clock.
 
+pub mod archive;
 pub mod backend;
 pub mod conditions;
 pub mod names;
@@ -8,8 +9,9 @@ pub mod parameters;
 mod schema;
 mod selector;
 
+pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
-pub use conditions::{BackendCondition, Reason};
+pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
 
@@ -18,5 +20,5 @@ use kube::CustomResourceExt;
 /// The CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    vec![NfsBackend::crd()]
+    vec![NfsBackend::crd(), NfsArchive::crd()]
 }

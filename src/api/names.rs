@@ -22,6 +22,9 @@ pub const PLACED_ON: &str = "nfs-operator.io/placed-on";
 /// On a claim: the backend that its author wishes for; counts only where `claimOverrides` allows it.
 pub const WISHED_BACKEND: &str = "nfs-operator.io/backend";
 
+/// On a claim that asks for an archive: `move` (the archive becomes the volume) or `copy` (it stays).
+pub const RESTORE: &str = "nfs-operator.io/restore";
+
 /// On a volume: the backend it lies on.
 pub const VOLUME_BACKEND: &str = "nfs-operator.io/backend";
 /// On a volume: the identity of the export.
@@ -39,6 +42,9 @@ pub const VOLUME_ON_DELETE: &str = "nfs-operator.io/on-delete";
 pub const RECLAIM_FINALIZER: &str = "nfs-operator.io/reclaim";
 /// Keeps a backend until its volumes and archives are gone.
 pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
+
+/// Keeps an archive's object until its data are dealt with.
+pub const ARCHIVE_FINALIZER: &str = "nfs-operator.io/archive";
 
 /// On a backend: the identity that an administrator accepts in place of the expected one.
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
@@ -58,7 +64,7 @@ pub mod managers {
     pub const PLACEMENT: &str = "nfs-operator/placement";
     /// The condition on claims.
     pub const CONDITION: &str = "nfs-operator/condition";
-    /// The status of backends.
+    /// The status of backends and archives.
     pub const STATUS: &str = "nfs-operator/status";
     /// CRDs that `nfs-operator crd --apply` installs. It is Helm's, which made them in the first place: under another one,
     /// Helm 4 finds a conflict when a chart of another version is installed after an uninstall.

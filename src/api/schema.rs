@@ -135,6 +135,34 @@ checked_string! {
 }
 
 checked_string! {
+    /// How long archives are kept: days, hours, minutes and seconds, such as `30d` or `1d12h`.
+    Retention,
+    json_schema!({
+        "type": "string",
+        "minLength": 2,
+        "maxLength": 32,
+        "example": "30d",
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^([0-9]{1,5}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,8}s)?$') && self.matches('[1-9]')",
+             "message": "a time in days, hours, minutes and seconds, such as \"30d\" or \"1d12h\""},
+        ],
+    })
+}
+
+checked_string! {
+    /// A fileid, in decimal: it has 64 bits, and a number in JSON is not sure to keep them.
+    FileId,
+    json_schema!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 20,
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^[0-9]+$')", "message": "a fileid is a number"},
+        ],
+    })
+}
+
+checked_string! {
     /// An amount of storage, such as `500Gi`.
     StorageAmount,
     json_schema!({

@@ -36,6 +36,9 @@ pub struct RunArguments {
     /// The longest pause after a failure. Go duration.
     #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = go_duration)]
     retry_max: Duration,
+    /// Of each backend, one archive whose time is over is purged in this time. Go duration.
+    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = go_duration)]
+    archive_purge_pause: Duration,
     /// How often each export is scanned for orphans, directories and volumes that have lost each other. Go duration; 0s:
     /// only when a backend's annotation asks for it.
     #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = go_duration)]
@@ -146,6 +149,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         inherited: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
         retries,
+        purge_pause: arguments.archive_purge_pause,
         scan_interval: arguments.scan_interval,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,

@@ -1,10 +1,14 @@
 //! What can go wrong with what the operator keeps on an export.
 
+mod doing;
+mod meaning;
+
+pub(super) use doing::While;
+
 use super::ledger::{Conflict, Holder};
-use super::reason::{Circumstances, reason_of, remedy_of};
+use super::reason::{Circumstances, remedy_of};
 use super::record::RecordError;
 use super::request::ClaimRef;
-use crate::api::Reason;
 use crate::nfs::{NfsError, Status};
 
 /// Why something on an export could not be done. Nothing that a message names was touched, unless it says so.
@@ -248,6 +252,40 @@ pub enum ExportError {
         /// Where it should be.
         directory: String,
     },
+    /// The archive is held.
+    #[error("the archive of volume {volume} is held: set legalHold to false first")]
+    ArchiveHeld {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// There is no record of the archive, and without it nothing is touched.
+    #[error(
+        "the export has no record of the archive of volume {volume}, so nothing is touched; restore .nfs-operator from a backup"
+    )]
+    ArchiveUnrecorded {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive is on its way to somebody else, or into the trash.
+    #[error("volume {volume} is {state}: it can't be restored now")]
+    ArchiveTaken {
+        /// The volume that it was.
+        volume: String,
+        /// How far it is.
+        state: &'static str,
+    },
+    /// The archive is another namespace's.
+    #[error("the archive of volume {volume} did not come from this namespace: it can't be moved here")]
+    ArchiveForeign {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive's directory is not where it should be, or there is no record of it.
+    #[error("the data of the archive of volume {volume} are not where they should be: nothing is touched")]
+    ArchiveMissing {
+        /// The volume that it was.
+        volume: String,
+    },
     /// All the names that an archive could have are taken.
     #[error(
         "every name that the archive of {directory} could have is taken, {last} the last one. Remove or rename archives"
@@ -284,109 +322,4 @@ pub enum ExportError {
 
 fn said(refused: &Option<Status>) -> String {
     refused.map_or_else(String::new, |status| format!(" (it answered {status:?})"))
-}
-
-impl ExportError {
-    /// The reason for conditions and events.
-    pub fn reason(&self) -> Reason {
-        match self {
-            Self::Nfs {
-                source, circumstances, ..
-            } => reason_of(source, circumstances),
-            Self::IdentityNotConfirmed => Reason::IdentityNotConfirmed,
-            Self::NotLeading => Reason::Fenced,
-            Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => Reason::IdentityMismatch,
-            Self::ReservedDirectoryUnsafe { .. } => Reason::ReservedDirectoryUnsafe,
-            Self::NameUnusable { .. } => Reason::InvalidDirectoryName,
-            Self::RecordMissing { .. } => Reason::RecordMissing,
-            Self::RecordForeign { .. } | Self::RecordDamaged { .. } | Self::RecordBusy { .. } => Reason::RecordUnusable,
-            Self::Overlaps { .. }
-            | Self::Held { .. }
-            | Self::HeldByOtherCluster { .. }
-            | Self::NestedBackend { .. }
-            | Self::InUse { .. } => Reason::DirectoryOverlaps,
-            Self::PathUnusable { .. } => Reason::NotADirectory,
-            Self::DirectoryExists { .. } | Self::NotAdoptable { .. } | Self::NoArchiveName { .. } => {
-                Reason::DirectoryExists
-            }
-            Self::ModeRefused { .. } => Reason::ModeRefused,
-            Self::OwnerRefused { .. } => Reason::OwnerRefused,
-            Self::RootSquashed { .. } => Reason::RootSquashed,
-            Self::IdMappingRequired { .. } => Reason::IdMappingRequired,
-            Self::Disagrees { .. } => Reason::ReclaimUnsafe,
-            Self::DirectoryMissing { .. } => Reason::DirectoryMissing,
-            Self::Unsettled { .. } => Reason::ChangedMeanwhile,
-            Self::LeftBehind { source, .. } => source.reason(),
-        }
-    }
-
-    /// Whether what was asked may have been done in part: only asking again tells.
-    pub fn outcome_unknown(&self) -> bool {
-        match self {
-            Self::Nfs { source, .. } => source.outcome_unknown(),
-            Self::LeftBehind { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// Whether it was refused for good and nothing is left of the attempt: another backend may be tried at once.
-    ///
-    /// False where we could not look whether an earlier attempt left something: the claim has to stay.
-    pub fn definite_refusal(&self) -> bool {
-        match self {
-            Self::Nfs { source, .. } => matches!(
-                source.status(),
-                Some(
-                    Status::NotPermitted
-                        | Status::Access
-                        | Status::NoSpace
-                        | Status::ReadOnly
-                        | Status::TooManyLinks
-                        | Status::NameTooLong
-                        | Status::QuotaExceeded
-                        | Status::NotSupported
-                        | Status::BadOwner
-                        | Status::BadName
-                        | Status::Invalid
-                )
-            ),
-            Self::NameUnusable { .. }
-            | Self::Overlaps { .. }
-            | Self::Held { .. }
-            | Self::HeldByOtherCluster { .. }
-            | Self::NestedBackend { .. }
-            | Self::PathUnusable { .. }
-            | Self::DirectoryExists { .. }
-            | Self::NotAdoptable { .. }
-            | Self::ModeRefused { .. }
-            | Self::OwnerRefused { .. }
-            | Self::RootSquashed { .. }
-            | Self::IdMappingRequired { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// The server's status, when that is what failed.
-    pub(super) fn status(&self) -> Option<Status> {
-        match self {
-            Self::Nfs { source, .. } => source.status(),
-            _ => None,
-        }
-    }
-}
-
-/// Says what was being done when a call failed.
-pub(super) trait While<T> {
-    /// Adds what was being done.
-    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError>;
-}
-
-impl<T> While<T> for Result<T, NfsError> {
-    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
-        self.map_err(|source| ExportError::Nfs {
-            doing: doing(),
-            source: Box::new(source),
-            circumstances: Circumstances::default(),
-        })
-    }
 }

@@ -7,7 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::layout;
-use super::record::{Record, State};
+use super::record::Record;
 use super::records::Found;
 use super::{Arc, ManagedExport, PoisonError};
 use crate::naming::DirectoryPath;
@@ -173,5 +173,5 @@ impl ManagedExport {
 
 /// Whether the directory of this record still has its name.
 fn holds_directory(record: &Record) -> bool {
-    !matches!(record.state, State::Archived(_))
+    record.state.archive().is_none()
 }

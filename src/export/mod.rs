@@ -6,11 +6,13 @@
 //!
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
+mod archives;
 mod error;
 mod folders;
 mod foreign;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod give_back;
 mod ground;
 mod identity;
 mod judge;
@@ -35,14 +37,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
+pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
 pub use reason::{Circumstances, reason_of, remedy_of};
-pub use record::{ArchiveNote, Record, RecordError, State};
+pub use record::{ArchiveNote, Destination, Record, RecordError, State, Terms};
 pub use records::Found;
 pub use request::{
-    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, ProvisionedDirectory, PurgeFailure, PurgeLimits,
+    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
 
@@ -217,6 +220,49 @@ impl ManagedExport {
     /// What is in the trash, for the backend's status.
     pub async fn trash(&self) -> Result<TrashContent, ExportError> {
         on_firm_ground!(self, ground => self.trash_on(&ground))
+    }
+
+    /// The archive that is kept of a volume, if it is one of this backend's.
+    pub async fn archive_kept(&self, volume: &str) -> Result<Option<KeptArchive>, ExportError> {
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.archive_kept_on(&ground, volume))
+    }
+
+    /// Writes down on the export what shall become of an archive, for the day when its object is lost.
+    pub async fn keep_terms(&self, which: &ArchiveRef, terms: &Terms) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.keep_terms_on(&ground, which, terms))
+    }
+
+    /// Announces that an archive will be purged: from now on it is not restored. One that is held is not.
+    pub async fn begin_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.begin_purge_on(&ground, which))
+    }
+
+    /// Moves an archive whose purge was announced into the trash and forgets it. One that is not where it was counts
+    /// as moved.
+    pub async fn end_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.end_purge_on(&ground, which))
+    }
+
+    /// Takes back the announcement of a purge. False: it is in the trash already.
+    pub async fn spare(&self, which: &ArchiveRef) -> Result<bool, ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.spare_on(&ground, which))
+    }
+
+    /// Forgets an archive whose directory is a volume's by now.
+    pub async fn finish_restore(&self, which: &ArchiveRef, to: &Destination) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.finish_restore_on(&ground, which, to))
+    }
+
+    /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.
+    pub fn archives(&self) -> Vec<String> {
+        let archives = self.archives.lock().unwrap_or_else(PoisonError::into_inner);
+        archives.iter().cloned().collect()
     }
 
     /// The volumes of which this cluster has a record on the export, in order; those that `leave_out` names are not kept.

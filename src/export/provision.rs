@@ -2,6 +2,8 @@
 
 mod decide;
 mod make;
+mod next_step;
+mod restore;
 
 use futures::future::try_join_all;
 
@@ -58,7 +60,23 @@ impl ManagedExport {
             Recorded::Open(record) => record.directory.clone(),
             _ => request.directory.clone(),
         };
-        let outcome = self.make(ground, request, &directory, record).await;
+        let restores = request.restore.as_ref().map(|which| which.volume.clone());
+        if let Recorded::Open(record) = &record
+            && record.restores != restores
+        {
+            return Err(ExportError::Disagrees {
+                volume: volume.clone(),
+                directory: directory.to_string(),
+                what: format!(
+                    "its record says that it restores {:?}, and its claim {restores:?}",
+                    record.restores
+                ),
+            });
+        }
+        let outcome = match &request.restore {
+            Some(which) => self.restore(ground, request, which, &directory, record).await,
+            None => self.make(ground, request, &directory, record).await,
+        };
         let Err(error) = outcome else { return outcome };
         if !error.definite_refusal() {
             return Err(error);
@@ -291,6 +309,7 @@ impl ManagedExport {
             file_id: adopted,
             handle: None,
             adopted: adopted.is_some(),
+            restores: None,
             state: State::Creating,
         };
         match write {

@@ -14,7 +14,7 @@ use super::ground::Ground;
 use super::ledger::Holder;
 use super::record::{Record, State, handle_of};
 use super::records::Found;
-use super::request::{ReclaimRequest, Reclaimed};
+use super::request::{Keeping, ReclaimRequest, Reclaimed};
 use crate::naming::DirectoryPath;
 use crate::nfs::{Node, Status};
 
@@ -28,6 +28,8 @@ struct Reclaim<'a> {
     /// The directory's fileid, on which volume and record agree.
     file_id: u64,
     wish: Wish,
+    /// What an archive's record is to say.
+    keeping: Keeping,
     /// What leads to the directory.
     nodes: Vec<Node>,
     seen: Seen,
@@ -39,8 +41,9 @@ struct Reclaim<'a> {
 }
 
 impl<'a> Reclaim<'a> {
-    fn new(ground: &'a Ground, record: Record, file_id: u64, wish: Wish) -> Self {
+    fn new(ground: &'a Ground, record: Record, file_id: u64, wish: Wish, keeping: &Keeping) -> Self {
         Self {
+            keeping: keeping.clone(),
             ground,
             record,
             file_id,
@@ -70,7 +73,8 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Err(missing(request)),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, *record, file_id, Wish::Archive).await
+        self.reclaim(ground, *record, file_id, Wish::Archive, &request.keeping)
+            .await
     }
 
     pub(super) async fn delete_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
@@ -79,7 +83,8 @@ impl ManagedExport {
             Recorded::Nothing(At::Nothing) => return Ok(Reclaimed::AlreadyGone),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, *record, file_id, Wish::Delete).await
+        self.reclaim(ground, *record, file_id, Wish::Delete, &request.keeping)
+            .await
     }
 
     /// Compares what the volume says with the record (design 6.8).
@@ -130,8 +135,9 @@ impl ManagedExport {
         record: Record,
         file_id: u64,
         wish: Wish,
+        keeping: &Keeping,
     ) -> Result<Reclaimed, ExportError> {
-        let mut reclaim = Reclaim::new(ground, record, file_id, wish);
+        let mut reclaim = Reclaim::new(ground, record, file_id, wish, keeping);
         self.look(&mut reclaim).await?;
         self.look_for_archive(&mut reclaim).await?;
         self.hold_target(&mut reclaim);

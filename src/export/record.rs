@@ -3,12 +3,15 @@
 //! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
 //! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
 
+mod state;
+
 use serde::{Deserialize, Serialize};
 
 use super::layout;
 use super::request::ClaimRef;
 use crate::naming::DirectoryPath;
 use crate::nfs::Node;
+pub use state::{ArchiveNote, Destination, State, Terms};
 
 /// The longest record in bytes: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.
@@ -16,67 +19,6 @@ pub const LONGEST_RECORD: usize = 16 * 1024;
 
 /// The version of the format that this release writes, and the newest that it reads.
 const VERSION: u32 = 1;
-
-/// What a directory was before it was archived.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct ArchiveNote {
-    /// The archive's name at the export's root.
-    pub target: String,
-    /// Permission bits that the directory had.
-    pub mode: u32,
-    /// Owner that it had.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
-    /// Group that it had.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub gid: Option<u32>,
-}
-
-/// How far a directory is. Each state is written before the step that it names is taken.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "name")]
-pub enum State {
-    /// It is being made.
-    Creating,
-    /// It is there and judged; a volume has it or is about to.
-    Live,
-    /// It is empty and being removed, or was.
-    RemovingEmpty,
-    /// It is being renamed to an archive.
-    Archiving(ArchiveNote),
-    /// It is an archive.
-    Archived(ArchiveNote),
-    /// It is being renamed into the trash, or was.
-    Deleting {
-        /// When that was decided, in seconds since 1970; part of the name in the trash, and nothing hangs on it.
-        since: i64,
-    },
-    /// It is being renamed to a tombstone beside it, or was, because it can't be moved into the trash.
-    Tombstone {
-        /// As above.
-        since: i64,
-    },
-}
-
-impl State {
-    /// Whether the directory is, or is about to be, a volume's.
-    pub fn is_open(&self) -> bool {
-        matches!(self, Self::Creating | Self::Live)
-    }
-
-    /// The state in words.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Creating => "being made",
-            Self::Live => "in use",
-            Self::RemovingEmpty => "being removed, because it is empty",
-            Self::Archiving(_) => "being archived",
-            Self::Archived(_) => "archived",
-            Self::Deleting { .. } | Self::Tombstone { .. } => "being deleted",
-        }
-    }
-}
 
 /// Whose a directory is, and how far.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,6 +39,8 @@ pub struct Record {
     pub handle: Option<String>,
     /// It was there before: it is archived where the policy says Delete.
     pub adopted: bool,
+    /// The volume whose archive its data were, when they were put back from one.
+    pub restores: Option<String>,
     /// How far it is.
     pub state: State,
 }
@@ -129,6 +73,8 @@ struct Wire {
     handle: Option<String>,
     #[serde(default)]
     adopted: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    restores: Option<String>,
     state: State,
 }
 
@@ -149,6 +95,7 @@ impl Record {
             file_id: self.file_id,
             handle: self.handle.clone(),
             adopted: self.adopted,
+            restores: self.restores.clone(),
             state: self.state.clone(),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
@@ -175,13 +122,23 @@ impl Record {
         if wire.volume != volume {
             return Err(RecordError::Damaged(format!("it is about volume {:?}", wire.volume)));
         }
-        if let State::Archiving(note) | State::Archived(note) = &wire.state
+        if let Some(restored) = &wire.restores
+            && layout::record(restored).is_err()
+        {
+            return Err(RecordError::Damaged(format!("{restored:?} can't be a volume's name")));
+        }
+        if let Some(note) = wire.state.note()
             && !layout::is_archive_name(&note.target)
         {
             return Err(RecordError::Damaged(format!(
                 "{:?} can't be an archive's name",
                 note.target
             )));
+        }
+        if let State::Restoring { to, .. } = &wire.state
+            && (layout::record(&to.volume).is_err() || DirectoryPath::parse(&to.directory).is_err())
+        {
+            return Err(RecordError::Damaged(format!("{to:?} can't be where it is restored to")));
         }
         Ok(Self {
             volume: wire.volume,
@@ -191,6 +148,7 @@ impl Record {
             file_id: wire.file_id,
             handle: wire.handle,
             adopted: wire.adopted,
+            restores: wire.restores,
             state: wire.state,
         })
     }
@@ -198,7 +156,8 @@ impl Record {
     /// Whether this is the directory that a change under way is about.
     pub fn is_about(&self, node: &Node) -> bool {
         let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
-        self.file_id == Some(node.attributes.fileid) && (same || self.state == State::Live)
+        let at_rest = matches!(self.state, State::Live | State::Archived(_));
+        self.file_id == Some(node.attributes.fileid) && (same || at_rest)
     }
 
     /// This record in another state.

@@ -2,12 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::Record;
+use super::record::{ArchiveNote, Record, Terms};
 use crate::api::backend::Existing;
 use crate::naming::DirectoryPath;
-use crate::nfs::{Credential, FsId};
+use crate::nfs::{Attributes, Credential, FsId};
 
 use super::Place;
+use super::archives::ArchiveRef;
 
 /// Which backend of which cluster an export is kept for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +114,8 @@ pub struct DirectoryRequest {
     pub existing: Existing,
     /// The pattern holds nothing that a tenant chooses freely (labels, annotations).
     pub adoptable: bool,
+    /// The archive whose directory it becomes; absent: it is made, or adopted.
+    pub restore: Option<ArchiveRef>,
 }
 
 /// A directory that is there, judged and recorded.
@@ -150,6 +153,39 @@ pub struct ReclaimRequest {
     pub directory: DirectoryPath,
     /// The fileid that the volume's annotation knows.
     pub file_id: Option<u64>,
+    /// What the record of its archive is to say, if it becomes one.
+    pub keeping: Keeping,
+}
+
+/// What the record of an archive says beside where it is: what its object is made of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Keeping {
+    /// The volume's size, as a quantity.
+    pub size: Option<String>,
+    /// The volume's StorageClass.
+    pub class: Option<String>,
+    /// How long it is kept, in seconds; absent = for ever.
+    pub retention: Option<i64>,
+}
+
+impl Keeping {
+    /// The note of an archive that is made now of a directory that was like this.
+    pub(super) fn note(&self, target: String, was: Option<&Attributes>) -> ArchiveNote {
+        let now = jiff::Timestamp::now().as_second();
+        ArchiveNote {
+            target,
+            mode: was.map_or(0, |was| was.mode),
+            uid: was.and_then(|was| was.uid),
+            gid: was.and_then(|was| was.gid),
+            since: Some(now),
+            size: self.size.clone(),
+            class: self.class.clone(),
+            terms: Terms {
+                expires: self.retention.map(|retention| now.saturating_add(retention)),
+                ..Terms::default()
+            },
+        }
+    }
 }
 
 /// What became of a volume's directory.

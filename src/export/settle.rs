@@ -75,7 +75,7 @@ impl ManagedExport {
                 self.hold(ground, &record);
                 Ok(Kind::Open(record))
             }
-            State::Archived(_) => {
+            State::Archived(_) | State::Purging { .. } | State::Restoring { .. } => {
                 self.enter_archive(ground, &record);
                 Ok(Kind::Settled)
             }

@@ -52,6 +52,10 @@ impl ManagedExport {
                     asked: "undoing",
                 });
             }
+            Found::Record(record) if self.gave_back(ground, &record).await? => {
+                self.remove_record(ground, volume).await?;
+                UndoOutcome::Gone
+            }
             Found::Record(record) => {
                 let outcome = self.undo_directory(ground, &record, superseded).await?;
                 if outcome == UndoOutcome::NotEmpty {
@@ -66,6 +70,14 @@ impl ManagedExport {
             self.ledger.remove(&holder);
         }
         Ok(outcome)
+    }
+
+    /// Whether the directory was an archive's and is it again.
+    async fn gave_back(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+        match &record.restores {
+            Some(old) => self.give_back(ground, record, old).await,
+            None => Ok(false),
+        }
     }
 
     async fn undo_directory(

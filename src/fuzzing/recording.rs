@@ -14,7 +14,7 @@ use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 use super::tests::corpus;
 use crate::api::backend::Existing;
 use crate::export::{
-    ClaimRef, DirectoryRequest, Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
+    ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
 };
 use crate::naming::DirectoryPath;
 use crate::nfs::fuzzing::{framed, results_of};
@@ -154,6 +154,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
             volume: format!("pvc-{uid}"),
             directory: DirectoryPath::parse(&path).unwrap(),
             file_id: Some(made.file_id),
+            keeping: Keeping::default(),
         };
         match number {
             "1" => drop(managed.archive(&reclaim).await.unwrap()),
@@ -285,5 +286,6 @@ fn request(uid: &str, directory: &str) -> DirectoryRequest {
         gid: None,
         existing: Existing::Refuse,
         adoptable: true,
+        restore: None,
     }
 }

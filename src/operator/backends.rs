@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 use super::gate::Gate;
 use super::waiting::{ClaimRef, VolumeRef};
@@ -15,6 +15,9 @@ use crate::nfs::{Statistics, Target};
 
 /// A backend is believed for this many probe intervals (design 6.13).
 const INTERVALS_BELIEVED: u32 = 3;
+
+/// Archives of a backend looked at at a time.
+const ARCHIVES: usize = 4;
 
 /// All backends by name.
 #[derive(Default)]
@@ -32,6 +35,10 @@ pub struct Backend {
     pub claims: Gate<ClaimRef>,
     /// Lets reclaims in: a hanging backend must not hold up those of others.
     pub reclaims: Gate<VolumeRef>,
+    /// How many of its archives are looked at at a time: enough to hide round trips, few beside its claims.
+    pub archives: Semaphore,
+    /// When the last archive was purged because its time was over, or this process began.
+    expiry: Mutex<Instant>,
     known: RwLock<Arc<Known>>,
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
@@ -145,6 +152,8 @@ impl Backend {
             uid: uid.to_owned(),
             claims: Gate::new(slots),
             reclaims: Gate::new(slots),
+            archives: Semaphore::new(ARCHIVES),
+            expiry: Mutex::new(Instant::now()),
             known: RwLock::new(Arc::new(known)),
             link: Mutex::default(),
             open: Mutex::default(),
@@ -154,6 +163,18 @@ impl Backend {
             scan: Arc::default(),
             scanned: Mutex::default(),
         }
+    }
+
+    /// Whether an archive whose time is over may be purged now, or how long to wait: one in each `pause`. Whoever is told
+    /// that he may, has taken the turn.
+    pub fn take_turn_to_purge(&self, pause: Duration) -> Result<(), Duration> {
+        let mut last = self.expiry.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = pause.saturating_sub(last.elapsed());
+        if !left.is_zero() {
+            return Err(left);
+        }
+        *last = Instant::now();
+        Ok(())
     }
 
     /// What the last probe found.
@@ -320,5 +341,24 @@ impl Backends {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.get(name).filter(|backend| backend.uid == uid)?;
         by_name.remove(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn archives_whose_time_is_over_take_turns_and_the_first_one_waits_too() {
+        let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
+        let backend = Backend::new("main", "uid", 1, Arc::new(serde_json::from_value(object).unwrap()));
+        let hour = Duration::from_secs(3600);
+        assert!(backend.take_turn_to_purge(hour).is_err(), "an operator that just began");
+        assert_eq!(backend.take_turn_to_purge(Duration::ZERO), Ok(()));
+        let left = backend.take_turn_to_purge(hour).unwrap_err();
+        assert!(!left.is_zero() && left <= hour, "{left:?}");
     }
 }

@@ -24,7 +24,7 @@ use super::stop::Stop;
 use super::term::Leadership;
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
-use crate::api::NfsBackend;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::export::Ledger;
 
 /// How this operator was started.
@@ -38,6 +38,8 @@ pub struct Settings {
     pub slots: usize,
     /// New for each start: a server ends the session of a former life (design 6.11).
     pub verifier: [u8; 8],
+    /// Of each backend, one archive whose time is over is purged in this time.
+    pub purge_pause: Duration,
     /// The longest time that a call on an export may take.
     pub deadline: Duration,
     /// How often each export is scanned for orphans; zero: only when somebody asks.
@@ -81,6 +83,8 @@ pub struct Stores {
     pub nodes: Store<PartialObjectMeta<Node>>,
     /// All backends.
     pub backends: Store<NfsBackend>,
+    /// All archives.
+    pub archives: Store<NfsArchive>,
 }
 
 /// What every reconciler is handed.
@@ -125,6 +129,8 @@ pub struct Context {
     pub stop: Stop,
     /// Asks for a backend to be probed now.
     pub probe_bell: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
+    /// Asks for an archive to be looked at now.
+    pub archive_bell: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
 }
 
 impl Context {
@@ -132,6 +138,12 @@ impl Context {
     pub fn doubt(&self, backend: &str) {
         // The receiver ends only with the operator.
         let _ = self.probe_bell.send(ObjectRef::new(backend));
+    }
+
+    /// Asks for an archive to be looked at now.
+    pub fn look_at_archive(&self, archive: ObjectRef<NfsArchive>) {
+        // As above.
+        let _ = self.archive_bell.send(archive);
     }
 
     /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.

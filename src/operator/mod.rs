@@ -2,6 +2,7 @@
 
 pub mod backends;
 pub mod clients;
+pub mod clock;
 pub mod context;
 pub mod drop_in;
 pub mod election;

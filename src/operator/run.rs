@@ -35,7 +35,7 @@ use super::term::{Leadership, Term};
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
-use crate::api::NfsBackend;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
 use crate::export::Ledger;
 
@@ -60,6 +60,8 @@ pub struct Options {
     pub slots: usize,
     /// How long what failed waits.
     pub retries: Bounds,
+    /// Between two archives of a backend that are purged because their time is over.
+    pub purge_pause: Duration,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
     /// How often each export is scanned for orphans; zero: only when somebody asks.
@@ -101,13 +103,14 @@ pub enum OperatorError {
     Ended(&'static str),
 }
 
-const PARTS: [&str; 6] = [
+const PARTS: [&str; 7] = [
     "namespaces",
     "storage classes",
     "nodes",
     "volumes",
     "backends",
     "claims",
+    "archives",
 ];
 
 /// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
@@ -242,9 +245,11 @@ struct Parts {
     namespaces: Writer<PartialObjectMeta<Namespace>>,
     nodes: Writer<PartialObjectMeta<Node>>,
     backends: Writer<NfsBackend>,
+    archives: Writer<NfsArchive>,
     woken: mpsc::UnboundedReceiver<ClaimRef>,
     woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
     doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
+    called: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
 }
 
 fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, stop: Stop) -> (Parts, Arc<Context>) {
@@ -254,9 +259,11 @@ fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, 
     let (namespaces, namespace_writer) = reflector::store();
     let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
+    let (archives, archive_writer) = reflector::store();
     let (waiting, woken) = Waiting::new();
     let (waiting_volumes, woken_volumes) = Waiting::new();
     let (probe_bell, doubted) = mpsc::unbounded_channel();
+    let (archive_bell, called) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     let unsettled = claims.clone();
     front
@@ -270,6 +277,7 @@ fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, 
             provisioner: options.provisioner,
             aliases: options.aliases,
             slots: options.slots,
+            purge_pause: options.purge_pause,
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
             scan_interval: options.scan_interval,
@@ -282,6 +290,7 @@ fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, 
             namespaces,
             nodes,
             backends,
+            archives,
         },
         backends: Backends::default(),
         inventory: Inventory::default(),
@@ -298,6 +307,7 @@ fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, 
         reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,
+        archive_bell,
     };
     let parts = Parts {
         claims: claim_writer,
@@ -306,9 +316,11 @@ fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, 
         namespaces: namespace_writer,
         nodes: node_writer,
         backends: backend_writer,
+        archives: archive_writer,
         woken,
         woken_volumes,
         doubted,
+        called,
     };
     (parts, Arc::new(ctx))
 }
@@ -340,6 +352,14 @@ impl Parts {
             volumes,
             ctx.stop.clone(),
         ));
+        let archives = Api::all(api());
+        running.spawn(watches::archives(
+            shared(),
+            self.archives,
+            self.called,
+            archives,
+            ctx.stop.clone(),
+        ));
         let claims = Api::all(api());
         running.spawn(watches::claims(
             shared(),
@@ -363,7 +383,7 @@ async fn until_end(mut running: JoinSet<&'static str>, stop: Stop, grace: Durati
         _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
     // The followers run for ever: only the controllers end by themselves.
-    let mut controllers = 3 - usize::from(part.is_some());
+    let mut controllers = 4 - usize::from(part.is_some());
     let finished = tokio::time::timeout(grace, async {
         while controllers > 0 && running.join_next().await.is_some() {
             controllers -= 1;

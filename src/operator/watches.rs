@@ -17,9 +17,9 @@ use super::context::Context;
 use super::stop::Stop;
 use super::waiting::{ClaimRef, VolumeRef};
 use super::watched::{Seen, applied, concerning, pending, touched};
-use crate::api::NfsBackend;
+use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::volume::cache::Follower;
-use crate::controllers::{backend, claim, volume};
+use crate::controllers::{archive, backend, claim, volume};
 
 /// Reports a cache as ready once it is filled; to be put behind the cache.
 fn report_filled<K>(ctx: &Arc<Context>, part: &'static str) -> impl Fn(&Seen<K>) + use<K> {
@@ -169,6 +169,32 @@ pub async fn volumes(
         .for_each(|done| async move { log_queue("volume", done.err()) })
         .await;
     "the controller of volumes"
+}
+
+/// Runs the controller of archives until the operator stops.
+pub async fn archives(
+    ctx: Arc<Context>,
+    writer: Writer<NfsArchive>,
+    called: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
+    api: Api<NfsArchive>,
+    stop: Stop,
+) -> &'static str {
+    let reader = writer.as_reader();
+    // Our own status writes are not to be looked at again.
+    let changes = predicates::generation.combine(predicates::finalizers);
+    let stream = watcher(api, listed())
+        .default_backoff()
+        .modify(|archive| archive.metadata.managed_fields = None)
+        .reflect(writer)
+        .inspect(report_filled(&ctx, "archives"));
+    let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
+    Controller::for_stream(stream, reader)
+        .reconcile_on(from_channel(called))
+        .graceful_shutdown_on(stop.wait())
+        .run(archive::reconcile, archive::on_error, Arc::clone(&ctx))
+        .for_each(|done| async move { log_queue("archive", done.err()) })
+        .await;
+    "the controller of archives"
 }
 
 /// Runs the controller of claims until the operator stops.

@@ -15,11 +15,16 @@ use tokio::sync::Notify;
 
 use crate::export_lab::{Lab, Life, reclaim, request};
 
-type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
 /// own end before. Going up, the request is lost; going down, it was carried out and the reply is lost.
-async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnce(ManagedExport) -> Operation) -> bool {
+pub async fn dies(
+    lab: &Lab,
+    direction: Direction,
+    nth: usize,
+    operation: impl FnOnce(ManagedExport) -> Operation,
+) -> bool {
     let life = Life {
         port: lab.proxy.port(),
         ..lab.life()
@@ -54,7 +59,7 @@ async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnc
 }
 
 /// Every moment of an operation, with and without a session's reply cache.
-async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
+pub async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
     Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
     Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
@@ -102,12 +107,12 @@ async fn at_every_moment_over<Before, Begin, Check>(
     }
 }
 
-async fn provisioned(_: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn provisioned(_: &Lab, export: &ManagedExport, uid: &str) -> u64 {
     let made = export.provision(&request(uid, "home/work")).await.unwrap();
     made.file_id
 }
 
-async fn with_data(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn with_data(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
     let file_id = provisioned(lab, export, uid).await;
     fs::write(lab.on_disk("home/work/mine"), uid).unwrap();
     file_id
@@ -131,7 +136,7 @@ fn stranger_is_untouched(lab: &Lab, made: bool) {
     }
 }
 
-fn clear(lab: &Lab) {
+pub fn clear(lab: &Lab) {
     for name in lab.listed() {
         fs::remove_dir_all(lab.on_disk(&name)).unwrap();
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use nfs_operator::api::Reason;
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
-    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Ledger, ManagedExport, Place, ReclaimRequest,
+    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
 };
 use nfs_operator::naming::DirectoryPath;
 use nfs_operator::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
@@ -179,6 +179,7 @@ pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
         gid: None,
         existing: Existing::Refuse,
         adoptable: true,
+        restore: None,
     }
 }
 
@@ -195,6 +196,7 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
         volume: format!("pvc-{uid}"),
         directory: DirectoryPath::parse(directory).unwrap(),
         file_id: Some(file_id),
+        keeping: Keeping::default(),
     }
 }
 

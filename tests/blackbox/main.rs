@@ -7,6 +7,11 @@
 )]
 //! Black-box tests: the program and its parts against real servers.
 
+mod archive_crash;
+mod archive_restore;
+mod archive_retention;
+mod archive_storm;
+mod archives;
 mod capacity;
 mod check;
 mod claims;

@@ -48,6 +48,10 @@ fn made() -> Result<Vec<Made>, Failure> {
             "config/helm/nfs-operator/files/dashboard.json",
         )?,
         copy(
+            "config/admission/archive_hold.yaml",
+            "config/helm/nfs-operator/files/archive_hold.yaml",
+        )?,
+        copy(
             "config/security/admission-policy/inline_volumes.yaml",
             "config/helm/nfs-operator/files/admission-policy/inline_volumes.yaml",
         )?,

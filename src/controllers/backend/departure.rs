@@ -6,6 +6,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::NfsBackend;
+use crate::controllers::archive::of_backend;
 use crate::export::Holder;
 use crate::operator::context::Context;
 
@@ -21,6 +22,9 @@ pub fn forget(ctx: &Context, name: &str, uid: &str) {
     }
     ctx.waiting.wake_soon();
     ctx.waiting_volumes.wake_all();
+    of_backend(ctx, name)
+        .into_iter()
+        .for_each(|archive| ctx.look_at_archive(archive));
 }
 
 /// Follows the backends' watch for objects that vanish: the finalizer may be taken off by force, and a watch that is

@@ -17,6 +17,7 @@ use super::{cure, departure};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::controllers::archive::{of_backend, restock};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::metrics::BackendFigures;
@@ -119,7 +120,9 @@ fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) ->
             .as_ref()
             .and_then(|status| u64::try_from(status.archives?).ok())
     };
-    let archives = found.archives.or_else(last_known).unwrap_or(0);
+    // What has an object and was not seen now (its record is damaged, say) holds the backend too.
+    let objects = of_backend(ctx, &backend.name).len() as u64;
+    let archives = found.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         Verdict::no(
             Reason::Deleting,
@@ -187,6 +190,9 @@ fn learn(
     if cured {
         ctx.waiting.wake_all();
         ctx.waiting_volumes.wake_all();
+        of_backend(ctx, &backend.name)
+            .into_iter()
+            .for_each(|archive| ctx.look_at_archive(archive));
     }
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
@@ -225,6 +231,7 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
         return Ok(());
     };
     sweep(ctx, backend, export).await;
+    restock(ctx, backend, export).await;
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;

@@ -4,6 +4,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
+use super::restore::asked_archive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
@@ -25,7 +26,7 @@ pub enum Guard {
 }
 
 /// What a claim asks for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     /// The class's provisioner: the name that we serve it under.
     pub provisioner: String,
@@ -39,6 +40,8 @@ pub struct Request {
     pub bytes: u128,
     /// The class's topologies; empty = anywhere.
     pub topologies: Vec<TopologySelectorTerm>,
+    /// The archive whose data it is to have.
+    pub restore: Option<String>,
     /// The node that the scheduler selected; absent when the class binds immediately, for then nobody selects one.
     pub node: Option<String>,
 }
@@ -133,6 +136,7 @@ fn request(
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
         bytes: storage,
+        restore: asked_archive(claim).map(str::to_owned),
         topologies: class.allowed_topologies.clone().unwrap_or_default(),
         node,
     })
@@ -183,10 +187,11 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
             "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",
         ));
     }
-    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+    if (spec.data_source.is_some() || spec.data_source_ref.is_some()) && asked_archive(claim).is_none() {
         return Err(Verdict::no(
             Reason::DataSourceUnsupported,
-            "data sources are not supported: remove spec.dataSource and spec.dataSourceRef",
+            "the only data source that is supported is an NfsArchive (apiGroup nfs-operator.io, without a namespace): correct \
+             spec.dataSourceRef, or remove it",
         ));
     }
     Ok(())

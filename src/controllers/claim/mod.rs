@@ -9,6 +9,7 @@ mod provision;
 mod reconcile;
 mod report;
 mod reschedule;
+mod restore;
 mod save;
 mod volume;
 
@@ -16,3 +17,4 @@ pub use concern::concern;
 pub use guard::parameters as class_parameters;
 pub use reconcile::{gone, on_error, reconcile, settled};
 pub use report::waiting;
+pub use restore::archive_changed;

@@ -14,9 +14,10 @@ use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
 use super::report::{self, Outcome};
+use super::restore::origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
-use crate::export::{ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
+use crate::export::{ArchiveRef, ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
 use crate::naming::PatternValues;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
@@ -46,6 +47,8 @@ pub(super) struct Journey<'a> {
     pub(super) request: &'a Request,
     pub(super) namespace_uid: String,
     pub(super) volume: String,
+    /// The archive whose directory becomes the volume's.
+    pub(super) restore: Option<ArchiveRef>,
 }
 
 /// Provisions a claim.
@@ -59,16 +62,30 @@ pub async fn provision(
         let verdict = Verdict::no(Reason::Provisioning, format!("namespace {name} is not known yet"));
         return Ok(Outcome::Unknown(verdict));
     };
+    let volume = volume_name(&claim.uid().unwrap_or_default());
+    if ctx.inventory.is_saved(&volume) {
+        return Ok(Outcome::Nothing);
+    }
+    let mut request = request.clone();
+    let mut restore = None;
+    if let Some(archive) = request.restore.clone() {
+        match origin(ctx, claim, &request, &archive).await? {
+            Ok(origin) => {
+                request.parameters.backends = vec![origin.backend];
+                restore = Some(origin.which);
+            }
+            Err(verdict) => return Ok(Outcome::Infeasible(verdict)),
+        }
+    }
+    let request = &request;
     let journey = Journey {
         ctx,
         claim,
         request,
         namespace_uid: namespace.metadata.uid.clone().unwrap_or_default(),
-        volume: volume_name(&claim.uid().unwrap_or_default()),
+        volume,
+        restore,
     };
-    if ctx.inventory.is_saved(&journey.volume) {
-        return Ok(Outcome::Nothing);
-    }
     let mut refusals = Refusals::default();
     loop {
         match place::place(ctx, claim, request, &namespace, &refusals.verdicts) {
@@ -126,11 +143,14 @@ impl Journey<'_> {
         if let Some(gone) = self.mark(backend, again).await? {
             return Ok(Attempt::Ended(gone));
         }
-        match export.provision(&request).await {
+        let made = export.provision(&request).await;
+        self.call_archive();
+        match made {
             Ok(directory) => {
                 let outcome = self.save(&known, &export, &wanted, affinity, &directory).await;
                 if matches!(outcome, Outcome::Provisioned { now: true, .. }) {
                     backend.settled(&self.volume);
+                    self.call_archive();
                 }
                 Ok(Attempt::Ended(outcome))
             }
@@ -179,7 +199,15 @@ impl Journey<'_> {
             gid: wanted.gid,
             existing: self.request.parameters.existing.unwrap_or(settings.existing),
             adoptable: chosen.adoptable,
+            restore: self.restore.clone(),
         })
+    }
+
+    /// The archive that is restored says how far that is, and goes when the volume is there.
+    fn call_archive(&self) {
+        if let Some(which) = &self.restore {
+            self.ctx.look_at_archive(ObjectRef::new(&which.volume));
+        }
     }
 
     /// Writes down where the claim is placed, before anything is made there. An outcome: the claim is gone.

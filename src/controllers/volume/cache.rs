@@ -152,6 +152,7 @@ mod tests {
             provisioner: "p".into(),
             aliases: BTreeMap::new(),
             slots: 1,
+            purge_pause: Duration::ZERO,
             verifier: [0; 8],
             deadline: Duration::from_secs(1),
             scan_interval: Duration::ZERO,

@@ -6,7 +6,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::reclaim::{Refused, claim_of};
+use super::reclaim::{Refused, claim_of, keeping};
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::conditions::{Reason, Verdict};
@@ -63,6 +63,7 @@ impl<'a> Inherited<'a> {
             volume: self.volume.name_any(),
             directory,
             file_id: None,
+            keeping: keeping(self.volume, known),
         };
         if policy != OnDelete::Retain {
             match export.register(&request, false).await {

@@ -13,12 +13,13 @@ use super::report::Outcome;
 use crate::api::backend::OnDelete;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
-use crate::export::{ClaimRef, ExportError, ManagedExport, ReclaimRequest, Reclaimed};
+use crate::controllers::archive::{self, EnsureError};
+use crate::export::{ClaimRef, ExportError, Keeping, ManagedExport, ReclaimRequest, Reclaimed};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
 use crate::policy::inherited::alias_backend;
-use crate::policy::{Decision, Home, Stop, locate};
+use crate::policy::{Decision, Home, Stop, locate, retention};
 
 /// How often the finalizer is tried to be dropped while other controllers write to the volume too.
 const FINALIZER_TRIES: usize = 5;
@@ -69,6 +70,16 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
     match carry_out(&export, policy, &request, acknowledged(&volume)).await {
         Ok(verdict) => {
             backend.trash.notify_one();
+            // Before the volume goes: whoever dies here finds the volume, and the archive again.
+            if verdict.reason == Reason::VolumeArchived
+                && let Err(error) = archive::ensure(ctx, &backend.name, &export, &request.volume).await
+            {
+                return match error {
+                    EnsureError::Write(error) => Err(error),
+                    EnsureError::Taken(verdict) => Ok(Outcome::Failed(verdict)),
+                    EnsureError::Export(error) => Ok(failure(ctx, &backend, &error)),
+                };
+            }
             remove(ctx, &volume).await?;
             if let Err(error) = export.forget(&request.volume).await {
                 tracing::debug!(volume = request.volume, "its record is left to the next start: {error}");
@@ -146,7 +157,20 @@ fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Resul
         volume: volume.name_any(),
         directory: located.directory,
         file_id: Some(located.file_id),
+        keeping: keeping(volume, known),
     })
+}
+
+/// What is said of the volume in the record of its archive. The retention is that of the time of deletion, as the policy is.
+pub(super) fn keeping(volume: &PersistentVolume, known: &Known) -> Keeping {
+    let spec = volume.spec.clone().unwrap_or_default();
+    Keeping {
+        size: spec
+            .capacity
+            .and_then(|capacity| capacity.get("storage").map(|size| size.0.clone())),
+        class: spec.storage_class_name.filter(|name| !name.is_empty()),
+        retention: retention::seconds(&known.object.spec.archive_policy),
+    }
 }
 
 /// The claim that a volume was made for.

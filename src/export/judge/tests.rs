@@ -42,6 +42,7 @@ fn judged(
         gid,
         existing: Existing::Refuse,
         adoptable: true,
+        restore: None,
     };
     let kept = Kept {
         attributes,

@@ -35,17 +35,9 @@ impl ManagedExport {
         let Some((last, parents)) = names.split_last() else {
             return Ok(None);
         };
-        let mut parent = nodes.last().unwrap_or(&ground.root).clone();
-        for name in parents.iter().skip(nodes.len()) {
-            let attributes = SetAttributes {
-                mode: Some(PARENT_MODE),
-                ..SetAttributes::default()
-            };
-            match self.make_one(ground, &parent, name, attributes, directory).await? {
-                Some((node, ..)) => parent = node,
-                None => return Ok(None),
-            }
-        }
+        let Some(parent) = self.make_parents(ground, directory, parents, nodes).await? else {
+            return Ok(None);
+        };
         let attributes = SetAttributes {
             mode: Some(request.mode),
             uid: request.uid,
@@ -62,6 +54,29 @@ impl ManagedExport {
         };
         let made = self.judged(request, directory, &node, &kept)?;
         self.live(ground, record, &made).await.map(|()| Some(made))
+    }
+
+    /// Makes the parents that are missing, and answers the last one; `None` when something was faster.
+    pub(super) async fn make_parents(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        parents: &[Name],
+        nodes: &[Node],
+    ) -> Result<Option<Node>, ExportError> {
+        let there = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
+        let mut parent = there.last().unwrap_or(&ground.root).clone();
+        for name in parents.iter().skip(there.len()) {
+            let attributes = SetAttributes {
+                mode: Some(PARENT_MODE),
+                ..SetAttributes::default()
+            };
+            match self.make_one(ground, &parent, name, attributes, directory).await? {
+                Some((node, ..)) => parent = node,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(parent))
     }
 
     async fn make_one(

@@ -15,7 +15,7 @@ const NAMES: u32 = 100;
 const SHORTER: [usize; 2] = [143, 64];
 
 impl ManagedExport {
-    fn archive_places(&self, ground: &Ground, target: &str) -> Vec<Place> {
+    pub(in crate::export) fn archive_places(&self, ground: &Ground, target: &str) -> Vec<Place> {
         self.places_of(&ground.identity.id, target)
     }
 
@@ -53,12 +53,7 @@ impl ManagedExport {
             let leaf = self.leaf_of(&reclaim.nodes, &record.directory);
             let was = leaf.map(|leaf| &leaf.attributes);
             reclaim.target = Some(reserved);
-            return Ok(ArchiveNote {
-                target,
-                mode: was.map_or(0, |was| was.mode),
-                uid: was.and_then(|was| was.uid),
-                gid: was.and_then(|was| was.gid),
-            });
+            return Ok(reclaim.keeping.note(target, was));
         }
         Err(ExportError::NoArchiveName {
             directory: record.directory.to_string(),
@@ -85,12 +80,7 @@ impl ManagedExport {
             return Ok(());
         };
         let was = &archive.attributes;
-        let note = ArchiveNote {
-            target,
-            mode: was.mode,
-            uid: was.uid,
-            gid: was.gid,
-        };
+        let note = reclaim.keeping.note(target, Some(was));
         let record = record.in_state(State::Archiving(note));
         self.replace_record(ground, &record).await?;
         reclaim.record = record;
@@ -139,15 +129,23 @@ impl ManagedExport {
         let Some(archive) = archive.filter(|archive| reclaim.record.is_about(archive)) else {
             return self.look(reclaim).await;
         };
-        self.restrict(reclaim, &archive, &name.to_string()).await?;
+        let warnings = self.close_archive(ground, &archive, &note.target).await?;
+        reclaim.warnings.extend(warnings);
         let record = reclaim.record.in_state(State::Archived(note));
         self.replace_record(ground, &record).await?;
         reclaim.record = record;
         Ok(())
     }
 
-    async fn restrict(&self, reclaim: &mut Reclaim<'_>, archive: &Node, name: &str) -> Result<(), ExportError> {
-        let ours = &reclaim.ground.reserved.attributes;
+    /// Mode 0700 of the operator's own. Answers what could not be done.
+    pub(in crate::export) async fn close_archive(
+        &self,
+        ground: &Ground,
+        archive: &Node,
+        name: &str,
+    ) -> Result<Vec<String>, ExportError> {
+        let ours = &ground.reserved.attributes;
+        let mut warnings = Vec::new();
         let owner = SetAttributes {
             mode: None,
             uid: ours.uid,
@@ -164,27 +162,21 @@ impl ManagedExport {
             parts.insert(0, ("owner", owner));
         }
         for (what, part) in parts {
-            match self
-                .changing(reclaim.ground)?
-                .set_attributes(&archive.handle, part)
-                .await
-            {
+            match self.changing(ground)?.set_attributes(&archive.handle, part).await {
                 Ok(_) => {}
                 // It is archived all the same, and who could read it before still can: worth a warning.
                 Err(error) if error.status().is_some_and(|status| status != crate::nfs::Status::Stale) => {
-                    reclaim
-                        .warnings
-                        .push(format!("the {what} of {name} stays as it was: {error}"));
+                    warnings.push(format!("the {what} of {name} stays as it was: {error}"));
                 }
                 Err(error) => return Err(error).while_(|| format!("closing {name}")),
             }
         }
-        Ok(())
+        Ok(warnings)
     }
 
     /// Enters an archive into the ledger and the count.
     pub(in crate::export) fn enter_archive(&self, ground: &Ground, record: &Record) {
-        let State::Archived(note) = &record.state else { return };
+        let Some(note) = record.state.archive() else { return };
         self.ledger.insert(
             Holder::Archive(record.volume.clone()),
             self.archive_places(ground, &note.target),

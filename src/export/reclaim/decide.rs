@@ -95,6 +95,8 @@ pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> S
         // Somebody moved it back.
         (State::Archived(_), At::Nothing | At::Stranger, At::Ours) => begin(wish, seen),
         (State::Archived(_), ..) => Step::Done(End::Archived),
+        // The archive's own story has begun, which it does only without a volume.
+        (State::Purging { .. } | State::Restoring { .. }, ..) => Step::NotMade,
 
         (State::Deleting { .. } | State::Tombstone { .. }, At::Ours, _) => Step::Done(End::Deleted),
         // The policy was changed before the rename.
@@ -130,6 +132,10 @@ mod tests {
             mode: 0o777,
             uid: None,
             gid: None,
+            since: None,
+            size: None,
+            class: None,
+            terms: crate::export::record::Terms::default(),
         }
     }
 

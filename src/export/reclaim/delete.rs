@@ -21,7 +21,7 @@ impl ManagedExport {
                     layout::tombstone(volume)?,
                 ))
             }
-            State::Creating | State::Live | State::RemovingEmpty => None,
+            _ => None,
         })
     }
 

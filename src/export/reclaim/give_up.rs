@@ -7,7 +7,7 @@ use crate::export::ground::Ground;
 use crate::export::ledger::Holder;
 use crate::export::record::{Record, State, handle_of};
 use crate::export::records::{Created, Found};
-use crate::export::request::{ReclaimRequest, Reclaimed};
+use crate::export::request::{Keeping, ReclaimRequest, Reclaimed};
 use crate::nfs::Node;
 
 impl ManagedExport {
@@ -28,7 +28,10 @@ impl ManagedExport {
             let Recorded::Agreed(record, file_id) = self.recorded(ground, request).await? else {
                 return Ok(Reclaimed::Retained);
             };
-            match self.reclaim(ground, *record, file_id, Wish::Archive).await {
+            match self
+                .reclaim(ground, *record, file_id, Wish::Archive, &request.keeping)
+                .await
+            {
                 // It is nowhere, and whoever gives it up knows.
                 Err(ExportError::DirectoryMissing { .. }) => {}
                 other => return other,
@@ -64,7 +67,7 @@ impl ManagedExport {
     /// What is where, for a record; nothing when it was never finished.
     async fn seen(&self, ground: &Ground, record: &Record) -> Result<Option<super::Seen>, ExportError> {
         let Some(file_id) = record.file_id else { return Ok(None) };
-        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive);
+        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive, &Keeping::default());
         self.look(&mut reclaim).await?;
         Ok(Some(reclaim.seen))
     }
@@ -78,7 +81,7 @@ impl ManagedExport {
         let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
             return Ok(false);
         };
-        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive);
+        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive, &Keeping::default());
         self.look(&mut reclaim).await?;
         if reclaim.seen.moved != At::Ours {
             return Ok(false);
@@ -112,6 +115,7 @@ impl ManagedExport {
             file_id: Some(leaf.attributes.fileid),
             handle: Some(handle_of(&leaf)),
             adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
+            restores: None,
             state: State::Live,
         };
         if begun.is_some() {

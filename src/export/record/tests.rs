@@ -16,6 +16,7 @@ fn record(state: State) -> Record {
         file_id: Some(u64::MAX),
         handle: Some("0a".into()),
         adopted: true,
+        restores: None,
         state,
     }
 }
@@ -26,6 +27,14 @@ fn archiving(target: &str) -> State {
         mode: 0o2775,
         uid: Some(0),
         gid: None,
+        since: Some(7),
+        size: Some("1Gi".into()),
+        class: None,
+        terms: Terms {
+            held: true,
+            expires: Some(9),
+            delete: true,
+        },
     })
 }
 

@@ -79,6 +79,7 @@ impl Operator {
     pub async fn install(cluster: &Cluster) -> Result<Login> {
         cluster.apply_crds(&repository().join("crds")).await?;
         cluster.apply_path(&repository().join("config/rbac")).await?;
+        cluster.apply_path(&repository().join("config/admission")).await?;
         Self::login(cluster).await
     }
 

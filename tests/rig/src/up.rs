@@ -81,7 +81,7 @@ async fn show(run: &RunDir, binary: PathBuf, exit: bool) -> Result<()> {
     let nfs = NfsServer::start_with(run, options, &assets.ganesha).await?;
     steps.done(&format!("nfs-ganesha serves /export on 127.0.0.1:{}", nfs.port()));
     let kubeconfig = Operator::install(&cluster).await?;
-    steps.done("applied crds/ and config/rbac/");
+    steps.done("applied crds/, config/rbac/ and config/admission/");
     let operator = Operator::start(run, OperatorOptions::new(binary, kubeconfig)).await?;
     operator.wait_ready().await?;
     steps.done("the operator is ready, as ServiceAccount nfs-operator-system/nfs-operator");

@@ -56,6 +56,8 @@ fn alone(record: &Record, look: &Look) -> Option<OrphanKind> {
         State::Creating | State::Live => Some(OrphanKind::RecordWithoutDirectory),
         State::Archiving(_) | State::Archived(_) if is_it(record.file_id, look.archive) => None,
         State::Archiving(_) | State::Archived(_) => Some(OrphanKind::ArchiveWithoutDirectory),
+        // On its way: the archive's own object says how far.
+        State::Purging { .. } | State::Restoring { .. } => None,
         // It has done its work: the next start removes it, the purge a tombstone's.
         State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => None,
     }
@@ -90,6 +92,7 @@ mod tests {
             file_id,
             handle: None,
             adopted: false,
+            restores: None,
             state,
         }))
     }
@@ -100,6 +103,10 @@ mod tests {
             mode: 0o777,
             uid: None,
             gid: None,
+            since: None,
+            size: None,
+            class: None,
+            terms: crate::export::Terms::default(),
         }
     }
 

@@ -11,6 +11,7 @@ fn settings() -> Settings {
         provisioner: "nfs-operator.io/nfs".into(),
         aliases: BTreeMap::from([("old/nfs".to_owned(), "a".to_owned())]),
         slots: 1,
+        purge_pause: Duration::ZERO,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
         scan_interval: Duration::ZERO,

@@ -33,6 +33,7 @@ fn made(
             reclaim_policy: policy.into(),
             bytes: 1_500_000_000,
             topologies: Vec::new(),
+            restore: None,
             node: None,
         },
         wanted: &Wanted {

@@ -1,0 +1,218 @@
+use super::*;
+use crate::export::ClaimRef;
+
+fn situation(sight: Sight) -> Situation {
+    Situation {
+        deleting: false,
+        kind_going: false,
+        delete: false,
+        held: false,
+        due: None,
+        sight,
+    }
+}
+
+fn unseen() -> Sight {
+    Sight::Unseen(Verdict::no(Reason::ConnectionRefused, "refused"))
+}
+
+fn unusable() -> Sight {
+    Sight::Unusable(Verdict::no(Reason::RecordUnusable, "damaged"))
+}
+
+fn restoring(done: bool) -> Sight {
+    let to = Destination {
+        volume: "pvc-2".into(),
+        claim: ClaimRef::default(),
+        directory: "team/data".into(),
+    };
+    Sight::Restoring { to, done }
+}
+
+/// All that can be seen of an archive.
+fn sights() -> Vec<Sight> {
+    vec![
+        unseen(),
+        unusable(),
+        Sight::Unrecorded,
+        Sight::Kept { there: true },
+        Sight::Kept { there: false },
+        Sight::Purging { there: true },
+        Sight::Purging { there: false },
+        restoring(false),
+        restoring(true),
+    ]
+}
+
+#[test]
+fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data() {
+    let kept = || Sight::Kept { there: true };
+    let due = || Some("expired".to_owned());
+    let deleting = |delete, sight| Situation {
+        deleting: true,
+        delete,
+        ..situation(sight)
+    };
+    for (what, situation, step) in [
+        ("kept", situation(kept()), Step::Rest),
+        (
+            "expired",
+            Situation {
+                due: due(),
+                ..situation(kept())
+            },
+            Step::Purge,
+        ),
+        (
+            "expired and missing",
+            Situation {
+                due: due(),
+                ..situation(Sight::Kept { there: false })
+            },
+            Step::Rest,
+        ),
+        (
+            "expired, unseen",
+            Situation {
+                due: due(),
+                ..situation(unseen())
+            },
+            Step::Wait,
+        ),
+        ("let go", deleting(false, kept()), Step::LetGo),
+        ("let go, its server dead", deleting(false, unseen()), Step::LetGo),
+        ("deleted", deleting(true, kept()), Step::Purge),
+        (
+            "deleted, missing",
+            deleting(true, Sight::Kept { there: false }),
+            Step::Purge,
+        ),
+        ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
+        ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
+        ("deleted, unrecorded", deleting(true, Sight::Unrecorded), Step::LetGo),
+        (
+            "purged by us",
+            deleting(false, Sight::Purging { there: true }),
+            Step::Purge,
+        ),
+        (
+            "purged half",
+            deleting(false, Sight::Purging { there: false }),
+            Step::Purge,
+        ),
+        (
+            "announced, and prolonged",
+            situation(Sight::Purging { there: true }),
+            Step::Spare,
+        ),
+        (
+            "in the trash, and prolonged",
+            situation(Sight::Purging { there: false }),
+            Step::Purge,
+        ),
+        ("on its way to a volume", situation(restoring(false)), Step::Wait),
+        ("a volume's", situation(restoring(true)), Step::Finish),
+        ("a volume's, and deleted", deleting(true, restoring(true)), Step::Finish),
+    ] {
+        assert_eq!(plan(&situation).0, step, "{what}");
+    }
+}
+
+#[test]
+fn what_is_held_is_never_purged_whatever_else_is_so() {
+    for sight in sights() {
+        // What is in the trash already can't be held back.
+        let gone = matches!(sight, Sight::Purging { there: false });
+        for bits in 0..16 {
+            let situation = Situation {
+                deleting: bits & 1 > 0,
+                kind_going: bits & 2 > 0,
+                delete: bits & 4 > 0,
+                due: (bits & 8 > 0).then(|| "expired".to_owned()),
+                held: true,
+                sight: sight.clone(),
+            };
+            let (step, _) = plan(&situation);
+            assert!(step != Step::Purge || gone, "{situation:?}");
+        }
+    }
+}
+
+#[test]
+fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
+    for sight in sights() {
+        for (delete, held) in [(false, false), (true, false), (false, true), (true, true)] {
+            let situation = Situation {
+                deleting: true,
+                kind_going: true,
+                delete,
+                held,
+                due: None,
+                sight: sight.clone(),
+            };
+            let expected = match sight {
+                Sight::Purging { there: true } => Step::Spare,
+                Sight::Purging { there: false } => Step::Purge,
+                Sight::Restoring { done: true, .. } => Step::Finish,
+                _ => Step::LetGo,
+            };
+            assert_eq!(plan(&situation).0, expected, "{situation:?}");
+        }
+    }
+}
+
+#[test]
+fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
+    let held = |sight| Situation {
+        held: true,
+        ..situation(sight)
+    };
+    for (situation, state, available, other) in [
+        (situation(Sight::Kept { there: true }), "Available", Some(true), None),
+        (held(Sight::Kept { there: true }), "Held", Some(true), None),
+        (
+            Situation {
+                due: Some("over".into()),
+                ..situation(Sight::Kept { there: true })
+            },
+            "Expired",
+            Some(true),
+            Some(ArchiveCondition::Expired),
+        ),
+        (
+            situation(Sight::Kept { there: false }),
+            "Missing",
+            Some(false),
+            Some(ArchiveCondition::Missing),
+        ),
+        (
+            held(Sight::Unrecorded),
+            "Missing",
+            Some(false),
+            Some(ArchiveCondition::Missing),
+        ),
+        (
+            situation(Sight::Purging { there: true }),
+            "Purging",
+            Some(false),
+            Some(ArchiveCondition::Purging),
+        ),
+        (
+            situation(restoring(false)),
+            "Restoring",
+            Some(false),
+            Some(ArchiveCondition::Restoring),
+        ),
+        (situation(unseen()), "Unknown", None, None),
+        (situation(unusable()), "Unknown", Some(false), None),
+    ] {
+        let (_, report) = plan(&situation);
+        assert_eq!(
+            (report.state, report.available.status),
+            (state, available),
+            "{situation:?}"
+        );
+        assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{situation:?}");
+        assert!(report.others.iter().all(|(_, verdict)| verdict.status == Some(true)));
+    }
+}

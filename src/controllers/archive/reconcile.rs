@@ -1,0 +1,204 @@
+//! The reconciler of archives.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::json;
+
+use super::act::{self, ActError, Scene};
+use super::due::{call_older, turn};
+use super::look::{self, Home, Look};
+use super::object::{EnsureError, ensure, terms};
+use super::plan::{Report, Step, plan};
+use super::status::status;
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::Verdict;
+use crate::api::names::{ARCHIVE_FINALIZER, managers};
+use crate::controllers::claim;
+use crate::export::{ExportError, ManagedExport};
+use crate::operator::backends::Backend;
+use crate::operator::context::Context;
+use crate::operator::events::Severity;
+use crate::operator::retry::jittered;
+use crate::operator::writes::{self, WriteError};
+
+/// An archive that is well is looked at this often: whether it is still there is for people to know, and ten thousand of
+/// them are then three looks a second.
+const SELDOM: Duration = Duration::from_secs(3600);
+/// What waits for its backend, or for a volume, is looked at again after about a probe's time.
+const WAITING: Duration = Duration::from_secs(15);
+/// A step was done, or the object changed under it.
+const SOON: Duration = Duration::from_millis(200);
+/// Objects made at one probe, and at a time: a thousand archives of a former release must not hold up the next probe.
+const MADE_AT_ONCE: usize = 500;
+const MADE_SIDE_BY_SIDE: usize = 16;
+
+/// Looks at an archive and does what is left to do.
+pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
+    if !ctx.caught_up().await {
+        return Ok(Action::await_change());
+    }
+    ensure_finalizer(&ctx, &object).await?;
+    let look = look::look(&ctx, &object).await?;
+    let (step, report) = plan(&look.situation);
+    let told = write_status(&ctx, &object, &report).await?;
+    if told {
+        claim::archive_changed(&ctx, &object.name_any());
+    }
+    if step == Step::Rest && !told {
+        call_older(&ctx, &object);
+    }
+    match act(&ctx, &object, &look, step).await {
+        // Once more when the cache has what was told: the older ones of its claim wait for that.
+        Ok(Acted::Nothing) if told => Ok(Action::requeue(SOON)),
+        Ok(Acted::Nothing) => Ok(Action::requeue(jittered(next(&object, step)))),
+        Ok(Acted::Done) => Ok(Action::await_change()),
+        Ok(Acted::LookAgain(after)) => Ok(Action::requeue(after)),
+        Err(ActError::Write(error)) => Err(error),
+        Err(ActError::Export(error)) => Ok(refused(&ctx, &object, &error)),
+    }
+}
+
+/// The export did not do it: said once, and tried again.
+fn refused(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
+    let verdict = Verdict::no(error.reason(), error.to_string());
+    tracing::warn!(archive = object.name_any(), reason = %verdict.reason, "{}", verdict.message);
+    if ctx.told.is_news(&object.uid().unwrap_or_default(), &verdict) {
+        act::event(ctx, object, Severity::Warning, verdict.reason, &verdict.message);
+    }
+    Action::requeue(jittered(WAITING))
+}
+
+/// A failed write: nothing was decided.
+pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
+    tracing::warn!(archive = object.name_any(), "{error}");
+    Action::requeue(writes::AFTER_ERROR)
+}
+
+/// What became of a step.
+enum Acted {
+    Nothing,
+    Done,
+    LookAgain(Duration),
+}
+
+async fn act(ctx: &Context, object: &NfsArchive, look: &Look, step: Step) -> Result<Acted, ActError> {
+    match (step, &look.home) {
+        (Step::LetGo, _) => {
+            act::let_go(ctx, object).await?;
+            ctx.told.forget(&object.uid().unwrap_or_default());
+            Ok(Acted::Done)
+        }
+        (Step::Spare, Some(home)) => {
+            home.export.spare(&home.which).await?;
+            Ok(Acted::LookAgain(SOON))
+        }
+        (Step::Purge | Step::Finish, Some(home)) => act_for_good(ctx, object, home, step).await,
+        (Step::Rest | Step::Wait | Step::Spare | Step::Purge | Step::Finish, _) => Ok(Acted::Nothing),
+    }
+}
+
+/// What can't be taken back: decided anew by the object as it is now, whose word is told to the export first.
+async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Home, step: Step) -> Result<Acted, ActError> {
+    let over = step == Step::Purge && object.metadata.deletion_timestamp.is_none();
+    if over && let Err(wait) = turn(ctx, &home.backend, object).await? {
+        return Ok(Acted::LookAgain(wait));
+    }
+    let live = act::api(ctx).get_opt(&object.name_any()).await;
+    let live = live.map_err(act::failed("read the archive before it goes"))?;
+    let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
+        return Ok(Acted::Done);
+    };
+    home.export.keep_terms(&home.which, &terms(&live)).await?;
+    let again = look::look(ctx, &live).await?;
+    if plan(&again.situation).0 != step {
+        return Ok(Acted::LookAgain(SOON));
+    }
+    let scene = Scene {
+        ctx,
+        backend: &home.backend,
+        export: &home.export,
+        object: &live,
+        which: &home.which,
+    };
+    let done = match step {
+        Step::Purge => scene.purge().await?,
+        _ => scene.finish(&again.situation.sight).await?,
+    };
+    if done {
+        ctx.told.forget(&object.uid().unwrap_or_default());
+        return Ok(Acted::Done);
+    }
+    Ok(Acted::LookAgain(jittered(WAITING)))
+}
+
+fn next(object: &NfsArchive, step: Step) -> Duration {
+    if step == Step::Wait {
+        return WAITING;
+    }
+    let expires = object.spec.expires_at.as_ref();
+    let left = expires.map(|at| at.0.duration_since(Timestamp::now()));
+    // What is in the past was judged just now.
+    let left = left.and_then(|left| Duration::try_from(left).ok());
+    left.map_or(SELDOM, |left| left.min(SELDOM))
+}
+
+async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
+    if object.metadata.deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let Some(finalizers) = writes::with_finalizer(&object.metadata, ARCHIVE_FINALIZER, true) else {
+        return Ok(());
+    };
+    match writes::set_finalizers(&act::api(ctx), object, &finalizers).await {
+        // Its next event tells.
+        Err(WriteError::Changed | WriteError::Gone) => Ok(()),
+        written => written,
+    }
+}
+
+/// Answers whether there was news.
+async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
+    let planned = status(object, report, Timestamp::now());
+    if object.status.as_ref() == Some(&planned) {
+        return Ok(false);
+    }
+    let fields = json!({ "status": planned });
+    let (api, action) = (act::api(ctx), "write the archive's status");
+    match writes::apply(&api, object, managers::STATUS, fields, true, action).await {
+        Err(WriteError::Gone) => Ok(false),
+        written => written.map(|()| true),
+    }
+}
+
+/// Makes the objects of a backend's archives that have none: those of a former release, and those whose making was cut
+/// off, or that were lost.
+pub async fn restock(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+    let without = export
+        .archives()
+        .into_iter()
+        .filter(|volume| ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
+    let making = stream::iter(without.take(MADE_AT_ONCE)).map(|volume| async move {
+        let made = ensure(ctx, &backend.name, export, &volume).await;
+        (volume, made)
+    });
+    let mut making = making.buffer_unordered(MADE_SIDE_BY_SIDE);
+    while let Some((volume, made)) = making.next().await {
+        match made {
+            Ok(()) | Err(EnsureError::Write(WriteError::Changed)) => {}
+            Err(error) => tracing::warn!(backend = backend.name, volume, "its archive has no object: {error}"),
+        }
+    }
+}
+
+/// The archives that name a backend.
+pub fn of_backend(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
+    let all = ctx.stores.archives.state();
+    let named = all.iter().filter(|archive| archive.spec.backend == backend);
+    named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
+}

@@ -1,0 +1,232 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use serde_json::{Value, json};
+
+use super::*;
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => into.clone_from(from),
+    }
+}
+
+fn archive(spec: &Value) -> NfsArchive {
+    let mut object = json!({
+        "apiVersion": "nfs-operator.io/v1alpha1",
+        "kind": "NfsArchive",
+        "metadata": {"name": "pvc-1"},
+        "spec": {
+            "backend": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volume": "pvc-1", "size": "1Gi",
+            "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": "1"},
+        },
+    });
+    merge(&mut object, &json!({ "spec": spec }));
+    serde_json::from_value(object).unwrap()
+}
+
+/// How it is judged when that namespace asks for it, with these annotations, in a class on these backends.
+struct Case {
+    namespace: (&'static str, &'static str),
+    labels: Value,
+    annotation: Option<&'static str>,
+    bytes: u128,
+    backends: &'static [&'static str],
+    due: bool,
+    begun: bool,
+}
+
+const USUAL: Case = Case {
+    namespace: ("team", "ns"),
+    labels: Value::Null,
+    annotation: None,
+    bytes: 1 << 30,
+    backends: &[],
+    due: false,
+    begun: false,
+};
+
+fn judged(case: &Case, spec: Value) -> Result<String, Reason> {
+    let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
+    let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
+    let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
+    let request = Request {
+        provisioner: "nfs-operator.io/nfs".into(),
+        parameters: crate::api::ClassParameters {
+            backends: case.backends.iter().map(|&name| name.to_owned()).collect(),
+            ..crate::api::ClassParameters::default()
+        },
+        mount_options: Vec::new(),
+        reclaim_policy: "Delete".into(),
+        bytes: case.bytes,
+        topologies: Vec::new(),
+        restore: Some("pvc-1".into()),
+        node: None,
+    };
+    let asked = Asked {
+        claim: &serde_json::from_value(claim).unwrap(),
+        request: &request,
+        namespace: &serde_json::from_value(namespace).unwrap(),
+        due: case.due.then(|| "its time was over".to_owned()),
+        alias: None,
+        begun: case.begun,
+    };
+    judge(&asked, &archive(&spec))
+        .map(|origin| origin.backend)
+        .map_err(|verdict| verdict.reason)
+}
+
+#[test]
+fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
+    let listed = json!({"allowedNamespaces": {"matchNames": ["other"]}});
+    let labelled = json!({"allowedNamespaces": {"selector": {"matchLabels": {"team": "a"}}}});
+    let of_old = json!({"claim": {"namespaceUID": ""}});
+    let at = |name, uid| Case {
+        namespace: (name, uid),
+        ..USUAL
+    };
+    let with_label = Case {
+        labels: json!({"team": "a"}),
+        ..at("other", "else")
+    };
+    for (what, case, spec, expected) in [
+        ("its own", USUAL, json!({}), Ok("main")),
+        (
+            "made anew under the same name",
+            at("team", "new"),
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "another",
+            at("other", "else"),
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "of nobody knows whom",
+            at("team", ""),
+            of_old,
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "listed",
+            at("other", "else"),
+            listed.clone(),
+            Err(Reason::CopyNotSupported),
+        ),
+        (
+            "listed, and another",
+            at("third", "else"),
+            listed,
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        ("labelled", with_label, labelled.clone(), Err(Reason::CopyNotSupported)),
+        (
+            "not labelled",
+            at("other", "else"),
+            labelled,
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "begun, from another namespace",
+            Case {
+                begun: true,
+                ..at("other", "else")
+            },
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+    ] {
+        assert_eq!(judged(&case, spec), expected.map(str::to_owned), "{what}");
+    }
+}
+
+#[test]
+fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
+    for (what, case, spec, expected) in [
+        ("held", USUAL, json!({"legalHold": true}), Err(Reason::CopyNotSupported)),
+        (
+            "expired",
+            Case { due: true, ..USUAL },
+            json!({}),
+            Err(Reason::ArchiveExpired),
+        ),
+        (
+            "expired, begun before",
+            Case {
+                due: true,
+                begun: true,
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "too large",
+            Case {
+                bytes: (1 << 30) - 1,
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::ClaimTooSmall),
+        ),
+        (
+            "of unknown size",
+            Case { bytes: 1, ..USUAL },
+            json!({"size": null}),
+            Ok("main"),
+        ),
+        (
+            "a copy",
+            Case {
+                annotation: Some("copy"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::CopyNotSupported),
+        ),
+        (
+            "a move",
+            Case {
+                annotation: Some("move"),
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "a mistake",
+            Case {
+                annotation: Some("mvoe"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::InvalidOverride),
+        ),
+        (
+            "on a backend of the class",
+            Case {
+                backends: &["a", "main"],
+                ..USUAL
+            },
+            json!({}),
+            Ok("main"),
+        ),
+        (
+            "on another backend",
+            Case {
+                backends: &["a"],
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::CopyNotSupported),
+        ),
+        ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
+    ] {
+        assert_eq!(judged(&case, spec), expected.map(str::to_owned), "{what}");
+    }
+}

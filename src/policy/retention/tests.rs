@@ -1,0 +1,135 @@
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+use serde_json::{Value, json};
+
+use super::*;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+fn archive(volume: &str, change: Value) -> NfsArchive {
+    let mut object = json!({
+        "apiVersion": "nfs-operator.io/v1alpha1",
+        "kind": "NfsArchive",
+        "metadata": {"name": volume},
+        "spec": {
+            "backend": "main", "exportID": "e", "directory": "archived-x", "fileID": "1", "volume": volume,
+            "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": volume},
+        },
+        "status": {"conditions": [{
+            "type": "Available", "status": "True", "reason": "Archived", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]},
+    });
+    merge(&mut object, &change);
+    serde_json::from_value(object).unwrap()
+}
+
+fn merge(into: &mut Value, from: &Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (key, value) in from {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (into, from) => into.clone_from(from),
+    }
+}
+
+fn made(volume: &str, seconds: i64) -> NfsArchive {
+    archive(volume, json!({"spec": {"archivedAt": at(seconds).to_string()}}))
+}
+
+fn policy(retention: Option<&str>, keep_last: Option<i32>) -> ArchivePolicy {
+    ArchivePolicy {
+        retention: retention.map(Into::into),
+        keep_last,
+        ..ArchivePolicy::default()
+    }
+}
+
+#[test]
+fn a_retention_is_read_in_days_and_in_gos_units() {
+    for (text, expected) in [
+        ("30d", Some(30 * 86_400)),
+        ("1d12h", Some(129_600)),
+        ("720h", Some(2_592_000)),
+        ("90m", Some(5400)),
+        ("2s", Some(2)),
+        ("for a while", None),
+    ] {
+        assert_eq!(seconds(&policy(Some(text), None)), expected, "{text}");
+    }
+    assert_eq!(seconds(&policy(None, None)), None);
+}
+
+#[test]
+fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
+    let of = |expires: Option<i64>, known: bool| {
+        let expires = expires.map(|seconds| at(seconds).to_string());
+        let archived = known.then(|| at(1).to_string());
+        archive("pvc-1", json!({"spec": {"expiresAt": expires, "archivedAt": archived}})).spec
+    };
+    let (forever, week) = (policy(None, None), policy(Some("7d"), None));
+    let (last, both) = (policy(None, Some(2)), policy(Some("7d"), Some(2)));
+    for (what, spec, policy, newer, due_at_100) in [
+        ("no rule", of(None, true), &forever, 9, false),
+        ("time not over", of(Some(101), true), &week, 9, false),
+        ("time over", of(Some(100), true), &week, 0, true),
+        ("time over, no policy any more", of(Some(100), true), &forever, 0, true),
+        ("its end was taken away", of(None, true), &week, 9, false),
+        ("among the last", of(None, true), &last, 1, false),
+        ("not among the last", of(None, true), &last, 2, true),
+        ("not among the last, prolonged", of(Some(101), true), &last, 2, false),
+        ("of an earlier release", of(None, false), &last, 2, false),
+        ("time over, among the last", of(Some(100), true), &both, 1, false),
+        ("time over, not among the last", of(Some(100), true), &both, 2, true),
+        (
+            "time not over, not among the last",
+            of(Some(101), true),
+            &both,
+            2,
+            false,
+        ),
+        ("for ever, not among the last", of(None, true), &both, 2, false),
+    ] {
+        assert_eq!(due(&spec, policy, newer, at(100)).is_some(), due_at_100, "{what}");
+    }
+}
+
+#[test]
+fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
+    let of = made("pvc-5", 50);
+    let with = |change: Value| {
+        let mut object = serde_json::to_value(made("pvc-7", 70)).unwrap();
+        merge(&mut object, &change);
+        serde_json::from_value::<NfsArchive>(object).unwrap()
+    };
+    for (what, other, counts) in [
+        ("newer", made("pvc-7", 70), 1),
+        ("older", made("pvc-3", 30), 0),
+        ("of the same second, later by name", made("pvc-6", 50), 1),
+        ("of the same second, earlier by name", made("pvc-4", 50), 0),
+        ("of nobody knows when", archive("pvc-7", json!({})), 0),
+        ("held", with(json!({"spec": {"legalHold": true}})), 0),
+        (
+            "going",
+            with(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
+            0,
+        ),
+        ("not seen yet", with(json!({"status": {"conditions": []}})), 0),
+        (
+            "of another claim",
+            with(json!({"spec": {"claim": {"name": "other"}}})),
+            0,
+        ),
+        (
+            "of a namespace of the same name",
+            with(json!({"spec": {"claim": {"namespaceUID": "new"}}})),
+            0,
+        ),
+        ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
+    ] {
+        assert_eq!(newer(&of, [&of, &other].into_iter()), counts, "{what}");
+    }
+}

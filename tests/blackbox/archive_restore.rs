@@ -1,0 +1,201 @@
+//! Claims that get an archive's data back, and those that don't.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+use rig::TestEnv;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use crate::archives::{archive_of, archived, in_state};
+use crate::scene::{self, PATIENCE, Test, text};
+
+/// A claim that asks for an archive.
+pub fn asking(mut claim: Value, archive: &str) -> Value {
+    let source = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": archive});
+    merge(&mut claim, &json!({"spec": {"dataSourceRef": source}}));
+    claim
+}
+
+fn name_of(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+#[tokio::test]
+async fn a_claim_gets_an_archive_back_at_once_with_its_mode_and_owner_and_the_archive_is_gone() -> Test {
+    let env = TestEnv::new("restore").await?;
+    let backend = scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound_with(&env, "data", &class, "precious").await?;
+    let directory = env.directory(&volume)?;
+    std::os::unix::fs::chown(&directory, Some(1000), Some(1001))?;
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
+    let inode = fs::metadata(&directory)?.ino();
+    scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    let archive = in_state(&env, &archive_of(&volume), "Available").await?;
+    let again = env
+        .objects
+        .create(&asking(env.claim("again", &class), name_of(&archive)))
+        .await?;
+    let restored = env.wait_bound(&again).await?;
+    let found = fs::metadata(env.directory(&restored)?)?;
+    let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
+    assert_eq!(seen, (inode, 0o2770, 1000, 1001));
+    assert_eq!(fs::read_to_string(env.directory(&restored)?.join("data"))?, "precious");
+    env.objects.wait_gone(&archive, PATIENCE).await?;
+    env.objects.wait_event(&archive, "ArchiveRestored", PATIENCE).await?;
+    let counted = |backend: &Value| match &backend["status"]["archives"] {
+        archives if archives == 0 => Ok(()),
+        archives => Err(format!("{archives} archives")),
+    };
+    env.objects.wait(&backend, "to count none", PATIENCE, counted).await?;
+    // What was restored is archived again like any other.
+    scene::reclaimed(&env, &again, &restored, "VolumeArchived").await?;
+    let twice = in_state(&env, &archive_of(&restored), "Available").await?;
+    assert_eq!(text(&twice, "/spec/claim/name"), "again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_made_anew() -> Test {
+    let env = TestEnv::new("tenants").await?;
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "secret").await?;
+    let other = reference("v1", "Namespace", None, &env.named("other"));
+    env.objects.create(&other).await?;
+    let in_other = |mut claim: Value| {
+        merge(&mut claim, &json!({"metadata": {"namespace": env.named("other")}}));
+        claim
+    };
+    let thief = env
+        .objects
+        .create(&in_other(asking(env.claim("thief", &class), name_of(&archive))))
+        .await?;
+    let said = scene::refused(&env, &thief, "ArchiveNotAllowed").await?;
+    assert!(!said.contains("secret") && !said.contains("archived-"), "{said}");
+    // With the data source's namespace, which needs a ReferenceGrant elsewhere, and by the older field.
+    let mut crossing = asking(env.claim("crossing", &class), name_of(&archive));
+    merge(
+        &mut crossing,
+        &json!({"spec": {"dataSourceRef": {"namespace": env.name}}}),
+    );
+    // Without the feature CrossNamespaceVolumeDataSource the API server drops such a source, and the claim is one without.
+    let crossing = env.objects.create(&in_other(crossing)).await?;
+    let empty = env.wait_bound(&crossing).await?;
+    assert_eq!(fs::read_dir(env.directory(&empty)?)?.count(), 0);
+    env.objects.delete(&crossing).await?;
+    env.objects.wait_gone(&empty, PATIENCE).await?;
+    let namespace = reference("v1", "Namespace", None, &env.name);
+    env.objects.delete(&namespace).await?;
+    env.objects.wait_gone(&namespace, PATIENCE).await?;
+    env.objects.create(&namespace).await?;
+    let heir = env
+        .objects
+        .create(&asking(env.claim("data", &class), name_of(&archive)))
+        .await?;
+    scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    // Listed by an administrator, it would have to be copied: who had it may still hold handles.
+    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.named("other")]}}});
+    env.objects.patch(&archive, allowed).await?;
+    for asker in [&thief, &heir] {
+        // A change wakes them; the word that they got stays otherwise.
+        env.objects
+            .patch(asker, json!({"metadata": {"labels": {"look": "again"}}}))
+            .await?;
+        scene::refused(&env, asker, "CopyNotSupported").await?;
+    }
+    let data = env.data().join(text(&archive, "/spec/directory"));
+    assert_eq!(fs::read_to_string(data.join("data"))?, "secret");
+    assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
+    assert_eq!(scene::names(env.data())?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_two_claims_that_ask_for_one_archive_one_gets_it_and_the_other_is_told() -> Test {
+    let env = TestEnv::new("race").await?;
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "precious").await?;
+    let (one, two) = (
+        asking(env.claim("one", &class), name_of(&archive)),
+        asking(env.claim("two", &class), name_of(&archive)),
+    );
+    let (one, two) = tokio::try_join!(env.objects.create(&one), env.objects.create(&two))?;
+    let told = |claim: &Value| {
+        let said = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
+        let said = said.map(|said| (said["status"] == "True", said["reason"].to_string()));
+        said.ok_or_else(|| "nothing".to_owned())
+    };
+    env.objects.wait_gone(&archive, PATIENCE).await?;
+    let mut outcomes = Vec::new();
+    for claim in [&one, &two] {
+        outcomes.push(env.objects.wait(claim, "to be told", PATIENCE, told).await?);
+    }
+    outcomes.sort();
+    let (lost, won) = (&outcomes[0], &outcomes[1]);
+    assert!(won.0 && !lost.0, "{outcomes:?}");
+    assert!(
+        lost.1.contains("ArchiveBusy") || lost.1.contains("ArchiveNotFound"),
+        "{outcomes:?}"
+    );
+    let names = scene::names(env.data())?;
+    let [name] = names.as_slice() else { panic!("{names:?}") };
+    assert_eq!(fs::read_to_string(env.data().join(name).join("data"))?, "precious");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -> Test {
+    let env = TestEnv::new("refused").await?;
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "kept").await?;
+    let elsewhere = scene::class(&env, "elsewhere", "nowhere", json!({})).await?;
+    let usual = |word: &str| asking(env.claim(word, &class), name_of(&archive));
+    let with = |word: &str, change: Value| {
+        let mut claim = usual(word);
+        merge(&mut claim, &change);
+        claim
+    };
+    let unknown = asking(env.claim("unknown", &class), "pvc-nobody");
+    let small = with(
+        "small",
+        json!({"spec": {"resources": {"requests": {"storage": "512Ki"}}}}),
+    );
+    let copy = with(
+        "copy",
+        json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
+    );
+    let away = asking(env.claim("away", &elsewhere), name_of(&archive));
+    let mut clone = env.claim("clone", &class);
+    merge(
+        &mut clone,
+        &json!({"spec": {"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "data"}}}),
+    );
+    for (claim, reason) in [
+        (unknown, "ArchiveNotFound"),
+        (small, "ClaimTooSmall"),
+        (copy, "CopyNotSupported"),
+        (away, "CopyNotSupported"),
+        (clone, "DataSourceUnsupported"),
+    ] {
+        let claim = env.objects.create(&claim).await?;
+        scene::refused(&env, &claim, reason).await?;
+        env.objects.delete(&claim).await?;
+    }
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": true}}))
+        .await?;
+    in_state(&env, &archive, "Held").await?;
+    let held = env.objects.create(&usual("held")).await?;
+    scene::refused(&env, &held, "CopyNotSupported").await?;
+    // The hold is lifted, and the claim goes on by itself.
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": false}}))
+        .await?;
+    let volume = env.wait_bound(&held).await?;
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "kept");
+    Ok(())
+}
