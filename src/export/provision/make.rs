@@ -32,7 +32,37 @@ impl ManagedExport {
         nodes: &[Node],
     ) -> Result<Option<Made>, ExportError> {
         let names = directory.names();
-        let Some((last, parents)) = names.split_last() else {
+        let (Some(last), Some(parent)) = (names.last(), self.make_parents(ground, directory, nodes).await?) else {
+            return Ok(None);
+        };
+        let attributes = SetAttributes {
+            mode: Some(request.mode),
+            uid: request.uid,
+            gid: request.gid,
+            ..SetAttributes::default()
+        };
+        let made = self.make_one(ground, &parent, last, attributes, directory).await?;
+        let Some((node, mode_refused, owner_refused)) = made else {
+            return Ok(None);
+        };
+        let kept = Kept {
+            attributes: &node.attributes,
+            mode_refused,
+            owner_refused,
+        };
+        let made = self.judged(request, directory, &node, &kept)?;
+        self.live(ground, record, &made).await.map(|()| Some(made))
+    }
+
+    /// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
+    pub(in crate::export) async fn make_parents(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+    ) -> Result<Option<Node>, ExportError> {
+        let names = directory.names();
+        let Some((_, parents)) = names.split_last() else {
             return Ok(None);
         };
         let mut parent = nodes.last().unwrap_or(&ground.root).clone();
@@ -46,22 +76,7 @@ impl ManagedExport {
                 None => return Ok(None),
             }
         }
-        let attributes = SetAttributes {
-            mode: Some(request.mode),
-            uid: request.uid,
-            gid: request.gid,
-        };
-        let made = self.make_one(ground, &parent, last, attributes, directory).await?;
-        let Some((node, mode_refused, owner_refused)) = made else {
-            return Ok(None);
-        };
-        let kept = Kept {
-            attributes: &node.attributes,
-            mode_refused,
-            owner_refused,
-        };
-        let made = self.judged(request, directory, &node, &kept)?;
-        self.live(ground, record, &made).await.map(|()| Some(made))
+        Ok(Some(parent))
     }
 
     async fn make_one(
@@ -97,6 +112,7 @@ impl ManagedExport {
             mode: None,
             uid: request.uid,
             gid: request.gid,
+            ..SetAttributes::default()
         };
         let owner_refused = self.set_part(ground, leaf, owner, &mut attributes, directory).await?;
         let mode_part = SetAttributes {
