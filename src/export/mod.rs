@@ -6,6 +6,7 @@
 //!
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
+mod copy;
 mod error;
 mod folders;
 mod foreign;
@@ -34,6 +35,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
+pub use copy::{Budget, CopyError, SourceTree, Stage, Staging, Tally, TallySnapshot, copy_volume};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use reason::{Circumstances, reason_of, remedy_of};

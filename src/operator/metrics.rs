@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
+use super::copies::Copies;
 use super::inventory::Totals;
 use crate::nfs::Statistics;
 
@@ -57,6 +58,7 @@ pub struct Metrics {
     /// In the order of [`OF_BACKENDS`].
     backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
     waiting: Arc<OnceLock<CountWaiting>>,
+    copies: Copies,
 }
 
 /// What is told of each backend: name behind `nfs_operator_backend_`, and help.
@@ -173,6 +175,8 @@ impl Default for Metrics {
             .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
+        let copies = Copies::default();
+        registry.register_collector(Box::new(copies.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -216,6 +220,7 @@ impl Default for Metrics {
                 )
             }),
             waiting,
+            copies,
             registry: std::mem::take(registry),
         }
     }
@@ -287,6 +292,11 @@ impl Metrics {
     pub fn count_waiting(&self, count: impl Fn() -> BTreeMap<String, u64> + Send + Sync + 'static) {
         // There is one operator in a process, which says it once.
         let _already = self.waiting.set(Box::new(count));
+    }
+
+    /// The copies that are told of.
+    pub fn copies(&self) -> Copies {
+        self.copies.clone()
     }
 
     /// A backend was probed just now.

@@ -3,6 +3,7 @@
 pub mod backends;
 pub mod clients;
 pub mod context;
+pub mod copies;
 pub mod drop_in;
 pub mod election;
 pub mod events;

@@ -260,6 +260,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         guard: made.guard,
         leadership: made.leadership,
         stop,
+        copies: made.metrics.copies(),
         metrics: made.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),

@@ -15,7 +15,8 @@ use tokio::sync::Notify;
 
 use crate::export_lab::{Lab, Life, reclaim, request};
 
-type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// An operation in one life.
+pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
 /// own end before. Going up, the request is lost; going down, it was carried out and the reply is lost.
@@ -54,7 +55,7 @@ async fn dies(lab: &Lab, direction: Direction, nth: usize, operation: impl FnOnc
 }
 
 /// Every moment of an operation, with and without a session's reply cache.
-async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
+pub async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
     Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
     Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
@@ -131,7 +132,8 @@ fn stranger_is_untouched(lab: &Lab, made: bool) {
     }
 }
 
-fn clear(lab: &Lab) {
+/// Removes what a check left, so that the next life finds nothing.
+pub fn clear(lab: &Lab) {
     for name in lab.listed() {
         fs::remove_dir_all(lab.on_disk(&name)).unwrap();
     }

@@ -9,12 +9,15 @@
 
 mod capacity;
 mod claims;
+mod clones;
 mod conformance;
 mod crashes;
 mod drop_in;
 mod drop_in_races;
 mod drop_in_start;
 mod expansion;
+mod export_copy;
+mod export_copy_crash;
 mod export_crash;
 mod export_identity;
 mod export_lab;
