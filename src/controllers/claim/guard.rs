@@ -7,6 +7,7 @@ use kube::ResourceExt;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
+use crate::naming::is_object_name;
 use crate::operator::context::Settings;
 
 /// What is to be done about a claim.
@@ -208,6 +209,9 @@ fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, Verdict> {
     }
     if namespace.is_some() && namespace != claim.namespace() {
         return Err(unsupported("a data source in another namespace is not supported"));
+    }
+    if !is_object_name(&name) {
+        return Err(unsupported("the data source's name can't be a claim's"));
     }
     if name == claim.name_any() {
         return Err(unsupported("a claim can't be a copy of itself"));
