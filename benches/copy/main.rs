@@ -72,7 +72,13 @@ async fn main() -> Result<(), Failure> {
         let clone = began.elapsed();
         println!("{what}: {}", tally.snapshot());
         let ratio = clone.as_secs_f64() / synced.as_secs_f64();
-        table.add_row([what, seconds(clone), seconds(cp), seconds(synced), format!("{ratio:.1}")]);
+        table.add_row([
+            what,
+            seconds(clone),
+            seconds(cp),
+            seconds(synced),
+            format!("{ratio:.1}"),
+        ]);
     }
     println!("{table}");
     Ok(())

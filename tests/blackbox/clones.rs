@@ -41,7 +41,9 @@ fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 /// What the claim says of its volume.
 async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
     let kind = "nfs-operator.io/Provisioned";
-    let said = env.objects.wait_condition(claim, kind, "True", Some("Provisioned"), PATIENCE);
+    let said = env
+        .objects
+        .wait_condition(claim, kind, "True", Some("Provisioned"), PATIENCE);
     Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -126,7 +128,10 @@ async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
     merge(&mut volume, &json!({ "spec": spec }));
     let volume = env.objects.create(&volume).await?;
     let mut source = env.claim("old", &class);
-    merge(&mut source, &json!({"spec": {"storageClassName": "", "volumeName": name}}));
+    merge(
+        &mut source,
+        &json!({"spec": {"storageClassName": "", "volumeName": name}}),
+    );
     let source = env.objects.create(&source).await?;
     env.wait_bound(&source).await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
@@ -171,7 +176,11 @@ async fn under_way(stage: &Stage) -> Test {
         let staged = staging(stage).map_err(|error| error.to_string())?;
         let copied = staged.iter().map(|copy| contents(&Path::new(copy).join("tree")));
         let files: usize = copied.flatten().map(|files| files.len()).sum();
-        if files > 20 { Ok(()) } else { Err(format!("{files} files")) }
+        if files > 20 {
+            Ok(())
+        } else {
+            Err(format!("{files} files"))
+        }
     })
     .await?;
     Ok(())
@@ -184,7 +193,11 @@ async fn an_operator_killed_again_and_again_while_it_copies_ends_with_one_whole_
     let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
     for _ in 0..3 {
         under_way(&stage).await?;
-        let made: Vec<_> = stage.names()?.into_iter().filter(|name| name.contains("-new-")).collect();
+        let made: Vec<_> = stage
+            .names()?
+            .into_iter()
+            .filter(|name| name.contains("-new-"))
+            .collect();
         assert_eq!(made, Vec::<String>::new(), "seen before it was complete");
         stage.operator.kill9().await?;
         stage.operator.restart().await?;

@@ -50,7 +50,13 @@ fn age(path: &Path, seconds: u64) {
 fn grow(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::create_dir(root.join("empty")).unwrap();
-    for (name, size) in [("none", 0_usize), ("small", 5), ("whole", 64 << 10), ("more", (64 << 10) + 1), ("big", 3_000_001)] {
+    for (name, size) in [
+        ("none", 0_usize),
+        ("small", 5),
+        ("whole", 64 << 10),
+        ("more", (64 << 10) + 1),
+        ("big", 3_000_001),
+    ] {
         let content: Vec<u8> = (0..size).map(|place| (place / 251) as u8 ^ place as u8).collect();
         fs::write(root.join(name), content).unwrap();
     }
@@ -74,7 +80,12 @@ fn grow(root: &Path) {
     for number in 0..300 {
         fs::write(root.join(format!("a/b/c/file-{number}")), number.to_string()).unwrap();
     }
-    for (seconds, name) in ["small", "more", "big", "sparse", "a/one", "a/b/c", "a/b", "a", "empty", ""].iter().enumerate() {
+    for (seconds, name) in [
+        "small", "more", "big", "sparse", "a/one", "a/b/c", "a/b", "a", "empty", "",
+    ]
+    .iter()
+    .enumerate()
+    {
         age(&root.join(name), seconds as u64);
     }
 }
@@ -111,7 +122,9 @@ fn seen(root: &Path) -> BTreeMap<Vec<u8>, String> {
             true => first.entry(is.ino()).or_insert_with(|| name.clone()).clone(),
             false => Vec::new(),
         };
-        let hash = content.iter().fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        let hash = content
+            .iter()
+            .fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
         let links = if is.is_dir() { 0 } else { is.nlink() };
         found.insert(
             name,
@@ -163,8 +176,14 @@ async fn has_it_all(version: VersionChoice) {
         let blocks = fs::metadata(lab.on_disk("new").join(name)).unwrap().blocks() * 512;
         assert!(blocks < 2 << 20, "{name} takes {blocks} bytes");
     }
-    assert_eq!((tally.files as usize, tally.changed, tally.vanished), (before.len() - 1, 0, 0));
-    assert_eq!(tally.bytes, 5 + (64 << 10) + (64 << 10) + 1 + 3_000_001 + (25 << 20) + 13 + 5 + 790);
+    assert_eq!(
+        (tally.files as usize, tally.changed, tally.vanished),
+        (before.len() - 1, 0, 0)
+    );
+    assert_eq!(
+        tally.bytes,
+        5 + (64 << 10) + (64 << 10) + 1 + 3_000_001 + (25 << 20) + 13 + 5 + 790
+    );
     assert_tidy(&lab);
     let purged = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((purged.failed, purged.left.entries), (0, 0));
@@ -264,7 +283,10 @@ async fn a_file_that_changes_while_it_is_copied_is_counted() {
     let (_, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     lab.proxy.clear_hooks();
     assert_eq!((tally.files, tally.changed), (2, 1));
-    assert!(tally.to_string().contains("1 changed while they were copied"), "{tally}");
+    assert!(
+        tally.to_string().contains("1 changed while they were copied"),
+        "{tally}"
+    );
     assert_eq!(fs::read(lab.on_disk("new/still")).unwrap(), vec![1; 3_000_000]);
 }
 
@@ -317,7 +339,13 @@ async fn a_server_that_restarts_under_a_copy_delays_it_and_no_more() {
         let (export, tally) = (Arc::clone(&export), Arc::clone(&tally));
         tokio::spawn(async move {
             let of = reclaim("old", "old", file_id);
-            copy_volume((&export, &of), (&export, &request("new", "new")), &Budget::default(), &tally).await
+            copy_volume(
+                (&export, &of),
+                (&export, &request("new", "new")),
+                &Budget::default(),
+                &tally,
+            )
+            .await
         })
     };
     rig::wait::until("the copy to be under way", crate::scene::PATIENCE, async || {

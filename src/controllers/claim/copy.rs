@@ -39,7 +39,9 @@ pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &s
 pub(super) fn copyable(source: Option<&PersistentVolumeClaim>, name: &str) -> Result<String, Verdict> {
     let not_ready = |what: &str| Verdict::no(Reason::CopySourceNotReady, format!("claim {name} to copy {what}"));
     let Some(source) = source else {
-        return Err(not_ready("does not exist in this namespace: create it, or correct spec.dataSource in a new claim"));
+        return Err(not_ready(
+            "does not exist in this namespace: create it, or correct spec.dataSource in a new claim",
+        ));
     };
     if source.metadata.deletion_timestamp.is_some() {
         return Err(not_ready("is being deleted"));
@@ -64,7 +66,10 @@ pub(super) fn suitable(
 ) -> Result<(), Verdict> {
     let unsuitable = |what: String| {
         let name = source.name_any();
-        Err(Verdict::no(Reason::CopySourceUnsuitable, format!("claim {name} can't be copied: {what}")))
+        Err(Verdict::no(
+            Reason::CopySourceUnsuitable,
+            format!("claim {name} can't be copied: {what}"),
+        ))
     };
     let spec = volume.spec.clone().unwrap_or_default();
     let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone());
@@ -282,7 +287,11 @@ mod tests {
             json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "us"}}),
             json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "them", VOLUME_BACKEND: "fast"}}),
         ] {
-            assert_eq!(told(change.clone(), 1 << 30), Err(Reason::CopySourceUnsuitable), "{change}");
+            assert_eq!(
+                told(change.clone(), 1 << 30),
+                Err(Reason::CopySourceUnsuitable),
+                "{change}"
+            );
         }
     }
 }

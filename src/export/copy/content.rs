@@ -198,7 +198,13 @@ impl Copier {
         let (end, mut place, mut writes) = (begin + count, begin, Vec::new());
         while place < end {
             let most = usize::try_from(end - place).unwrap_or(usize::MAX);
-            let data = self.from.managed.nfs().read(way.from, place, most).await.map_err(failed)?;
+            let data = self
+                .from
+                .managed
+                .nfs()
+                .read(way.from, place, most)
+                .await
+                .map_err(failed)?;
             let read = data.bytes.len();
             // Shorter than it was: what changed is counted when its change attribute is compared.
             if read == 0 {

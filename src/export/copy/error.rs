@@ -31,7 +31,9 @@ pub enum CopyError {
         why: String,
     },
     /// The server keeps another owner than the one that was asked for.
-    #[error("{path} belongs to {asked}, and the target keeps {got} for it: let both servers take owners as numbers, and don't squash root")]
+    #[error(
+        "{path} belongs to {asked}, and the target keeps {got} for it: let both servers take owners as numbers, and don't squash root"
+    )]
     OwnerNotKept {
         /// Which.
         path: String,
@@ -41,7 +43,9 @@ pub enum CopyError {
         got: String,
     },
     /// The source's server names owners that have no number.
-    #[error("{path} belongs to {owner}, which is no number: let the server take owners as numbers (numeric id mapping)")]
+    #[error(
+        "{path} belongs to {owner}, which is no number: let the server take owners as numbers (numeric id mapping)"
+    )]
     OwnerUnknown {
         /// Which.
         path: String,
@@ -77,7 +81,9 @@ pub enum CopyError {
         why: String,
     },
     /// Something has the name that the copy is to get.
-    #[error("directory {directory} is there already, and a copy is never put over anything: move it away, or choose another pattern")]
+    #[error(
+        "directory {directory} is there already, and a copy is never put over anything: move it away, or choose another pattern"
+    )]
     TargetTaken {
         /// The directory.
         directory: String,

@@ -70,7 +70,10 @@ impl Copier {
             }
         }
         if attributes.links < 2 {
-            return self.regular(directory, name, found, path, memory).await.map(|(done, _)| done);
+            return self
+                .regular(directory, name, found, path, memory)
+                .await
+                .map(|(done, _)| done);
         }
         let fileid = attributes.fileid;
         drop(memory);
@@ -234,10 +237,13 @@ impl Copier {
 /// The numbers of an owner.
 fn numbers(details: &Details, path: &str) -> Result<(u32, u32), CopyError> {
     let attributes = &details.attributes;
-    attributes.uid.zip(attributes.gid).ok_or_else(|| CopyError::OwnerUnknown {
-        path: path.to_owned(),
-        owner: format!("{}:{}", attributes.owner, attributes.group),
-    })
+    attributes
+        .uid
+        .zip(attributes.gid)
+        .ok_or_else(|| CopyError::OwnerUnknown {
+            path: path.to_owned(),
+            owner: format!("{}:{}", attributes.owner, attributes.group),
+        })
 }
 
 fn kept((uid, gid): (u32, u32), now: &crate::nfs::Attributes, path: &str) -> Outcome {

@@ -152,7 +152,9 @@ impl ManagedExport {
             ability: Ability::default(),
             links: links::Links::new(staging.links.handle.clone()),
         });
-        copier.run(source.root.handle.clone(), staging.tree.handle.clone()).await?;
+        copier
+            .run(source.root.handle.clone(), staging.tree.handle.clone())
+            .await?;
         source.still_there().await
     }
 }

@@ -45,7 +45,7 @@ pub enum Stage {
     /// A former life finished it: the directory is there and recorded.
     Done(ProvisionedDirectory),
     /// It is to be made, in there.
-    Copy(Staging),
+    Copy(Box<Staging>),
 }
 
 impl SourceTree {
@@ -79,7 +79,9 @@ impl ManagedExport {
     /// Finds a volume's directory to copy from: record, path and fileid must agree, as for a reclaim (design 6.8).
     pub async fn source(self: &Arc<Self>, request: &ReclaimRequest) -> Result<SourceTree, CopyError> {
         let ground = self.ground().await?;
-        self.told(self.source_on(&ground, request).await).await.map_err(CopyError::from)
+        self.told(self.source_on(&ground, request).await)
+            .await
+            .map_err(CopyError::from)
     }
 
     async fn source_on(
@@ -119,10 +121,11 @@ impl ManagedExport {
         let ground = self.ground().await?;
         let staged = self.stage_on(&ground, request).await;
         match staged {
-            Err(CopyError::Export(error)) => Err(self.told::<Stage>(Err(error)).await.err().map_or(
-                CopyError::ExportChanged,
-                CopyError::Export,
-            )),
+            Err(CopyError::Export(error)) => Err(self
+                .told::<Stage>(Err(error))
+                .await
+                .err()
+                .map_or(CopyError::ExportChanged, CopyError::Export)),
             staged => staged,
         }
     }
@@ -130,7 +133,10 @@ impl ManagedExport {
     async fn stage_on(&self, ground: &Arc<Ground>, request: &DirectoryRequest) -> Result<Stage, CopyError> {
         let record = self.copy_record(ground, request).await?;
         // Once recorded, a claim's directory never changes.
-        let directory = record.as_ref().map_or(&request.directory, |record| &record.directory).clone();
+        let directory = record
+            .as_ref()
+            .map_or(&request.directory, |record| &record.directory)
+            .clone();
         let places = self.places_of(&ground.identity.id, &directory.to_string());
         let holder = Holder::Volume(request.volume.clone());
         let reservation = self
@@ -162,7 +168,7 @@ impl ManagedExport {
         self.announce(ground, request, &directory, record.is_some()).await?;
         reservation.keep(None);
         self.discard_staged(ground, &request.volume).await?;
-        self.make_staging(ground, &request.volume).await.map(Stage::Copy)
+        self.make_staging(ground, &request.volume).await.map(|staging| Stage::Copy(Box::new(staging)))
     }
 
     /// The record of this volume, if it is one that a copy may go on with.
@@ -241,8 +247,12 @@ impl ManagedExport {
     async fn make_staging(&self, ground: &Arc<Ground>, volume: &str) -> Result<Staging, CopyError> {
         let staging = self.staging_folder(ground).await?;
         let folder = self.make_in(ground, &staging, layout::staged(volume)?, volume).await?;
-        let tree = self.make_in(ground, &folder, layout::name(layout::STAGED_TREE)?, volume).await?;
-        let links = self.make_in(ground, &folder, layout::name(layout::STAGED_LINKS)?, volume).await?;
+        let tree = self
+            .make_in(ground, &folder, layout::name(layout::STAGED_TREE)?, volume)
+            .await?;
+        let links = self
+            .make_in(ground, &folder, layout::name(layout::STAGED_LINKS)?, volume)
+            .await?;
         self.may_chown(ground, &tree).await?;
         Ok(Staging {
             ground: Arc::clone(ground),
@@ -255,8 +265,14 @@ impl ManagedExport {
 
     async fn staging_folder(&self, ground: &Ground) -> Result<Node, ExportError> {
         let path = format!("{}/{}/{}", layout::RESERVED, self.keeper.cluster_id, layout::STAGING);
-        self.own_folder(&ground.root, &ground.cluster, layout::STAGING, &path, Some(&ground.reserved))
-            .await
+        self.own_folder(
+            &ground.root,
+            &ground.cluster,
+            layout::STAGING,
+            &path,
+            Some(&ground.reserved),
+        )
+        .await
     }
 
     async fn make_in(&self, ground: &Ground, folder: &Node, name: Name, volume: &str) -> Result<Node, ExportError> {

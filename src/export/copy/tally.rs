@@ -92,7 +92,10 @@ impl fmt::Display for TallySnapshot {
             (self.special, "left out: devices, sockets or FIFOs"),
             (self.elsewhere, "left out: other file systems inside"),
             (self.unlinked, "copied several times: the target has no hard links"),
-            (self.without_xattrs, "without their user attributes: the target takes none"),
+            (
+                self.without_xattrs,
+                "without their user attributes: the target takes none",
+            ),
             (self.other_modes, "with another mode: the target does not keep it"),
         ] {
             if count > 0 {

@@ -112,7 +112,12 @@ impl Copier {
     }
 
     /// Begins a file as soon as there is room for one more.
-    async fn spawn_file(self: &Arc<Self>, directory: &Arc<Directory>, name: Name, files: &mut JoinSet<Outcome>) -> Outcome {
+    async fn spawn_file(
+        self: &Arc<Self>,
+        directory: &Arc<Directory>,
+        name: Name,
+        files: &mut JoinSet<Outcome>,
+    ) -> Outcome {
         let permit = Arc::clone(&self.budget.files).acquire_owned().await;
         let (copier, directory) = (Arc::clone(self), Arc::clone(directory));
         files.spawn(async move {
@@ -209,7 +214,8 @@ impl Copier {
 
     /// A directory is complete: it becomes what it is in the source.
     async fn finish(&self, directory: &Directory, as_is: &Details) -> Outcome {
-        self.copy_xattrs(&directory.from, &directory.to, &directory.path).await?;
+        self.copy_xattrs(&directory.from, &directory.to, &directory.path)
+            .await?;
         self.dress(&directory.to, as_is, None, &directory.path).await?;
         Tally::one(&self.tally.files);
         Ok(())

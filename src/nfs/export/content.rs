@@ -70,12 +70,7 @@ impl Export {
 
     /// Lets the server copy bytes from one file of this export to another (NFSv4.2's COPY); less than asked for as it
     /// likes. `NotSupported` elsewhere.
-    pub async fn copy(
-        &self,
-        from: (&FileHandle, u64),
-        to: (&FileHandle, u64),
-        count: u64,
-    ) -> Result<Copied, NfsError> {
+    pub async fn copy(&self, from: (&FileHandle, u64), to: (&FileHandle, u64), count: u64) -> Result<Copied, NfsError> {
         only_v4!(self, "copying on the server", client => client.copy(from, to, count, self.terms()).await)
     }
 

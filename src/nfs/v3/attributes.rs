@@ -116,6 +116,9 @@ pub fn settable(arguments: &mut Encoder, set: SetAttributes, touch: bool) {
     for time in [times.accessed, times.modified] {
         // To a time of ours; before 1970 and after 2106 there is none in this version.
         let seconds = time.seconds.clamp(0, u32::MAX.into());
-        arguments.u32(2).u32(u32::try_from(seconds).unwrap_or(0)).u32(time.nanos);
+        arguments
+            .u32(2)
+            .u32(u32::try_from(seconds).unwrap_or(0))
+            .u32(time.nanos);
     }
 }

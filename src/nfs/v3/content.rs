@@ -81,9 +81,7 @@ impl Client {
     pub async fn read(&self, file: &FileHandle, offset: u64, count: usize, terms: Terms) -> Result<Data, NfsError> {
         let count = count.min(self.most_bytes().0);
         let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
-        call.arguments
-            .u64(offset)
-            .u32(u32::try_from(count).unwrap_or(u32::MAX));
+        call.arguments.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
         let (end, bytes) = reply.take(|found| results::data(found, count))?;

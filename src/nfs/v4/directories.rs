@@ -124,9 +124,7 @@ impl Client {
     ) -> Result<Attributes, NfsError> {
         match parts(set) {
             (None, None) => self.attributes(object, terms).await,
-            (Some(owner), Some(mode)) => {
-                self.set_parts(object, &[owner, mode], terms).await
-            }
+            (Some(owner), Some(mode)) => self.set_parts(object, &[owner, mode], terms).await,
             (Some(part), None) | (None, Some(part)) => self.set_parts(object, &[part], terms).await,
         }
     }

@@ -82,12 +82,7 @@ impl Client {
     }
 
     /// The next bytes that are no hole.
-    pub async fn next_data(
-        &self,
-        file: &FileHandle,
-        from: u64,
-        terms: Terms,
-    ) -> Result<Option<(u64, u64)>, NfsError> {
+    pub async fn next_data(&self, file: &FileHandle, from: u64, terms: Terms) -> Result<Option<(u64, u64)>, NfsError> {
         self.must_be_4_2(SEEK)?;
         let Some(begin) = self.seek(file, from, DATA, terms).await? else {
             return Ok(None);
@@ -160,13 +155,7 @@ impl Client {
     }
 
     /// Waits for a copy in the background, until the deadline; then it is called off.
-    async fn wait_for(
-        &self,
-        to: &FileHandle,
-        copy: StateId,
-        asked: u64,
-        terms: Terms,
-    ) -> Result<Copied, NfsError> {
+    async fn wait_for(&self, to: &FileHandle, copy: StateId, asked: u64, terms: Terms) -> Result<Copied, NfsError> {
         let mut pause = Pause::new();
         let began = Instant::now();
         while pause.until(terms.deadline).await {

@@ -110,7 +110,11 @@ pub async fn times_and_size_are_set(bench: Bench) -> Outcome {
         times: Some(times),
     };
     export.set_attributes(&file.handle, set).await.unwrap();
-    let Details { attributes, times: kept, .. } = export.details(&file.handle).await.unwrap();
+    let Details {
+        attributes,
+        times: kept,
+        ..
+    } = export.details(&file.handle).await.unwrap();
     assert_eq!(
         (attributes.mode, attributes.uid, attributes.gid, attributes.size),
         (0o4751, Some(1234), Some(4321), 100_000)
@@ -166,7 +170,10 @@ pub async fn holes(bench: Bench) -> Outcome {
         Err(error) => return refused(&error),
     };
     assert_eq!(first, (0, 4096));
-    assert_eq!(bench.export.next_data(&file, 4096).await.unwrap(), Some((2 << 20, (2 << 20) + 4096)));
+    assert_eq!(
+        bench.export.next_data(&file, 4096).await.unwrap(),
+        Some((2 << 20, (2 << 20) + 4096))
+    );
     assert_eq!(bench.export.next_data(&file, (2 << 20) + 4096).await.unwrap(), None);
     yes()
 }

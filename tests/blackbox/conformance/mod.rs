@@ -139,7 +139,10 @@ pub const CASES: &[Case] = &[
     case!("read no more than asked for", files::read_within_limits),
     case!("hard link", files::linked),
     case!("write in parts, commit, read back", content::written_in_parts),
-    case!("look up with all attributes and the first bytes", content::found_with_its_beginning),
+    case!(
+        "look up with all attributes and the first bytes",
+        content::found_with_its_beginning
+    ),
     case!("set size and times", content::times_and_size_are_set),
     case!("symbolic link", content::symbolic_links),
     case!("find holes", content::holes),
