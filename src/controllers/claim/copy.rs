@@ -124,7 +124,13 @@ impl Journey<'_> {
             None => {
                 let found = match self.source(source).await? {
                     Ok(found) => found,
-                    Err(outcome) => return Ok(Attempt::Ended(outcome)),
+                    Err(outcome) => {
+                        // Of a copy that was begun by a former life something may be there: its room stays promised.
+                        if !backend.is_open(&self.volume) {
+                            self.ctx.inventory.release(&self.volume);
+                        }
+                        return Ok(Attempt::Ended(outcome));
+                    }
                 };
                 if let Some(gone) = self.mark(backend, again).await? {
                     return Ok(Attempt::Ended(gone));

@@ -168,7 +168,9 @@ impl ManagedExport {
         self.announce(ground, request, &directory, record.is_some()).await?;
         reservation.keep(None);
         self.discard_staged(ground, &request.volume).await?;
-        self.make_staging(ground, &request.volume).await.map(|staging| Stage::Copy(Box::new(staging)))
+        self.make_staging(ground, &request.volume)
+            .await
+            .map(|staging| Stage::Copy(Box::new(staging)))
     }
 
     /// The record of this volume, if it is one that a copy may go on with.

@@ -40,6 +40,31 @@ pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
     reply.take(|results| results.array("write verifier"))
 }
 
+/// Takes READ's result: no more than was asked for, and something unless the file ends there.
+pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
+    let (end, bytes) = data(reply, asked)?;
+    if bytes.is_empty() && !end {
+        return Err(reply.broken("no data before the end of the file".to_owned()));
+    }
+    Ok(Data { bytes, end })
+}
+
+/// Takes WRITE's result: something was taken, and no more than there was.
+pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError> {
+    reply.op(op::WRITE)?;
+    let count = reply.u32("count")? as usize;
+    let committed = reply.u32("committed")?;
+    let verifier = verifier(reply)?;
+    if count == 0 || count > asked || committed > FILE_SYNC {
+        return Err(reply.broken(format!("{count} of {asked} bytes written, stability {committed}")));
+    }
+    Ok(Written {
+        count,
+        stable: committed != UNSTABLE,
+        verifier,
+    })
+}
+
 /// Takes the result of a GETATTR of [`attributes::DETAILS`].
 fn details(reply: &mut Reply) -> Result<Details, NfsError> {
     let found = reply.attributes()?;
@@ -111,11 +136,7 @@ impl Client {
         read(compound.at(file), offset, count);
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
-        let (end, bytes) = data(&mut reply, count)?;
-        if bytes.is_empty() && !end {
-            return Err(reply.broken("no data before the end of the file".to_owned()));
-        }
-        Ok(Data { bytes, end })
+        part(&mut reply, count)
     }
 
     /// Writes a part of a file, as much as the server takes at a time.
@@ -133,21 +154,7 @@ impl Client {
         message.u64(offset).u32(UNSTABLE).opaque(content);
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
-        reply.op(op::WRITE)?;
-        let count = reply.u32("count")? as usize;
-        let committed = reply.u32("committed")?;
-        let verifier = verifier(&mut reply)?;
-        if count == 0 || count > content.len() || committed > FILE_SYNC {
-            return Err(reply.broken(format!(
-                "{count} of {} bytes written, stability {committed}",
-                content.len()
-            )));
-        }
-        Ok(Written {
-            count,
-            stable: committed != UNSTABLE,
-            verifier,
-        })
+        taken(&mut reply, content.len())
     }
 
     /// Puts what was written on stable storage.

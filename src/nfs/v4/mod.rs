@@ -32,6 +32,9 @@ pub use client::Client;
 pub use offers::offered;
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod content_tests;
+#[cfg(test)]
 #[allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
