@@ -30,8 +30,6 @@ pub struct SourceTree {
 #[derive(Debug, Clone)]
 pub struct Staging {
     pub(super) ground: Arc<Ground>,
-    /// The folder of all copies.
-    pub(super) staging: Node,
     /// This volume's folder there.
     pub(super) folder: Node,
     /// The copy's root.
@@ -258,7 +256,6 @@ impl ManagedExport {
         self.may_chown(ground, &tree).await?;
         Ok(Staging {
             ground: Arc::clone(ground),
-            staging,
             folder,
             tree,
             links,
