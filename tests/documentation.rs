@@ -5,6 +5,7 @@ use std::{fs, io, path::Path, time::Duration};
 
 use nfs_operator::api::Reason;
 use nfs_operator::nfs::Statistics;
+use nfs_operator::operator::copies::For;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};
 use serde_json::Value;
@@ -109,6 +110,16 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         stuck: 0,
     };
     metrics.backend_probed("backend", &figures);
+    // A copy that is begun and never goes on.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|_| std::fmt::Error)?;
+    let of = For {
+        uid: "uid".to_owned(),
+        namespace: "team".to_owned(),
+        claim: "data".to_owned(),
+    };
+    let begin = async { metrics.copies().begin(of, |_, _| std::future::pending(), || ()) };
+    runtime.block_on(begin);
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));
     let names = names.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));
