@@ -30,18 +30,31 @@ run: need-rust need-go ## Start a cluster, an NFS export and the operator, and p
 assets: need-rust need-go ## Build and install what the tests need, and nothing else
 	@cargo run -q -p rig -- assets
 
+# Each cluster of `make test` leaves its audit log here: what the operator asked for, and by what right.
+AUDIT := $(CURDIR)/target/audit
+
+# Sees that nothing was left out; it needs what the others wrote.
+LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
+
 .PHONY: test
+test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
 test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
+	@rm -rf $(AUDIT)
 	@echo "unit tests and the drift of crds/"
 	cargo test --workspace --lib --bins
 	cargo test --workspace --doc
 	@# What needs the emulated machine is left out where it can't be had, and that is said at the end once more.
-	@cargo run -q -p rig -- kernel-vm || skip="--skip kernel::"; \
+	@began=$$(date +%s); \
+	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	echo "the rig itself"; \
 	cargo test -p rig --test '*' -- $$skip && \
 	echo "black-box tests" && \
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	echo "whether every column of docs/reliability.md was run" && \
+	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; see above for what is missing (make test-kernel)" >&2; fi
+	@echo "the operator's rights, and their uses in all of these tests"
+	@cargo run -q -p rig -- rights $(AUDIT)
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-kernel
@@ -78,10 +91,54 @@ lint: need-rust ## Check the format, and clippy without a warning
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
+# Tools that look at the dependencies: installed by cargo into the project's cache when they are first asked for. Unoptimised they are
+# built in a third of the time, and take seconds all the same.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nfs-operator
+DENY := $(CACHE)/cargo-deny-0.20.2
+CYCLONEDX := $(CACHE)/cargo-cyclonedx-0.5.9
+$(DENY) $(CYCLONEDX): | need-rust
+	@echo "installing $(notdir $@) into $(CACHE) (several minutes, once)"
+	cargo install --quiet --locked --debug --root $@.new $(shell echo $(notdir $@) | sed -E 's/-([0-9.]+)$$/@\1/')
+	mv $@.new $@
+
+.PHONY: deny
+deny: $(DENY) ## Check licences, bans and origins of all dependencies, and their known flaws where that database can be reached
+	$(DENY)/bin/cargo-deny check --hide-inclusion-graph licenses bans sources
+	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
+	else echo "NOT CHECKED: known flaws of dependencies; their database could not be fetched, see above" >&2; fi
+
+# How it was built is beside the point of what is in it: the time is that of the commit, and no path of this machine gets in.
+.PHONY: sbom
+sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the program, with version, licence and hash (CycloneDX 1.5)
+	@mkdir -p dist
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PATH="$(CYCLONEDX)/bin:$$PATH" cargo cyclonedx --quiet --format json --spec-version 1.5 \
+	  --describe binaries --no-build-deps --target x86_64-unknown-linux-gnu
+	@sed -E 's|path\+file://[^"#]*#||' nfs-operator_bin.cdx.json > dist/nfs-operator.cdx.json
+	@rm -f nfs-operator_bin.cdx.json tests/rig/rig_bin.cdx.json
+	@echo "dist/nfs-operator.cdx.json: $$(grep -c '"purl"' dist/nfs-operator.cdx.json) components"
+
 .PHONY: crds
-crds: need-rust ## Write crds/ anew from the code
+crds: need-rust ## Write crds/ anew from the code, and what is made of it
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
+	@$(MAKE) --no-print-directory chart
+
+.PHONY: chart
+chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
+	WRITE=1 cargo test -q --test chart generated::
+
+.PHONY: release
+release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag; nothing is pushed (VERSION=1.2.3 ARCHES="amd64 arm64")
+	@.ci/release "$(VERSION)"
+
+.PHONY: docs
+docs: need-rust ## Write docs/reference.md anew from crds/
+	cargo run -q -p rig -- reference > docs/reference.md.new
+	mv docs/reference.md.new docs/reference.md
+
+.PHONY: recording
+recording: need-rust need-go ## Record a run and render it to docs/images/demo.svg
+	@docs/images/record
 
 .PHONY: clean-cache
 clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs

@@ -22,6 +22,8 @@ enum Command {
     Crd(commands::crd::CrdArguments),
     /// Say what a backend's probe would say of an export, without a cluster.
     Probe(commands::probe::ProbeArguments),
+    /// Make a claim of a StorageClass and delete it again, and say how that went.
+    Check(commands::check::CheckArguments),
 }
 
 #[tokio::main]
@@ -30,5 +32,6 @@ async fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(arguments).await,
         Command::Crd(arguments) => commands::crd::run(arguments).await,
         Command::Probe(arguments) => commands::probe::run(arguments).await,
+        Command::Check(arguments) => commands::check::run(arguments).await,
     }
 }

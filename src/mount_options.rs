@@ -3,6 +3,7 @@
 //! The kubelet sorts the options and joins them, so their order says nothing to the node: of two options that set the
 //! same thing the alphabet would choose. Here there is one value for each thing.
 
+use std::net::SocketAddr;
 use std::ops::Deref;
 
 use crate::api::backend::{NfsSettings, NfsVersion};
@@ -19,17 +20,26 @@ pub enum Major {
     V4,
 }
 
+/// How the backend was reached, as far as it matters to a node that mounts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reached {
+    /// The major version that was agreed on.
+    pub major: Major,
+    /// Where the server answered.
+    pub peer: SocketAddr,
+}
+
 /// The options of a volume: the backend's, over them the class's, over them the claim's (which must have passed
 /// [`claim_options`]), and what the backend's settings ask for unless an option says it, in any spelling.
 ///
-/// `negotiated` is what counts while the version is `Auto`: the node negotiates the minor version itself. The order is
-/// that of the lists, what was added last.
+/// What was `reached` counts while the version is `Auto`: the node negotiates the minor version itself. The order is that
+/// of the lists, what was added last.
 pub fn volume_options<B, C>(
     backend: &[B],
     class: &[C],
     claim: &[String],
     settings: &NfsSettings,
-    negotiated: Major,
+    reached: Reached,
 ) -> Vec<String>
 where
     B: Deref<Target = str>,
@@ -48,7 +58,7 @@ where
             merged.push(option);
         }
     }
-    let added = additions(&merged, settings, negotiated);
+    let added = additions(&merged, settings, reached);
     merged.extend(added);
     merged
 }
@@ -221,7 +231,8 @@ fn name(option: &str) -> &str {
     option.split_once('=').map_or(option, |(name, _)| name)
 }
 
-fn additions(merged: &[String], settings: &NfsSettings, negotiated: Major) -> Vec<String> {
+fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec<String> {
+    let negotiated = reached.major;
     let given = |wanted: &str| merged.iter().find(|option| key(name(option)) == wanted);
     let version = given("vers");
     let major = version.map_or(configured_major(settings.version, negotiated), |option| {
@@ -233,13 +244,22 @@ fn additions(merged: &[String], settings: &NfsSettings, negotiated: Major) -> Ve
     }
     // Version 3 has a MOUNT service of its own, version 4 none (RFC 8881 section 1.4).
     let mount_port = settings.mount_port.filter(|_| major == Major::V3);
-    // A node asks rpcbind for both ports of version 3 unless both are given; a fixed MOUNT port is there because
+    // A node asks rpcbind for version 3 unless both ports and the transport are given; a fixed MOUNT port is there because
     // rpcbind is not.
     if (settings.port != DEFAULT_PORT || mount_port.is_some()) && given("port").is_none() {
         added.push(format!("port={}", settings.port));
     }
     if let Some(port) = mount_port.filter(|_| given("mountport").is_none()) {
         added.push(format!("mountport={port}"));
+    }
+    if mount_port.is_some() && given("proto").is_none() {
+        // `tcp` is IPv4 alone (nfs(5)).
+        let family = if reached.peer.ip().to_canonical().is_ipv4() {
+            "tcp"
+        } else {
+            "tcp6"
+        };
+        added.push(format!("proto={family}"));
     }
     added
 }

@@ -238,3 +238,10 @@ fn every_test_that_a_page_names_exists() -> io::Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn the_reference_is_made_from_the_crds() -> Test {
+    let made = rig::reference::page(&page("crds/nfs-operator.yaml")?)?;
+    assert!(page("docs/reference.md")? == made, "docs/reference.md: run `make docs`");
+    Ok(())
+}

@@ -25,6 +25,7 @@ use super::schema::{optional_owner_number, optional_port, owner_number, port};
     shortname = "nfsb",
     status = "NfsBackendStatus",
     derive = "PartialEq",
+    doc = "An NFS export that claims are provisioned on, and the rules for using it. Short name: nfsb.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -76,7 +77,7 @@ pub struct NfsBackendSpec {
     pub former_addresses: Vec<ExportAddress>,
     /// The identity expected on the export (`.nfs-operator/identity`). Absent: the one found or made first.
     #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = "^[A-Za-z0-9-]{8,64}$"))]
+    #[schemars(regex(pattern = "^[A-Za-z0-9-]{8,64}$"), extend("example" = "5f0c9d2e-6b1a-4c7e-9f43-0d8a2b7c1e55"))]
     pub export_id: Option<String>,
     /// How to speak to the server.
     #[serde(default)]
@@ -97,7 +98,8 @@ pub struct NfsBackendSpec {
     /// Which namespaces may have volumes here. Absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Which annotations `nfs-operator.io/…` claims may set to override this backend. Absent: none.
+    /// Which annotations claims may set to override this backend: `mode`, `uid`, `gid`, `on-delete`, `mount-options`,
+    /// `backend`, each with the prefix `nfs-operator.io/`. Absent: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub claim_overrides: Vec<ClaimOverride>,
@@ -107,7 +109,7 @@ pub struct NfsBackendSpec {
     /// No new volumes here. Reclaim goes on.
     #[serde(default)]
     pub suspend: bool,
-    /// How often the export is probed.
+    /// How often the export is probed: from 1s to 24h.
     #[serde(default = "default_probe_interval")]
     pub probe_interval: GoDuration,
 }
@@ -125,7 +127,7 @@ pub struct ExportAddress {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NfsSettings {
-    /// NFS version. `Auto` takes the newest that works.
+    /// NFS version. `Auto` takes the newest that works; once volumes exist, the major version stays.
     pub version: NfsVersion,
     /// TCP port of the server.
     #[schemars(schema_with = "port")]
@@ -212,7 +214,8 @@ pub struct DirectorySettings {
     /// Name of the directory, relative to `path`. Variables: `${pvc.name}`, `${pvc.namespace}`, `${pvc.uid}`,
     /// `${pv.name}`, `${pvc.labels.KEY}`, `${pvc.annotations.KEY}`. May hold `/`.
     pub pattern: DirectoryPattern,
-    /// What to do when the directory is there and isn't ours.
+    /// What to do when the directory is there and isn't ours: `Refuse` lets the claim wait, `Adopt` gives it the
+    /// directory as it is, which is then archived, never deleted.
     pub existing: Existing,
 }
 
@@ -242,7 +245,8 @@ pub enum Existing {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ArchivePolicy {
-    /// What to do when the claim is deleted.
+    /// `Archive` keeps the data as `archived-…` at the export's root, `Delete` deletes it, `Retain` leaves it where it
+    /// is. A class's `onDelete` wins. The policy at the time of deletion counts.
     pub on_delete: OnDelete,
 }
 

@@ -50,6 +50,7 @@ checked_string! {
     ServerAddress,
     json_schema!({
         "type": "string",
+        "example": "nfs.example.com",
         "minLength": 1,
         "maxLength": 253,
         "x-kubernetes-validations": [
@@ -65,6 +66,7 @@ checked_string! {
     ExportPath,
     json_schema!({
         "type": "string",
+        "example": "/export",
         "minLength": 1,
         "maxLength": 1024,
         "x-kubernetes-validations": [
@@ -81,6 +83,7 @@ checked_string! {
     OctalMode,
     json_schema!({
         "type": "string",
+        "example": "2770",
         "maxLength": 5,
         "x-kubernetes-validations": [
             {"rule": "self.matches('^0?[0-7]{3,4}$')", "message": "mode must be octal, such as \"0777\" or \"2770\" (quote it)"},
@@ -93,6 +96,7 @@ checked_string! {
     DirectoryPattern,
     json_schema!({
         "type": "string",
+        "example": "${pvc.namespace}/${pvc.name}",
         "minLength": 1,
         "maxLength": 1024,
         "x-kubernetes-validations": [
@@ -107,6 +111,7 @@ checked_string! {
     MountOption,
     json_schema!({
         "type": "string",
+        "example": "hard",
         "minLength": 1,
         "maxLength": 256,
         "x-kubernetes-validations": [
@@ -120,6 +125,7 @@ checked_string! {
     GoDuration,
     json_schema!({
         "type": "string",
+        "example": "30s",
         "maxLength": 32,
         "x-kubernetes-validations": [
             {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",
@@ -133,6 +139,7 @@ checked_string! {
     StorageAmount,
     json_schema!({
         "type": "string",
+        "example": "500Gi",
         "maxLength": 64,
         "x-kubernetes-validations": [
             {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))", "message": "a quantity of 0 or more, such as \"500Gi\""},
@@ -142,7 +149,7 @@ checked_string! {
 
 /// A user or group number: 32 bits without the one that means "nobody asked" on the wire.
 pub(super) fn owner_number(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4_294_967_294_i64})
+    json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4_294_967_294_i64, "example": 1000})
 }
 /// As [`owner_number`], absent allowed.
 pub(super) fn optional_owner_number(generator: &mut SchemaGenerator) -> Schema {

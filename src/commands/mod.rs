@@ -1,6 +1,8 @@
 //! The subcommands: arguments in, exit code out.
 
+pub mod check;
 pub mod crd;
+mod duration;
 mod nfs_subdir;
 pub mod probe;
 pub mod run;

@@ -15,6 +15,7 @@ use nfs_operator::operator::retry::Bounds;
 use nfs_operator::operator::run::{Options, operate};
 use tracing_subscriber::EnvFilter;
 
+use super::duration::go_duration;
 use super::nfs_subdir::Environment;
 
 /// Arguments of `nfs-operator run`.
@@ -82,18 +83,6 @@ fn alias(text: &str) -> Result<(String, String), String> {
         Some((name, backend)) if !name.is_empty() && !backend.is_empty() => Ok((name.to_owned(), backend.to_owned())),
         _ => Err("expected NAME=BACKEND".to_owned()),
     }
-}
-
-/// A duration as Go writes it, such as `1m30s`.
-fn go_duration(text: &str) -> Result<Duration, String> {
-    // Nobody needs more digits, and a number that is too great would end the parser.
-    if text.len() > 12 || text.starts_with('-') {
-        return Err("expected a duration such as 15s or 1m30s".to_owned());
-    }
-    let parsed = text.parse::<kube::core::Duration>();
-    parsed
-        .map(Duration::from)
-        .map_err(|error| format!("{error}: expected a duration such as 15s or 1m30s"))
 }
 
 fn instance(text: &str) -> Result<String, String> {

@@ -12,6 +12,11 @@ fn settings(version: NfsVersion, port: i32, mount_port: Option<i32>) -> NfsSetti
     }
 }
 
+fn reached(major: Major) -> Reached {
+    let peer = "192.0.2.1:2049".parse().unwrap();
+    Reached { major, peer }
+}
+
 fn owned(options: &str) -> Vec<String> {
     options.split_whitespace().map(str::to_owned).collect()
 }
@@ -19,7 +24,7 @@ fn owned(options: &str) -> Vec<String> {
 fn merged(backend: &str, class: &str, claim: &str) -> String {
     let backend: Vec<MountOption> = backend.split_whitespace().map(MountOption::from).collect();
     let settings = settings(NfsVersion::Auto, 2049, None);
-    volume_options(&backend, &owned(class), &owned(claim), &settings, Major::V4).join(" ")
+    volume_options(&backend, &owned(class), &owned(claim), &settings, reached(Major::V4)).join(" ")
 }
 
 #[test]
@@ -97,7 +102,7 @@ fn the_settings_are_added_unless_an_option_says_it() {
             2049,
             Some(20048),
             Major::V3,
-            "nfsvers=3 port=2049 mountport=20048",
+            "nfsvers=3 port=2049 mountport=20048 proto=tcp",
         ),
         ("", Auto, 2049, Some(20048), Major::V4, "nfsvers=4"),
         (
@@ -106,7 +111,7 @@ fn the_settings_are_added_unless_an_option_says_it() {
             2049,
             Some(20048),
             Major::V4,
-            "vers=3 port=2049 mountport=20048",
+            "vers=3 port=2049 mountport=20048 proto=tcp",
         ),
         ("v4", V3, 2049, Some(20048), Major::V3, "v4"),
         (
@@ -115,7 +120,7 @@ fn the_settings_are_added_unless_an_option_says_it() {
             2050,
             Some(20048),
             Major::V3,
-            "mountport=1 nfsvers=3 port=2050",
+            "mountport=1 nfsvers=3 port=2050 proto=tcp",
         ),
     ] {
         let options = volume_options::<MountOption, _>(
@@ -123,9 +128,26 @@ fn the_settings_are_added_unless_an_option_says_it() {
             &owned(class),
             &[],
             &settings(version, port, mount_port),
-            negotiated,
+            reached(negotiated),
         );
         assert_eq!(options.join(" "), expected, "{class} {version:?} {port} {mount_port:?}");
+    }
+}
+
+#[test]
+fn fixed_ports_of_version_3_come_with_the_transport_of_the_servers_address() {
+    for (peer, given, expected) in [
+        ("192.0.2.1:2049", "", "proto=tcp"),
+        ("[::ffff:192.0.2.1]:2049", "", "proto=tcp"),
+        ("[2001:db8::1]:2049", "", "proto=tcp6"),
+        ("192.0.2.1:2049", "udp", "udp"),
+        ("[2001:db8::1]:2049", "proto=rdma6", "proto=rdma6"),
+    ] {
+        let (major, peer) = (Major::V3, peer.parse().unwrap());
+        let settings = settings(NfsVersion::Auto, 2049, Some(20048));
+        let options = volume_options(&owned(given), &owned(""), &[], &settings, Reached { major, peer });
+        let transports: Vec<_> = options.iter().filter(|option| key(name(option)) == "proto").collect();
+        assert_eq!(transports, [expected], "{peer} {given}");
     }
 }
 
@@ -203,7 +225,7 @@ proptest! {
         backend in proptest::collection::vec(option(), 0..8), class in proptest::collection::vec(option(), 0..8),
     ) {
         let settings = settings(NfsVersion::Auto, 2050, Some(1));
-        let options = volume_options(&backend, &class, &[], &settings, Major::V3);
+        let options = volume_options(&backend, &class, &[], &settings, reached(Major::V3));
         let mut seen = Vec::new();
         for option in &options {
             for key in keys(option) {
@@ -212,7 +234,7 @@ proptest! {
             }
         }
         // Merged again, the result is itself: nothing in it contradicts another.
-        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, Major::V3), options);
+        prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, reached(Major::V3)), options);
     }
 }
 

@@ -50,8 +50,9 @@ impl Ganesha {
     }
 
     fn run(folder: &Path, port: u16) -> Child {
-        let child = Command::new("ganesha.nfsd")
-            .arg("-F")
+        // Ends also when the tests are killed. The signal comes with the end of this thread, which is the test's own.
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", "--", "ganesha.nfsd", "-F"])
             .args(["-f".as_ref(), folder.join("ganesha.conf").as_os_str()])
             .args(["-L".as_ref(), folder.join("ganesha.log").as_os_str()])
             .args(["-p".as_ref(), folder.join("ganesha.pid").as_os_str()])

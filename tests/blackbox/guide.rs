@@ -1,15 +1,14 @@
 //! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
 
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use rig::objects::{merge, reference};
 use rig::operator::{built_beside_tests, repository};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
 use serde_json::{Value, json};
-use tokio::process::Command;
 
 use crate::scene::{Failure, PATIENCE, Test, text};
+use crate::shell::Shell;
 
 const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
 
@@ -32,36 +31,6 @@ fn blocks(port: u16) -> Result<Vec<Block>, Failure> {
                 .replace(" --write", &format!(" --port {port} --write")),
         })
         .collect())
-}
-
-/// A shell in the checkout, for an administrator of the cluster.
-struct Shell {
-    path: String,
-    kubeconfig: PathBuf,
-}
-
-impl Shell {
-    fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
-        let programs = run.new_folder("programs")?;
-        symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
-        symlink(built_beside_tests()?, programs.join("nfs-operator"))?;
-        let path = std::env::var("PATH").unwrap_or_default();
-        Ok(Self {
-            path: format!("{}:{path}", programs.display()),
-            kubeconfig: cluster.kubeconfig().to_owned(),
-        })
-    }
-
-    async fn run(&self, commands: &str) -> Result<String, Failure> {
-        let mut shell = Command::new("sh");
-        shell.args(["-ec", commands]).current_dir(repository());
-        shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
-        let done = shell.output().await?;
-        let said = String::from_utf8_lossy(&done.stdout).into_owned();
-        let complaint = String::from_utf8_lossy(&done.stderr);
-        assert!(done.status.success(), "{commands}\n{said}{complaint}");
-        Ok(said)
-    }
 }
 
 /// The old Deployment, its class, and a claim of that.
@@ -167,14 +136,14 @@ async fn each_command_of_the_migration_guide_does_what_the_guide_says() -> Test 
 }
 
 async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str, &str)]) -> rig::Result<Operator> {
-    let kubeconfig: PathBuf = Operator::install(cluster).await?;
+    let kubeconfig = Operator::install(cluster).await?;
     let env = env
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let options = OperatorOptions {
         args,
         env: env.collect(),
-        ..OperatorOptions::new(built_beside_tests()?, Path::new(&kubeconfig))
+        ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
     };
     let operator = Operator::start(run, options).await?;
     operator.wait_ready().await?;

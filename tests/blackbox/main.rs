@@ -8,6 +8,7 @@
 //! Black-box tests: the program and its parts against real servers.
 
 mod capacity;
+mod check;
 mod claims;
 mod clones;
 mod conformance;
@@ -42,12 +43,15 @@ mod observability;
 mod old;
 mod outages;
 mod overrides;
+mod pages;
 mod policies;
 mod probe;
 mod program;
 mod reasons;
 mod refusals;
+mod rights;
 mod scene;
+mod shell;
 mod stage;
 mod standby;
 mod static_volumes;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rig::objects::reference;
-use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir};
+use rig::{Cluster, Login, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir};
 use serde_json::{Value, json};
 
 use crate::scene::{Failure, PATIENCE};
@@ -16,7 +16,7 @@ pub struct Stage {
     pub cluster: Cluster,
     pub proxy: Proxy,
     /// Who the operator logs in as.
-    pub kubeconfig: PathBuf,
+    pub kubeconfig: Login,
     nfs: NfsServer,
     // Removed last, with the logs in it.
     run: RunDir,

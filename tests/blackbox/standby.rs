@@ -225,6 +225,9 @@ async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
         merge(&mut object, &rest);
         stage.objects.create(&object).await?;
     }
+    stage
+        .cluster
+        .on_purpose("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
     let elsewhere = stage
         .another(&["--lease-namespace", "default", "--leader-elect"])
         .await?;
@@ -237,6 +240,9 @@ async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
     assert_eq!(holder(&stage.objects).await?, Some(first));
 
     // One without the rights says which it lacks.
+    stage
+        .cluster
+        .on_purpose("refused: get leases.coordination.k8s.io in kube-system")?;
     let unable = stage.another(&["--lease-namespace", "kube-system"]).await?;
     let log = fails(&unable).await?;
     assert!(log.contains("cannot read the Lease kube-system/nfs-operator"), "{log}");

@@ -37,7 +37,7 @@ async fn a_claim_over_version_3_is_bound_archived_and_deleted_like_any_other() -
         format!("port={}", env.nfs_port()),
         format!("mountport={}", env.mount_port()),
     );
-    assert_eq!(options(&volume), ["nfsvers=3", &port, &mount_port]);
+    assert_eq!(options(&volume), ["nfsvers=3", &port, &mount_port, "proto=tcp"]);
     scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
     let archives = scene::archives(env.data())?;
     let [archive] = archives.as_slice() else {

@@ -25,6 +25,7 @@ impl Journey<'_> {
         node_affinity: Option<VolumeNodeAffinity>,
         directory: &ProvisionedDirectory,
     ) -> Outcome {
+        let negotiated = export.nfs().negotiated();
         let object = volume::volume(&Parts {
             claim: self.claim,
             namespace_uid: &self.namespace_uid,
@@ -33,7 +34,8 @@ impl Journey<'_> {
             backend: &known.object,
             // No export is handed out before its identity was read.
             export_id: known.identity.as_ref().map_or("", |identity| &identity.id),
-            protocol: export.nfs().negotiated().protocol,
+            protocol: negotiated.protocol,
+            peer: negotiated.peer,
             node_affinity,
             directory,
         });

@@ -1,6 +1,7 @@
 //! The volume of a claim: the object as it is created. Pure.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use k8s_openapi::api::core::v1::{
     NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
@@ -15,7 +16,7 @@ use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
 use crate::export::ProvisionedDirectory;
-use crate::mount_options::{self, Major};
+use crate::mount_options::{self, Major, Reached};
 use crate::nfs::Protocol;
 
 /// What a volume is made of.
@@ -34,6 +35,8 @@ pub struct Parts<'a> {
     pub export_id: &'a str,
     /// The version in use.
     pub protocol: Protocol,
+    /// Where the server answered.
+    pub peer: SocketAddr,
     /// The nodes that reach it: what backend and class both allow.
     pub node_affinity: Option<VolumeNodeAffinity>,
     /// The directory that was made.
@@ -49,9 +52,12 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
         &parts.request.mount_options,
         &parts.wanted.mount_options,
         &backend.nfs,
-        match parts.protocol {
-            Protocol::V3 => Major::V3,
-            Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+        Reached {
+            major: match parts.protocol {
+                Protocol::V3 => Major::V3,
+                Protocol::V4_0 | Protocol::V4_1 | Protocol::V4_2 => Major::V4,
+            },
+            peer: parts.peer,
         },
     );
     let storage = spec

@@ -6,11 +6,10 @@ use std::time::Duration;
 use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport};
 use nfs_operator::nfs::{Export, NfsError, SetAttributes, Status, VersionChoice};
 
-use super::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
+use super::hostile::{DIRECTORY, FILE, Hostile, Listing, MOVED, Tree};
 use super::{name, target};
 use crate::export_lab::{reclaim, request};
 
-const MOVED: u32 = 10_019;
 const WRONGSEC: u32 = 10_016;
 const FHEXPIRED: u32 = 10_014;
 const DELAY: u32 = 10_008;
@@ -18,13 +17,13 @@ const DELAY: u32 = 10_008;
 /// Operations: GETATTR, GETFH, WRITE, OPEN_CONFIRM, CLOSE.
 const AFTER_THE_CHANGE: [u32; 5] = [9, 10, 38, 20, 4];
 
-async fn connect(server: &Hostile) -> Result<Export, NfsError> {
+pub async fn connect(server: &Hostile) -> Result<Export, NfsError> {
     let mut target = target(server.port, VersionChoice::Auto);
     target.path = "/".to_owned();
     Export::connect(target).await
 }
 
-async fn managed(server: &Hostile) -> ManagedExport {
+pub async fn managed(server: &Hostile) -> ManagedExport {
     let keeper = Keeper {
         cluster_id: "cluster".into(),
         backend: "evil".into(),
@@ -42,7 +41,7 @@ async fn managed(server: &Hostile) -> ManagedExport {
 }
 
 /// A volume's directory is filled by `grow` and deleted; what the purge came to.
-async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport) {
+pub async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport) {
     let server = Hostile::start().await;
     let export = managed(&server).await;
     let outside = server.tree().add(Tree::ROOT, b"outside", DIRECTORY);
@@ -83,7 +82,7 @@ async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport) {
     (server, report)
 }
 
-fn says(report: &PurgeReport, words: &str) -> bool {
+pub fn says(report: &PurgeReport, words: &str) -> bool {
     report.failures.iter().any(|failure| failure.reason.contains(words))
 }
 

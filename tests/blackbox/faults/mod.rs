@@ -4,6 +4,7 @@ mod cuts;
 mod evil_trees;
 mod fencing;
 mod hostile;
+mod referrals;
 mod restarts;
 
 use std::time::Duration;

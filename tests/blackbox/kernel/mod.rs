@@ -3,6 +3,7 @@
 
 mod conformance;
 mod copying;
+mod groups;
 mod mounts;
 mod node;
 mod options;

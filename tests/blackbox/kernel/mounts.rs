@@ -113,24 +113,51 @@ async fn a_volume_of_the_kernels_server_is_mounted_over_3_used_and_lost_with_its
     lived_with("kernel-three", "3").await
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_another_server_is_mounted_with_its_own_options_used_and_lost_with_its_claim() -> Test {
+/// The same with nfs-ganesha, which is not in the machine.
+async fn lived_with_another_server(name: &str, version: &str) -> Test {
     let vm = KernelVm::together().await?;
-    let env = TestEnv::new("kernel-ganesha").await?;
-    backend(
-        &env,
-        "backend",
-        settings(json!({ "version": "4.1", "port": env.nfs_port() })),
-    )
-    .await?;
+    let env = TestEnv::new(name).await?;
+    let mut spec = match version {
+        "3" => settings(json!({ "version": version, "port": env.nfs_port(), "mountPort": env.mount_port() })),
+        _ => settings(json!({ "version": version, "port": env.nfs_port() })),
+    };
+    if version == "3" {
+        // The rig's server has no lock manager, without which the client of version 3 mounts only so.
+        spec["mountOptions"] = json!(["nolock"]);
+    }
+    backend(&env, "backend", spec).await?;
     std::fs::create_dir(env.data().join("precious"))?;
-    let class = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
-    let (claim, volume) = bound(&env, "data", &class).await?;
+    let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
+    let archive = class(&env, "archive", "backend", json!({ "onDelete": "archive" })).await?;
+
+    let (claim, volume) = bound(&env, "deleted", &delete).await?;
     let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, PATIENCE).await?;
     crate::scene::trash_empty(env.data()).await?;
     refused_with(&mounted, "Stale file handle").await?;
-    Ok(mounted.unmount().await?)
+    mounted.unmount().await?;
+
+    let (claim, volume) = bound(&env, "archived", &archive).await?;
+    let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
+    used(&vm, &mounted).await?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, PATIENCE).await?;
+    refused_with(&mounted, "Permission denied").await?;
+    mounted.unmount().await?;
+    let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();
+    let kept = env.data().join(format!("archived-{directory}")).join("file");
+    assert_eq!(std::fs::read_to_string(kept)?, "content\n");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_of_another_server_is_mounted_over_4_1_used_and_lost_with_its_claim() -> Test {
+    lived_with_another_server("kernel-ganesha", "4.1").await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_of_another_server_is_mounted_over_3_used_and_lost_with_its_claim() -> Test {
+    lived_with_another_server("kernel-ganesha-three", "3").await
 }

@@ -57,22 +57,27 @@ impl<'a> Mounted<'a> {
 
     /// What a script prints that runs in the mount's directory as that user.
     pub async fn as_user(&self, uid: u32, script: &str) -> rig::Result<String> {
-        self.vm.run(&self.line(uid, script)).await
+        self.vm.run(&self.line(uid, "--clear-groups", script)).await
+    }
+
+    /// The same, of a user whose pod has one supplementary group.
+    pub async fn as_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
+        self.vm.run(&self.line(uid, &format!("--groups {group}"), script)).await
     }
 
     /// What such a script complains of; an error when it succeeds.
     pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
-        let ran = self.vm.ran(&self.line(uid, script)).await?;
+        let ran = self.vm.ran(&self.line(uid, "--clear-groups", script)).await?;
         if ran.code == 0 {
             return Err(rig::Error::Usage(format!("{script:?} was not refused: {}", ran.output)));
         }
         Ok(ran.output)
     }
 
-    fn line(&self, uid: u32, script: &str) -> String {
+    fn line(&self, uid: u32, groups: &str, script: &str) -> String {
         // No shell for a user is needed: the ids are changed, the program stays.
         format!(
-            "cd {} && exec /sbin/setpriv --reuid {uid} --regid {uid} --clear-groups sh -c '{script}'",
+            "cd {} && exec /sbin/setpriv --reuid {uid} --regid {uid} {groups} sh -c '{script}'",
             self.at
         )
     }

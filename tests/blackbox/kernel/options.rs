@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use nfs_operator::api::backend::{NfsSettings, NfsVersion};
-use nfs_operator::mount_options::{Major, claim_options, volume_options};
+use nfs_operator::mount_options::{Major, Reached, claim_options, volume_options};
 use rig::KernelVm;
 
 /// Every option that a claim may set, with a value where it takes one.
@@ -74,7 +74,8 @@ fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
                 "" => Vec::new(),
                 claim => claim_options(claim).unwrap(),
             };
-            volume_options(backend, class, &claim, &settings, major)
+            let peer = ([127, 0, 0, 1], vm.nfs_port()).into();
+            volume_options(backend, class, &claim, &settings, Reached { major, peer })
         })
         .collect()
 }

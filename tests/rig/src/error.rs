@@ -83,6 +83,9 @@ pub enum Error {
     /// The rig was used in a way that cannot work.
     #[error("{0}")]
     Usage(String),
+    /// The operator's rights are not those that it uses.
+    #[error("the operator's rights are not those that it uses:\n{}", .0.join("\n"))]
+    Rights(Vec<String>),
     /// The shared rig could not be started; every test that asks for it gets this.
     #[error("start the shared rig: {0}")]
     Shared(String),

@@ -8,7 +8,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result,
-    assets::KernelVmAssets,
+    assets::{Helm, KernelVmAssets},
     bench::{BenchOptions, bench},
 };
 
@@ -52,6 +52,17 @@ enum Command {
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
     },
+    /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
+    /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
+    Rights {
+        /// Where the audit logs are.
+        folder: PathBuf,
+        /// Not all tests ran: a rule that nothing used is no failure.
+        #[arg(long)]
+        partial: bool,
+    },
+    /// Print docs/reference.md, made from crds/.
+    Reference,
     /// Remove the folders of runs whose process is gone.
     Clean {
         /// Also the logs of runs that failed within the last day.
@@ -96,6 +107,8 @@ async fn run(command: Command) -> ExitCode {
             };
             bench(options).await
         }
+        Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
+        Command::Reference => reference(),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
             Ok(())
@@ -114,6 +127,9 @@ async fn assets() -> Result<()> {
     let assets = Assets::find_or_make().await?;
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
+    for helm in Helm::ALL {
+        println!("Helm:          {}", helm.find_or_build().await?.display());
+    }
     Ok(())
 }
 
@@ -121,5 +137,15 @@ async fn kernel_vm() -> Result<()> {
     let assets = KernelVmAssets::find_or_make().await?;
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
+    Ok(())
+}
+
+fn reference() -> Result<()> {
+    let path = rig::operator::repository().join("crds/nfs-operator.yaml");
+    let crds = std::fs::read_to_string(&path).map_err(|source| rig::Error::Io {
+        doing: format!("read {}", path.display()),
+        source,
+    })?;
+    print!("{}", rig::reference::page(&crds)?);
     Ok(())
 }

@@ -17,7 +17,9 @@ use crate::{
 };
 
 /// The ServiceAccount that `config/rbac` makes.
-const ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
+pub(crate) const ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
+/// Its name in audit logs.
+pub(crate) const USER: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
 /// Its watches have to be in sync; that takes a second on an idle machine.
 const START: Duration = Duration::from_secs(60);
 /// Its pod's grace period.
@@ -25,13 +27,26 @@ const STOP: Duration = Duration::from_secs(30);
 /// Its endpoints answer from memory.
 const HTTP: Duration = Duration::from_secs(5);
 
+/// A kubeconfig for the operator's own ServiceAccount. Only [`Operator::install`] makes one, so that no operator is
+/// started with other rights than a user's would have.
+#[derive(Clone, Debug)]
+pub struct Login(PathBuf);
+
+impl std::ops::Deref for Login {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.0
+    }
+}
+
 /// How the operator is started.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
     /// The program.
     pub binary: PathBuf,
     /// Who it logs in as.
-    pub kubeconfig: PathBuf,
+    pub kubeconfig: Login,
     /// Arguments of `run` beside those that the rig gives.
     pub args: Vec<String>,
     /// Variables beside those inherited.
@@ -40,10 +55,10 @@ pub struct OperatorOptions {
 
 impl OperatorOptions {
     /// That program under that kubeconfig.
-    pub fn new(binary: impl Into<PathBuf>, kubeconfig: impl Into<PathBuf>) -> Self {
+    pub fn new(binary: impl Into<PathBuf>, kubeconfig: Login) -> Self {
         Self {
             binary: binary.into(),
-            kubeconfig: kubeconfig.into(),
+            kubeconfig,
             args: Vec::new(),
             env: Vec::new(),
         }
@@ -61,10 +76,11 @@ pub struct Operator {
 impl Operator {
     /// Puts the CRDs and the operator's ServiceAccount with its rights into a cluster, as an administrator does,
     /// and gives back a kubeconfig for that account.
-    pub async fn install(cluster: &Cluster) -> Result<PathBuf> {
+    pub async fn install(cluster: &Cluster) -> Result<Login> {
         cluster.apply_crds(&repository().join("crds")).await?;
         cluster.apply_path(&repository().join("config/rbac")).await?;
-        cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await
+        let login = cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await?;
+        Ok(Login(login))
     }
 
     /// Starts it; see [`Self::wait_ready`].

@@ -234,7 +234,7 @@ pub(crate) fn tail(log: &Path) -> String {
 }
 
 /// Runs a command to its end off the runtime's threads; an error has what it printed.
-pub(crate) async fn run(mut command: Command) -> Result<String> {
+pub async fn run(mut command: Command) -> Result<String> {
     let line = format!("{command:?}");
     let join = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await;
     let output = join.map_err(std::io::Error::other).flatten().doing(|| line.clone())?;

@@ -47,6 +47,7 @@ fn made(
         backend: &backend,
         export_id: "id",
         protocol: Protocol::V4_1,
+        peer: "192.0.2.1:2049".parse().unwrap(),
         node_affinity: affinity,
         directory: &ProvisionedDirectory {
             directory: DirectoryPath::parse("shop-data").unwrap(),

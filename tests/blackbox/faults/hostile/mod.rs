@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 
-pub use self::tree::{DIRECTORY, FILE, Listing, Tree};
+pub use self::tree::{DIRECTORY, FILE, Listing, MOVED, Tree};
 use self::wire::{Reader, Writer};
 
 const NOENT: u32 = 2;
@@ -20,6 +20,8 @@ const SAME: u32 = 10_009;
 const MINOR_VERS_MISMATCH: u32 = 10_021;
 const REP_TOO_BIG: u32 = 10_066;
 const NOT_SAME: u32 = 10_027;
+/// Operations that a referral takes part in: GETATTR of little, PUTFH, PUTROOTFH, RESTOREFH, SAVEFH.
+const ON_THE_ABSENT: [u32; 5] = [9, 22, 24, 31, 32];
 
 #[derive(Clone)]
 pub struct Hostile {
@@ -147,6 +149,10 @@ fn operation(
     call: &mut Reader<'_>,
     result: &mut Writer,
 ) -> Result<(), u32> {
+    let absent = tree.objects.get(&at.current).is_some_and(|object| object.absent);
+    if absent && !ON_THE_ABSENT.contains(&number) {
+        return Err(MOVED);
+    }
     match number {
         22 => {
             let handle = call.opaque();
@@ -161,6 +167,7 @@ fn operation(
         }
         9 => {
             let wanted = call.bitmap();
+            tree.ask(at.current, &wanted)?;
             result.raw(&tree.attributes(at.current, &wanted, false));
         }
         15 => {
@@ -185,6 +192,7 @@ fn operation(
                 return Err(REP_TOO_BIG);
             }
             let wanted = call.bitmap();
+            tree.ask_listed(at.current, &wanted)?;
             result.raw(&tree.list(at.current, cookie, &wanted));
         }
         25 => {

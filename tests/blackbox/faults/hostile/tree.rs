@@ -6,6 +6,15 @@ use super::wire::Writer;
 
 pub const FILE: u32 = 1;
 pub const DIRECTORY: u32 = 2;
+/// The status for what is on another server.
+pub const MOVED: u32 = 10_019;
+
+/// The attribute that says where an absent file system is, `fs_locations`.
+const LOCATIONS: u32 = 24;
+/// What an entry's other attributes can't be had for, `rdattr_error`.
+const ERROR: u32 = 11;
+/// The attributes that an absent file system has: error, fsid, locations and mounted_on_fileid (RFC 8881 section 11.3.1).
+const OF_THE_ABSENT: [u32; 4] = [ERROR, 8, LOCATIONS, 55];
 
 /// How a directory lists what is in it.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -30,6 +39,8 @@ pub struct Object {
     pub listing: Listing,
     /// Whatever is asked of it gets this status.
     pub refuses: Option<u32>,
+    /// It is a referral: a file system that another server has.
+    pub absent: bool,
     /// What kind it says it is when it is looked at itself, and not listed.
     pub turns_into: Option<u32>,
 }
@@ -40,6 +51,8 @@ pub struct Tree {
     /// Names that were removed, and from where.
     pub removed: Vec<(u64, Vec<u8>)>,
     pub arrived: usize,
+    /// Times that somebody asked where an absent file system is.
+    pub asked_where: usize,
     /// The next operation of that number fails with that status, and those after it do not.
     pub fails_once: Option<(u32, u32)>,
     /// Replies longer than that are refused, whatever was said.
@@ -55,6 +68,7 @@ impl Tree {
             next: 1,
             removed: Vec::new(),
             arrived: 0,
+            asked_where: 0,
             fails_once: None,
             longest_reply: usize::MAX,
         };
@@ -75,6 +89,7 @@ impl Tree {
             links: 1,
             listing: Listing::Honest,
             refuses: None,
+            absent: false,
             turns_into: None,
         };
         self.objects.insert(id, object);
@@ -102,13 +117,38 @@ impl Tree {
         })
     }
 
+    /// Notes who asks where an absent file system is, and refuses what it does not have.
+    pub fn ask(&mut self, id: u64, wanted: &[u32]) -> Result<(), u32> {
+        self.asked_where += usize::from(wanted.contains(&LOCATIONS));
+        let has = |attribute: &u32| OF_THE_ABSENT.contains(attribute);
+        match self.at(id).absent && !wanted.iter().all(has) {
+            true => Err(MOVED),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for a listing: an entry may carry its error when that is asked for, else there is no listing.
+    pub fn ask_listed(&mut self, directory: u64, wanted: &[u32]) -> Result<(), u32> {
+        self.asked_where += usize::from(wanted.contains(&LOCATIONS));
+        let absent = self.objects[&directory]
+            .children
+            .values()
+            .any(|id| self.objects[id].absent);
+        match absent && !wanted.contains(&ERROR) {
+            true => Err(MOVED),
+            false => Ok(()),
+        }
+    }
+
     /// `fattr4` with those of the attributes that there are.
     pub fn attributes(&self, id: u64, wanted: &[u32], listed: bool) -> Vec<u8> {
         let object = &self.objects[&id];
         let kind = object.turns_into.filter(|_| !listed).unwrap_or(object.kind);
         let (mut had, mut values) = (Vec::new(), Writer::default());
-        for attribute in wanted {
+        let there = |attribute: &&u32| !object.absent || OF_THE_ABSENT.contains(attribute);
+        for attribute in wanted.iter().filter(there) {
             match attribute {
+                &ERROR if object.absent => values.u32(MOVED),
                 1 => values.u32(kind),
                 4 => values.u64(object.content.len() as u64),
                 8 => values.u64(object.fsid).u64(0),

@@ -3,6 +3,7 @@
 
 mod apt;
 mod control_plane;
+mod helm;
 mod kernel_vm;
 mod packages;
 mod promtool;
@@ -13,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::kernel_vm::KernelVmAssets;
+pub use self::{helm::Helm, kernel_vm::KernelVmAssets};
 use crate::error::{Doing, Error, Result};
 
 /// Where the programs are that the rig starts.

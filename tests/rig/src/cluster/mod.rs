@@ -27,6 +27,7 @@ use crate::{
     error::{Doing, Error, Result},
     pki::Authority,
     process::{Process, Spec, run, while_running},
+    rights,
     run_dir::RunDir,
     wait,
 };
@@ -134,9 +135,15 @@ impl Cluster {
         server(self.layout.api_port)
     }
 
-    /// The API server's log of requests, one JSON object a line, in the order of their completion.
+    /// The API server's log of the operator's requests, one JSON object a line, in the order of their completion.
     pub fn audit_log(&self) -> PathBuf {
-        self.layout.audit_log()
+        self.layout.audit_log.clone()
+    }
+
+    /// Says that this test provokes on purpose what [`crate::rights::check`] would complain of. `finding` is how the complaint
+    /// begins, such as `refused: get leases.coordination.k8s.io in kube-system`; one that doesn't come is a complaint too.
+    pub fn on_purpose(&self, finding: &str) -> Result<()> {
+        rights::on_purpose(&self.layout.audit_log, finding)
     }
 
     /// Runs `kubectl` with every right and gives back what it printed.

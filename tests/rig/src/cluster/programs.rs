@@ -8,15 +8,19 @@ use crate::{
     pki::Authority,
     ports,
     process::Spec,
+    rights,
 };
 
-/// Every request with user, verb and object, without bodies: enough to prove who did what.
+/// The operator's requests with verb, object and the rule that allowed them, without bodies: enough to prove what it did
+/// and by what right. (And the default account's, which tests use as somebody else.)
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
 rules:
   - level: Metadata
+    userGroups: [\"system:serviceaccounts:nfs-operator-system\", \"system:serviceaccounts:default\"]
+  - level: None
 ";
 
 /// The folder of one cluster, the ports its programs listen on, and where the programs are.
@@ -25,6 +29,7 @@ pub(super) struct Layout {
     pub(super) folder: PathBuf,
     pub(super) assets: Assets,
     pub(super) api_port: u16,
+    pub(super) audit_log: PathBuf,
     etcd_port: u16,
     peer_port: u16,
 }
@@ -33,11 +38,13 @@ impl Layout {
     pub(super) fn new(folder: PathBuf, assets: Assets) -> Result<Self> {
         let policy = folder.join("audit-policy.yaml");
         std::fs::write(&policy, AUDIT_POLICY).doing(|| format!("write {}", policy.display()))?;
+        let audit_log = rights::audit_log(&folder)?;
         let (api_port, etcd_port, peer_port) = (ports::free()?, ports::free()?, ports::free()?);
         Ok(Self {
             folder,
             assets,
             api_port,
+            audit_log,
             etcd_port,
             peer_port,
         })
@@ -45,10 +52,6 @@ impl Layout {
 
     fn file(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
-    }
-
-    pub(super) fn audit_log(&self) -> PathBuf {
-        self.folder.join("audit.log")
     }
 
     fn spec(&self, name: &str, args: Vec<String>) -> Spec {
@@ -98,7 +101,9 @@ impl Layout {
             // A node is an object that a test makes: nobody would ever take that taint off it.
             "--disable-admission-plugins=TaintNodesByCondition".into(),
             format!("--audit-policy-file={}", self.file("audit-policy.yaml")),
-            format!("--audit-log-path={}", path(&self.audit_log())),
+            format!("--audit-log-path={}", path(&self.audit_log)),
+            // In one piece, whoever reads it.
+            "--audit-log-maxsize=4096".into(),
         ];
         Ok(self.spec("kube-apiserver", args))
     }

@@ -74,6 +74,10 @@ impl Mounts {
 
     /// Starts an `rpcbind` of its own for what runs in there. It is reached by its socket alone, /run/rpcbind.sock: its
     /// network is an empty one, so that it takes no port 111 from anybody.
+    ///
+    /// It begins as root and becomes another user, at which the kernel forgets the signal that was asked for the
+    /// parent's end (prctl(2), PR_SET_PDEATHSIG). So it lives in a process namespace whose first process is a shell that
+    /// stays what it is: that ends with `unshare`, which ends with us, and the kernel ends all others in there with it.
     pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
         let mut command = Command::new("nsenter");
         command
@@ -81,7 +85,19 @@ impl Mounts {
             .args(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"]);
         run(command).await?;
         let program = program.display().to_string();
-        let alone = ["unshare", "--net", &program, "-f"].map(String::from);
+        // What follows keeps the shell from becoming the program.
+        let script = "\"$0\" -f; exit $?";
+        let alone = [
+            "unshare",
+            "--net",
+            "--pid",
+            "--kill-child",
+            "sh",
+            "-c",
+            script,
+            &program,
+        ]
+        .map(String::from);
         let process = Process::start(Spec {
             name: "rpcbind".into(),
             program: "nsenter".into(),

@@ -1,0 +1,73 @@
+{{/* The name of all objects. */}}
+{{- define "nfs-operator.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "nfs-operator.selectorLabels" -}}
+app.kubernetes.io/name: {{ default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "nfs-operator.labels" -}}
+{{ include "nfs-operator.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "nfs-operator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "nfs-operator.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- required "serviceAccount.name: name the ServiceAccount that is there, or let the chart make one (serviceAccount.create)" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "nfs-operator.image" -}}
+{{- with .Values.image -}}
+{{- if .digest -}}
+{{- printf "%s@%s" .repository .digest -}}
+{{- else -}}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* "true" when replicas may stand by. */}}
+{{- define "nfs-operator.elects" -}}
+{{- if or .Values.leaderElection (gt (int .Values.replicas) 1) -}}true{{- end -}}
+{{- end -}}
+
+{{/* What every pod of the chart runs under. */}}
+{{- define "nfs-operator.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .Values.runAs.user }}
+runAsGroup: {{ .Values.runAs.group }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* What every container of the chart runs under. */}}
+{{- define "nfs-operator.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* The class that `helm test` uses; empty when there is none. */}}
+{{- define "nfs-operator.testClass" -}}
+{{- default (keys .Values.storageClasses | sortAlpha | first | default "") .Values.tests.storageClass -}}
+{{- end -}}

@@ -1,0 +1,86 @@
+//! The commands of the documentation, as they stand there. docs/migrate-from-nfs-subdir.md has a test of its own.
+
+use std::fs;
+
+use rig::operator::{built_beside_tests, repository};
+use rig::{Cluster, Export, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, Squash};
+
+use crate::scene::{Failure, Test};
+use crate::shell::Shell;
+
+/// What marks a block whose commands run.
+const RUNNABLE: &str = "bash runnable\n";
+/// The address in the pages.
+const SERVER: &str = "nfs.example.com";
+
+/// The runnable blocks of a page, with this test's server in the place of the page's.
+fn blocks(page: &str, port: u16) -> Vec<String> {
+    let fenced = page.split("```").skip(1).step_by(2);
+    let runnable = fenced.filter_map(|block| block.strip_prefix(RUNNABLE));
+    runnable.map(|block| at_port(block, port)).collect()
+}
+
+/// The server is on the loopback, and not at the usual port.
+fn at_port(block: &str, port: u16) -> String {
+    let has_settings = block.lines().any(|line| line == "  nfs:");
+    let mut text = String::new();
+    for line in block.lines() {
+        let probe = line.contains("nfs-operator probe").then(|| format!(" --port {port}"));
+        text += &line.replace(SERVER, "127.0.0.1");
+        text += probe.as_deref().unwrap_or_default();
+        text.push('\n');
+        if line == "  nfs:" {
+            text += &format!("    port: {port}\n");
+        } else if line.starts_with("  server:") && !has_settings {
+            text += &format!("  nfs: {{port: {port}}}\n");
+        }
+    }
+    text
+}
+
+/// The pages that have runnable blocks, by name.
+fn pages() -> Result<Vec<(String, String)>, Failure> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(repository().join("docs"))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        if text.contains(&format!("```{RUNNABLE}")) {
+            pages.push((path.display().to_string(), text));
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+#[tokio::test]
+async fn every_runnable_block_of_the_documentation_runs_as_it_stands() -> Test {
+    let run = RunDir::new()?;
+    let squashed = Export {
+        anonymous: (65534, 65534),
+        ..Export::new("/squashed").squash(Squash::Root)
+    };
+    let options = NfsOptions {
+        exports: vec![Export::new("/export"), squashed],
+        ..NfsOptions::default()
+    };
+    let nfs = NfsServer::start(&run, options).await?;
+    std::os::unix::fs::chown(nfs.data_dir("/squashed")?, Some(2000), Some(2000))?;
+    let cluster = Cluster::start(&run).await?;
+    let kubeconfig = Operator::install(&cluster).await?;
+    let operator = Operator::start(&run, OperatorOptions::new(built_beside_tests()?, kubeconfig)).await?;
+    operator.wait_ready().await?;
+    let shell = Shell::new(&run, &cluster)?;
+    let pages = pages()?;
+    assert!(pages.len() > 3, "{pages:?}");
+    for (name, text) in pages {
+        let blocks = blocks(&text, nfs.port());
+        println!("{name}: {} blocks", blocks.len());
+        for block in blocks {
+            println!("{block}\n{}", shell.run(&block).await?);
+        }
+    }
+    Ok(())
+}

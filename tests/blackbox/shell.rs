@@ -1,0 +1,44 @@
+//! The shell of somebody who follows a page of the documentation.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use rig::operator::{built_beside_tests, repository};
+use rig::{Cluster, RunDir};
+use tokio::process::Command;
+
+use crate::scene::Failure;
+
+/// A shell in the checkout, for an administrator of the cluster.
+pub struct Shell {
+    path: String,
+    kubeconfig: PathBuf,
+}
+
+impl Shell {
+    /// One whose `kubectl` is an administrator of that cluster.
+    pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
+        let programs = run.new_folder("programs")?;
+        symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
+        symlink(built_beside_tests()?, programs.join("nfs-operator"))?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        Ok(Self {
+            path: format!("{}:{path}", programs.display()),
+            kubeconfig: cluster.kubeconfig().to_owned(),
+        })
+    }
+
+    /// What the commands print; they all have to succeed.
+    pub async fn run(&self, commands: &str) -> Result<String, Failure> {
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-euo", "pipefail", "-c", commands])
+            .current_dir(repository());
+        shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
+        let done = shell.output().await?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{commands}\n{said}{complaint}");
+        Ok(said)
+    }
+}

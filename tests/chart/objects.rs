@@ -1,0 +1,33 @@
+//! Kubernetes objects in YAML.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rig::operator::repository;
+use serde_json::Value;
+
+use crate::Failure;
+
+/// The chart.
+pub fn chart() -> PathBuf {
+    repository().join("config/helm/nfs-operator")
+}
+
+/// The documents of a text, without empty ones.
+pub fn documents(text: &str) -> Result<Vec<Value>, Failure> {
+    let parsed = serde_norway::Deserializer::from_str(text).map(serde::Deserialize::deserialize);
+    let parsed: Result<Vec<Value>, _> = parsed.collect();
+    Ok(parsed?.into_iter().filter(|document| !document.is_null()).collect())
+}
+
+/// The documents of a file.
+pub fn file(path: &Path) -> Result<Vec<Value>, Failure> {
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    documents(&text)
+}
+
+/// Kind and name.
+pub fn named(object: &Value) -> String {
+    let part = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
+    format!("{} {}", part("/kind"), part("/metadata/name"))
+}

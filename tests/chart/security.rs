@@ -1,0 +1,73 @@
+//! What is off until somebody turns it on: the chart's and that of config/security are the same.
+
+use serde_json::Value;
+
+use crate::helm::both;
+use crate::render::{comparable, kustomized, rendered};
+use crate::{Failure, Test};
+
+/// Of these kinds alone, without where they are.
+fn of_kinds(objects: Vec<Value>, kinds: &[&str]) -> Vec<Value> {
+    let is_one = |object: &Value| object["kind"].as_str().is_some_and(|kind| kinds.contains(&kind));
+    let mut objects: Vec<Value> = objects.into_iter().filter(is_one).collect();
+    for object in &mut objects {
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.remove("namespace");
+        }
+    }
+    objects
+}
+
+async fn same(folder: &str, set: &str, kinds: &[&str]) -> Result<usize, Failure> {
+    let expected = comparable(kustomized(&[folder]).await?);
+    for helm in both().await? {
+        let off = of_kinds(rendered(&helm, &[]).await?, kinds);
+        assert!(off.is_empty(), "{}: on by itself: {off:?}", helm.name());
+        let found = comparable(of_kinds(rendered(&helm, &[set]).await?, kinds));
+        assert_eq!(found, expected, "{}", helm.name());
+    }
+    Ok(expected.len())
+}
+
+#[tokio::test]
+async fn the_charts_admission_policies_are_kustomizes_and_off_by_default() -> Test {
+    let kinds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
+    let count = same(
+        "security/admission-policy",
+        "--set=admissionPolicy.enabled=true",
+        &kinds,
+    )
+    .await?;
+    assert_eq!(count, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_charts_policy_of_a_closed_namespace_is_kustomizes_and_off_by_default() -> Test {
+    let set = "--set=networkPolicy.closedNamespaces={team-a}";
+    let count = same("security/network-policy", set, &["NetworkPolicy"]).await?;
+    assert_eq!(count, 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn any_closed_ports_leave_the_others_open_and_the_operators_namespace_cannot_be_closed() -> Test {
+    for helm in both().await? {
+        let set = "--set=networkPolicy.closedNamespaces={team-a},networkPolicy.closedPorts={65535,2049,1}";
+        let policies = of_kinds(rendered(&helm, &[set]).await?, &["NetworkPolicy"]);
+        let ports = policies[0].pointer("/spec/egress/0/ports").and_then(Value::as_array);
+        let tcp = ports.into_iter().flatten().filter(|rule| rule["protocol"] == "TCP");
+        let open: Vec<_> = tcp
+            .map(|rule| (rule["port"].as_u64(), rule["endPort"].as_u64()))
+            .collect();
+        assert_eq!(open, [(Some(2), Some(2048)), (Some(2050), Some(65534))]);
+        let own = "--set=networkPolicy.closedNamespaces={nfs-operator-system}";
+        let said = helm.template(&[own]).await?;
+        assert!(
+            !said.success && said.error.contains("closedNamespaces"),
+            "{}",
+            said.error
+        );
+    }
+    Ok(())
+}

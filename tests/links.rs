@@ -1,0 +1,106 @@
+//! Every link of the documentation leads somewhere.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// All pages: those at the top, and what is below docs/.
+fn pages() -> io::Result<Vec<PathBuf>> {
+    let mut pages = Vec::new();
+    for folder in [root().to_owned(), root().join("docs"), root().join("docs/adr")] {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// A page without its fenced blocks: what looks like a link or a heading there is none.
+fn prose(text: &str) -> String {
+    let outside = text.split("\n```").step_by(2);
+    outside.collect::<Vec<_>>().join("\n")
+}
+
+/// Where the links of a page lead: what stands in `](…)`.
+fn targets(prose: &str) -> Vec<&str> {
+    let rest = prose.split("](").skip(1);
+    rest.filter_map(|rest| rest.split(')').next()).collect()
+}
+
+/// How GitHub names the headings of a page in links: a name that comes again gets a number.
+fn anchors(prose: &str) -> BTreeSet<String> {
+    let mut anchors = BTreeSet::new();
+    for heading in prose.lines().filter_map(|line| line.strip_prefix('#')) {
+        let heading = heading.trim_start_matches('#').trim();
+        let kept = heading
+            .chars()
+            .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let anchor = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let again = (1..).map(|count| format!("{anchor}-{count}"));
+        let name = std::iter::once(anchor.clone())
+            .chain(again)
+            .find(|name| !anchors.contains(name));
+        anchors.extend(name);
+    }
+    anchors
+}
+
+/// What is wrong with a link on this page, if anything.
+fn wrong(page: &Path, target: &str) -> io::Result<Option<String>> {
+    if let Some((scheme, _)) = target.split_once("://") {
+        // Whether somebody answers there cannot be seen from here.
+        return Ok((scheme != "https").then(|| format!("{target} is not https")));
+    }
+    let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let folder = page.parent().unwrap_or(root());
+    let file = if file.is_empty() {
+        page.to_owned()
+    } else {
+        folder.join(file)
+    };
+    if !file.exists() {
+        return Ok(Some(format!("{target}: there is no such file")));
+    }
+    if anchor.is_empty() {
+        return Ok(None);
+    }
+    let there = anchors(&prose(&fs::read_to_string(&file)?)).contains(anchor);
+    Ok((!there).then(|| format!("{target}: there is no such heading")))
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_that_are_there() -> io::Result<()> {
+    let (mut complaints, mut seen) = (Vec::new(), 0);
+    for page in pages()? {
+        let prose = prose(&fs::read_to_string(&page)?);
+        for target in targets(&prose) {
+            seen += 1;
+            complaints.extend(wrong(&page, target)?.map(|what| format!("{}: {what}", page.display())));
+        }
+    }
+    assert!(seen > 100, "only {seen} links were found");
+    assert!(complaints.is_empty(), "{complaints:#?}");
+    Ok(())
+}
+
+#[test]
+fn every_page_of_the_documentation_is_in_its_index() -> io::Result<()> {
+    let index = fs::read_to_string(root().join("docs/README.md"))?;
+    let listed: BTreeSet<&str> = targets(&index).into_iter().collect();
+    let mut missing = Vec::new();
+    for entry in fs::read_dir(root().join("docs"))? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(".md") && name != "README.md" && !listed.contains(name.as_str()) {
+            missing.push(name);
+        }
+    }
+    assert!(missing.is_empty(), "docs/README.md leaves out {missing:?}");
+    Ok(())
+}

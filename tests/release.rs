@@ -1,0 +1,110 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+//! `make release`, in a clone of this repository.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use rig::RunDir;
+use rig::operator::repository;
+
+type Test = Result<(), Box<dyn std::error::Error>>;
+
+/// A clone with the scripts as they are here, committed or not; none where this is no checkout, which is said loudly.
+fn clone(run: &RunDir) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
+    if !repository().join(".git").exists() {
+        eprintln!("SKIPPED, `make release` was not tried: this is no git checkout");
+        return Ok(None);
+    }
+    let clone = run.path().join("clone");
+    let from = repository().display().to_string();
+    let to = clone.display().to_string();
+    done(&git(run.path(), &["clone", "--quiet", &from, &to])?);
+    for script in ["release", "version", "artifacts"] {
+        let script = Path::new(".ci").join(script);
+        fs::copy(repository().join(&script), clone.join(&script))?;
+    }
+    done(&git(&clone, &["config", "user.email", "test@example.com"])?);
+    done(&git(&clone, &["config", "user.name", "test"])?);
+    done(&git(&clone, &["add", "--all"])?);
+    done(&git(
+        &clone,
+        &["commit", "--quiet", "--allow-empty", "--message=scripts"],
+    )?);
+    Ok(Some(clone))
+}
+
+fn git(folder: &Path, args: &[&str]) -> std::io::Result<Output> {
+    Command::new("git").args(args).current_dir(folder).output()
+}
+
+fn done(output: &Output) {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What `.ci/release` says when it refuses.
+fn refused(clone: &Path, version: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let said = Command::new(clone.join(".ci/release")).arg(version).output()?;
+    assert!(!said.status.success(), "{version} was released");
+    Ok(String::from_utf8_lossy(&said.stderr).into_owned())
+}
+
+#[test]
+fn a_release_is_refused_that_is_out_or_has_no_section_or_is_made_of_a_dirty_tree() -> Test {
+    let run = RunDir::new()?;
+    let Some(clone) = clone(&run)? else { return Ok(()) };
+    for version in ["", "1.2", "v1.2.3", "1.2.3 ", "1.2.3; ls"] {
+        assert!(refused(&clone, version)?.contains("no version such as"), "{version:?}");
+    }
+    assert!(refused(&clone, "77.0.0")?.contains("no section '## [77.0.0] - unreleased'"));
+    fs::write(
+        clone.join("CHANGELOG.md"),
+        "## [77.0.0] - unreleased\n\n## [76.0.0] - 2026-01-01\n",
+    )?;
+    assert!(refused(&clone, "77.0.0")?.contains("not clean"));
+    done(&git(&clone, &["commit", "--quiet", "--all", "--message=changelog"])?);
+    assert!(refused(&clone, "76.0.0")?.contains("says that 76.0.0 is out"));
+    done(&git(&clone, &["tag", "v77.0.0"])?);
+    assert!(refused(&clone, "77.0.0")?.contains("the tag v77.0.0 exists"));
+    let status = git(&clone, &["status", "--porcelain"])?;
+    assert!(status.stdout.is_empty(), "refusals change nothing");
+    Ok(())
+}
+
+#[test]
+fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() -> Test {
+    let run = RunDir::new()?;
+    let Some(clone) = clone(&run)? else { return Ok(()) };
+    let changelog = clone.join("CHANGELOG.md");
+    let text = fs::read_to_string(&changelog)?;
+    fs::write(&changelog, text.replacen("## [", "## [77.0.0] - unreleased\n\n## [", 1))?;
+    done(&Command::new(clone.join(".ci/version")).arg("77.0.0").output()?);
+    for (file, line) in [
+        ("Cargo.toml", "version = \"77.0.0\""),
+        ("Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
+        ("Cargo.lock", "name = \"rig\"\nversion = \"77.0.0\""),
+        ("fuzz/Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
+        (
+            "config/helm/nfs-operator/Chart.yaml",
+            "\nversion: 77.0.0\nappVersion: 77.0.0\n",
+        ),
+        ("config/manager/kustomization.yaml", "newTag: 77.0.0\n"),
+        ("CHANGELOG.md", "## [77.0.0] - 20"),
+    ] {
+        let text = fs::read_to_string(clone.join(file))?;
+        assert!(text.contains(line), "{file} has no {line:?}");
+    }
+    let changed = git(&clone, &["diff", "--name-only"])?;
+    let changed = String::from_utf8(changed.stdout)?;
+    assert_eq!(changed.lines().count(), 6, "nothing else: {changed}");
+    // cargo agrees: a lock file that does not fit would be written anew.
+    let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
+    done(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! docs/reference.md: every field of our kinds, as the CRDs describe them.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::{Error, Result};
+
+/// Fields whose inside is Kubernetes' own and is explained there.
+const KUBERNETES_OWN: [&str; 3] = ["conditions", "nodeAffinity", "selector"];
+
+const HEAD: &str = "\
+# Reference
+
+Every field of the operator's kinds, made from [`crds/`](../crds/nfs-operator.yaml) by `make docs`; `kubectl explain nfsb.spec` says the same of the
+cluster at hand. `[]` stands for each item of a list. StorageClass parameters and what claims may set are in [classes and claims](classes.md), the program's
+flags in [running it](operations.md), the chart's values in [installing it](install.md).
+";
+
+/// The page for these CRDs, as YAML documents.
+///
+/// # Errors
+/// [`Error::Usage`] when that is not YAML, or not a CRD.
+pub fn page(crds: &str) -> Result<String> {
+    let mut page = HEAD.to_owned();
+    for document in serde_norway::Deserializer::from_str(crds) {
+        let crd = Value::deserialize(document).map_err(|error| Error::Usage(format!("crds/: {error}")))?;
+        kind(&crd, &mut page).ok_or_else(|| Error::Usage("crds/ holds what is no CRD".into()))?;
+    }
+    Ok(page)
+}
+
+/// The section of a kind: its spec and its status.
+fn kind(crd: &Value, page: &mut String) -> Option<()> {
+    let names = crd.pointer("/spec/names")?;
+    let version = crd.pointer("/spec/versions/0")?;
+    let (kind, scope) = (names.get("kind")?.as_str()?, crd.pointer("/spec/scope")?.as_str()?);
+    let (group, version_name) = (crd.pointer("/spec/group")?.as_str()?, version.get("name")?.as_str()?);
+    let short = names.pointer("/shortNames/0").and_then(Value::as_str).unwrap_or(kind);
+    let _ = write!(
+        page,
+        "\n## {kind}\n\n`{group}/{version_name}`, {}, short name `{short}`.",
+        if scope == "Cluster" {
+            "cluster-scoped"
+        } else {
+            "namespaced"
+        }
+    );
+    for part in ["spec", "status"] {
+        let Some(schema) = version.pointer(&format!("/schema/openAPIV3Schema/properties/{part}")) else {
+            continue;
+        };
+        let about = cell(schema.get("description").and_then(Value::as_str).unwrap_or_default());
+        let _ = write!(page, "\n\n### {kind} {part}\n\n{about}\n\n");
+        page.push_str("| field | type | default | |\n|---|---|---|---|\n");
+        fields(schema, "", page);
+        while page.ends_with('\n') {
+            page.pop();
+        }
+    }
+    page.push('\n');
+    Some(())
+}
+
+/// A row for each field below this schema.
+fn fields(schema: &Value, prefix: &str, page: &mut String) {
+    let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
+        return;
+    };
+    let required: Vec<&str> = schema
+        .get("required")
+        .and_then(Value::as_array)
+        .map_or_else(Vec::new, |names| names.iter().filter_map(Value::as_str).collect());
+    for (name, field) in properties {
+        let path = format!("{prefix}{name}");
+        let default = match field.get("default") {
+            // What it consists of has rows with defaults of its own.
+            Some(Value::Object(_)) | None if required.contains(&name.as_str()) => "**required**".to_owned(),
+            Some(Value::Object(_)) | None => String::new(),
+            Some(Value::String(text)) => format!("`{text}`"),
+            Some(other) => format!("`{other}`"),
+        };
+        let _ = writeln!(page, "| `{path}` | {} | {default} | {} |", type_of(field), about(field));
+        if KUBERNETES_OWN.contains(&name.as_str()) {
+            continue;
+        }
+        fields(field, &format!("{path}."), page);
+        if let Some(items) = field.get("items") {
+            fields(items, &format!("{path}[]."), page);
+        }
+    }
+}
+
+fn type_of(field: &Value) -> String {
+    if let Some(items) = field.get("items") {
+        return format!("list of {}", type_of(items));
+    }
+    if let Some(values) = field.get("enum").and_then(Value::as_array) {
+        let values = values.iter().filter_map(Value::as_str);
+        return values.map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ");
+    }
+    let name = field.get("type").and_then(Value::as_str).unwrap_or("any");
+    let bound = |key| field.get(key).and_then(Value::as_f64);
+    match (bound("minimum"), bound("maximum")) {
+        (Some(least), Some(most)) => format!("{name} {least}…{most}"),
+        (Some(least), None) => format!("{name} ≥ {least}"),
+        _ => name.to_owned(),
+    }
+}
+
+/// What it is for, and what the API server refuses.
+fn about(field: &Value) -> String {
+    let mut text = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
+    let rules = [
+        field.get("x-kubernetes-validations"),
+        field.pointer("/items/x-kubernetes-validations"),
+    ];
+    let rules = rules.into_iter().flatten().filter_map(Value::as_array).flatten();
+    for message in rules.filter_map(|rule| rule.get("message").and_then(Value::as_str)) {
+        let _ = write!(text, "<br>Rule: {}", cell(message));
+    }
+    text
+}
+
+/// One line that does not end the cell of a table.
+fn cell(text: &str) -> String {
+    text.split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+        .replace('|', "\\|")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_field_has_a_row_with_its_type_default_description_and_rules() {
+        let crd = r#"
+spec:
+  group: example.org
+  scope: Cluster
+  names: {kind: Thing, shortNames: [t]}
+  versions:
+  - name: v1
+    schema:
+      openAPIV3Schema:
+        properties:
+          spec:
+            description: What is wanted.
+            required: [name]
+            properties:
+              name: {type: string, description: "Its | name.\nIn full."}
+              sizes:
+                type: array
+                items: {type: object, properties: {of: {type: integer, minimum: 1.0, maximum: 3.0}}}
+              mode:
+                type: string
+                default: "0777"
+                x-kubernetes-validations: [{message: octal, rule: "true"}]
+"#;
+        let page = page(crd).unwrap();
+        for row in [
+            "## Thing\n\n`example.org/v1`, cluster-scoped, short name `t`.",
+            "| `name` | string | **required** | Its \\| name. In full. |",
+            "| `sizes[].of` | integer 1…3 |  |  |",
+            "| `mode` | string | `0777` | <br>Rule: octal |",
+        ] {
+            assert!(page.contains(row), "{row} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_crd_is_an_error() {
+        assert!(page("kind: Pod").is_err());
+        assert!(page("{").is_err());
+    }
+}

@@ -1,0 +1,231 @@
+//! What `config/rbac` grants the operator's account.
+
+use std::{fmt, fs, path::Path};
+
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef, Subject};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+use crate::{
+    error::{Doing, Error, Result},
+    operator::ACCOUNT,
+};
+
+/// One verb on one resource.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Right {
+    /// Empty for the core group.
+    pub(super) group: String,
+    /// With `/subresource`.
+    pub(super) resource: String,
+    pub(super) verb: String,
+    /// Absent: all, or the object has none.
+    pub(super) namespace: Option<String>,
+    /// Absent: all, or the request has none.
+    pub(super) name: Option<String>,
+}
+
+impl Right {
+    /// Whether it allows what is asked for.
+    pub(super) fn covers(&self, asked: &Self) -> bool {
+        let is_in = |own: &Option<String>, asked: &Option<String>| own.is_none() || own == asked;
+        self.group == asked.group
+            && self.resource == asked.resource
+            && self.verb == asked.verb
+            && is_in(&self.namespace, &asked.namespace)
+            && is_in(&self.name, &asked.name)
+    }
+
+    /// As `kubectl auth can-i` takes it.
+    pub(super) fn kind(&self) -> String {
+        let (resource, part) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
+        let group = if self.group.is_empty() { "" } else { "." };
+        let slash = if part.is_empty() { "" } else { "/" };
+        format!("{resource}{group}{}{slash}{part}", self.group)
+    }
+}
+
+impl fmt::Display for Right {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.kind())?;
+        if let Some(namespace) = &self.namespace {
+            write!(f, " in {namespace}")?;
+        }
+        if let Some(name) = &self.name {
+            write!(f, " named {name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// All that one binding gives.
+#[derive(Debug)]
+pub(super) struct Grant {
+    /// As audit logs call it, such as `RoleBinding "name/namespace"`.
+    pub(super) binding: String,
+    /// In the order of the file.
+    pub(super) rights: Vec<Right>,
+}
+
+/// What the bindings in that folder give to the operator's account. Roles that nothing binds to it are for others.
+pub(super) fn granted(folder: &Path) -> Result<Vec<Grant>> {
+    let mut texts = Vec::new();
+    for entry in fs::read_dir(folder).doing(|| format!("list {}", folder.display()))? {
+        let path = entry.doing(|| format!("list {}", folder.display()))?.path();
+        if path.extension().is_some_and(|extension| extension == "yaml") {
+            texts.push(fs::read_to_string(&path).doing(|| format!("read {}", path.display()))?);
+        }
+    }
+    // Whatever order the folder is listed in.
+    texts.sort();
+    let objects: Result<Vec<Value>> = texts.iter().flat_map(|text| documents(text)).collect();
+    grants(&objects?)
+}
+
+fn documents(text: &str) -> impl Iterator<Item = Result<Value>> {
+    serde_norway::Deserializer::from_str(text).map(|document| {
+        Value::deserialize(document).map_err(|error| Error::Usage(format!("config/rbac cannot be read: {error}")))
+    })
+}
+
+fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn field<T: serde::de::DeserializeOwned>(object: &Value, name: &str) -> Result<T> {
+    let value = object.get(name).cloned().unwrap_or_default();
+    serde_json::from_value(value).doing(|| format!("read {name} of {}", text(object, "/metadata/name")))
+}
+
+fn is_ours(subject: &Subject) -> bool {
+    let named = (subject.namespace.as_deref(), subject.name.as_str());
+    subject.kind == "ServiceAccount" && named == (Some(ACCOUNT.0), ACCOUNT.1)
+}
+
+fn grants(objects: &[Value]) -> Result<Vec<Grant>> {
+    let mut grants = Vec::new();
+    for binding in objects {
+        let kind = text(binding, "/kind");
+        if !kind.ends_with("RoleBinding") || !field::<Vec<Subject>>(binding, "subjects")?.iter().any(is_ours) {
+            continue;
+        }
+        let name = text(binding, "/metadata/name");
+        let namespace = Some(text(binding, "/metadata/namespace")).filter(|_| kind == "RoleBinding");
+        let of: RoleRef = field(binding, "roleRef")?;
+        let role = objects.iter().find(|role| {
+            text(role, "/kind") == of.kind
+                && text(role, "/metadata/name") == of.name
+                && (of.kind == "ClusterRole" || Some(text(role, "/metadata/namespace")) == namespace)
+        });
+        let role = role.ok_or_else(|| Error::Usage(format!("config/rbac has no {} {}", of.kind, of.name)))?;
+        let mut rights = Vec::new();
+        for rule in field::<Vec<PolicyRule>>(role, "rules")? {
+            rights.extend(apart(&rule, namespace)?);
+        }
+        let binding = match namespace {
+            Some(namespace) => format!("{kind} \"{name}/{namespace}\""),
+            None => format!("{kind} \"{name}\""),
+        };
+        grants.push(Grant { binding, rights });
+    }
+    Ok(grants)
+}
+
+/// A rule, verb by verb and resource by resource.
+fn apart(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Right>> {
+    let (groups, resources) = (
+        rule.api_groups.as_deref().unwrap_or_default(),
+        rule.resources.as_deref().unwrap_or_default(),
+    );
+    let names = rule.resource_names.as_deref().unwrap_or_default();
+    let names: Vec<Option<String>> = match names {
+        [] => vec![None],
+        names => names.iter().cloned().map(Some).collect(),
+    };
+    let mut rights = Vec::new();
+    for (group, resource) in groups
+        .iter()
+        .flat_map(|group| resources.iter().map(move |r| (group, r)))
+    {
+        for (name, verb) in names
+            .iter()
+            .flat_map(|name| rule.verbs.iter().map(move |verb| (name, verb)))
+        {
+            if [group, resource, verb].iter().any(|word| word.contains('*')) {
+                return Err(Error::Usage(format!(
+                    "config/rbac grants {verb} {resource} of the group {group:?}: nobody can prove that all of * is used"
+                )));
+            }
+            rights.push(Right {
+                group: group.clone(),
+                resource: resource.clone(),
+                verb: verb.clone(),
+                namespace: namespace.map(str::to_owned),
+                name: name.clone(),
+            });
+        }
+    }
+    Ok(rights)
+}
+
+#[cfg(test)]
+#[allow(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "a panic is how a test fails"
+)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_rules_of_the_checkout_are_bound_to_the_account_and_free_of_wildcards() {
+        let grants = granted(&crate::operator::repository().join("config/rbac")).unwrap();
+        let bindings: Vec<&str> = grants.iter().map(|grant| grant.binding.as_str()).collect();
+        assert!(
+            bindings.contains(&"ClusterRoleBinding \"nfs-operator\""),
+            "{bindings:?}"
+        );
+        assert!(
+            bindings.contains(&"RoleBinding \"nfs-operator-lease/nfs-operator-system\""),
+            "{bindings:?}"
+        );
+        assert_eq!(bindings.len(), 2, "what is bound to others is theirs: {bindings:?}");
+        let create = "create leases.coordination.k8s.io in nfs-operator-system";
+        let rights: Vec<String> = grants
+            .iter()
+            .flat_map(|grant| grant.rights.iter())
+            .map(Right::to_string)
+            .collect();
+        assert!(rights.iter().any(|right| right == create), "{rights:?}");
+    }
+
+    #[test]
+    fn a_rule_covers_what_is_narrower_than_itself_alone() {
+        let rule: PolicyRule = serde_json::from_value(json!({
+            "apiGroups": [""], "resources": ["events", "pods/log"], "resourceNames": ["a"], "verbs": ["get", "list"]
+        }))
+        .unwrap();
+        let rights = apart(&rule, Some("here")).unwrap();
+        assert_eq!(rights.len(), 4);
+        let asked = Right {
+            name: Some("a".into()),
+            namespace: Some("here".into()),
+            ..rights[0].clone()
+        };
+        assert!(rights[0].covers(&asked));
+        assert!(!rights[1].covers(&asked), "another verb");
+        assert!(!rights[0].covers(&Right {
+            namespace: None,
+            ..asked.clone()
+        }));
+        assert!(!rights[0].covers(&Right { name: None, ..asked }));
+    }
+
+    #[test]
+    fn a_wildcard_is_refused() {
+        let rule: PolicyRule =
+            serde_json::from_value(json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]})).unwrap();
+        assert!(apart(&rule, None).unwrap_err().to_string().contains("pods"));
+    }
+}
