@@ -103,7 +103,7 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
     let source = env.objects.create(&large).await?;
     env.wait_bound(&source).await?;
     let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
-    assert!(message.contains("it has 2.0 MiB"), "{message}");
+    assert!(message.contains("it has 2Mi"), "{message}");
     let mut fits = copy_of("old", env.claim("fits", &class));
     fits["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
     let fits = env.objects.create(&fits).await?;

@@ -12,6 +12,8 @@ use crate::nfs::{Details, FileHandle, NfsError, Status};
 const PARTS: usize = 4;
 /// Bytes that the server is asked to copy in one call: more would only make the reply late. Servers do less at a time.
 const ASKED: u64 = 64 << 20;
+/// Bytes that a server is tried on.
+const TRIED: u64 = 4096;
 /// Extents of one file: more holes than that are copied as zeros, for each costs two calls.
 const MOST_EXTENTS: usize = 100_000;
 
@@ -127,14 +129,38 @@ impl Copier {
         }
     }
 
-    /// The next bytes that have to be copied; none when the rest is a hole.
+    /// Whether the server copies bytes: tried on the first few of a file that nobody saw yet.
+    async fn copies(&self, way: &Way<'_>) -> Result<bool, CopyError> {
+        let (yes, no) = (&self.ability.copies, &self.ability.no_copy);
+        if !self.same || no.load(Ordering::Relaxed) || yes.load(Ordering::Relaxed) {
+            return Ok(self.same && yes.load(Ordering::Relaxed));
+        }
+        let nfs = self.to.managed.nfs();
+        match nfs.copy((way.from, 0), (way.to, 0), way.size.min(TRIED)).await {
+            Ok(_) => yes.store(true, Ordering::Relaxed),
+            Err(error) => {
+                self.cannot(error, no, way)?;
+                no.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(yes.load(Ordering::Relaxed))
+    }
+
+    /// The next bytes that have to be copied; none when the rest is a hole. Holes are asked for only where the server copies:
+    /// what is streamed is read anyway, and servers that don't copy were seen to answer SEEK wrongly (nfs-ganesha 4.3).
     async fn extent(&self, way: &Way<'_>, from: u64, known: usize) -> Result<Option<(u64, u64)>, CopyError> {
         let rest = Ok(Some((from, way.size)));
-        if !way.sparse || known >= MOST_EXTENTS || self.ability.no_seek.load(Ordering::Relaxed) {
+        let may_ask = way.sparse && known < MOST_EXTENTS && !self.ability.no_seek.load(Ordering::Relaxed);
+        if !may_ask || !self.copies(way).await? {
             return rest;
         }
         match self.from.managed.nfs().next_data(way.from, from).await {
             Ok(extent) => Ok(extent),
+            // It contradicts itself: then what it says of holes is worth nothing.
+            Err(NfsError::Protocol { .. }) => {
+                self.ability.no_seek.store(true, Ordering::Relaxed);
+                rest
+            }
             Err(error) => {
                 self.cannot(error, &self.ability.no_seek, way)?;
                 rest

@@ -1,7 +1,7 @@
 //! Copying a tree from one export to another, or within one: what a clone is made with.
 //!
 //! A copy is made in a folder of ours (`staging`), where nobody sees it, and given its name once it is complete. It is made
-//! on the server where the server can (CLONE, else COPY of what is no hole), and streamed in bounded memory elsewhere. Kept
+//! on the server where the server can (CLONE, else COPY of what is no hole), and streamed in bounded memory elsewhere, where zeros of a sparse file become holes again. Kept
 //! are content with its holes, mode, owner, times, user attributes, symbolic links as they are, and hard links within the
 //! tree. Symbolic links are never followed, other file systems inside the tree never entered; devices, sockets and FIFOs
 //! are counted and left out.
@@ -85,6 +85,7 @@ impl Side {
 /// What was found out about the servers, once for all files.
 #[derive(Default)]
 struct Ability {
+    copies: AtomicBool,
     no_clone: AtomicBool,
     no_copy: AtomicBool,
     no_seek: AtomicBool,

@@ -7,7 +7,7 @@ use crate::export::ledger::Holder;
 use crate::export::record::{Record, State, handle_of};
 use crate::export::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::export::{ManagedExport, layout};
-use crate::nfs::{Name, Node, SetAttributes, Status};
+use crate::nfs::{Name, Node, RemoveOutcome, SetAttributes, Status};
 
 /// How often a name in the trash is tried that is taken: it ends with the second.
 const TRASH_NAMES: i64 = 8;
@@ -38,6 +38,7 @@ impl ManagedExport {
             ..record
         };
         let mode_not_kept = self.dress_root(&ground, request, source, staging).await?;
+        self.clear_links(&ground, staging).await?;
         self.replace_record(&ground, &record).await?;
         self.rename_published(&ground, &record, staging).await?;
         self.replace_record(&ground, &record.in_state(State::Live)).await?;
@@ -102,6 +103,28 @@ impl ManagedExport {
                 refused: None,
             })),
             false => Ok(Some(now.mode)),
+        }
+    }
+
+    /// Removes the further names of files with several, so that each has as many as in the source when it is seen.
+    async fn clear_links(&self, ground: &Ground, staging: &Staging) -> Result<(), ExportError> {
+        let doing = || "removing further names of hard links".to_owned();
+        let mut before = usize::MAX;
+        loop {
+            let page = self.nfs.list(&staging.links.handle, None).await.while_(doing)?;
+            let names: Vec<Name> = page.entries.into_iter().map(|entry| entry.name).collect();
+            if names.is_empty() {
+                return Ok(());
+            }
+            let nfs = self.changing(ground)?;
+            let outcomes = nfs.remove_many(&staging.links.handle, &names).await.while_(doing)?;
+            let removed = |outcome: &&RemoveOutcome| !matches!(outcome, RemoveOutcome::Refused(_));
+            let gone = outcomes.iter().filter(removed).count();
+            // Nothing went, twice in a row: whoever purges the trash says why.
+            if gone == 0 && before == 0 {
+                return Ok(());
+            }
+            before = gone;
         }
     }
 
