@@ -21,6 +21,9 @@ const MOST_EXTENTS: usize = 100_000;
 pub(super) enum Content {
     /// It is on stable storage.
     Written,
+    /// The same, and it is of one moment: the file shares the other's blocks, which may have moved that one's change
+    /// attribute (as on XFS).
+    Cloned,
     /// The server restarted before it was.
     Lost,
 }
@@ -74,7 +77,7 @@ impl Copier {
         };
         if size > 0 && self.cloned(&way).await? {
             Tally::add(&self.tally.bytes, size);
-            return Ok(Content::Written);
+            return Ok(Content::Cloned);
         }
         let mut life = Life::default();
         let (mut place, mut extents) = (0, 0);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::content::Content;
 use super::tree::Directory;
 use super::{Copier, CopyError, Outcome, Tally};
 use crate::nfs::{Details, FileHandle, FileKind, Found, Name, NfsError, Node, SetAttributes, Status};
@@ -123,15 +124,14 @@ impl Copier {
             None => {
                 // What is on its way now has its own share of the memory.
                 drop(memory);
-                match self.content(&handle, &made.handle, &details, path).await? {
-                    super::content::Content::Written => {}
-                    super::content::Content::Lost => {
-                        let path = path.to_owned();
-                        return Ok((Attempt::Again(CopyError::Lost { path }), None));
-                    }
+                let content = self.content(&handle, &made.handle, &details, path).await?;
+                if matches!(content, Content::Lost) {
+                    let path = path.to_owned();
+                    return Ok((Attempt::Again(CopyError::Lost { path }), None));
                 }
                 let now = self.from.managed.nfs().details(&handle).await;
                 match now {
+                    Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => details.change,
                     Ok(now) => now.change,
                     // Removed meanwhile; what was read of it stays.
                     Err(error) if error.status() == Some(Status::Stale) => details.change.wrapping_add(1),
@@ -232,6 +232,11 @@ impl Copier {
         }
         Ok(())
     }
+}
+
+/// Whether nobody changed what is in a file, as far as its size and time tell.
+fn same_content(one: &Details, other: &Details) -> bool {
+    one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
 }
 
 /// The numbers of an owner.

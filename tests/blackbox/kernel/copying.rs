@@ -54,6 +54,7 @@ async fn copies_on_the_server(export: &str) {
         });
     }
     let (_, tally) = copied((&managed, "old", file_id), (&managed, "new")).await.unwrap();
+    assert_eq!(tally.changed, 0, "{tally}");
     let passed = bytes.load(Ordering::Relaxed);
     println!("{export}: {tally}; {passed} bytes went over the wire");
     // 6 MiB of content; the client reads the first 64 KiB of each large file before it knows how large it is.
