@@ -46,12 +46,15 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	@# What needs the emulated machine is left out where it can't be had, and that is said at the end once more.
 	@began=$$(date +%s); \
 	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
+	cargo run -q -p rig -- node-assets || without_node="--skip node::"; \
 	echo "the rig itself"; \
-	cargo test -p rig --test '*' -- $$skip && \
+	cargo test -p rig --test '*' -- $$skip $$without_node && \
 	echo "black-box tests" && \
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
 	echo "whether every column of docs/reliability.md was run" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
+	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
+	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; see above for what is missing (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; see above for what is missing (make test-kernel)" >&2; fi
 	@echo "the operator's rights, and their uses in all of these tests"
 	@cargo run -q -p rig -- rights $(AUDIT)
@@ -64,13 +67,35 @@ test-kernel: assets ## Run the tests against the Linux kernel's NFS server and c
 	cargo test --test blackbox kernel:: -- --test-threads=$(TEST_THREADS)
 	@cargo run -q -p rig -- clean
 
+.PHONY: test-pod
+test-pod: assets ## Run the tests of the chart and the image in a real pod; needs root
+	@cargo run -q -p rig -- node-assets
+	cargo test -p rig --test node
+	@$(MAKE) --no-print-directory pod
+	@cargo run -q -p rig -- clean
+
+# What these tests run; another profile than the release's because that takes minutes to build (POD_PROFILE=release).
+POD_PROFILE ?= pod
+POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
+
+.PHONY: pod
+pod:
+	@echo "building the image for the tests in a pod"
+	@image/build $(POD_PROFILE) "$$(uname -m)" $(POD_IMAGE)
+	NFS_OPERATOR_IMAGE=$(POD_IMAGE) cargo test --test pod
+
+.PHONY: image
+image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)
+	@cargo run -q -p rig -- image-tools
+	@image/build release $(or $(ARCH),"$$(uname -m)")
+
 .PHONY: bench
 bench: bench-operator bench-client bench-copy ## Measure the operator, then the NFS client alone, then clones
 
 .PHONY: bench-operator
-bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000)
+bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000)
 	@cargo build --release --workspace --bins
-	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE))
+	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM))
 
 .PHONY: bench-client
 bench-client: need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
@@ -121,7 +146,7 @@ sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the progr
 crds: need-rust ## Write crds/ anew from the code, and what is made of it
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
-	@$(MAKE) --no-print-directory chart
+	@$(MAKE) --no-print-directory chart docs
 
 .PHONY: chart
 chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md

@@ -6,6 +6,10 @@ use clap::{Parser, Subcommand};
 
 mod commands;
 
+/// Set up in `.cargo/config.toml`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Turns NFS exports into self-service Kubernetes storage, without mounts or privileges.
 #[derive(Parser)]
 #[command(version, about)]

@@ -292,4 +292,5 @@ fn version_value(version: NfsVersion, negotiated: Major) -> &'static str {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 mod tests;

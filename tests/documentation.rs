@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io, path::Path, time::Duration};
 
-use nfs_operator::api::Reason;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::nfs::Statistics;
 use nfs_operator::operator::copies::For;
 use nfs_operator::operator::inventory::Totals;
@@ -51,6 +53,17 @@ fn every_reason_has_its_section_with_what_is_seen_and_what_to_do() -> Test {
         }
     }
     assert!(wrong.is_empty(), "{TROUBLESHOOTING}: {wrong:#?}");
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_orphan_has_its_row_with_what_to_do() -> Test {
+    let sections = sections(&page(TROUBLESHOOTING)?);
+    let text = sections.get("OrphansFound").ok_or("no section")?;
+    for kind in OrphanKind::ALL {
+        let row = format!("| `{kind}` |");
+        assert!(text.lines().any(|line| line.starts_with(&row)), "no row {row}");
+    }
     Ok(())
 }
 
@@ -110,6 +123,11 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         stuck: 0,
     };
     metrics.backend_probed("backend", &figures);
+    let scanned = OrphansStatus {
+        last_scan: Some(Time(Timestamp::UNIX_EPOCH)),
+        ..OrphansStatus::default()
+    };
+    metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
     // A copy that is begun and never goes on.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;

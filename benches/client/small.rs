@@ -21,12 +21,17 @@ pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>,
     create(lab, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
     let together = create(lab, &folder, 0..count, TOGETHER).await?;
     let alone = create(lab, &folder, count..count + SAMPLE, 1).await?;
+    // One after the other: over NFSv3 CREATE and SETATTR, over 4 one compound.
+    let calls = if about.version == "3" { 2 } else { 1 };
+    let bare = looks(lab, &folder, count, calls).await?;
     let created = Row::new(about, format!("create, {TOGETHER} at a time"), count, together);
     let together = rename(lab, &folder, 0..count, TOGETHER).await?;
     let alone_renamed = rename(lab, &folder, count..count + SAMPLE, 1).await?;
     let renamed = Row::new(about, format!("rename, {TOGETHER} at a time"), count, together);
     Ok(vec![
-        created.beside(Serial::sampled(alone, SAMPLE, count), goal(20)),
+        created
+            .beside(Serial::sampled(alone, SAMPLE, count), goal(20))
+            .against_bare(bare, None),
         renamed.beside(Serial::sampled(alone_renamed, SAMPLE, count), None),
     ])
 }
@@ -44,6 +49,19 @@ async fn create(
         Ok::<_, NfsError>(())
     });
     creates.buffer_unordered(together).try_collect::<()>().await?;
+    Ok(began.elapsed())
+}
+
+/// As many calls, of the cheapest kind: what the round trip, the proxy and the machine take of them.
+async fn looks(lab: &Lab, folder: &Node, count: usize, calls: usize) -> Result<Duration, Failure> {
+    let began = Instant::now();
+    let looks = stream::iter(0..count).map(async |_| {
+        for _ in 0..calls {
+            lab.nfs.attributes(&folder.handle).await?;
+        }
+        Ok::<_, NfsError>(())
+    });
+    looks.buffer_unordered(TOGETHER).try_collect::<()>().await?;
     Ok(began.elapsed())
 }
 

@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// Against the same REMOVEs without listing, with the factor that is the goal.
+    /// Against the bare calls, with the factor that is the goal.
     pub fn against_bare(self, bare: Duration, goal: Option<f64>) -> Self {
         Self {
             bare: Some((bare, goal)),
@@ -120,7 +120,7 @@ pub fn conditions(options: &Options) -> String {
         "\
 The NFS client alone, {profile}; {cores} cores, load at the start {}; nfs-ganesha behind a proxy that makes the round trip.
 Serial is one call at a time: samples of 40 creates, 40 renames and 100 removals in the same run, reckoned up to the whole.
-Bare is the same REMOVEs, as many a call and in flight, of names that are known: no listing.
+Bare is the same REMOVEs, as many a call and in flight, of names that are known: no listing; for creates, a GETATTR for each of their calls.
 READDIR is serial by nature; its share is the time in which nothing else was in flight. {} creates, {} entries in the large directory.
 ",
         load.split_whitespace().take(2).collect::<Vec<_>>().join(" "),

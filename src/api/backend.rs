@@ -10,6 +10,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::orphans::OrphansStatus;
 pub use super::schema::{
     DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, ServerAddress, StorageAmount,
 };
@@ -50,6 +51,12 @@ use super::schema::{optional_owner_number, optional_port, owner_number, port};
         priority = 1
     ),
     printcolumn(name = "Archives", type_ = "integer", json_path = ".status.archives", priority = 1),
+    printcolumn(
+        name = "Orphans",
+        type_ = "integer",
+        json_path = ".status.orphans.total",
+        priority = 1
+    ),
     printcolumn(
         name = "On-Delete",
         type_ = "string",
@@ -320,7 +327,7 @@ pub struct NfsBackendStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged.
+    /// Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged, NoOrphans.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
@@ -345,6 +352,9 @@ pub struct NfsBackendStatus {
     /// Deleted directories that are still being purged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trash: Option<TrashStatus>,
+    /// Directories and volumes that have lost each other, as of the last scan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orphans: Option<OrphansStatus>,
     /// When the export was last probed; written at most once a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,

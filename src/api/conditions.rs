@@ -19,6 +19,8 @@ pub enum BackendCondition {
     IdentityConfirmed,
     /// Nothing that was deleted is stuck.
     TrashPurged,
+    /// Every directory has its volume, and every volume its directory.
+    NoOrphans,
 }
 
 impl fmt::Display for BackendCondition {
@@ -123,6 +125,12 @@ reasons! {
     TrashEmpty,
     /// What was deleted is being purged.
     Purging,
+    /// The last scan found no directory, volume or record alone.
+    NoOrphansFound,
+    /// The last scan found some.
+    OrphansFound,
+    /// The export was not scanned for orphans yet.
+    NotScanned,
 
     /// The claim has its volume.
     Provisioned,

@@ -3,12 +3,14 @@
 pub mod backend;
 pub mod conditions;
 pub mod names;
+pub mod orphans;
 pub mod parameters;
 mod schema;
 mod selector;
 
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{BackendCondition, Reason};
+pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
 
 use kube::CustomResourceExt;

@@ -42,6 +42,8 @@ pub const BACKEND_FINALIZER: &str = "nfs-operator.io/volumes";
 
 /// On a backend: the identity that an administrator accepts in place of the expected one.
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
+/// On a backend: `"true"` asks for a scan for orphans now; taken off when it begins.
+pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
 pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
 /// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.
@@ -58,8 +60,9 @@ pub mod managers {
     pub const CONDITION: &str = "nfs-operator/condition";
     /// The status of backends.
     pub const STATUS: &str = "nfs-operator/status";
-    /// CRDs that `nfs-operator crd --apply` installs.
-    pub const CRD: &str = "nfs-operator/crd";
+    /// CRDs that `nfs-operator crd --apply` installs. It is Helm's, which made them in the first place: under another one,
+    /// Helm 4 finds a conflict when a chart of another version is installed after an uninstall.
+    pub const CRD: &str = "helm";
 }
 
 /// The name of the volume for the claim with this uid.

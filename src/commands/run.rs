@@ -36,6 +36,10 @@ pub struct RunArguments {
     /// The longest pause after a failure. Go duration.
     #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = go_duration)]
     retry_max: Duration,
+    /// How often each export is scanned for orphans, directories and volumes that have lost each other. Go duration; 0s:
+    /// only when a backend's annotation asks for it.
+    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = go_duration)]
+    scan_interval: Duration,
     /// Where /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
@@ -142,6 +146,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         inherited: environment.map(|environment| environment.export),
         slots: usize::from(arguments.concurrency),
         retries,
+        scan_interval: arguments.scan_interval,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,

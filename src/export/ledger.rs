@@ -28,9 +28,9 @@ pub struct Place(Arc<Spot>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Spot {
-    realm: Realm,
+    realm: Arc<Realm>,
     /// The segments with [`BETWEEN`] between them.
-    path: String,
+    path: Box<str>,
 }
 
 /// Parts the segments of a place: the lowest byte, and in no name on an export. So what lies inside a place comes right
@@ -38,27 +38,28 @@ struct Spot {
 const BETWEEN: char = '\0';
 
 impl Place {
-    fn new(realm: Realm, path: String) -> Self {
+    fn new(realm: Arc<Realm>, path: String) -> Self {
+        let path = path.into_boxed_str();
         Self(Arc::new(Spot { realm, path }))
     }
 
     /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
     pub fn on_server(server: &str, path: &str) -> Self {
         let server = server.trim_end_matches('.').to_ascii_lowercase();
-        Self::new(Realm::Server(server), folded(path))
+        Self::new(Arc::new(Realm::Server(server)), folded(path))
     }
 
     /// A path relative to the root of the export with this identity.
     pub fn on_export(export_id: &str, path: &str) -> Self {
-        Self::new(Realm::Export(export_id.to_owned()), folded(path))
+        Self::new(Arc::new(Realm::Export(export_id.to_owned())), folded(path))
     }
 
     /// This place extended by a path below it.
     #[must_use]
     pub fn below(&self, path: &str) -> Self {
-        let parts = [self.0.path.as_str(), &folded(path)];
+        let parts = [&*self.0.path, &folded(path)];
         let parts: Vec<&str> = parts.into_iter().filter(|part| !part.is_empty()).collect();
-        Self::new(self.0.realm.clone(), parts.join(BETWEEN.encode_utf8(&mut [0; 4])))
+        Self::new(Arc::clone(&self.0.realm), parts.join(BETWEEN.encode_utf8(&mut [0; 4])))
     }
 
     /// Everything that contains it, the root first, itself left out.
@@ -68,12 +69,12 @@ impl Place {
         let between = path.match_indices(BETWEEN).filter_map(|(at, _)| path.get(..at));
         root.into_iter()
             .chain(between)
-            .map(|ancestor| Self::new(self.0.realm.clone(), ancestor.to_owned()))
+            .map(|ancestor| Self::new(Arc::clone(&self.0.realm), ancestor.to_owned()))
     }
 
     /// Whether it is `other` or lies inside it.
     fn is_within(&self, other: &Self) -> bool {
-        let rest = self.0.path.strip_prefix(&other.0.path);
+        let rest = self.0.path.strip_prefix(&*other.0.path);
         self.0.realm == other.0.realm
             && rest.is_some_and(|rest| rest.is_empty() || other.0.path.is_empty() || rest.starts_with(BETWEEN))
     }
@@ -88,7 +89,7 @@ fn folded(path: &str) -> String {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.0.path.replace(BETWEEN, "/");
-        match &self.0.realm {
+        match &*self.0.realm {
             Realm::Server(server) => write!(f, "{server}:/{path}"),
             Realm::Export(id) => write!(f, "{path} on export {id}"),
         }
@@ -180,6 +181,21 @@ impl Ledger {
     /// Whether the controllers, or this layer for archives, said that this holder exists.
     pub fn knows(&self, holder: &Holder) -> bool {
         self.book().contains(&Key::Known(holder.clone()))
+    }
+
+    /// The volumes that were said to exist.
+    pub fn volumes(&self) -> Vec<String> {
+        let book = self.book();
+        let volumes = book.known().filter_map(|holder| match holder {
+            Holder::Volume(name) => Some(name.clone()),
+            Holder::Archive(_) | Holder::BackendRoot(_) => None,
+        });
+        volumes.collect()
+    }
+
+    /// The thing that a holder said to have.
+    pub fn file_of(&self, holder: &Holder) -> Option<FileKey> {
+        self.book().file_of(&Key::Known(holder.clone()))
     }
 
     /// Who is in the way of `places`, apart from `except`.

@@ -17,6 +17,7 @@ mod identity;
 mod judge;
 pub(crate) mod layout;
 pub mod ledger;
+mod look;
 mod probe;
 mod provision;
 mod purge;
@@ -38,8 +39,10 @@ use self::ledger::FileKey;
 pub use copy::{Budget, CopyError, SourceTree, Stage, Staging, Tally, TallySnapshot, copy_volume};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
+pub use look::{At, Look};
 pub use reason::{Circumstances, reason_of, remedy_of};
 pub use record::{ArchiveNote, Record, RecordError, State};
+pub use records::Found;
 pub use request::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, ProvisionedDirectory, PurgeFailure, PurgeLimits,
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
@@ -216,6 +219,23 @@ impl ManagedExport {
     /// What is in the trash, for the backend's status.
     pub async fn trash(&self) -> Result<TrashContent, ExportError> {
         on_firm_ground!(self, ground => self.trash_on(&ground))
+    }
+
+    /// The volumes of which this cluster has a record on the export, in order; those that `leave_out` names are not kept.
+    /// Files among the records by which no volume can be called are left out too.
+    pub async fn recorded_volumes(
+        &self,
+        leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Vec<String>, ExportError> {
+        on_firm_ground!(self, ground => self.recorded_volumes_on(&ground, leave_out))
+    }
+
+    /// Looks for a volume's record and directory, and changes nothing. `elsewhere` is where to look if there is no record.
+    ///
+    /// Waits for an operation on that volume to end.
+    pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.

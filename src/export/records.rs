@@ -9,9 +9,12 @@ use crate::nfs::{FileHandle, NfsError, Status};
 
 /// What stands where a volume's record should be.
 #[derive(Debug)]
-pub(super) enum Found {
+pub enum Found {
+    /// Nothing.
     Nothing,
+    /// The record.
     Record(Box<Record>),
+    /// Something that can't be read as one.
     Unreadable(RecordError),
 }
 

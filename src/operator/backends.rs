@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 
 use super::gate::Gate;
 use super::waiting::{ClaimRef, VolumeRef};
-use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
+use crate::api::{NfsBackend, OrphansStatus};
 use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
 use crate::nfs::{Statistics, Target};
 
@@ -38,6 +38,19 @@ pub struct Backend {
     /// Rung when there is something to purge.
     pub trash: Arc<Notify>,
     purged: Mutex<PurgeReport>,
+    swept: Mutex<Option<Instant>>,
+    /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
+    pub scan: Arc<Notify>,
+    scanned: Mutex<Option<Scanned>>,
+}
+
+/// What the last scan for orphans found.
+#[derive(Debug, Clone)]
+pub struct Scanned {
+    /// The identity of the export that was scanned.
+    pub export_id: String,
+    /// What was found.
+    pub orphans: OrphansStatus,
 }
 
 /// A connection, and what it was made for.
@@ -73,6 +86,13 @@ impl Drop for Active<'_> {
         if let Some(open) = self.backend.open_directories().get_mut(&self.volume) {
             open.active = false;
         }
+    }
+}
+
+impl Drop for Backend {
+    fn drop(&mut self) {
+        // Who waits for the time of the next scan, which may be hours, is to find that there is none.
+        self.scan.notify_one();
     }
 }
 
@@ -129,8 +149,10 @@ impl Backend {
             link: Mutex::default(),
             open: Mutex::default(),
             trash: Arc::default(),
-
             purged: Mutex::default(),
+            swept: Mutex::default(),
+            scan: Arc::default(),
+            scanned: Mutex::default(),
         }
     }
 
@@ -176,6 +198,11 @@ impl Backend {
     /// Whether a directory was begun here for a volume that is not saved yet.
     pub fn is_open(&self, volume: &str) -> bool {
         self.open_directories().contains_key(volume)
+    }
+
+    /// Whether a volume's directory is being worked on right now.
+    pub fn is_worked_on(&self, volume: &str) -> bool {
+        self.open_directories().get(volume).is_some_and(|open| open.active)
     }
 
     /// Whether it is known what a former life began here.
@@ -229,6 +256,27 @@ impl Backend {
     /// A purge ended.
     pub fn set_purged(&self, report: PurgeReport) {
         *self.purged.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    }
+
+    /// A sweep of directories that were left open ended; it began then.
+    pub fn set_swept(&self, began: Instant) {
+        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+    }
+
+    /// Whether a sweep began after that, and has ended.
+    pub fn is_swept_since(&self, moment: Instant) -> bool {
+        let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
+        swept.is_some_and(|began| began > moment)
+    }
+
+    /// What the last scan found, this life's or a former one's.
+    pub fn scanned(&self) -> Option<Scanned> {
+        self.scanned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A scan came to its end.
+    pub fn set_scanned(&self, scanned: Scanned) {
+        *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
     }
 
     fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {

@@ -41,6 +41,8 @@ pub struct Settings {
     pub verifier: [u8; 8],
     /// The longest time that a call on an export may take.
     pub deadline: Duration,
+    /// How often each export is scanned for orphans; zero: only when somebody asks.
+    pub scan_interval: Duration,
     /// When this life began.
     pub began: Instant,
 }

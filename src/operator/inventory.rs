@@ -2,8 +2,8 @@
 //!
 //! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The books; cheap to read, never locked over an await.
 #[derive(Default)]
@@ -15,23 +15,28 @@ pub struct Inventory {
 #[derive(Default)]
 pub struct Books {
     holdings: HashMap<String, Holding>,
-    totals: HashMap<String, Totals>,
+    totals: HashMap<Arc<str>, Totals>,
+    /// The few identities that thousands of volumes share.
+    export_ids: HashSet<Arc<str>>,
 }
 
+/// There is one for each volume in the cluster: it is kept small.
 struct Holding {
-    backend: String,
+    backend: Arc<str>,
     bytes: u128,
     /// The identity of the export, of a volume that exists.
-    export_id: Option<String>,
-    /// What it is about to have.
-    growing_to: Option<u128>,
+    export_id: Option<Arc<str>>,
+    /// What it is about to have; boxed, for hardly any volume grows at a time.
+    growing_to: Option<Box<u128>>,
     saved: bool,
 }
 
 impl Holding {
     /// What it takes of its backend's room, in bytes.
     fn taken(&self) -> u128 {
-        self.growing_to.unwrap_or(0).max(self.bytes)
+        self.growing_to
+            .as_deref()
+            .map_or(self.bytes, |&growing_to| growing_to.max(self.bytes))
     }
 }
 
@@ -52,10 +57,25 @@ impl Books {
 
     fn put(&mut self, volume: &str, holding: Holding) {
         self.take(volume);
-        let totals = self.totals.entry(holding.backend.clone()).or_default();
+        let totals = self.totals.entry(Arc::clone(&holding.backend)).or_default();
         totals.volumes += 1;
         totals.bytes += holding.taken();
         self.holdings.insert(volume.to_owned(), holding);
+    }
+
+    /// A backend's name as the totals have it.
+    fn backend(&self, name: &str) -> Arc<str> {
+        let known = self.totals.get_key_value(name);
+        known.map_or_else(|| name.into(), |(known, _)| Arc::clone(known))
+    }
+
+    fn export_id(&mut self, id: &str) -> Arc<str> {
+        if let Some(known) = self.export_ids.get(id) {
+            return Arc::clone(known);
+        }
+        let id: Arc<str> = id.into();
+        self.export_ids.insert(Arc::clone(&id));
+        id
     }
 
     fn take(&mut self, volume: &str) -> Option<Holding> {
@@ -78,6 +98,7 @@ impl Inventory {
         let (backend, answer) = choose(&books);
         let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.saved));
         if let Some(backend) = backend {
+            let backend = books.backend(&backend);
             books.put(
                 volume,
                 Holding {
@@ -98,14 +119,16 @@ impl Inventory {
     pub fn saved(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
         let mut books = self.books();
         // What it is about to have counts until it has that: this may be how it was before.
-        let former = books.holdings.get(volume).and_then(|former| former.growing_to);
-        let growing_to = former.filter(|&growing_to| growing_to > bytes);
+        let former = books.take(volume).and_then(|former| former.growing_to);
+        let growing_to = former.filter(|growing_to| **growing_to > bytes);
+        let backend = books.backend(backend);
+        let export_id = export_id.map(|id| books.export_id(id));
         books.put(
             volume,
             Holding {
-                backend: backend.to_owned(),
+                backend,
                 bytes,
-                export_id: export_id.map(str::to_owned),
+                export_id,
                 growing_to,
                 saved: true,
             },
@@ -120,7 +143,7 @@ impl Inventory {
         let answer = check(&books);
         if let Some(mut holding) = former {
             if answer.is_ok() {
-                holding.growing_to = Some(bytes);
+                holding.growing_to = Some(Box::new(bytes));
             }
             books.put(volume, holding);
         }
@@ -167,14 +190,39 @@ impl Inventory {
             .holdings
             .get(volume)
             .filter(|holding| holding.saved)
-            .map(|holding| holding.backend.clone())
+            .map(|holding| holding.backend.to_string())
+    }
+
+    /// The backend and, where the volume says it, the identity of the export that the volume object of this name is on.
+    pub fn place_of(&self, volume: &str) -> Option<(String, Option<String>)> {
+        let books = self.books();
+        let holding = books.holdings.get(volume).filter(|holding| holding.saved)?;
+        let export_id = holding.export_id.as_deref().map(str::to_owned);
+        Some((holding.backend.to_string(), export_id))
+    }
+
+    /// The volumes that exist on a backend, by name: the first so many after that one. So all can be gone through a few at
+    /// a time, while some come and go.
+    pub fn volumes_after(&self, backend: &str, after: &str, most: usize) -> Vec<String> {
+        let books = self.books();
+        let saved = books.holdings.iter().filter(|(_, holding)| holding.saved);
+        let names = saved.filter(|(name, holding)| &*holding.backend == backend && name.as_str() > after);
+        let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(most + 1);
+        for (name, _) in names {
+            first.push(name);
+            if first.len() > most {
+                first.pop();
+            }
+        }
+        first.into_sorted_vec().into_iter().cloned().collect()
     }
 
     /// The identities of exports that a backend's volumes know.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
         let books = self.books();
-        let on_backend = books.holdings.values().filter(|holding| holding.backend == backend);
-        on_backend.filter_map(|holding| holding.export_id.clone()).collect()
+        let on_backend = books.holdings.values().filter(|holding| *holding.backend == *backend);
+        let ids: BTreeSet<&str> = on_backend.filter_map(|holding| holding.export_id.as_deref()).collect();
+        ids.into_iter().map(str::to_owned).collect()
     }
 
     /// A backend's sums.
@@ -257,6 +305,28 @@ mod tests {
         inventory.gone("v");
         inventory.settle("v");
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
+    }
+
+    #[test]
+    fn the_volumes_of_a_backend_are_gone_through_a_few_at_a_time() {
+        let inventory = Inventory::default();
+        for number in [3, 1, 5, 2, 4] {
+            inventory.saved(&format!("v{number}"), "a", 1, None);
+        }
+        inventory.saved("v0", "b", 1, Some("export"));
+        inventory.promise("v6", 1, |_| (Some("a".to_owned()), ()));
+        assert_eq!(inventory.volumes_after("a", "", 2), ["v1", "v2"]);
+        inventory.gone("v3");
+        assert_eq!(inventory.volumes_after("a", "v2", 2), ["v4", "v5"]);
+        assert!(
+            inventory.volumes_after("a", "v5", 2).is_empty(),
+            "a promise is no volume"
+        );
+        assert_eq!(
+            inventory.place_of("v0"),
+            Some(("b".to_owned(), Some("export".to_owned())))
+        );
+        assert_eq!(inventory.place_of("v6"), None);
     }
 
     #[test]

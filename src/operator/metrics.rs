@@ -18,6 +18,7 @@ use prometheus_client::registry::{Metric as Registered, Registry};
 
 use super::copies::Copies;
 use super::inventory::Totals;
+use crate::api::{OrphanKind, OrphansStatus};
 use crate::nfs::Statistics;
 
 /// Labels of the claim metrics.
@@ -43,6 +44,13 @@ pub struct BackendLabels {
     pub backend: String,
 }
 
+/// Labels of the orphans.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OrphanLabels {
+    backend: String,
+    kind: &'static str,
+}
+
 type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// The metrics, and the registry that prints them.
@@ -57,6 +65,9 @@ pub struct Metrics {
     delete_seconds: Durations<VolumeLabels>,
     /// In the order of [`OF_BACKENDS`].
     backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
+    orphans: Family<OrphanLabels, Gauge>,
+    last_scan: Family<BackendLabels, Gauge>,
+    scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
     copies: Copies,
 }
@@ -219,6 +230,24 @@ impl Default for Metrics {
                     Family::default(),
                 )
             }),
+            orphans: registered(
+                registry,
+                "nfs_operator_backend_orphans",
+                "Directories, volumes and records that are alone, by kind, as of the last scan",
+                Family::default(),
+            ),
+            last_scan: registered(
+                registry,
+                "nfs_operator_backend_last_scan_timestamp_seconds",
+                "When the last scan for orphans ended, in seconds since 1970",
+                Family::default(),
+            ),
+            scan_seconds: registered(
+                registry,
+                "nfs_operator_backend_scan_duration_seconds",
+                "How long the last scan for orphans took",
+                Family::default(),
+            ),
             waiting,
             copies,
             registry: std::mem::take(registry),
@@ -236,6 +265,13 @@ fn claim_labels(class: &str) -> ClaimLabels {
 fn volume_labels(class: &str) -> VolumeLabels {
     VolumeLabels {
         class: class.to_owned(),
+    }
+}
+
+fn orphan_labels(backend: &str, kind: OrphanKind) -> OrphanLabels {
+    OrphanLabels {
+        backend: backend.to_owned(),
+        kind: kind.name(),
     }
 }
 
@@ -309,9 +345,30 @@ impl Metrics {
         }
     }
 
+    /// What a backend's last scan for orphans found; how long it took, if it was this life's.
+    pub fn backend_scanned(&self, backend: &str, orphans: &OrphansStatus, took: Option<Duration>) {
+        for kind in OrphanKind::ALL {
+            self.orphans
+                .get_or_create(&orphan_labels(backend, kind))
+                .set(orphans.count(kind));
+        }
+        let labels = backend_labels(backend);
+        if let Some(ended) = &orphans.last_scan {
+            self.last_scan.get_or_create(&labels).set(ended.0.as_second());
+        }
+        if let Some(took) = took {
+            self.scan_seconds.get_or_create(&labels).set(took.as_secs_f64());
+        }
+    }
+
     /// A backend is gone: its series end.
     pub fn backend_gone(&self, backend: &str) {
         let labels = backend_labels(backend);
+        for kind in OrphanKind::ALL {
+            self.orphans.remove(&orphan_labels(backend, kind));
+        }
+        self.last_scan.remove(&labels);
+        self.scan_seconds.remove(&labels);
         for family in &self.backends {
             family.remove(&labels);
         }

@@ -24,6 +24,6 @@ pub mod stop;
 pub mod term;
 pub mod told;
 pub mod waiting;
-mod watched;
+pub mod watched;
 mod watches;
 pub mod writes;

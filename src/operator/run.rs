@@ -14,7 +14,7 @@ use kube::runtime::reflector::{self, ObjectRef};
 use kube::{Api, ResourceExt};
 use rand::RngExt;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
 use super::backends::Backends;
 use super::clients::{ClientError, Clients};
@@ -31,7 +31,7 @@ use super::readiness::Readiness;
 use super::reschedules::Reschedules;
 use super::retry::{Backoff, Bounds};
 use super::stop::{Stop, stop_signal};
-use super::term::Leadership;
+use super::term::{Leadership, Term};
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
@@ -62,6 +62,8 @@ pub struct Options {
     pub retries: Bounds,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
+    /// How often each export is scanned for orphans; zero: only when somebody asks.
+    pub scan_interval: Duration,
     /// Kubernetes configuration.
     pub kubeconfig: Option<PathBuf>,
     /// The Lease.
@@ -111,56 +113,93 @@ const PARTS: [&str; 6] = [
 /// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
 pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let stop = stop_signal().map_err(OperatorError::Signals)?;
-    let (readiness, metrics, guard) = (Readiness::default(), Arc::new(Metrics::default()), Guard::default());
-    http::serve(options.http_addr, readiness.clone(), Arc::clone(&metrics)).await?;
-    let me = identity(options.instance.as_deref());
-    let linger = options.election.linger();
-    let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &guard, linger).await?;
-    let Some(cluster_id) = stop.or(cluster_id(&clients)).await else {
+    let front = Front::open(options.http_addr).await?;
+    let Some(elected) = stop.or(front.elected(&options)).await else {
         return Ok(());
     };
-    let cluster_id = cluster_id?;
-    let inherited = options.inherited.clone();
-    if let Some(export) = &inherited
-        && let Some(checked) = stop.or(export.check(&clients)).await
-    {
-        checked?;
+    let Elected { here, term } = elected?;
+    front.leads();
+    let work = Work::of(&options);
+    let (parts, ctx) = assemble(options, front, here, term.leadership(), stop);
+    lead(term, work.until_end(parts, &ctx), close(&ctx)).await
+}
+
+/// What there is whether this process leads or stands by.
+#[derive(Default)]
+struct Front {
+    metrics: Arc<Metrics>,
+    readiness: Readiness,
+    guard: Guard,
+}
+
+/// What was found out before the Lease was taken.
+struct Here {
+    clients: Clients,
+    cluster_id: String,
+}
+
+/// The Lease is ours.
+struct Elected {
+    here: Here,
+    term: Term,
+}
+
+impl Front {
+    /// Serves the HTTP endpoints.
+    async fn open(address: SocketAddr) -> Result<Self, ListenError> {
+        let front = Self::default();
+        http::serve(address, front.readiness.clone(), Arc::clone(&front.metrics)).await?;
+        Ok(front)
     }
-    let candidate = Candidate::new(&clients, options.election.clone(), me, guard.clone());
-    let Some(term) = stop.or(candidate.acquire(&readiness)).await else {
-        return Ok(());
-    };
-    let term = term?;
-    let leadership = term.leadership();
-    let (release, released) = oneshot::channel();
-    let keeping = tokio::spawn(term.keep(released));
-    metrics.leads();
-    readiness.leads(&PARTS);
-    let grace = if options.election.elect { HANDOVER } else { GRACE };
-    let made = Made {
-        clients,
-        cluster_id,
-        metrics,
-        readiness,
-        guard,
-        leadership,
-    };
-    let (parts, ctx) = assemble(options, made, stop.clone());
-    tracing::info!(
-        cluster = ctx.cluster_id,
-        provisioner = ctx.settings.provisioner,
-        "starting"
-    );
-    let working = async {
-        if let Some(export) = &inherited {
-            let Some(ensured) = stop.or(export.ensure(&ctx.clients)).await else {
+
+    /// Finds out where it is, and waits until the Lease is its own.
+    async fn elected(&self, options: &Options) -> Result<Elected, OperatorError> {
+        let me = identity(options.instance.as_deref());
+        let linger = options.election.linger();
+        let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.guard, linger).await?;
+        let cluster_id = cluster_id(&clients).await?;
+        if let Some(export) = &options.inherited {
+            export.check(&clients).await?;
+        }
+        let candidate = Candidate::new(&clients, options.election.clone(), me, self.guard.clone());
+        let term = candidate.acquire(&self.readiness).await?;
+        let here = Here { clients, cluster_id };
+        Ok(Elected { here, term })
+    }
+
+    fn leads(&self) {
+        self.metrics.leads();
+        self.readiness.leads(&PARTS);
+    }
+}
+
+/// What is done while it leads.
+struct Work {
+    inherited: Option<InheritedExport>,
+    /// What is under way when it is told to stop has this long.
+    grace: Duration,
+}
+
+impl Work {
+    fn of(options: &Options) -> Self {
+        Self {
+            inherited: options.inherited.clone(),
+            grace: if options.election.elect { HANDOVER } else { GRACE },
+        }
+    }
+
+    /// Works until it is told to stop, or a part of it ends by itself.
+    async fn until_end(self, parts: Parts, ctx: &Arc<Context>) -> Result<(), OperatorError> {
+        let (cluster, provisioner) = (&ctx.cluster_id, &ctx.settings.provisioner);
+        tracing::info!(cluster, provisioner, "starting");
+        if let Some(export) = &self.inherited {
+            let Some(ensured) = ctx.stop.or(export.ensure(&ctx.clients)).await else {
                 return Ok(());
             };
             ensured?;
         }
-        until_end(parts.start(&ctx, &stop), stop.clone(), grace).await
-    };
-    lead(keeping, release, working, close(&ctx)).await
+        until_end(parts.start(ctx), ctx.stop.clone(), self.grace).await
+    }
 }
 
 /// A name that no other process has.
@@ -172,11 +211,12 @@ fn identity(instance: Option<&str>) -> Identity {
 /// Works until it is told to stop, then gives the Lease back and says goodbye to the servers. Ends at once, without
 /// any of that, when the Lease is lost: nothing here is ours any more.
 async fn lead(
-    mut keeping: JoinHandle<Result<(), LeaseError>>,
-    release: oneshot::Sender<()>,
+    term: Term,
     working: impl Future<Output = Result<(), OperatorError>>,
     closing: impl Future<Output = ()>,
 ) -> Result<(), OperatorError> {
+    let (release, released) = oneshot::channel();
+    let mut keeping = tokio::spawn(term.keep(released));
     let ended = tokio::select! {
         ended = working => ended,
         kept = &mut keeping => {
@@ -194,16 +234,6 @@ async fn lead(
     ended
 }
 
-/// What is there before anything is watched.
-struct Made {
-    clients: Clients,
-    cluster_id: String,
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    guard: Guard,
-    leadership: Leadership,
-}
-
 /// Streams and queues that are consumed when the controllers start.
 struct Parts {
     claims: Writer<PersistentVolumeClaim>,
@@ -217,7 +247,7 @@ struct Parts {
     doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
 }
 
-fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
+fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, stop: Stop) -> (Parts, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
     let (volumes, volume_writer) = reflector::store();
     let (classes, class_writer) = reflector::store();
@@ -229,18 +259,20 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
     let (probe_bell, doubted) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     let unsettled = claims.clone();
-    made.metrics
+    front
+        .metrics
         .count_waiting(move || claim::waiting(unsettled.state().iter().map(Arc::as_ref)));
     let ctx = Context {
-        events: Events::start(made.clients.calls.clone(), &options.provisioner, &instance),
-        clients: made.clients,
-        cluster_id: made.cluster_id,
+        events: Events::start(here.clients.calls.clone(), &options.provisioner, &instance),
+        clients: here.clients,
+        cluster_id: here.cluster_id,
         settings: Settings {
             provisioner: options.provisioner,
             aliases: options.aliases,
             slots: options.slots,
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
+            scan_interval: options.scan_interval,
             began: tokio::time::Instant::now(),
         },
         stores: Stores {
@@ -256,12 +288,12 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
         ledger: Arc::new(Ledger::default()),
         waiting: Arc::new(waiting),
         waiting_volumes,
-        readiness: made.readiness,
-        guard: made.guard,
-        leadership: made.leadership,
+        readiness: front.readiness,
+        guard: front.guard,
+        leadership,
         stop,
-        copies: made.metrics.copies(),
-        metrics: made.metrics,
+        copies: front.metrics.copies(),
+        metrics: front.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         reschedules: Reschedules::default(),
@@ -284,7 +316,7 @@ fn assemble(options: Options, made: Made, stop: Stop) -> (Parts, Arc<Context>) {
 
 impl Parts {
     /// Starts watches and controllers.
-    fn start(self, ctx: &Arc<Context>, stop: &Stop) -> JoinSet<&'static str> {
+    fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
         let waiting = Arc::clone(&ctx.waiting);
         tokio::spawn(async move { waiting.keep_ringing().await });
         let api = || ctx.clients.watches.clone();
@@ -299,7 +331,7 @@ impl Parts {
             self.backends,
             self.doubted,
             backends,
-            stop.clone(),
+            ctx.stop.clone(),
         ));
         let volumes = Api::all(api());
         running.spawn(watches::volumes(
@@ -307,10 +339,16 @@ impl Parts {
             self.volumes,
             self.woken_volumes,
             volumes,
-            stop.clone(),
+            ctx.stop.clone(),
         ));
         let claims = Api::all(api());
-        running.spawn(watches::claims(shared(), self.claims, self.woken, claims, stop.clone()));
+        running.spawn(watches::claims(
+            shared(),
+            self.claims,
+            self.woken,
+            claims,
+            ctx.stop.clone(),
+        ));
         running
     }
 }

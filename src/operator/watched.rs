@@ -1,10 +1,11 @@
 //! From a watch to the objects that are looked at, past the cache that it fills.
 
+use std::collections::HashMap;
 use std::future::{Ready, ready};
 
 use futures::{Stream, StreamExt, stream};
-use kube::Resource;
-use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, watcher};
+use kube::runtime::watcher;
+use kube::{Resource, ResourceExt};
 
 /// What a watch brings.
 pub type Seen<K> = Result<watcher::Event<K>, watcher::Error>;
@@ -23,46 +24,104 @@ pub fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<
 
 /// The objects that are there, once the cache before this has them.
 pub fn applied<K>(events: impl Stream<Item = Seen<K>>) -> impl Stream<Item = Result<K, watcher::Error>> {
-    cached(events, false)
+    looked_at(events, |change| match change {
+        Change::Listed(objects) => objects,
+        Change::Applied(object) => vec![object],
+        Change::Deleted(_) => Vec::new(),
+    })
 }
 
 /// The same, and those that are deleted.
 pub fn touched<K>(events: impl Stream<Item = Seen<K>>) -> impl Stream<Item = Result<K, watcher::Error>> {
-    cached(events, true)
+    looked_at(events, |change| match change {
+        Change::Listed(objects) => objects,
+        Change::Applied(object) | Change::Deleted(object) => vec![object],
+    })
 }
 
-/// The objects that concern us by another number than before, and are not settled.
-///
-/// What settles an object changes its number too, or it would be taken for unchanged when it comes back as it was.
-pub fn concerning<K: Resource + 'static>(
+/// The objects that are there and concern us by another number than before; without a number, always.
+pub fn concerning<K: Resource>(
     events: impl Stream<Item = Seen<K>>,
-    concern: impl Predicate<K> + 'static,
-    settled: impl Fn(&K) -> bool,
+    concern: impl Fn(&K) -> Option<u64>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> {
-    touched(events)
-        .predicate_filter(concern, PredicateConfig::default())
-        .filter(move |seen| ready(!seen.as_ref().is_ok_and(&settled)))
+    let mut concerns = Concerns::default();
+    looked_at(events, move |change| concerns.news(change, &concern))
+}
+
+/// The numbers of what is in the cache, by uid, and of nothing else: what is deleted or settled is forgotten, and is news
+/// when it comes back, also as it was. kube's own filter keeps whatever it saw for an hour.
+#[derive(Default)]
+struct Concerns(HashMap<String, u64>);
+
+impl Concerns {
+    fn news<K: Resource>(&mut self, change: Change<K>, concern: impl Fn(&K) -> Option<u64>) -> Vec<K> {
+        match change {
+            Change::Listed(objects) => {
+                // What is not listed any more was deleted.
+                let mut before = std::mem::take(self);
+                let news = objects.into_iter().filter(|object| {
+                    let number = concern(object);
+                    let former = before.note(object, None);
+                    self.note(object, number);
+                    number.is_none() || number != former
+                });
+                news.collect()
+            }
+            Change::Applied(object) => {
+                let number = concern(&object);
+                let former = self.note(&object, number);
+                let news = number.is_none() || number != former;
+                news.then_some(object).into_iter().collect()
+            }
+            Change::Deleted(object) => {
+                self.note(&object, None);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Notes an object's number, or forgets it; answers the former one.
+    fn note<K: Resource>(&mut self, object: &K, number: Option<u64>) -> Option<u64> {
+        let uid = object.uid().unwrap_or_default();
+        match number {
+            Some(number) => self.0.insert(uid, number),
+            None => self.0.remove(&uid),
+        }
+    }
+}
+
+/// What a watch brings, a list at once.
+enum Change<K> {
+    /// Everything that there is.
+    Listed(Vec<K>),
+    Applied(K),
+    Deleted(K),
 }
 
 /// A cache takes a list in when it is complete, and a list has many pages: who looks at an object of the first one
 /// before that finds what was there before the watch broke off, or nothing, and nobody would look again.
-fn cached<K>(events: impl Stream<Item = Seen<K>>, deleted_too: bool) -> impl Stream<Item = Result<K, watcher::Error>> {
+fn looked_at<K>(
+    events: impl Stream<Item = Seen<K>>,
+    mut look: impl FnMut(Change<K>) -> Vec<K>,
+) -> impl Stream<Item = Result<K, watcher::Error>> {
     let mut listed = Vec::new();
     events.flat_map(move |event| {
-        stream::iter(match event {
+        let change = match event {
             Ok(watcher::Event::Init) => {
                 listed.clear();
-                Vec::new()
+                None
             }
             Ok(watcher::Event::InitApply(object)) => {
-                listed.push(Ok(object));
-                Vec::new()
+                listed.push(object);
+                None
             }
-            Ok(watcher::Event::InitDone) => std::mem::take(&mut listed),
-            Ok(watcher::Event::Delete(_)) if !deleted_too => Vec::new(),
-            Ok(watcher::Event::Apply(object) | watcher::Event::Delete(object)) => vec![Ok(object)],
-            Err(error) => vec![Err(error)],
-        })
+            Ok(watcher::Event::InitDone) => Some(Change::Listed(std::mem::take(&mut listed))),
+            Ok(watcher::Event::Apply(object)) => Some(Change::Applied(object)),
+            Ok(watcher::Event::Delete(object)) => Some(Change::Deleted(object)),
+            Err(error) => return stream::iter(vec![Err(error)]),
+        };
+        let objects = change.map(&mut look).unwrap_or_default();
+        stream::iter(objects.into_iter().map(Ok).collect::<Vec<_>>())
     })
 }
 
@@ -70,9 +129,8 @@ fn cached<K>(events: impl Stream<Item = Seen<K>>, deleted_too: bool) -> impl Str
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use k8s_openapi::api::core::v1::PersistentVolume;
-    use kube::ResourceExt;
-    use kube::runtime::reflector;
     use kube::runtime::reflector::ObjectRef;
+    use kube::runtime::{WatchStreamExt, reflector};
     use serde_json::json;
     use watcher::Event::{Apply, Delete, Init, InitApply, InitDone};
 
@@ -127,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_settled_and_comes_back_as_it_was_is_looked_at_again() {
+    async fn what_was_settled_or_deleted_and_comes_back_as_it_was_is_looked_at_again() {
         let events = watch(vec![
             Init,
             InitDone,
@@ -135,10 +193,42 @@ mod tests {
             Apply(volume("a", "Released")),
             Apply(volume("a", "Bound")),
             Apply(volume("a", "Released")),
+            Delete(volume("a", "Released")),
+            Apply(volume("a", "Released")),
         ]);
-        let concern = |volume: &PersistentVolume| Some(u64::from(is_bound(volume)));
-        let looks = concerning(events.filter_map(pending(is_bound)), concern, is_bound);
+        let looks = concerning(events.filter_map(pending(is_bound)), |_| Some(1));
         let looks: Vec<_> = looks.map(|seen| phase(&seen.unwrap())).collect().await;
-        assert_eq!(looks, ["Released", "Released"], "neither the settled nor the unchanged");
+        assert_eq!(looks, ["Released"; 3], "neither the settled nor the unchanged");
+    }
+
+    #[tokio::test]
+    async fn of_what_is_listed_anew_the_changed_is_looked_at() {
+        let events = watch(vec![
+            Init,
+            InitApply(volume("a", "Released")),
+            InitApply(volume("b", "Released")),
+            InitApply(volume("c", "Released")),
+            InitDone,
+            Init,
+            InitApply(volume("a", "Released")),
+            InitApply(volume("b", "Failed")),
+            InitDone,
+            Apply(volume("c", "Released")),
+        ]);
+        let failed = |volume: &PersistentVolume| Some(u64::from(phase(volume) == "Failed"));
+        let looks = concerning(events, failed).map(|seen| seen.unwrap().name_any());
+        let looks: Vec<_> = looks.collect().await;
+        assert_eq!(looks, ["a", "b", "c", "b", "c"], "c was gone meanwhile");
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_what_is_settled_or_gone() {
+        let mut concerns = Concerns::default();
+        let mut see = |change| concerns.news(change, |_: &PersistentVolume| Some(1)).len();
+        assert_eq!(see(Change::Listed(vec![volume("a", ""), volume("b", "")])), 2);
+        assert_eq!(see(Change::Applied(volume("c", ""))), 1);
+        assert_eq!(see(Change::Listed(vec![volume("b", ""), volume("c", "")])), 0);
+        assert_eq!(see(Change::Deleted(volume("c", ""))), 0);
+        assert_eq!(concerns.0.into_keys().collect::<Vec<_>>(), ["b"]);
     }
 }

@@ -180,8 +180,7 @@ pub async fn claims(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
-    let (following, settings) = (Arc::clone(&ctx), Arc::clone(&ctx));
-    let settled = move |claim: &PersistentVolumeClaim| claim::settled(claim, &settings.settings);
+    let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let stream = watcher(api, listed())
         .default_backoff()
         .modify(|claim| claim.metadata.managed_fields = None)
@@ -190,10 +189,12 @@ pub async fn claims(
                 claim::gone(claim, &following);
             }
         })
-        .filter_map(pending(settled.clone()))
+        .filter_map(pending(move |claim| {
+            claim::settled(claim, &settled.settings, &settled.inventory)
+        }))
         .reflect(writer)
         .inspect(report_filled(&ctx, "claims"));
-    let stream = concerning(stream, claim::concern, settled);
+    let stream = concerning(stream, claim::concern);
     // How many are worked on is bounded for each backend (its slots), so that a hanging one holds up no other.
     Controller::for_stream(stream, reader)
         .reconcile_on(from_channel(woken))

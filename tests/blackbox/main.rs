@@ -41,6 +41,7 @@ mod nfs_client;
 mod nfs_sessionless;
 mod observability;
 mod old;
+mod orphans;
 mod outages;
 mod overrides;
 mod pages;

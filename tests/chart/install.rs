@@ -224,10 +224,7 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
     fs::write(&file, service.to_string())?;
     let file = format!("--values={}", file.display());
     site.install(&[&file]).await?.output()?;
-    let account = site
-        .cluster
-        .service_account_kubeconfig(NAMESPACE, "nfs-operator")
-        .await?;
+    let account = Operator::login(&site.cluster).await?;
     let operator = Operator::start(&site.run, OperatorOptions::new(built_beside_tests()?, account)).await?;
     operator.wait_ready().await?;
     let main = backend("main");

@@ -1,10 +1,11 @@
 //! Kubernetes objects in YAML.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use rig::operator::repository;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::Failure;
 
@@ -30,4 +31,24 @@ pub fn file(path: &Path) -> Result<Vec<Value>, Failure> {
 pub fn named(object: &Value) -> String {
     let part = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{} {}", part("/kind"), part("/metadata/name"))
+}
+
+/// Where two objects differ, field by field.
+pub fn differences(one: &Value, other: &Value, path: &str, found: &mut Vec<String>) {
+    match (one, other) {
+        (Value::Object(fields), Value::Object(others)) => {
+            let names: BTreeSet<_> = fields.keys().chain(others.keys()).collect();
+            for name in names {
+                let of = |fields: &Map<String, Value>| fields.get(name).cloned().unwrap_or_default();
+                differences(&of(fields), &of(others), &format!("{path}.{name}"), found);
+            }
+        }
+        (Value::Array(values), Value::Array(others)) if values.len() == others.len() => {
+            for (number, (value, other)) in values.iter().zip(others).enumerate() {
+                differences(value, other, &format!("{path}[{number}]"), found);
+            }
+        }
+        _ if one == other => {}
+        _ => found.push(format!("{path}: {one} and {other}")),
+    }
 }

@@ -126,7 +126,7 @@ mod tests {
         assert!(plan(&late, None).unwrap_err().contains("--node"));
         let planned = plan(&late, Some("n1")).unwrap();
         let annotations = claim("nfs", &planned).metadata.annotations.unwrap();
-        assert_eq!(annotations[SELECTED_NODE], "n1");
+        assert_eq!(annotations.get(SELECTED_NODE).map(String::as_str), Some("n1"));
         let planned = plan(&class(json!({"reclaimPolicy": "Retain"})), Some("n1")).unwrap();
         assert_eq!(
             planned,

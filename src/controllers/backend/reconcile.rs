@@ -9,12 +9,13 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::probe::{Probe, probe};
+use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
 use super::{cure, departure};
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, managers};
+use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
@@ -49,11 +50,12 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     Ok(Action::requeue(jittered(next_probe(&object, &ready))))
 }
 
-fn registered(ctx: &Context, object: &Arc<NfsBackend>) -> Arc<Backend> {
+fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, object);
     if new {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
+        scan::begin(ctx, &backend, object);
     }
     backend
 }
@@ -152,11 +154,17 @@ fn learn(
 ) -> (Verdict, NfsBackendStatus) {
     let totals = ctx.inventory.totals(&backend.name);
     let purged = backend.purged();
+    // What was found on another export says nothing of this one.
+    let scanned = backend.scanned().filter(|scanned| {
+        let confirmed = found.confirmed();
+        confirmed.is_none_or(|identity| identity.id == scanned.export_id)
+    });
     let observed = Observed {
         object,
         probe: found,
         totals,
         purged: &purged,
+        orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
         held,
         now: Timestamp::now(),
     };
@@ -211,12 +219,16 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
     .await
 }
 
-/// What a confirmed export lets us tidy up: directories of claims that are gone, an acceptance that was carried out.
+/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation.
 async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Result<(), WriteError> {
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
     };
     sweep(ctx, backend, export).await;
+    if let Some(asked) = scan::is_asked_for(object) {
+        backend.scan.notify_one();
+        writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
+    }
     match object.annotations().get(ACCEPT_IDENTITY) {
         // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
         Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,

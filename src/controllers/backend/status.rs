@@ -5,6 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
+use super::scan;
+use crate::api::OrphansStatus;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
 use crate::export::PurgeReport;
@@ -25,6 +27,8 @@ pub struct Observed<'a> {
     pub totals: Totals,
     /// What the last purge reported.
     pub purged: &'a PurgeReport,
+    /// What the last scan for orphans found.
+    pub orphans: Option<&'a OrphansStatus>,
     /// Why the backend can't go although it is being deleted.
     pub held: Option<Verdict>,
     /// Now.
@@ -151,6 +155,7 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
                 .map_or_else(unknown, |figures| capacity(observed.object, &figures)),
         ),
         (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
+        (BackendCondition::NoOrphans, scan::verdict(observed.orphans)),
     ];
     let conditions = verdicts.iter().map(|(type_, verdict)| {
         verdict.condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
@@ -175,6 +180,7 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
             .and_then(|archives| i64::try_from(archives).ok())
             .or(former.archives),
         trash: Some(trash(observed.purged)),
+        orphans: observed.orphans.cloned(),
         last_probe_time: Some(Time(observed.now)),
     };
     if changed(&former, &planned) || due(&former, observed.now) {
@@ -225,11 +231,15 @@ fn trash_verdict(purged: &PurgeReport) -> Verdict {
     }
 }
 
-/// Whether there is news: anything but the figures of a disk in use, which change all the time.
+/// Whether there is news: anything but the figures of a disk in use, which change all the time, and when it was looked.
 fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
+        orphans: status.orphans.clone().map(|orphans| OrphansStatus {
+            last_scan: None,
+            ..orphans
+        }),
         ..status.clone()
     };
     without_figures(former) != without_figures(planned)

@@ -1,5 +1,7 @@
 //! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
 
+use std::time::Instant;
+
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
@@ -11,6 +13,7 @@ use crate::policy::inherited::directory_on;
 
 /// Removes what was begun for claims that are gone.
 pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+    let began = Instant::now();
     for (volume, claim) in backend.left_open() {
         let wanted = match ctx.inventory.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
@@ -38,6 +41,7 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
             ),
         }
     }
+    backend.set_swept(began);
 }
 
 /// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than

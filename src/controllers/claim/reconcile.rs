@@ -16,6 +16,7 @@ use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::controllers::expansion;
 use crate::operator::context::{Context, Settings};
+use crate::operator::inventory::Inventory;
 use crate::operator::writes::{self, WriteError};
 
 /// Looks at a claim and does what is left to do.
@@ -56,15 +57,17 @@ pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<
     ))
 }
 
-/// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it is bound, says
-/// so, and has the size that it asks for.
-pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings) -> bool {
+/// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it has its volume,
+/// says so, and has the size that it asks for. The binder may take minutes for a crowd of claims that have theirs.
+pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings, inventory: &Inventory) -> bool {
     // The class decides only whether a claim without volume is provisioned.
     match guard(claim, None, settings) {
         Guard::Pass => expansion::at_rest(claim),
         Guard::Bound => untold(claim).is_none() && expansion::at_rest(claim),
         Guard::Lost => is_told_lost(claim),
-        Guard::Infeasible(_) | Guard::Provision(_) => false,
+        Guard::Infeasible(_) | Guard::Provision(_) => {
+            is_told_provisioned(claim) && inventory.is_saved(&volume_name(&claim.uid().unwrap_or_default()))
+        }
     }
 }
 
@@ -94,11 +97,14 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
 /// The volume of ours that a bound claim does not yet say that it has. Where nothing on the claim is by us, its volume is
 /// not either: one that was here before this operator needs no look at it.
 fn untold(claim: &PersistentVolumeClaim) -> Option<String> {
-    let told = condition(claim).map(|condition| condition.status == "True");
-    let begun = told.is_some() || claim.annotations().contains_key(PLACED_ON);
+    let begun = condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = volume_name(&claim.uid().unwrap_or_default());
     let ours = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) == Some(&name);
-    (ours && begun && told != Some(true)).then_some(name)
+    (ours && begun && !is_told_provisioned(claim)).then_some(name)
+}
+
+fn is_told_provisioned(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|condition| condition.status == "True")
 }
 
 fn is_told_lost(claim: &PersistentVolumeClaim) -> bool {

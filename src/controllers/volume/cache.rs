@@ -11,11 +11,11 @@ use crate::export::ledger::FileKey;
 use crate::export::{Holder, Ledger, Place};
 use crate::operator::context::{Context, Settings};
 use crate::operator::inventory::Inventory;
+use crate::policy::is_released;
 
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
 pub struct Follower {
-    known: HashSet<String>,
     relisting: Relisting,
 }
 
@@ -46,40 +46,39 @@ impl Follower {
     pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
         match event {
             Event::Init => {
+                // Those that take neither room nor a place are not missed when they go.
                 let mut before = ctx.inventory.saved_volumes();
-                before.extend(self.known.iter().cloned());
+                before.extend(ctx.ledger.volumes());
                 self.relisting = Relisting::begin(before);
             }
             Event::InitApply(volume) => {
                 self.relisting.listed.insert(volume.name_any());
-                self.see(volume, ctx);
+                see(volume, ctx);
             }
             Event::InitDone => {
                 let gone = self.relisting.gone();
-                gone.iter().for_each(|name| self.forget(name, ctx));
+                gone.iter().for_each(|name| forget(name, ctx));
             }
-            Event::Apply(volume) => self.see(volume, ctx),
+            Event::Apply(volume) => see(volume, ctx),
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
                 ctx.volume_retries.forget(&uid);
                 ctx.told.forget(&uid);
-                self.forget(&volume.name_any(), ctx);
+                forget(&volume.name_any(), ctx);
             }
         }
     }
+}
 
-    fn see(&mut self, volume: &PersistentVolume, ctx: &Context) {
-        self.known.insert(volume.name_any());
-        saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
-    }
+fn see(volume: &PersistentVolume, ctx: &Context) {
+    saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
+}
 
-    /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
-    fn forget(&mut self, name: &str, ctx: &Context) {
-        self.known.remove(name);
-        ctx.inventory.gone(name);
-        ctx.ledger.remove(&Holder::Volume(name.to_owned()));
-        ctx.waiting.wake_soon();
-    }
+/// A volume is gone: its room and its directory's name are free, which claims may have waited for.
+fn forget(name: &str, ctx: &Context) {
+    ctx.inventory.gone(name);
+    ctx.ledger.remove(&Holder::Volume(name.to_owned()));
+    ctx.waiting.wake_soon();
 }
 
 /// A volume exists: ours counts on its backend, and whoever made it, its directory is taken.
@@ -94,6 +93,10 @@ pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Invento
     if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
         inventory.saved(&name, backend, requested(volume), export_id);
+        if is_released(volume) {
+            // Nobody asks it to grow any more; that its claim went may have been missed.
+            inventory.settle(&name);
+        }
     }
     let places = places(volume, ours);
     if !places.is_empty() {
@@ -135,8 +138,47 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::time::Duration;
+
+    use serde_json::json;
+
     use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            provisioner: "p".into(),
+            aliases: BTreeMap::new(),
+            slots: 1,
+            verifier: [0; 8],
+            deadline: Duration::from_secs(1),
+            scan_interval: Duration::ZERO,
+            began: tokio::time::Instant::now(),
+        }
+    }
+
+    #[test]
+    fn a_released_volume_holds_no_room_for_a_growth_that_nobody_asks_for_any_more() {
+        let volume = |phase: &str| -> PersistentVolume {
+            let annotations = BTreeMap::from([(names::PROVISIONED_BY, "p"), (names::VOLUME_BACKEND, "a")]);
+            serde_json::from_value(json!({
+                "metadata": {"name": "v", "annotations": annotations},
+                "spec": {"capacity": {"storage": "5"}}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let (settings, inventory, ledger) = (settings(), Inventory::default(), Ledger::default());
+        let see = |phase| saved(&volume(phase), &settings, &inventory, &ledger);
+        see("Bound");
+        inventory.grow("v", 15, |_| Ok::<(), ()>(())).unwrap();
+        see("Bound");
+        assert_eq!(inventory.totals("a").bytes, 15, "as it was before it grows");
+        // Its claim is gone, which nobody told while the watch of claims was cut off.
+        see("Released");
+        assert_eq!(inventory.totals("a").bytes, 5);
+    }
 
     #[test]
     fn a_volume_that_is_made_while_the_volumes_are_listed_is_not_taken_for_gone() {

@@ -1,9 +1,11 @@
 //! The maps behind the ledger.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use super::{Conflict, FileKey, Holder, Place, Relation};
+use smallvec::SmallVec;
+
+use super::{Conflict, FileKey, Holder, Place, Realm, Relation, Spot};
 
 /// A holder in one of the ways it can be in the book.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -26,17 +28,27 @@ impl Key {
 
 #[derive(Debug)]
 struct Held {
-    places: Vec<Place>,
-    file: Option<Arc<FileKey>>,
+    places: Box<[Place]>,
+    file: Option<File>,
 }
 
-/// Ordered by place, so that what lies above a place is a few point look-ups and what lies below it one range. Keys and
-/// files stand in several maps and are shared: they are most of what a volume costs in memory.
+/// A [`FileKey`] whose export is shared with others.
+type File = (Arc<str>, u64);
+
+/// Nearly every place and file has one holder.
+type Keys = SmallVec<[Arc<Key>; 1]>;
+
+/// Ordered by place, so that what lies above a place is a few point look-ups and what lies below it one range. Keys stand
+/// in several maps and thousands of places in one realm: they are shared, for they are most of what a volume costs in
+/// memory.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    places: BTreeMap<Place, Vec<Arc<Key>>>,
-    files: HashMap<Arc<FileKey>, Vec<Arc<Key>>>,
+    places: BTreeMap<Place, Keys>,
+    files: HashMap<File, Keys>,
     held: HashMap<Arc<Key>, Held>,
+    /// As many as there are servers and exports.
+    realms: HashSet<Arc<Realm>>,
+    exports: HashSet<Arc<str>>,
     serial: u64,
 }
 
@@ -50,16 +62,50 @@ impl Book {
         self.held.contains_key(key)
     }
 
+    /// The holders that somebody said exist.
+    pub(super) fn known(&self) -> impl Iterator<Item = &Holder> {
+        self.held.keys().filter_map(|key| match &**key {
+            Key::Known(holder) => Some(holder),
+            Key::Kept(_) | Key::Reserved(..) => None,
+        })
+    }
+
     pub(super) fn insert(&mut self, key: Key, places: Vec<Place>, file: Option<FileKey>) {
         self.remove(&key);
-        let (key, file) = (Arc::new(key), file.map(Arc::new));
+        let key = Arc::new(key);
+        let places: Box<[Place]> = places.into_iter().map(|place| self.shared(place)).collect();
+        let file = file.map(|(export, file_id)| (self.export(export), file_id));
         for place in &places {
-            add(self.places.entry(place.clone()).or_default(), &key);
+            self.places.entry(place.clone()).or_default().push(Arc::clone(&key));
         }
         if let Some(file) = &file {
-            add(self.files.entry(Arc::clone(file)).or_default(), &key);
+            self.files.entry(file.clone()).or_default().push(Arc::clone(&key));
         }
         self.held.insert(key, Held { places, file });
+    }
+
+    /// The place, with the realm that others in it have.
+    fn shared(&mut self, place: Place) -> Place {
+        let Some(realm) = self.realms.get(&place.0.realm) else {
+            self.realms.insert(Arc::clone(&place.0.realm));
+            return place;
+        };
+        if Arc::ptr_eq(realm, &place.0.realm) {
+            return place;
+        }
+        Place(Arc::new(Spot {
+            realm: Arc::clone(realm),
+            path: place.0.path.clone(),
+        }))
+    }
+
+    fn export(&mut self, id: String) -> Arc<str> {
+        if let Some(known) = self.exports.get(id.as_str()) {
+            return Arc::clone(known);
+        }
+        let id: Arc<str> = id.into();
+        self.exports.insert(Arc::clone(&id));
+        id
     }
 
     pub(super) fn remove(&mut self, key: &Key) {
@@ -82,9 +128,14 @@ impl Book {
         }
     }
 
+    pub(super) fn file_of(&self, key: &Key) -> Option<FileKey> {
+        self.held.get(key)?.file.as_deref().cloned()
+    }
+
     pub(super) fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
+        let export = Arc::clone(self.exports.get(file.0.as_str())?);
         self.files
-            .get(file)?
+            .get(&(export, file.1))?
             .iter()
             .map(|key| key.holder())
             .find(|holder| Some(*holder) != except)
@@ -151,10 +202,4 @@ impl Book {
                     .get(&Key::Known(Holder::BackendRoot(own_backend.to_owned())))
                     .is_some_and(|own| own.places.contains(at)))
     }
-}
-
-/// Nearly every place and file has one holder: room for more is taken when there are more.
-fn add(keys: &mut Vec<Arc<Key>>, key: &Arc<Key>) {
-    keys.reserve_exact(1);
-    keys.push(Arc::clone(key));
 }

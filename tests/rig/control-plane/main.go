@@ -1,9 +1,10 @@
-// One program that is every part of the test cluster's control plane, picked by
-// the name it is called by: the parts share most of their code, so one program
+// One program that is every part of the test cluster's control plane and of its
+// node, picked by the name it is called by: the parts share most of their code, so one program
 // builds in a fraction of the time and space of five.
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -22,7 +23,9 @@ import (
 	kubectlutil "k8s.io/kubectl/pkg/cmd/util"
 	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
 	controllermanager "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	proxy "k8s.io/kubernetes/cmd/kube-proxy/app"
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
 // programs maps a name to what runs it and gives its exit status.
@@ -37,6 +40,10 @@ var programs = map[string]func() int{
 	"kube-scheduler": command(func() *cobra.Command {
 		return scheduler.NewSchedulerCommand()
 	}),
+	"kubelet": command(func() *cobra.Command {
+		return kubelet.NewKubeletCommand(context.Background())
+	}),
+	"kube-proxy": command(proxy.NewProxyCommand),
 	"kubectl": func() int {
 		// kubectl prints its own errors; the others leave that to cli.Run.
 		kubectlutil.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))

@@ -1,5 +1,6 @@
 //! `rig`: the test rig from a shell. See the Makefile.
 
+mod inside;
 mod report;
 mod up;
 
@@ -8,7 +9,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use rig::{
     Assets, Result,
-    assets::{Helm, KernelVmAssets},
+    assets::{Helm, KernelVmAssets, NodeAssets},
     bench::{BenchOptions, bench},
 };
 
@@ -25,6 +26,12 @@ enum Command {
     Assets,
     /// Make the emulated machine with the kernel's NFS, and nothing else; fails where that cannot be.
     KernelVm,
+    /// Start a cluster whose node runs pods, in namespaces of its own, and stay until Ctrl-C. Needs root.
+    Node,
+    /// Get what a node and the image need, and nothing else; fails where a node cannot be.
+    NodeAssets,
+    /// Install what the image is built with, and nothing else.
+    ImageTools,
     /// Start everything, apply the samples, show what came of it, and stay until Ctrl-C.
     Up {
         /// The operator's program.
@@ -51,6 +58,9 @@ enum Command {
         /// Instead: so many claims on five backends, a restart, and a minute of idleness.
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
+        /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
+        #[arg(long, conflicts_with = "scale")]
+        storm: Option<usize>,
     },
     /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
     /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
@@ -90,6 +100,12 @@ async fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Assets => assets().await,
         Command::KernelVm => kernel_vm().await,
+        Command::Node => match inside::node().await {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
+        Command::NodeAssets => node_assets().await,
+        Command::ImageTools => NodeAssets::find_or_make_image_tools().await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench {
             operator,
@@ -97,6 +113,7 @@ async fn run(command: Command) -> ExitCode {
             concurrency,
             lone,
             scale,
+            storm,
         } => {
             let options = BenchOptions {
                 operator,
@@ -104,6 +121,7 @@ async fn run(command: Command) -> ExitCode {
                 concurrency,
                 lone,
                 scale,
+                storm,
             };
             bench(options).await
         }
@@ -137,6 +155,13 @@ async fn kernel_vm() -> Result<()> {
     let assets = KernelVmAssets::find_or_make().await?;
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
+    Ok(())
+}
+
+async fn node_assets() -> Result<()> {
+    let assets = NodeAssets::find_or_make().await?;
+    println!("kubelet:       {}", assets.kubelet.display());
+    println!("containerd:    {}", assets.containerd.display());
     Ok(())
 }
 

@@ -98,12 +98,15 @@ impl Objects {
     /// Everything of its kind, in its namespace if it has one.
     pub async fn list(&self, like: &Value) -> Result<Vec<Value>> {
         let listed = self.api(like)?.list(&ListParams::default()).await;
-        listed
-            .doing(|| format!("list like {}", named(like)))?
-            .items
-            .into_iter()
-            .map(value)
-            .collect()
+        let items = listed.doing(|| format!("list like {}", named(like)))?.items;
+        // In a list they don't say what they are; each of them can be used as an object by itself this way.
+        let kind = json!({ "apiVersion": text(like, "/apiVersion")?, "kind": text(like, "/kind")? });
+        let complete = items.into_iter().map(|item| {
+            let mut item = value(item)?;
+            merge(&mut item, &kind);
+            Ok(item)
+        });
+        complete.collect()
     }
 
     /// Asks for its deletion; that it is not there is no error.

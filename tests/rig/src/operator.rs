@@ -79,6 +79,11 @@ impl Operator {
     pub async fn install(cluster: &Cluster) -> Result<Login> {
         cluster.apply_crds(&repository().join("crds")).await?;
         cluster.apply_path(&repository().join("config/rbac")).await?;
+        Self::login(cluster).await
+    }
+
+    /// The same for an account that is there already: the chart makes it, too.
+    pub async fn login(cluster: &Cluster) -> Result<Login> {
         let login = cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await?;
         Ok(Login(login))
     }
@@ -151,11 +156,21 @@ impl Operator {
 
     /// Its resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
+        self.status_bytes("VmRSS:")
+    }
+
+    /// The most that its resident memory ever was since it was started, in bytes: what a pod's limit is held against.
+    pub fn peak_resident_bytes(&self) -> Result<u64> {
+        self.status_bytes("VmHWM:")
+    }
+
+    /// A size in /proc/PID/status, see proc(5).
+    fn status_bytes(&self, name: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.process.pid());
         let status = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        let kilobytes = kilobytes.ok_or_else(|| Error::Usage(format!("{path} has no VmRSS")))?;
+        let kilobytes = kilobytes.ok_or_else(|| Error::Usage(format!("{path} has no {name}")))?;
         Ok(kilobytes * 1024)
     }
 

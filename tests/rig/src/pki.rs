@@ -11,9 +11,11 @@ use rcgen::{
 
 use crate::error::{Doing, Result};
 
-/// Names and addresses under which the API server is asked for, here and by pods of later tests.
-const SERVER_NAMES: [&str; 6] = [
+/// Names and addresses under which the API server is asked for, by programs here and by pods.
+const SERVER_NAMES: [&str; 7] = [
     "127.0.0.1",
+    // The node's own address in an enclosure.
+    "192.0.2.10",
     "localhost",
     "10.96.0.1",
     "kubernetes",

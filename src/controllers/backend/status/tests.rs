@@ -44,6 +44,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendSt
         probe,
         totals: Totals::default(),
         purged: &purged,
+        orphans: None,
         held: None,
         now: Timestamp::from_second(at).unwrap(),
     };
@@ -177,6 +178,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
             probe: &probe,
             totals: Totals::default(),
             purged: &purged,
+            orphans: None,
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };
@@ -206,4 +208,48 @@ fn what_was_known_of_the_identity_outlives_a_failed_probe() {
         (Some("id"), Some("7"))
     );
     assert_eq!(later.archives, Some(0));
+}
+
+#[test]
+fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
+    let probe = well();
+    let purged = PurgeReport::default();
+    let told = |object: &NfsBackend, orphans: Option<&OrphansStatus>, at| {
+        let observed = Observed {
+            object,
+            probe: &probe,
+            totals: Totals::default(),
+            purged: &purged,
+            orphans,
+            held: None,
+            now: Timestamp::from_second(at).unwrap(),
+        };
+        let ready = ready(&observed);
+        assert_eq!(ready.reason, Reason::Ready, "orphans keep no claim waiting");
+        status(&observed, &ready)
+    };
+    let scanned = |at| OrphansStatus {
+        last_scan: Some(Time(Timestamp::from_second(at).unwrap())),
+        ..OrphansStatus::default()
+    };
+    let first = told(&backend(json!({}), &NfsBackendStatus::default()), None, 1000);
+    let reason = |status: &NfsBackendStatus| {
+        let of =
+            |condition: &&k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition| condition.type_ == "NoOrphans";
+        status.conditions.iter().find(of).unwrap().reason.clone()
+    };
+    assert_eq!(reason(&first), "NotScanned");
+    let second = told(&backend(json!({}), &first), Some(&scanned(1005)), 1010);
+    assert_eq!(reason(&second), "NoOrphansFound");
+    let third = told(&backend(json!({}), &second), Some(&scanned(1015)), 1020);
+    assert_eq!(third, second, "nothing else is new");
+    let mut found = scanned(1025);
+    let orphan = crate::api::Orphan {
+        volume: "pvc-1".into(),
+        directory: None,
+    };
+    found.add(crate::api::OrphanKind::RecordUnreadable, orphan);
+    let fourth = told(&backend(json!({}), &third), Some(&found), 1030);
+    assert_eq!(reason(&fourth), "OrphansFound");
+    assert_eq!(fourth.orphans.unwrap().total, 1);
 }

@@ -14,6 +14,7 @@ fn settings() -> Settings {
         slots: 1,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
+        scan_interval: Duration::ZERO,
         began: tokio::time::Instant::now(),
     }
 }
@@ -80,6 +81,34 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
         ("another's", bound("other", "1Gi", false, None), true),
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
-        assert_eq!(settled(&claim, &settings()), is_settled, "{what}");
+        assert_eq!(
+            settled(&claim, &settings(), &Inventory::default()),
+            is_settled,
+            "{what}"
+        );
     }
+}
+
+#[test]
+fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there() {
+    let pending = |told| {
+        let mut claim = bound("nfs-operator.io/nfs", "1Gi", true, told);
+        claim["spec"]["volumeName"] = Value::Null;
+        claim["status"]["phase"] = json!("Pending");
+        serde_json::from_value(claim).unwrap()
+    };
+    let (told, waits) = (
+        pending(Some(("True", "Provisioned"))),
+        pending(Some(("False", "NoSpace"))),
+    );
+    let inventory = Inventory::default();
+    let is_settled = |claim| settled(claim, &settings(), &inventory);
+    assert!(!is_settled(&told), "its volume is not known: it may be gone");
+    inventory.promise("pvc-u", 1, |_| (Some("default".to_owned()), ()));
+    assert!(!is_settled(&told), "its volume was not saved yet");
+    inventory.saved("pvc-u", "default", 1, None);
+    assert!(is_settled(&told));
+    assert!(!is_settled(&waits), "that its volume is there is not said yet");
+    inventory.gone("pvc-u");
+    assert!(!is_settled(&told));
 }

@@ -30,6 +30,8 @@ const PROGRAMS: [&str; 5] = [
     "kube-scheduler",
     "kubectl",
 ];
+/// What a node needs beside; who gives a control plane of their own need not have them.
+const NODE_PROGRAMS: [&str; 2] = ["kubelet", "kube-proxy"];
 /// The module that says which release of Kubernetes this is.
 const KUBERNETES: &str = "k8s.io/kubernetes ";
 /// Seldom enough not to flood a log, often enough to see that it goes on.
@@ -151,7 +153,7 @@ impl Sources {
         fs::create_dir(&ready).doing(|| format!("make {}", ready.display()))?;
         let program = ready.join("control-plane");
         fs::rename(self.folder.join("control-plane"), &program).doing(|| format!("make {}", program.display()))?;
-        for name in PROGRAMS {
+        for name in PROGRAMS.iter().chain(&NODE_PROGRAMS) {
             let link = ready.join(name);
             symlink("control-plane", &link).doing(|| format!("make {}", link.display()))?;
         }
@@ -207,7 +209,7 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
         packages += 1;
         if stepped.elapsed() >= STEP {
             stepped = Instant::now();
-            progress.step(&format!("{packages} of about 2,700 packages compiled"));
+            progress.step(&format!("{packages} of about 3,000 packages compiled"));
         }
     }
     let status = child.wait().doing(|| line.clone())?;

@@ -8,6 +8,7 @@ mod lone;
 mod scale;
 mod sightings;
 mod stage;
+mod storm;
 mod table;
 mod work;
 
@@ -35,6 +36,8 @@ pub struct BenchOptions {
     pub lone: usize,
     /// So many claims on five backends at once instead of all else.
     pub scale: Option<usize>,
+    /// So many claims that fail instead of all else.
+    pub storm: Option<usize>,
 }
 
 /// What the operator does with the directories of deleted claims in a phase.
@@ -57,9 +60,10 @@ impl Policy {
 /// Measures, and prints the tables.
 pub async fn bench(options: BenchOptions) -> Result<()> {
     let run = RunDir::new()?;
-    let measured = match options.scale {
-        Some(claims) => scale::measure(&run, &options, claims).await,
-        None => measure(&run, &options).await,
+    let measured = match (options.scale, options.storm) {
+        (Some(claims), _) => scale::measure(&run, &options, claims).await,
+        (None, Some(claims)) => storm::measure(&run, &options, claims).await,
+        (None, None) => measure(&run, &options).await,
     };
     if measured.is_err() {
         run.keep();
@@ -93,12 +97,16 @@ async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
 #[derive(Default)]
 struct Figures {
     rates: Vec<Rate>,
-    memory: Vec<(String, u64)>,
+    memory: Vec<table::Memory>,
 }
 
 impl Figures {
     fn remember(&mut self, when: &str, operator: &Operator) -> Result<()> {
-        self.memory.push((when.into(), operator.resident_bytes()?));
+        self.memory.push(table::Memory {
+            when: when.into(),
+            resident: operator.resident_bytes()?,
+            peak: operator.peak_resident_bytes()?,
+        });
         Ok(())
     }
 }

@@ -119,11 +119,20 @@ pub fn latencies(lone: &Latencies) -> String {
     table.to_string()
 }
 
+/// The operator's resident memory at a moment, and its peak until then in the same process, in bytes.
+#[derive(Debug)]
+pub struct Memory {
+    pub when: String,
+    pub resident: u64,
+    pub peak: u64,
+}
+
 /// The operator's resident memory at those moments.
-pub fn memory(moments: &[(String, u64)], goal: &str) -> String {
-    let mut table = new(&["operator's resident memory", &format!("MiB ({goal})")]);
-    for (when, bytes) in moments {
-        table.add_row(vec![when.clone(), format!("{:.1}", *bytes as f64 / MEBIBYTE)]);
+pub fn memory(moments: &[Memory], goal: &str) -> String {
+    let mut table = new(&["operator's resident memory", &format!("MiB ({goal})"), "peak so far"]);
+    let mebibytes = |bytes: u64| format!("{:.1}", bytes as f64 / MEBIBYTE);
+    for Memory { when, resident, peak } in moments {
+        table.add_row(vec![when.clone(), mebibytes(*resident), mebibytes(*peak)]);
     }
     table.to_string()
 }

@@ -6,6 +6,7 @@ mod programs;
 use std::{
     ffi::OsStr,
     fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -21,7 +22,10 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use self::{kubeconfig::User, programs::Layout};
+use self::{
+    kubeconfig::User,
+    programs::{Layout, MASTERS},
+};
 use crate::{
     assets::Assets,
     error::{Doing, Error, Result},
@@ -61,6 +65,7 @@ pub struct Cluster {
     api_server: Process,
     etcd: Process,
     layout: Layout,
+    authority: Authority,
     admin: PathBuf,
 }
 
@@ -72,23 +77,22 @@ impl Cluster {
 
     /// The same with programs that are there already.
     pub async fn start_with(run: &RunDir, assets: Assets) -> Result<Self> {
-        let layout = Layout::new(run.new_folder("cluster")?, assets)?;
+        Self::start_at(run, assets, None).await
+    }
+
+    /// The same for a cluster with nodes, which reach the API server at that address. It listens on every address
+    /// then, so this is for a network of the cluster's own; see [`crate::Enclosure`].
+    pub async fn start_for_nodes(run: &RunDir, assets: Assets, address: Ipv4Addr) -> Result<Self> {
+        Self::start_at(run, assets, Some(address)).await
+    }
+
+    async fn start_at(run: &RunDir, assets: Assets, address: Option<Ipv4Addr>) -> Result<Self> {
+        let layout = Layout::new(run.new_folder("cluster")?, assets, address)?;
         let keys = layout.folder.join("keys");
         fs::create_dir(&keys).doing(|| format!("make {}", keys.display()))?;
         let authority = Authority::new(keys)?;
-        let login = |user: &str, group: Option<&str>| {
-            let path = layout.folder.join(format!("{}.kubeconfig", user.replace(':', "-")));
-            let identity = authority.client(user, group)?;
-            let server = server(layout.api_port);
-            kubeconfig::write(
-                path,
-                &server,
-                &authority.ca().certificate,
-                &User::Certificate(&identity),
-                "default",
-            )
-        };
-        let admin = login("admin", Some("system:masters"))?;
+        let login = |user: &str, group: Option<&str>| login(&layout, &authority, user, group);
+        let admin = login("admin", Some(MASTERS))?;
 
         let etcd = Process::start(layout.etcd()).await?;
         let api_server = Process::start(layout.api_server(&authority)?).await?;
@@ -102,6 +106,7 @@ impl Cluster {
             api_server,
             etcd,
             layout,
+            authority,
             admin,
         };
         cluster.wait_for_accounts().await?;
@@ -217,6 +222,16 @@ impl Cluster {
         kubeconfig::write(path, &self.url(), &ca, &User::Token(&token), namespace)
     }
 
+    /// A kubeconfig for that user, who is of that group, with a certificate.
+    pub(crate) fn login(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
+        login(&self.layout, &self.authority, user, group)
+    }
+
+    /// The authority whose certificates this cluster believes.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
     fn part(&self, part: Part) -> &Process {
         match part {
             Part::Etcd => &self.etcd,
@@ -259,6 +274,14 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+fn login(layout: &Layout, authority: &Authority, user: &str, group: Option<&str>) -> Result<PathBuf> {
+    let path = layout.folder.join(format!("{}.kubeconfig", user.replace(':', "-")));
+    let identity = authority.client(user, group)?;
+    let ca = authority.ca().certificate;
+    let server = server(layout.api_port);
+    kubeconfig::write(path, &server, &ca, &User::Certificate(&identity), "default")
 }
 
 fn server(port: u16) -> String {

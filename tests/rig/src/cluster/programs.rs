@@ -1,11 +1,14 @@
 //! The command lines of the control plane.
 
-use std::path::{Path, PathBuf};
+use std::{
+    net::Ipv4Addr,
+    path::{Path, PathBuf},
+};
 
 use crate::{
     assets::Assets,
     error::{Doing, Result},
-    pki::Authority,
+    pki::{Authority, Identity},
     ports,
     process::Spec,
     rights,
@@ -23,6 +26,9 @@ rules:
   - level: None
 ";
 
+/// Who may do everything.
+pub(super) const MASTERS: &str = "system:masters";
+
 /// The folder of one cluster, the ports its programs listen on, and where the programs are.
 #[derive(Debug)]
 pub(super) struct Layout {
@@ -32,10 +38,12 @@ pub(super) struct Layout {
     pub(super) audit_log: PathBuf,
     etcd_port: u16,
     peer_port: u16,
+    /// The address under which nodes and pods find the API server, in a cluster that has any.
+    node: Option<Ipv4Addr>,
 }
 
 impl Layout {
-    pub(super) fn new(folder: PathBuf, assets: Assets) -> Result<Self> {
+    pub(super) fn new(folder: PathBuf, assets: Assets, node: Option<Ipv4Addr>) -> Result<Self> {
         let policy = folder.join("audit-policy.yaml");
         std::fs::write(&policy, AUDIT_POLICY).doing(|| format!("write {}", policy.display()))?;
         let audit_log = rights::audit_log(&folder)?;
@@ -47,6 +55,7 @@ impl Layout {
             audit_log,
             etcd_port,
             peer_port,
+            node,
         })
     }
 
@@ -83,33 +92,33 @@ impl Layout {
     pub(super) fn api_server(&self, authority: &Authority) -> Result<Spec> {
         let path = |path: &Path| path.display().to_string();
         let (server, ca, accounts) = (authority.server()?, authority.ca(), authority.accounts());
-        let args = vec![
+        let mut args = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
-            "--bind-address=127.0.0.1".into(),
-            "--advertise-address=127.0.0.1".into(),
-            // Nothing routes to a loopback address: no endpoints for the `kubernetes` service.
-            "--endpoint-reconciler-type=none".into(),
             format!("--secure-port={}", self.api_port),
             format!("--tls-cert-file={}", path(&server.certificate)),
             format!("--tls-private-key-file={}", path(&server.key)),
             format!("--client-ca-file={}", path(&ca.certificate)),
-            "--authorization-mode=RBAC".into(),
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local".into(),
             format!("--service-account-key-file={}", path(&accounts.certificate)),
             format!("--service-account-signing-key-file={}", path(&accounts.key)),
             "--service-cluster-ip-range=10.96.0.0/16".into(),
-            // A node is an object that a test makes: nobody would ever take that taint off it.
-            "--disable-admission-plugins=TaintNodesByCondition".into(),
             format!("--audit-policy-file={}", self.file("audit-policy.yaml")),
             format!("--audit-log-path={}", path(&self.audit_log)),
             // In one piece, whoever reads it.
             "--audit-log-maxsize=4096".into(),
         ];
+        args.extend(match self.node {
+            None => without_nodes(),
+            Some(address) => with_nodes(
+                address,
+                &authority.client("kube-apiserver-kubelet-client", Some(MASTERS))?,
+            ),
+        });
         Ok(self.spec("kube-apiserver", args))
     }
 
     pub(super) fn controller_manager(&self, authority: &Authority, kubeconfig: &Path) -> Spec {
-        let args = vec![
+        let mut args = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root-ca-file={}", authority.ca().certificate.display()),
             format!(
@@ -122,9 +131,11 @@ impl Layout {
             // With the default of 20 a second it binds 4 claims a second, and would be what is measured.
             "--kube-api-qps=2000".into(),
             "--kube-api-burst=4000".into(),
-            // It would declare a node unreachable that a test made and no kubelet speaks for.
-            "--controllers=*,-node-lifecycle-controller".into(),
         ];
+        if self.node.is_none() {
+            // It would declare a node unreachable that a test made and no kubelet speaks for.
+            args.push("--controllers=*,-node-lifecycle-controller".into());
+        }
         self.spec("kube-controller-manager", args)
     }
 
@@ -136,4 +147,33 @@ impl Layout {
         ];
         self.spec("kube-scheduler", args)
     }
+}
+
+/// What the API server is told where nodes are objects that tests make.
+fn without_nodes() -> Vec<String> {
+    [
+        "--authorization-mode=RBAC",
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        // Nothing routes to a loopback address: no endpoints for the `kubernetes` service.
+        "--endpoint-reconciler-type=none",
+        // A node is an object that a test makes: nobody would ever take that taint off it.
+        "--disable-admission-plugins=TaintNodesByCondition",
+    ]
+    .map(String::from)
+    .to_vec()
+}
+
+/// What it is told where a kubelet speaks for its node, and pods want to reach it.
+fn with_nodes(address: Ipv4Addr, client: &Identity) -> Vec<String> {
+    vec![
+        "--authorization-mode=Node,RBAC".into(),
+        "--enable-admission-plugins=NodeRestriction".into(),
+        "--bind-address=0.0.0.0".into(),
+        format!("--advertise-address={address}"),
+        // For logs and `exec`: it calls the kubelet, by address since there is no DNS.
+        format!("--kubelet-client-certificate={}", client.certificate.display()),
+        format!("--kubelet-client-key={}", client.key.display()),
+        "--kubelet-preferred-address-types=InternalIP".into(),
+    ]
 }

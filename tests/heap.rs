@@ -1,0 +1,139 @@
+//! What is kept of claims and volumes that nothing is left to do about: there may be tens of thousands of them.
+//!
+//! Counted by the allocator, for the test's own thread, in what it really gives out: a byte more than a size class takes
+//! the next one.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use futures::stream::{self, StreamExt as _};
+use futures::{FutureExt as _, Stream};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt as _, reflector};
+use nfs_operator::controllers::claim;
+use nfs_operator::controllers::volume::cache;
+use nfs_operator::export::Ledger;
+use nfs_operator::operator::context::Settings;
+use nfs_operator::operator::inventory::Inventory;
+use nfs_operator::operator::watched::{concerning, pending};
+use serde_json::{Value, json};
+use tikv_jemalloc_ctl::thread;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// As many as fill a hash table to the brim, so that its empty places are few.
+const MANY: usize = 3584;
+/// Names and paths of a usual length take 767 in all maps together.
+const OF_A_VOLUME: usize = 850;
+/// Nothing at all, but the tables' room for what is looked at just now.
+const OF_A_CLAIM: usize = 10;
+
+/// Bytes that this thread has and did not give back.
+fn held() -> u64 {
+    let allocated = thread::allocatedp::read().unwrap().get();
+    allocated - thread::deallocatedp::read().unwrap().get()
+}
+
+fn settings() -> Settings {
+    Settings {
+        provisioner: "nfs-operator.io/nfs".into(),
+        aliases: BTreeMap::new(),
+        slots: 1,
+        verifier: [0; 8],
+        deadline: Duration::from_secs(1),
+        began: tokio::time::Instant::now(),
+    }
+}
+
+fn uid(number: usize) -> String {
+    format!("00000000-0000-4000-8000-{number:012}")
+}
+
+/// A volume of this operator.
+fn volume(number: usize) -> PersistentVolume {
+    let (uid, backend) = (uid(number), format!("backend-{}", number % 5));
+    let directory = format!("namespace-claim-{number}-pvc-{uid}");
+    let object = json!({
+        "metadata": {"name": format!("pvc-{uid}"), "uid": uid, "annotations": {
+            "pv.kubernetes.io/provisioned-by": "nfs-operator.io/nfs",
+            "nfs-operator.io/backend": backend,
+            "nfs-operator.io/export-id": format!("{}-{backend}", "0".repeat(24)),
+            "nfs-operator.io/directory": directory,
+            "nfs-operator.io/file-id": number.to_string(),
+        }},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "nfs": {"server": "nfs.example.com", "path": format!("/{backend}/{directory}")},
+        },
+    });
+    serde_json::from_value(object).unwrap()
+}
+
+/// A claim while it waits, with its volume made and said, and bound.
+fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
+    let uid = uid(number);
+    let claim = |told: &[&str], bound: bool| -> PersistentVolumeClaim {
+        let conditions = told
+            .iter()
+            .map(|status| json!({"type": "nfs-operator.io/Provisioned", "status": status, "reason": "Provisioned"}));
+        let conditions: Vec<Value> = conditions.collect();
+        let phase = if bound { "Bound" } else { "Pending" };
+        let object = json!({
+            "metadata": {"namespace": "namespace", "name": format!("claim-{number}"), "uid": uid, "annotations": {
+                "volume.kubernetes.io/storage-provisioner": "nfs-operator.io/nfs",
+                "nfs-operator.io/placed-on": "backend",
+            }},
+            "spec": {
+                "resources": {"requests": {"storage": "1Gi"}},
+                "volumeName": bound.then(|| format!("pvc-{uid}")),
+            },
+            "status": {"phase": phase, "capacity": bound.then(|| json!({"storage": "1Gi"})), "conditions": conditions},
+        });
+        serde_json::from_value(object).unwrap()
+    };
+    [claim(&[], false), claim(&["True"], false), claim(&["True"], true)]
+}
+
+/// Takes everything that is there now.
+fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
+    std::iter::from_fn(|| stream.next().now_or_never()?).count()
+}
+
+#[test]
+fn of_a_volume_less_than_a_kilobyte_is_kept() {
+    let (settings, inventory, ledger) = (settings(), Inventory::default(), Ledger::default());
+    let before = held();
+    for number in 0..MANY {
+        cache::saved(&volume(number), &settings, &inventory, &ledger);
+    }
+    let each = (held() - before) as usize / MANY;
+    println!("{each} bytes a volume");
+    assert_eq!(inventory.saved_volumes().len(), MANY);
+    assert!(each <= OF_A_VOLUME, "{each} bytes a volume");
+}
+
+#[test]
+fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
+    for states in [2, 3] {
+        let (settings, inventory) = (settings(), Inventory::default());
+        for number in 0..MANY {
+            inventory.saved(&format!("pvc-{}", uid(number)), "backend", 1, None);
+        }
+        let (cache, writer) = reflector::store();
+        let came = (0..MANY).flat_map(|number| claims(number).into_iter().take(states).map(Event::Apply));
+        let events = stream::iter([Event::Init, Event::InitDone].into_iter().chain(came));
+        let events = events.map(Ok).chain(stream::pending());
+        let settled = |claim: &PersistentVolumeClaim| claim::settled(claim, &settings, &inventory);
+        let before = held();
+        let looks = concerning(events.filter_map(pending(settled)).reflect(writer), claim::concern);
+        let mut looks = Box::pin(looks);
+        assert_eq!(drain(&mut looks), MANY, "each is looked at while it waits");
+        let each = (held() - before) as usize / MANY;
+        println!("{each} bytes a claim after {states} states");
+        assert_eq!(cache.len(), 0, "claims in the cache");
+        assert!(each <= OF_A_CLAIM, "{each} bytes a claim");
+    }
+}

@@ -1,0 +1,48 @@
+//! From a chart that was released to the one of the working tree.
+
+use std::{fs, path::PathBuf};
+
+use rig::operator::repository;
+
+use crate::{
+    Failure, Test,
+    stage::{Stage, is_ready},
+};
+
+/// More than are done before the upgrade begins.
+const CLAIMS: usize = 60;
+
+pub async fn loses_no_claim(stage: &Stage) -> Test {
+    let previous = previous()?;
+    stage.install(&previous, &[]).await?;
+    let before = stage.pod().await?;
+    let claims = stage.claims("upgraded", CLAIMS).await?;
+    let chart = Stage::chart();
+    let wait = ["--wait", "--timeout", "120s"];
+    // Also where nothing else of the chart has changed, the pod is another.
+    let other = ["--set", "podAnnotations.upgraded=yes"];
+    stage
+        .helm(&["upgrade"], Some(&chart), &[wait.as_slice(), &other].concat())
+        .await?;
+    let after = stage.pod().await?;
+    assert_ne!(before["metadata"]["uid"], after["metadata"]["uid"]);
+    assert!(is_ready(&after));
+    stage.say(&format!("upgraded from {}", previous.display()));
+    stage.all_bound("upgraded", &claims).await?;
+    stage.say(&format!(
+        "{CLAIMS} claims that were in flight are Bound, each to one directory"
+    ));
+    Ok(())
+}
+
+/// The newest packaged chart of the fixtures.
+fn previous() -> Result<PathBuf, Failure> {
+    let mut charts = Vec::new();
+    for entry in fs::read_dir(repository().join("tests/pod/charts"))? {
+        charts.push(entry?.path());
+    }
+    charts.sort();
+    charts
+        .pop()
+        .ok_or_else(|| "there is no chart in tests/pod/charts".into())
+}

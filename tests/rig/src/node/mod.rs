@@ -1,0 +1,150 @@
+//! A node that runs pods: kubelet, kube-proxy and containerd, in an enclosure.
+
+mod config;
+mod container;
+pub(crate) mod enclosure;
+mod pods;
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use serde_json::Value;
+
+pub(crate) use self::config::PAUSE;
+use self::config::{Files, SOCKET, kubelet_args};
+use self::container::Container;
+pub use self::{
+    container::Memory,
+    enclosure::{ADDRESS, Enclosure, exit_code},
+};
+use crate::{
+    assets::NodeAssets,
+    cluster::Cluster,
+    error::{Error, Result},
+    objects::{Objects, condition, reference},
+    process::{Process, Spec, run, while_running},
+    run_dir::RunDir,
+    wait,
+};
+
+/// What the node is called.
+const NAME: &str = "node";
+/// It takes 4 s on two idle cores; a machine that builds at the same time takes its time.
+const START: Duration = Duration::from_secs(120);
+
+/// A running node. Dropping it kills its programs; its containers end with the enclosure.
+#[derive(Debug)]
+pub struct Node {
+    // Dropped in this order: nobody starts containers again.
+    kubelet: Process,
+    proxy: Process,
+    containerd: Process,
+    folder: PathBuf,
+}
+
+impl Node {
+    /// An image that every node has: its container does nothing until it is ended.
+    pub const PAUSE: &str = PAUSE;
+
+    /// Starts one for that cluster and waits until it is Ready.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] outside of an [`Enclosure`]: it would make itself at home on the machine.
+    pub async fn start(run: &RunDir, assets: &NodeAssets, cluster: &Cluster) -> Result<Self> {
+        let enclosure =
+            Enclosure::entered().ok_or_else(|| Error::Usage("a node is started in an enclosure only".into()))?;
+        let folder = run.new_folder("node")?;
+        let files = Files::new(folder.clone());
+        let start = |name: &str, program: &Path, args: Vec<String>| {
+            Process::start(Spec {
+                name: name.into(),
+                program: program.into(),
+                args,
+                env: Vec::new(),
+                log: files.path(&format!("{name}.log")),
+            })
+        };
+        let config = files.containerd(&assets.plugins)?;
+        let args = vec!["--config".into(), config.display().to_string()];
+        let containerd = start("containerd", &assets.containerd, args).await?;
+        let listens = wait::until("containerd to listen", START, async || {
+            let listed = run_ctr(["version"]).await;
+            listed.map_err(|error| error.to_string())
+        });
+        while_running(&[&containerd], listens).await?;
+        run_ctr([Path::new("images"), Path::new("import"), &assets.pause]).await?;
+
+        let config = files.kubelet(cluster.authority(), enclosure.control_group())?;
+        let login = cluster.login(&format!("system:node:{NAME}"), Some("system:nodes"))?;
+        let kubelet = start("kubelet", &assets.kubelet, kubelet_args(&config, &login, NAME, ADDRESS)).await?;
+        let config = files.proxy(&cluster.login("system:kube-proxy", None)?, NAME)?;
+        let args = vec![format!("--config={}", config.display())];
+        let proxy = start("kube-proxy", &assets.kube_proxy, args).await?;
+        let node = Self {
+            kubelet,
+            proxy,
+            containerd,
+            folder,
+        };
+        node.wait_ready(cluster).await?;
+        Ok(node)
+    }
+
+    async fn wait_ready(&self, cluster: &Cluster) -> Result<()> {
+        let objects = Objects::new(cluster.client().await?);
+        let node = reference("v1", "Node", None, NAME);
+        let ready = objects.wait(&node, "to be Ready", START, |node| {
+            let ready = condition(node, "Ready").ok_or("it says nothing")?;
+            match ready["status"] == "True" {
+                true => Ok(()),
+                false => Err(ready["message"].to_string()),
+            }
+        });
+        while_running(&[&self.containerd, &self.kubelet, &self.proxy], ready).await
+    }
+
+    /// Gives the node the images of an OCI archive, by the names that they have in it.
+    pub async fn load(&self, archive: &Path) -> Result<()> {
+        run_ctr([Path::new("images"), Path::new("import"), archive])
+            .await
+            .map(drop)
+    }
+
+    /// What the containers of all pods printed, dead ones included, and the end of the kubelet's log: for whoever
+    /// wants to know why something failed.
+    pub fn logs(&self) -> String {
+        let kubelet = crate::process::tail(&self.kubelet.spec().log);
+        format!(
+            "{}\nthe end of the kubelet's log:\n{kubelet}",
+            pods::logs(&self.folder.join("pods"))
+        )
+    }
+
+    /// Kills the program of a pod's container.
+    pub async fn kill_container(&self, pod: &Value) -> Result<()> {
+        let container = Container::of(pod)?;
+        run_ctr(["tasks", "kill", "--signal", "SIGKILL", &container.id])
+            .await
+            .map(drop)
+    }
+
+    /// What a pod's container takes of memory, and its limit.
+    pub async fn memory(&self, pod: &Value) -> Result<Memory> {
+        Container::of(pod)?.memory().await
+    }
+
+    /// Has the kernel kill the program of a pod's container because its memory is used up.
+    pub async fn exhaust_memory(&self, pod: &Value) -> Result<()> {
+        Container::of(pod)?.exhaust_memory().await
+    }
+}
+
+/// Runs containerd's own client in the namespace that the kubelet's containers are in.
+async fn run_ctr<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Result<String> {
+    let mut command = Command::new("ctr");
+    command.args(["--address", SOCKET, "--namespace", "k8s.io"]).args(args);
+    run(command).await
+}
