@@ -44,6 +44,7 @@ fn settings() -> Settings {
         slots: 1,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
+        scan_interval: Duration::ZERO,
         began: tokio::time::Instant::now(),
     }
 }

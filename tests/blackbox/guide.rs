@@ -1,7 +1,5 @@
 //! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
 
-use std::path::PathBuf;
-
 use rig::objects::{merge, reference};
 use rig::operator::{built_beside_tests, repository};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};

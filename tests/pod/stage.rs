@@ -201,6 +201,11 @@ impl Stage {
             self.objects.delete(&pod).await?;
             self.objects.wait_gone(&pod, PATIENCE).await?;
         }
+        // Helm takes the rights before the pod has ended, which can't give its Lease back then: the next would wait until
+        // it runs out.
+        self.objects
+            .delete(&reference("coordination.k8s.io/v1", "Lease", Some(NAMESPACE), RELEASE))
+            .await?;
         self.say("uninstalled");
         Ok(())
     }

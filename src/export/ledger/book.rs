@@ -129,7 +129,8 @@ impl Book {
     }
 
     pub(super) fn file_of(&self, key: &Key) -> Option<FileKey> {
-        self.held.get(key)?.file.as_deref().cloned()
+        let (export, fileid) = self.held.get(key)?.file.as_ref()?;
+        Some((export.to_string(), *fileid))
     }
 
     pub(super) fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
