@@ -90,7 +90,7 @@ image: need-rust ## Build the image as an OCI archive in dist/image, and print i
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
 .PHONY: bench
-bench: bench-operator bench-client ## Measure the operator, then the NFS client alone
+bench: bench-operator bench-client bench-copy ## Measure the operator, then the NFS client alone, then clones
 
 .PHONY: bench-operator
 bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000)
@@ -100,6 +100,10 @@ bench-operator: need-rust need-go ## Measure rates, latency and memory against a
 .PHONY: bench-client
 bench-client: need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
 	@cargo bench -q --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
+
+.PHONY: bench-copy
+bench-copy: need-rust ## Measure clones against `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
+	@cargo bench -q --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
 
 FUZZ_SECONDS ?= 600
 

@@ -10,7 +10,7 @@ use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLU
 use crate::export::{Record, layout};
 use crate::mount_options::claim_options;
 use crate::naming::address::{Address, check_server, export_names};
-use crate::naming::{DirectoryPath, Pattern, PatternValues};
+use crate::naming::{DirectoryPath, Pattern, PatternValues, is_object_name};
 use crate::nfs::fuzzing::{lists, v3_fuzzing};
 use crate::policy::{Home, locate};
 
@@ -85,7 +85,7 @@ pub(crate) const HOSTILE_NAMES: &[(&str, &str, &str)] = &[
     ("@eaDir", "the server's index", "eEnMN"),
     ("#recycle", "the server's recycle bin", "eEnMN"),
     ("$RECYCLE.BIN", "the server's recycle bin", "eEnMN"),
-    ("archived-a", "an archive", "toseSEnMN"),
+    ("archived-a", "an archive", "tocseSEnMN"),
     ("Archived-a", "an archive where case is folded", "seSEnMN"),
     ("ARCHIVED-", "an archive where case is folded", "eEnMN"),
     ("a/archived-b", "an archive, one level down", "eEM"),
@@ -134,6 +134,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
         "a volume's, cluster's or backend's name that becomes a file's",
         |name| layout::record(name).is_ok(),
     ),
+    ('c', "the claim that a claim is to be a copy of", is_object_name),
     ('m', "a mount option of a claim", |name| claim_options(name).is_ok()),
     ('s', "a backend's server", |name| check_server(name).is_ok()),
     ('e', "a backend's path", |name| {

@@ -16,6 +16,8 @@ pub const LONGEST_NAME: usize = 255;
 /// The longest directory, in bytes, separators counted: the remainder of `PATH_MAX` (4,096) is the node's, which puts
 /// its own path in front, and a mount call takes no more than 1,024 (RFC 1813, `MNTPATHLEN`).
 pub const LONGEST_PATH: usize = 1024;
+/// The longest name of an object of Kubernetes, in bytes (a DNS subdomain).
+const LONGEST_OBJECT_NAME: usize = 253;
 /// What the name of an archive begins with.
 pub const ARCHIVE_PREFIX: &str = "archived-";
 
@@ -131,6 +133,19 @@ pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max
 pub fn is_archive_name(name: &[u8]) -> bool {
     name.get(..ARCHIVE_PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(ARCHIVE_PREFIX.as_bytes()))
+}
+
+/// Whether an object of Kubernetes can have this name: a DNS subdomain (RFC 1123). What a tenant wrote where the API server
+/// takes any text must not become a part of a request's path before this.
+pub fn is_object_name(text: &str) -> bool {
+    let label = |label: &str| {
+        let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let all = label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        all && edge(label.as_bytes().first()) && edge(label.as_bytes().last())
+    };
+    text.len() <= LONGEST_OBJECT_NAME && text.split('.').all(label)
 }
 
 /// Why something cannot be a directory's name.

@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::nfs::Statistics;
+use nfs_operator::operator::copies::For;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};
 use serde_json::Value;
@@ -127,6 +128,16 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         ..OrphansStatus::default()
     };
     metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
+    // A copy that is begun and never goes on.
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let runtime = runtime.map_err(|_| std::fmt::Error)?;
+    let of = For {
+        uid: "uid".to_owned(),
+        namespace: "team".to_owned(),
+        claim: "data".to_owned(),
+    };
+    let begin = async { metrics.copies().begin(of, |_, _| std::future::pending(), || ()) };
+    runtime.block_on(begin);
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));
     let names = names.filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned));

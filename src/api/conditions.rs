@@ -185,6 +185,18 @@ reasons! {
     AttributesClassUnsupported,
     /// The data source is not supported.
     DataSourceUnsupported,
+    /// The claim's volume is being copied from another one.
+    Copying,
+    /// A copy failed, and is begun anew.
+    CopyFailed,
+    /// A copy keeps the owners of files, and the operator may not give files away.
+    CopyNeedsChown,
+    /// What was copied was removed meanwhile.
+    CopySourceGone,
+    /// The claim to copy is not there, not bound, or can't be read now.
+    CopySourceNotReady,
+    /// The claim to copy can't be copied to this one.
+    CopySourceUnsuitable,
     /// The pattern can't be made into a directory's name.
     InvalidDirectoryName,
     /// The directory is there and is not ours.

@@ -4,6 +4,7 @@
 //! .nfs-operator/identity                      the export's identity
 //! .nfs-operator/<cluster id>/records/<volume> one record a volume
 //! .nfs-operator/<cluster id>/trash/<volume>.<seconds>
+//! .nfs-operator/<cluster id>/staging/<volume>/tree     a copy that is not complete
 //! archived-…                                  archives
 //! .nfs-operator-deleted-<volume>              tombstones, beside what could not be moved into the trash
 //! ```
@@ -21,6 +22,12 @@ const IDENTITY_DRAFT: &str = "identity-draft-";
 pub const RECORDS: &str = "records";
 /// In a cluster's folder: what is deleted and not purged.
 pub const TRASH: &str = "trash";
+/// In a cluster's folder: copies that are not complete.
+pub const STAGING: &str = "staging";
+/// In a volume's folder there: the copy.
+pub const STAGED_TREE: &str = "tree";
+/// Beside it: a name for each file that has several, by its fileid in the source.
+pub const STAGED_LINKS: &str = "links";
 /// What an archive's name begins with.
 pub const ARCHIVED: &str = "archived-";
 
@@ -95,6 +102,11 @@ pub fn trashed(volume: &str, since: i64) -> Result<Name, ExportError> {
 pub fn trashed_since(name: &Name) -> Option<i64> {
     let text = std::str::from_utf8(name.as_bytes()).ok()?;
     text.rsplit_once('.')?.1.parse().ok()
+}
+
+/// The name of a volume's folder among the copies.
+pub fn staged(volume: &str) -> Result<Name, ExportError> {
+    checked(volume)
 }
 
 /// The name of a volume's tombstone.

@@ -7,6 +7,7 @@
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
 mod archives;
+mod copy;
 mod error;
 mod folders;
 mod foreign;
@@ -38,6 +39,7 @@ use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
 pub use archives::{ArchiveRef, KeptArchive, Stage};
+pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};

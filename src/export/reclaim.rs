@@ -87,6 +87,20 @@ impl ManagedExport {
             .await
     }
 
+    /// The fileid on which a volume in use and its record agree.
+    pub(super) async fn agreed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<u64, ExportError> {
+        match self.recorded(ground, request).await? {
+            Recorded::Agreed(record, file_id) if record.state == State::Live => Ok(file_id),
+            Recorded::Agreed(record, _) => Err(ExportError::RecordBusy {
+                volume: request.volume.clone(),
+                state: record.state.name(),
+                asked: "copying",
+            }),
+            Recorded::Nothing(At::Nothing) => Err(missing(request)),
+            Recorded::Nothing(_) => Err(unrecorded(request)),
+        }
+    }
+
     /// Compares what the volume says with the record (design 6.8).
     async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
         let record = match self.read_record(ground, &request.volume).await? {

@@ -4,7 +4,7 @@ use super::ManagedExport;
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::ledger::Holder;
-use super::record::{Record, RecordError, handle_of};
+use super::record::{Record, RecordError, State, handle_of};
 use super::records::Found;
 use super::request::UndoOutcome;
 use crate::nfs::{Node, Status};
@@ -57,6 +57,7 @@ impl ManagedExport {
                 UndoOutcome::Gone
             }
             Found::Record(record) => {
+                self.discard_staged(ground, volume).await?;
                 let outcome = self.undo_directory(ground, &record, superseded).await?;
                 if outcome == UndoOutcome::NotEmpty {
                     return Ok(outcome);
@@ -127,6 +128,16 @@ impl ManagedExport {
                 Err(ExportError::HeldByOtherCluster { .. }) => return Ok(UndoOutcome::DirectoryKept),
                 other => other?,
             }
+        }
+        // A copy that was given its name, and never got as far as a volume: nobody saw it, and it is not empty.
+        if record.state == State::Creating && record.file_id.is_some() {
+            let parent = self.parent_of(ground, &nodes, directory);
+            let names = directory.names();
+            if let Some(name) = names.last() {
+                self.into_trash(ground, &record.volume, (parent, name), leaf.attributes.fileid)
+                    .await?;
+            }
+            return Ok(UndoOutcome::Gone);
         }
         self.remove_empty(ground, record, &nodes, leaf).await
     }

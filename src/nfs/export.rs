@@ -31,6 +31,8 @@ macro_rules! either {
     };
 }
 
+mod content;
+
 impl Client {
     /// Connects with the newest version that the target allows and the server speaks.
     async fn connect(target: Target, deadline: Instant) -> Result<Self, NfsError> {

@@ -15,6 +15,7 @@
 //!   may arrive until its deadlines have passed: the layers above wait.
 
 mod connect;
+mod content;
 mod error;
 mod export;
 #[cfg(any(test, fuzzing))]
@@ -26,6 +27,7 @@ mod v3;
 mod v4;
 mod xdr;
 
+pub use content::{Copied, Data, Details, Found, Time, Times, Written};
 pub use error::{NfsError, Status};
 pub use export::Export;
 pub use types::{

@@ -139,6 +139,10 @@ pub struct SetAttributes {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
+    /// Size in bytes, of a regular file.
+    pub size: Option<u64>,
+    /// When it was last read and changed.
+    pub times: Option<super::Times>,
 }
 
 /// One entry of a listing.
@@ -148,6 +152,8 @@ pub struct Entry {
     pub name: Name,
     /// Kind; absent when the server could not tell (`rdattr_error`).
     pub kind: Option<FileKind>,
+    /// Size in bytes; absent as for `kind`.
+    pub size: Option<u64>,
     /// Number in its file system; absent as for `kind`. For a mount point this is the covered directory's.
     pub fileid: Option<u64>,
     /// File system; absent as for `kind`. Differs from its directory's when another file system begins here.

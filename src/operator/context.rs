@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use super::backends::Backends;
 use super::clients::Clients;
+use super::copies::Copies;
 use super::events::Events;
 use super::guard::Guard;
 use super::inventory::Inventory;
@@ -109,6 +110,8 @@ pub struct Context {
     pub waiting_volumes: Waiting<VolumeRef>,
     /// Events.
     pub events: Events,
+    /// Copies that are being made.
+    pub copies: Copies,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Pauses of claims that failed.

@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
+use super::copies::Copies;
 use super::inventory::Totals;
 use crate::api::{OrphanKind, OrphansStatus};
 use crate::nfs::Statistics;
@@ -68,6 +69,7 @@ pub struct Metrics {
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
+    copies: Copies,
 }
 
 /// What is told of each backend: name behind `nfs_operator_backend_`, and help.
@@ -184,6 +186,8 @@ impl Default for Metrics {
             .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
+        let copies = Copies::default();
+        registry.register_collector(Box::new(copies.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -245,6 +249,7 @@ impl Default for Metrics {
                 Family::default(),
             ),
             waiting,
+            copies,
             registry: std::mem::take(registry),
         }
     }
@@ -323,6 +328,11 @@ impl Metrics {
     pub fn count_waiting(&self, count: impl Fn() -> BTreeMap<String, u64> + Send + Sync + 'static) {
         // There is one operator in a process, which says it once.
         let _already = self.waiting.set(Box::new(count));
+    }
+
+    /// The copies that are told of.
+    pub fn copies(&self) -> Copies {
+        self.copies.clone()
     }
 
     /// A backend was probed just now.

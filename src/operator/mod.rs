@@ -4,6 +4,7 @@ pub mod backends;
 pub mod clients;
 pub mod clock;
 pub mod context;
+pub mod copies;
 pub mod drop_in;
 pub mod election;
 pub mod events;

@@ -15,6 +15,7 @@ use tokio::sync::Notify;
 
 use crate::export_lab::{Lab, Life, reclaim, request};
 
+/// An operation in one life.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
@@ -136,6 +137,7 @@ fn stranger_is_untouched(lab: &Lab, made: bool) {
     }
 }
 
+/// Removes what a check left, so that the next life finds nothing.
 pub fn clear(lab: &Lab) {
     for name in lab.listed() {
         fs::remove_dir_all(lab.on_disk(&name)).unwrap();

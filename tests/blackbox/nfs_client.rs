@@ -52,6 +52,7 @@ async fn a_directory_is_made_with_mode_and_owner_then_found_renamed_and_removed(
         mode: Some(0o3771),
         uid: Some(1234),
         gid: Some(4321),
+        ..SetAttributes::default()
     };
     let made = export.make_directory(&root, &name("one"), set).await.unwrap();
     assert_eq!((made.mode_refused, made.owner_refused), (None, None));
@@ -353,6 +354,7 @@ async fn squashed_root_gets_a_directory_and_the_refusal_of_its_owner_beside_it()
         mode: Some(0o711),
         uid: Some(1234),
         gid: None,
+        ..SetAttributes::default()
     };
     let made = export.make_directory(&root, &name("d"), set).await.unwrap();
     assert!(

@@ -77,6 +77,7 @@ async fn files_and_directories_come_and_go_without_a_session() {
         mode: Some(0o3771),
         uid: Some(1234),
         gid: Some(4321),
+        ..SetAttributes::default()
     };
     let made = export.make_directory(&root, &name("one"), set).await.unwrap();
     let attributes = made.node.attributes;

@@ -155,6 +155,7 @@ impl Trial<'_> {
             mode: None,
             uid: Some(ASKED_OWNER),
             gid: Some(ASKED_OWNER),
+            ..SetAttributes::default()
         };
         match self.export.set_attributes(&node.handle, owner).await {
             Ok(now) if now.uid == Some(ASKED_OWNER) && now.gid == Some(ASKED_OWNER) => {

@@ -103,6 +103,8 @@ async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume
     match export.undo(volume, &claim.uid).await {
         Ok(outcome) => {
             ctx.inventory.release(volume);
+            // What there was of a copy is in the trash.
+            backend.trash.notify_one();
             match outcome {
                 UndoOutcome::Gone => tracing::info!(
                     backend = backend.name,

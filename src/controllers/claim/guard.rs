@@ -8,6 +8,7 @@ use super::restore::asked_archive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
+use crate::naming::is_object_name;
 use crate::operator::context::Settings;
 
 /// What is to be done about a claim.
@@ -36,6 +37,8 @@ pub struct Request {
     pub mount_options: Vec<String>,
     /// The class's reclaim policy.
     pub reclaim_policy: String,
+    /// The claim of the same namespace whose data it is to begin with.
+    pub source: Option<String>,
     /// Requested size, in bytes.
     pub bytes: u128,
     /// The class's topologies; empty = anywhere.
@@ -131,6 +134,7 @@ fn request(
             )
         })?;
     Ok(Request {
+        source: source(claim)?,
         provisioner: class.provisioner.clone(),
         parameters,
         mount_options: class.mount_options.clone().unwrap_or_default(),
@@ -187,14 +191,42 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
             "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",
         ));
     }
-    if (spec.data_source.is_some() || spec.data_source_ref.is_some()) && asked_archive(claim).is_none() {
-        return Err(Verdict::no(
-            Reason::DataSourceUnsupported,
-            "the only data source that is supported is an NfsArchive (apiGroup nfs-operator.io, without a namespace): correct \
-             spec.dataSourceRef, or remove it",
-        ));
-    }
     Ok(())
+}
+
+/// The claim whose data a claim is to begin with, unless it is an archive's. Of the two fields for it, the API server fills in the other.
+fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, Verdict> {
+    let spec = claim.spec.clone().unwrap_or_default();
+    let unsupported = |what: &str| {
+        Verdict::no(
+            Reason::DataSourceUnsupported,
+            format!(
+                "{what}: a claim of the same namespace can be copied (kind PersistentVolumeClaim), or an archive restored \
+                 (kind NfsArchive, apiGroup nfs-operator.io, without a namespace), nothing else"
+            ),
+        )
+    };
+    if let Some(archive) = asked_archive(claim) {
+        return if is_object_name(archive) { Ok(None) } else { Err(unsupported("the data source's name can't be an archive's")) };
+    }
+    let (kind, group, name, namespace) = match (spec.data_source_ref, spec.data_source) {
+        (Some(source), _) => (source.kind, source.api_group, source.name, source.namespace),
+        (None, Some(source)) => (source.kind, source.api_group, source.name, None),
+        (None, None) => return Ok(None),
+    };
+    if kind != "PersistentVolumeClaim" || group.is_some_and(|group| !group.is_empty()) {
+        return Err(unsupported(&format!("a data source of kind {kind} is not supported")));
+    }
+    if namespace.is_some() && namespace != claim.namespace() {
+        return Err(unsupported("a data source in another namespace is not supported"));
+    }
+    if !is_object_name(&name) {
+        return Err(unsupported("the data source's name can't be a claim's"));
+    }
+    if name == claim.name_any() {
+        return Err(unsupported("a claim can't be a copy of itself"));
+    }
+    Ok(Some(name))
 }
 
 #[cfg(test)]

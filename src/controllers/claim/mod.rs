@@ -1,6 +1,7 @@
 //! Claims: guarded, placed, provisioned as a directory and a volume, and told what happened.
 
 mod concern;
+mod copy;
 mod directory;
 mod guard;
 mod overrides;

@@ -9,6 +9,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::copy;
 use super::directory::Chosen;
 use super::guard::Request;
 use super::overrides::{Wanted, wanted};
@@ -26,7 +27,7 @@ use crate::operator::writes::{self, WriteError};
 use crate::placement::topology;
 
 /// How an attempt on one backend ended.
-enum Attempt {
+pub(super) enum Attempt {
     /// Nothing was made there, and another backend may be tried. `lasting`: until somebody changes something.
     Refused { verdict: Verdict, lasting: bool },
     /// Anything else.
@@ -86,6 +87,12 @@ pub async fn provision(
         volume,
         restore,
     };
+    // Whatever became of its backend meanwhile: the copy tells when it ended.
+    if let Some(source) = &request.source
+        && let Some(verdict) = copy::under_way(ctx, claim, source)
+    {
+        return Ok(Outcome::Copying(verdict));
+    }
     let mut refusals = Refusals::default();
     loop {
         match place::place(ctx, claim, request, &namespace, &refusals.verdicts) {
@@ -137,6 +144,9 @@ impl Journey<'_> {
                 return Ok(Attempt::Refused { verdict, lasting: true });
             }
         };
+        if let Some(source) = &self.request.source {
+            return Box::pin(self.copy(backend, &known, (request, wanted, affinity), (source, again))).await;
+        }
         let Some(_active) = backend.begin(&self.volume, &request.claim) else {
             return Ok(Attempt::Ended(Outcome::Queued));
         };
@@ -211,7 +221,7 @@ impl Journey<'_> {
     }
 
     /// Writes down where the claim is placed, before anything is made there. An outcome: the claim is gone.
-    async fn mark(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
+    pub(super) async fn mark(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
         if !again && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
             return Ok(None);
         }

@@ -43,6 +43,7 @@ pub fn gone(claim: &PersistentVolumeClaim, ctx: &Context) {
     let uid = claim.uid().unwrap_or_default();
     ctx.claim_retries.forget(&uid);
     ctx.reschedules.forget(&uid);
+    ctx.copies.stop(&uid);
     ctx.inventory.settle(&volume_name(&uid));
 }
 

@@ -24,6 +24,8 @@ use crate::operator::writes::{self, WriteError};
 const QUEUED: Duration = Duration::from_secs(30);
 /// A claim that waits for a backend is woken by its change; this catches a change that was missed.
 const WAITING: Duration = Duration::from_secs(300);
+/// How often a claim is told how far its copy is, each time with a write, and looks whether its source is there.
+const COPYING: Duration = Duration::from_secs(15);
 /// The outcome of a call is unknown: looked at again soon, the room is held meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// A condition's message changes with every figure in it; the first kilobytes are enough for a person.
@@ -45,6 +47,8 @@ pub enum Outcome {
     Queued,
     /// No backend can serve it now; not a failure.
     Waiting(Verdict),
+    /// Its volume is being copied, and the end of that wakes it; or what it is a copy of is not there yet.
+    Copying(Verdict),
     /// No backend serves its selected node, which is given back after a pause.
     WrongNode {
         /// The condition.
@@ -98,6 +102,7 @@ pub async fn report(
             (verdict, Action::await_change())
         }
         Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
+        Outcome::Copying(verdict) => (verdict, Action::requeue(jittered(COPYING))),
         Outcome::WrongNode { verdict, pause } => (verdict, wait(ctx, claim, looked, Action::requeue(pause))),
         // The same node may be selected again while the watch is broken off, and then nothing tells of it.
         Outcome::Rescheduled(verdict) => (verdict, Action::requeue(jittered(WAITING))),
@@ -130,7 +135,9 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
     if same_reason && former.and_then(|former| former.message.as_deref()) == Some(&message) {
         return Ok(());
     }
-    if verdict.status != Some(true) && !same_reason {
+    if verdict.reason == Reason::Copying && !same_reason {
+        event(ctx, claim, Severity::Normal, Reason::Copying, &message);
+    } else if verdict.status != Some(true) && !same_reason {
         event(
             ctx,
             claim,
@@ -209,6 +216,7 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Durati
         Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
             tracing::debug!(%claim, ms, ?outcome);
         }
+        Outcome::Copying(verdict) => tracing::debug!(%claim, ms, "{}", verdict.message),
         Outcome::Waiting(verdict) | Outcome::WrongNode { verdict, .. } | Outcome::Rescheduled(verdict) => {
             tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
         }

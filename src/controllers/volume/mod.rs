@@ -7,4 +7,5 @@ mod reconcile;
 mod report;
 
 pub use inherited::class_changed;
+pub(super) use reclaim::request;
 pub use reconcile::{on_error, reconcile, settled};

@@ -138,7 +138,11 @@ async fn released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<(Pers
 }
 
 /// What is to be reclaimed, if all that the volume says of itself agrees with its backend.
-fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Result<ReclaimRequest, Verdict> {
+pub(in crate::controllers) fn request(
+    volume: &PersistentVolume,
+    backend: &Backend,
+    known: &Known,
+) -> Result<ReclaimRequest, Verdict> {
     let spec = &known.object.spec;
     let own = std::iter::once((&*spec.server, &*spec.path));
     let former = spec

@@ -32,16 +32,14 @@ impl ManagedExport {
         nodes: &[Node],
     ) -> Result<Option<Made>, ExportError> {
         let names = directory.names();
-        let Some((last, parents)) = names.split_last() else {
-            return Ok(None);
-        };
-        let Some(parent) = self.make_parents(ground, directory, parents, nodes).await? else {
+        let (Some(last), Some(parent)) = (names.last(), self.make_parents(ground, directory, nodes).await?) else {
             return Ok(None);
         };
         let attributes = SetAttributes {
             mode: Some(request.mode),
             uid: request.uid,
             gid: request.gid,
+            ..SetAttributes::default()
         };
         let made = self.make_one(ground, &parent, last, attributes, directory).await?;
         let Some((node, mode_refused, owner_refused)) = made else {
@@ -56,14 +54,17 @@ impl ManagedExport {
         self.live(ground, record, &made).await.map(|()| Some(made))
     }
 
-    /// Makes the parents that are missing, and answers the last one; `None` when something was faster.
-    pub(super) async fn make_parents(
+    /// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
+    pub(in crate::export) async fn make_parents(
         &self,
         ground: &Ground,
         directory: &DirectoryPath,
-        parents: &[Name],
         nodes: &[Node],
     ) -> Result<Option<Node>, ExportError> {
+        let names = directory.names();
+        let Some((_, parents)) = names.split_last() else {
+            return Ok(None);
+        };
         let there = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
         let mut parent = there.last().unwrap_or(&ground.root).clone();
         for name in parents.iter().skip(there.len()) {
@@ -112,6 +113,7 @@ impl ManagedExport {
             mode: None,
             uid: request.uid,
             gid: request.gid,
+            ..SetAttributes::default()
         };
         let owner_refused = self.set_part(ground, leaf, owner, &mut attributes, directory).await?;
         let mode_part = SetAttributes {

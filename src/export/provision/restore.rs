@@ -213,10 +213,10 @@ impl ManagedExport {
         nodes: &[Node],
     ) -> Result<(), ExportError> {
         let names = restore.directory.names();
-        let Some((last, parents)) = names.split_last() else {
+        let Some(last) = names.last() else {
             return Ok(());
         };
-        let Some(parent) = self.make_parents(ground, restore.directory, parents, nodes).await? else {
+        let Some(parent) = self.make_parents(ground, restore.directory, nodes).await? else {
             return Ok(());
         };
         let archive = layout::name(&seen.note.target)?;

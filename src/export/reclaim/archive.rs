@@ -150,6 +150,7 @@ impl ManagedExport {
             mode: None,
             uid: ours.uid,
             gid: ours.gid,
+            ..SetAttributes::default()
         };
         let mode = SetAttributes {
             mode: Some(0o700),

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
-use crate::nfs::{Attributes, FileHandle, FileKind, FsId, SetAttributes};
+use crate::nfs::{Attributes, Details, FileHandle, FileKind, FsId, SetAttributes, Time, Times};
 
 /// The longest file handle (NFS3_FHSIZE), in bytes.
 pub const LONGEST_HANDLE: usize = 64;
@@ -20,22 +20,31 @@ pub fn optional_handle(results: &mut Decoder) -> Result<Option<FileHandle>, XdrE
     results.boolean("handle follows")?.then(|| handle(results)).transpose()
 }
 
-/// `fattr3`.
+/// `fattr3`, as far as it is a node's.
 pub fn read(results: &mut Decoder) -> Result<Attributes, XdrError> {
+    details(results).map(|details| details.attributes)
+}
+
+/// `fattr3`. What changes with every change of the object is its ctime.
+pub fn details(results: &mut Decoder) -> Result<Details, XdrError> {
     let kind = kind(results)?;
     let mode = results.u32("mode")? & 0o7777;
     let links = results.u32("nlink")?;
     let (uid, gid) = (results.u32("uid")?, results.u32("gid")?);
     let size = results.u64("size")?;
-    // Space used and device numbers.
-    results.array::<16>("used, rdev")?;
+    let used = results.u64("used")?;
+    results.u64("rdev")?;
     let fsid = FsId {
         major: results.u64("fsid")?,
         minor: 0,
     };
     let fileid = results.u64("fileid")?;
-    results.array::<24>("times")?;
-    Ok(Attributes {
+    let times = Times {
+        accessed: time(results)?,
+        modified: time(results)?,
+    };
+    let change = results.u64("ctime")?;
+    let attributes = Attributes {
         kind,
         mode,
         uid: Some(uid),
@@ -46,6 +55,21 @@ pub fn read(results: &mut Decoder) -> Result<Attributes, XdrError> {
         fileid,
         fsid,
         links,
+    };
+    Ok(Details {
+        attributes,
+        times,
+        change,
+        used,
+    })
+}
+
+/// `nfstime3`: its seconds have no sign.
+fn time(results: &mut Decoder) -> Result<Time, XdrError> {
+    Ok(Time {
+        seconds: results.u32("seconds")?.into(),
+        // Servers of file systems with odd clocks must not fail a whole listing.
+        nanos: results.u32("nanoseconds")?.min(999_999_999),
     })
 }
 
@@ -80,8 +104,21 @@ pub fn settable(arguments: &mut Encoder, set: SetAttributes, touch: bool) {
             arguments.u32(value);
         }
     }
-    // The size is left as it is.
-    arguments.boolean(false);
-    let time = u32::from(touch);
-    arguments.u32(time).u32(time);
+    arguments.boolean(set.size.is_some());
+    if let Some(size) = set.size {
+        arguments.u64(size);
+    }
+    let Some(times) = set.times else {
+        let time = u32::from(touch);
+        arguments.u32(time).u32(time);
+        return;
+    };
+    for time in [times.accessed, times.modified] {
+        // To a time of ours; before 1970 and after 2106 there is none in this version.
+        let seconds = time.seconds.clamp(0, u32::MAX.into());
+        arguments
+            .u32(2)
+            .u32(u32::try_from(seconds).unwrap_or(0))
+            .u32(time.nanos);
+    }
 }

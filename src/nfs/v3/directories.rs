@@ -14,20 +14,28 @@ const RENAME: &str = "renaming";
 
 impl SetAttributes {
     fn owner(self) -> Self {
-        Self { mode: None, ..self }
+        Self {
+            uid: self.uid,
+            gid: self.gid,
+            ..Self::default()
+        }
     }
 
+    /// The mode, the size and the times.
     fn only_mode(self) -> Self {
         Self {
-            mode: self.mode,
-            ..Self::default()
+            uid: None,
+            gid: None,
+            ..self
         }
     }
 }
 
 /// Whether attributes are as they shall be.
 fn are(attributes: &Attributes, set: SetAttributes) -> bool {
-    set.mode.is_none_or(|mode| mode & 0o7777 == attributes.mode)
+    set.size.is_none()
+        && set.times.is_none()
+        && set.mode.is_none_or(|mode| mode & 0o7777 == attributes.mode)
         && set.uid.is_none_or(|uid| Some(uid) == attributes.uid)
         && set.gid.is_none_or(|gid| Some(gid) == attributes.gid)
 }

@@ -162,7 +162,7 @@ impl Client {
             call.arguments.u64(done as u64).u32(count).u32(FILE_SYNC).opaque(part);
             let mut reply = self.call(terms, &call).await?;
             reply.ok()?;
-            let (written, committed) = reply.take(results::written)?;
+            let (written, committed, _) = reply.take(results::written)?;
             if committed != FILE_SYNC || written == 0 || written > count {
                 return Err(reply.broken(format!("{written} bytes written, stability {committed}")));
             }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::attributes as wire;
 use super::numbers::nfs;
-use super::{listing, mount, results, rpcbind};
+use super::{content, listing, mount, results, rpcbind};
 use crate::nfs::fuzzing::records_of;
 use crate::nfs::rpc::message::{self, Outcome};
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
@@ -45,6 +45,9 @@ pub(crate) fn results_of(record: &[u8]) -> Option<Bytes> {
 fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
     match procedure {
         nfs::GETATTR => wire::read(results).map(drop),
+        nfs::READLINK => content::link_target(results).map(drop),
+        nfs::SYMLINK => results::made(results).map(drop),
+        nfs::COMMIT => content::verifier(results).map(drop),
         nfs::SETATTR => wire::weak(results).map(drop),
         nfs::LOOKUP => results::found(results).map(drop),
         nfs::READ => results::data(results, 1 << 16).map(drop),

@@ -107,6 +107,7 @@ impl Client {
     async fn complete_one(&self, directory: &FileHandle, entry: &mut Entry, terms: Terms) -> Result<(), NfsError> {
         if let Ok(Some(found)) = refusal(self.look_up(LIST, directory, &entry.name, terms).await)? {
             entry.kind = Some(found.attributes.kind);
+            entry.size = Some(found.attributes.size);
             entry.fsid = Some(found.attributes.fsid);
         }
         Ok(())
@@ -146,6 +147,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         entries.push(Entry {
             name,
             kind: attributes.as_ref().map(|attributes| attributes.kind),
+            size: attributes.as_ref().map(|attributes| attributes.size),
             // At a mount point this is the covered directory's, as the attributes' is not.
             fileid: Some(fileid),
             fsid: attributes.as_ref().map(|attributes| attributes.fsid),

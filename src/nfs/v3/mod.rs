@@ -8,6 +8,7 @@
 mod attributes;
 mod call;
 mod client;
+mod content;
 mod directories;
 mod files;
 #[cfg(any(test, fuzzing))]

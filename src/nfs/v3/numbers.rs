@@ -8,10 +8,12 @@ pub mod nfs {
     pub const GETATTR: u32 = 1;
     pub const SETATTR: u32 = 2;
     pub const LOOKUP: u32 = 3;
+    pub const READLINK: u32 = 5;
     pub const READ: u32 = 6;
     pub const WRITE: u32 = 7;
     pub const CREATE: u32 = 8;
     pub const MKDIR: u32 = 9;
+    pub const SYMLINK: u32 = 10;
     pub const REMOVE: u32 = 12;
     pub const RMDIR: u32 = 13;
     pub const RENAME: u32 = 14;
@@ -21,6 +23,7 @@ pub mod nfs {
     pub const FSSTAT: u32 = 18;
     pub const FSINFO: u32 = 19;
     pub const PATHCONF: u32 = 20;
+    pub const COMMIT: u32 = 21;
 }
 
 /// Statuses that this client tells apart by number; the others go through [`super::status`].

@@ -23,10 +23,14 @@ pub fn data(results: &mut Decoder, most: usize) -> Result<(bool, Bytes), XdrErro
     Ok((results.boolean("end of file")?, results.opaque("data", most)?))
 }
 
-/// WRITE: how many bytes, and how safely.
-pub fn written(results: &mut Decoder) -> Result<(u32, u32), XdrError> {
+/// WRITE: how many bytes, how safely, and the server's life that it was in.
+pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
     attributes::weak(results)?;
-    Ok((results.u32("count")?, results.u32("committed")?))
+    Ok((
+        results.u32("count")?,
+        results.u32("committed")?,
+        results.array("write verifier")?,
+    ))
 }
 
 /// FSSTAT: bytes and inodes.

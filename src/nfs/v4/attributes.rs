@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::numbers::{attribute, kind};
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
-use crate::nfs::{Attributes, FileKind, FsId, SetAttributes};
+use crate::nfs::{Attributes, Details, FileKind, FsId, SetAttributes, Time, Times};
 
 /// Words in a bitmap that we take: the attributes of NFSv4.2 fit in three.
 const MOST_BITMAP_WORDS: usize = 8;
@@ -26,9 +26,29 @@ pub const NODE: &[u32] = &[
     attribute::OWNER_GROUP,
 ];
 
+/// What [`crate::nfs::Details`] are made of.
+pub const DETAILS: &[u32] = &[
+    attribute::TYPE,
+    attribute::CHANGE,
+    attribute::SIZE,
+    attribute::FSID,
+    attribute::FILEID,
+    attribute::MODE,
+    attribute::NUMLINKS,
+    attribute::OWNER,
+    attribute::OWNER_GROUP,
+    attribute::SPACE_USED,
+    attribute::TIME_ACCESS,
+    attribute::TIME_MODIFY,
+];
+
+/// What tells whether a file was changed while it was read.
+pub const CHANGE: &[u32] = &[attribute::CHANGE];
+
 /// What an entry of a listing is made of. Without RDATTR_ERROR, one entry that the server cannot stat fails the whole.
 pub const ENTRY: &[u32] = &[
     attribute::TYPE,
+    attribute::SIZE,
     attribute::FSID,
     attribute::RDATTR_ERROR,
     attribute::FILEID,
@@ -85,6 +105,10 @@ pub fn directory(message: &mut Encoder) {
 pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
     let mut set = Vec::new();
     let mut values = Encoder::new();
+    if let Some(size) = attributes.size {
+        set.push(attribute::SIZE);
+        values.u64(size);
+    }
     if let Some(mode) = attributes.mode {
         set.push(attribute::MODE);
         values.u32(mode & 0o7777);
@@ -97,6 +121,13 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
         set.push(attribute::OWNER_GROUP);
         values.opaque(gid.to_string().as_bytes());
     }
+    if let Some(times) = attributes.times {
+        // Each to a time of ours (SET_TO_CLIENT_TIME4).
+        set.extend([attribute::TIME_ACCESS_SET, attribute::TIME_MODIFY_SET]);
+        for time in [times.accessed, times.modified] {
+            values.u32(1).u64(time.seconds.cast_unsigned()).u32(time.nanos);
+        }
+    }
     bitmap(message, &set);
     message.opaque(values.as_bytes());
 }
@@ -105,6 +136,7 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Found {
     pub kind: Option<FileKind>,
+    pub change: Option<u64>,
     pub size: Option<u64>,
     pub fsid: Option<FsId>,
     pub lease_seconds: Option<u32>,
@@ -120,6 +152,9 @@ pub struct Found {
     pub group: Option<Bytes>,
     pub space_available: Option<u64>,
     pub space_total: Option<u64>,
+    pub space_used: Option<u64>,
+    pub accessed: Option<Time>,
+    pub modified: Option<Time>,
     pub mounted_on_fileid: Option<u64>,
 }
 
@@ -147,6 +182,7 @@ pub fn read(reply: &mut Decoder) -> Result<Found, XdrError> {
 fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(), XdrError> {
     match attribute {
         attribute::TYPE => found.kind = Some(read_kind(values)?),
+        attribute::CHANGE => found.change = Some(values.u64("change")?),
         attribute::SIZE => found.size = Some(values.u64("size")?),
         attribute::FSID => {
             found.fsid = Some(FsId {
@@ -167,6 +203,9 @@ fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(
         attribute::OWNER_GROUP => found.group = Some(values.opaque("owner_group", LONGEST_OWNER)?),
         attribute::SPACE_AVAIL => found.space_available = Some(values.u64("space_avail")?),
         attribute::SPACE_TOTAL => found.space_total = Some(values.u64("space_total")?),
+        attribute::SPACE_USED => found.space_used = Some(values.u64("space_used")?),
+        attribute::TIME_ACCESS => found.accessed = Some(read_time(values)?),
+        attribute::TIME_MODIFY => found.modified = Some(read_time(values)?),
         attribute::MOUNTED_ON_FILEID => found.mounted_on_fileid = Some(values.u64("mounted_on_fileid")?),
         value => {
             return Err(XdrError::Invalid {
@@ -176,6 +215,19 @@ fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(
         }
     }
     Ok(())
+}
+
+fn read_time(values: &mut Decoder) -> Result<Time, XdrError> {
+    let seconds = values.u64("time")?.cast_signed();
+    let nanos = values.u32("time")?;
+    // Whatever a server means by more than a second, it can't be given to another one.
+    if nanos >= 1_000_000_000 {
+        return Err(XdrError::Invalid {
+            what: "nanoseconds",
+            value: nanos,
+        });
+    }
+    Ok(Time { seconds, nanos })
 }
 
 fn read_kind(values: &mut Decoder) -> Result<FileKind, XdrError> {
@@ -193,6 +245,22 @@ impl Found {
     pub fn lease(&self) -> Option<Duration> {
         let seconds = self.lease_seconds.filter(|seconds| *seconds > 0)?;
         Some(Duration::from_secs(seconds.into()))
+    }
+
+    /// All that [`DETAILS`] asks for; `Err` names what the server left out.
+    pub fn details(self) -> Result<Details, &'static str> {
+        let times = Times {
+            accessed: self.accessed.or(self.modified).ok_or("time_access")?,
+            modified: self.modified.ok_or("time_modify")?,
+        };
+        let (change, used) = (self.change.ok_or("change")?, self.space_used);
+        let attributes = self.node()?;
+        Ok(Details {
+            used: used.unwrap_or(attributes.size),
+            attributes,
+            times,
+            change,
+        })
     }
 
     /// A node's attributes; `Err` names the one that the server left out.

@@ -11,12 +11,17 @@ const MAKE: &str = "making a directory";
 const SET: &str = "setting attributes";
 const RENAME: &str = "renaming";
 
-/// The part of `set` that is about the owner, and the part that is about the mode.
+/// The part of `set` that is about the owner, and the part that is about the mode, the size and the times.
 fn parts(set: SetAttributes) -> (Option<SetAttributes>, Option<SetAttributes>) {
-    let owner = SetAttributes { mode: None, ..set };
-    let mode = SetAttributes {
-        mode: set.mode,
+    let owner = SetAttributes {
+        uid: set.uid,
+        gid: set.gid,
         ..SetAttributes::default()
+    };
+    let mode = SetAttributes {
+        uid: None,
+        gid: None,
+        ..set
     };
     let some = |part| (part != SetAttributes::default()).then_some(part);
     (some(owner), some(mode))
@@ -99,7 +104,7 @@ impl Client {
         part: SetAttributes,
         terms: Terms,
     ) -> Result<Option<Status>, NfsError> {
-        let refused = match refusal(self.set_part(object, part, terms).await)? {
+        let refused = match refusal(self.set_parts(object, &[part], terms).await)? {
             Ok(attributes) => {
                 *now = attributes;
                 return Ok(None);
@@ -119,20 +124,28 @@ impl Client {
     ) -> Result<Attributes, NfsError> {
         match parts(set) {
             (None, None) => self.attributes(object, terms).await,
-            (Some(owner), Some(mode)) => {
-                self.set_part(object, owner, terms).await?;
-                self.set_part(object, mode, terms).await
-            }
-            (Some(part), None) | (None, Some(part)) => self.set_part(object, part, terms).await,
+            (Some(owner), Some(mode)) => self.set_parts(object, &[owner, mode], terms).await,
+            (Some(part), None) | (None, Some(part)) => self.set_parts(object, &[part], terms).await,
         }
     }
 
-    async fn set_part(&self, object: &FileHandle, part: SetAttributes, terms: Terms) -> Result<Attributes, NfsError> {
+    async fn set_parts(
+        &self,
+        object: &FileHandle,
+        parts: &[SetAttributes],
+        terms: Terms,
+    ) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new(SET);
-        compound.at(object).set_attributes(part).attributes(attributes::NODE);
+        compound.at(object);
+        for part in parts {
+            compound.set_attributes(*part);
+        }
+        compound.attributes(attributes::NODE);
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
-        reply.set_attributes()?;
+        for _ in parts {
+            reply.set_attributes()?;
+        }
         match reply.node_attributes() {
             // Set, and only the look at it was put off.
             Err(NfsError::Status {

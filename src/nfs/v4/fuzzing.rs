@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::attributes as wire;
 use super::compound::{Compound, Reply};
 use super::numbers::op;
-use super::{client_id, establish, files, listing, opens, sessions};
+use super::{client_id, content, establish, files, listing, opens, ranges, sessions, xattrs};
 use crate::nfs::fuzzing::records_of;
 use crate::nfs::rpc::message::{self, Outcome};
 use crate::nfs::xdr::{Decoder, Encoder};
@@ -73,6 +73,14 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
             reply.take(wire::read_bitmap).map(drop)
         }
         op::CLOSE => reply.stateid().map(drop),
+        op::READLINK => content::link_target(reply).map(drop),
+        op::COMMIT => content::verifier(reply).map(drop),
+        op::SEEK => ranges::sought(reply).map(drop),
+        op::COPY => ranges::copied(reply).map(drop),
+        op::OFFLOAD_STATUS => ranges::offloaded(reply).map(drop),
+        op::GETXATTR => xattrs::value(reply).map(drop),
+        op::SETXATTR => reply.change_info(),
+        op::LISTXATTRS => xattrs::names(reply).map(drop),
         op::OPEN => reply.take(opens::read_open).map(drop),
         op::OPEN_CONFIRM => reply.take(opens::read_stateid).map(drop),
         op::SETCLIENTID => reply.take(client_id::read_client_id).map(drop),
@@ -87,11 +95,13 @@ pub(in crate::nfs) fn attributes(data: &[u8]) {
     let Ok(found) = wire::read(&mut Decoder::new(Bytes::copy_from_slice(data))) else {
         return;
     };
+    drop(found.clone().details());
     let Ok(node) = found.node() else { return };
     let set = SetAttributes {
         mode: Some(node.mode),
         uid: node.uid,
         gid: node.gid,
+        ..SetAttributes::default()
     };
     let mut message = Encoder::new();
     wire::settable(&mut message, set);

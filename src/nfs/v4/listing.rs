@@ -82,6 +82,7 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
         entries.push(Entry {
             name,
             kind: found.kind.filter(|_| known),
+            size: found.size.filter(|_| known),
             fileid: found.mounted_on_fileid.or(found.fileid).filter(|_| known),
             fsid: found.fsid.filter(|_| known),
         });

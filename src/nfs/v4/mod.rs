@@ -6,6 +6,7 @@ mod call;
 mod client;
 mod client_id;
 mod compound;
+mod content;
 mod directories;
 mod establish;
 mod files;
@@ -19,15 +20,20 @@ mod numbers;
 mod offers;
 mod opens;
 mod paths;
+mod ranges;
 mod removals;
 mod session;
 mod sessionless;
 mod sessions;
 mod status;
+mod xattrs;
 
 pub use client::Client;
 pub use offers::offered;
 
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod content_tests;
 #[cfg(test)]
 #[allow(
     clippy::unwrap_used,

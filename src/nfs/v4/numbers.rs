@@ -3,6 +3,7 @@
 /// Operations (`nfs_opnum4`).
 pub mod op {
     pub const CLOSE: u32 = 4;
+    pub const COMMIT: u32 = 5;
     pub const CREATE: u32 = 6;
     pub const DELEGRETURN: u32 = 8;
     pub const GETATTR: u32 = 9;
@@ -16,6 +17,7 @@ pub mod op {
     pub const PUTROOTFH: u32 = 24;
     pub const READ: u32 = 25;
     pub const READDIR: u32 = 26;
+    pub const READLINK: u32 = 27;
     pub const REMOVE: u32 = 28;
     pub const RENAME: u32 = 29;
     pub const SAVEFH: u32 = 32;
@@ -31,11 +33,20 @@ pub mod op {
     pub const SEQUENCE: u32 = 53;
     pub const DESTROY_CLIENTID: u32 = 57;
     pub const RECLAIM_COMPLETE: u32 = 58;
+    pub const COPY: u32 = 60;
+    pub const OFFLOAD_CANCEL: u32 = 66;
+    pub const OFFLOAD_STATUS: u32 = 67;
+    pub const SEEK: u32 = 69;
+    pub const CLONE: u32 = 71;
+    pub const GETXATTR: u32 = 72;
+    pub const SETXATTR: u32 = 73;
+    pub const LISTXATTRS: u32 = 74;
 }
 
 /// Status codes (`nfsstat4`) that the machinery of sessions and compounds decides on.
 pub mod code {
     pub const OK: u32 = 0;
+    pub const NXIO: u32 = 6;
     pub const SAME: u32 = 10_009;
     pub const BAD_COOKIE: u32 = 10_003;
     pub const NOTSUPP: u32 = 10_004;
@@ -68,6 +79,7 @@ pub mod code {
 /// Attributes (RFC 8881 section 5).
 pub mod attribute {
     pub const TYPE: u32 = 1;
+    pub const CHANGE: u32 = 3;
     pub const SIZE: u32 = 4;
     pub const FSID: u32 = 8;
     pub const LEASE_TIME: u32 = 10;
@@ -83,6 +95,11 @@ pub mod attribute {
     pub const OWNER_GROUP: u32 = 37;
     pub const SPACE_AVAIL: u32 = 42;
     pub const SPACE_TOTAL: u32 = 44;
+    pub const SPACE_USED: u32 = 45;
+    pub const TIME_ACCESS: u32 = 47;
+    pub const TIME_ACCESS_SET: u32 = 48;
+    pub const TIME_MODIFY: u32 = 53;
+    pub const TIME_MODIFY_SET: u32 = 54;
     pub const MOUNTED_ON_FILEID: u32 = 55;
 }
 

@@ -169,6 +169,7 @@ fn what_we_set_is_encoded_in_the_order_of_the_attributes_numbers() {
                 mode: Some(0o17777),
                 uid: Some(0),
                 gid: Some(65_534),
+                ..SetAttributes::default()
             },
         );
     });

@@ -9,6 +9,8 @@ const OWNED: SetAttributes = SetAttributes {
     mode: Some(0o3771),
     uid: Some(1234),
     gid: Some(4321),
+    size: None,
+    times: None,
 };
 
 pub async fn made_with_mode_and_owner(bench: Bench) -> Outcome {

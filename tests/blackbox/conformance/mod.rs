@@ -5,6 +5,7 @@
 //! What came out is written to `target/conformance/<server>-<version>.json` and compared with the table in
 //! docs/reliability.md.
 
+mod content;
 mod directories;
 mod files;
 mod ganesha;
@@ -137,6 +138,17 @@ pub const CASES: &[Case] = &[
     case!("replace a file at once", files::replaced),
     case!("read no more than asked for", files::read_within_limits),
     case!("hard link", files::linked),
+    case!("write in parts, commit, read back", content::written_in_parts),
+    case!(
+        "look up with all attributes and the first bytes",
+        content::found_with_its_beginning
+    ),
+    case!("set size and times", content::times_and_size_are_set),
+    case!("symbolic link", content::symbolic_links),
+    case!("find holes", content::holes),
+    case!("copy on the server", content::copied_on_the_server),
+    case!("clone a file", content::cloned),
+    case!("user attributes", content::user_attributes),
     case!("name that is not UTF-8", names::not_utf8),
     case!("name of 255 bytes", names::of_255_bytes),
     case!("name of 256 bytes", names::of_256_bytes),

@@ -55,6 +55,7 @@ pub async fn root_squashed(bench: Bench) -> Outcome {
         mode: Some(0o711),
         uid: Some(1234),
         gid: None,
+        ..SetAttributes::default()
     };
     let made = export.make_directory(&root, &called, set).await.unwrap();
     let refusal = made.owner_refused.unwrap();

@@ -2,6 +2,7 @@
 //! Both run in the rig's emulated machine; `make test` leaves this out where there is no emulator.
 
 mod conformance;
+mod copying;
 mod groups;
 mod mounts;
 mod node;

@@ -137,11 +137,19 @@ fn what_nfs_cannot_be_is_refused_with_its_own_reason() {
             Reason::AttributesClassUnsupported,
         ),
         (
-            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "x"}}),
+            json!({"dataSource": {"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "x"}}),
             Reason::DataSourceUnsupported,
         ),
         (
-            json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x"}}),
+            json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "x", "namespace": "theirs"}}),
+            Reason::DataSourceUnsupported,
+        ),
+        (
+            json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "c"}}),
+            Reason::DataSourceUnsupported,
+        ),
+        (
+            json!({"dataSource": {"apiGroup": "other.io", "kind": "PersistentVolumeClaim", "name": "x"}}),
             Reason::DataSourceUnsupported,
         ),
         (
@@ -154,6 +162,26 @@ fn what_nfs_cannot_be_is_refused_with_its_own_reason() {
             reason,
             "{change}"
         );
+    }
+}
+
+#[test]
+fn a_claim_of_the_same_namespace_may_be_copied_however_that_is_written() {
+    let class = class(json!({}));
+    for change in [
+        json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "old"}}),
+        json!({"dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "old"}}),
+        json!({"dataSourceRef": {"apiGroup": "", "kind": "PersistentVolumeClaim", "name": "old", "namespace": "n"}}),
+        json!({
+            "dataSource": {"kind": "PersistentVolumeClaim", "name": "old"},
+            "dataSourceRef": {"kind": "PersistentVolumeClaim", "name": "old"},
+        }),
+    ] {
+        let claim = claim(json!({"spec": change.clone()}));
+        let Guard::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+            panic!("{change}");
+        };
+        assert_eq!(request.source.as_deref(), Some("old"), "{change}");
     }
 }
 

@@ -27,6 +27,7 @@ fn made(
         claim: &claim,
         namespace_uid: "nu",
         request: &Request {
+            source: None,
             provisioner: "old/nfs".into(),
             parameters: ClassParameters::default(),
             mount_options: vec!["soft".into()],

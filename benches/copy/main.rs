@@ -1,0 +1,190 @@
+//! `make bench-copy`: how long a clone takes, beside `cp -a` of the same tree on the server's own disk in the same run.
+//!
+//! Figures, never pass or fail. The server is nfs-ganesha on this machine, which copies nothing by itself: all that is
+//! copied goes through the operator, read and written. `cp -a` leaves its copy in the memory of the machine; a clone is on
+//! stable storage when it is there, so `cp -a` is measured with `sync` as well.
+
+use std::error::Error;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
+use nfs_operator::api::backend::Existing;
+use nfs_operator::export::{
+    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Ledger, ManagedExport, Place, ReclaimRequest, Tally,
+    copy_volume,
+};
+use nfs_operator::naming::DirectoryPath;
+use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
+use rig::{NfsOptions, NfsServer, RunDir};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// What is measured, and how much of it.
+#[derive(Debug, Parser)]
+struct Options {
+    /// Small files, of 4 KiB, 100 in a directory.
+    #[arg(long, default_value_t = 10_000)]
+    small: usize,
+    /// Size of the one large file, in MiB.
+    #[arg(long, default_value_t = 1024)]
+    large: usize,
+    /// What cargo says to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    let options = Options::parse();
+    let run = RunDir::new()?;
+    let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
+    let disk = nfs.data_dir("/export")?;
+    let export = Arc::new(connect(nfs.port()).await?);
+    let mut table = Table::new();
+    table.load_preset(UTF8_FULL_CONDENSED);
+    table.set_header(["tree", "clone", "cp -a", "cp -a; sync", "clone / cp -a; sync"]);
+    let trees: [(&str, String, &dyn Fn(&Path) -> std::io::Result<()>); 2] = [
+        ("small", format!("{} files of 4 KiB", options.small), &|root| {
+            small_files(root, options.small)
+        }),
+        ("large", format!("one file of {} MiB", options.large), &|root| {
+            large_file(root, options.large)
+        }),
+    ];
+    for (name, what, grow) in trees {
+        let made = export.provision(&request(name)).await?;
+        let root = disk.join(name);
+        grow(&root)?;
+        shell("sync", &disk)?;
+        let cp = timed(|| shell(&format!("cp -a {name} cp-{name}"), &disk))?;
+        shell(&format!("sync; rm -rf cp-{name}; sync"), &disk)?;
+        let synced = timed(|| shell(&format!("cp -a {name} cp-{name} && sync"), &disk))?;
+        shell(&format!("rm -rf cp-{name}; sync"), &disk)?;
+        let (of, tally) = (source(name, made.file_id), Arc::new(Tally::default()));
+        let began = Instant::now();
+        let new = request(&format!("{name}-copy"));
+        copy_volume((&export, &of), (&export, &new), &Budget::default(), &tally).await?;
+        let clone = began.elapsed();
+        println!("{what}: {}", tally.snapshot());
+        let ratio = clone.as_secs_f64() / synced.as_secs_f64();
+        table.add_row([
+            what,
+            seconds(clone),
+            seconds(cp),
+            seconds(synced),
+            format!("{ratio:.1}"),
+        ]);
+    }
+    println!("{table}");
+    Ok(())
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
+}
+
+fn timed(work: impl FnOnce() -> Result<(), Failure>) -> Result<Duration, Failure> {
+    let began = Instant::now();
+    work().map(|()| began.elapsed())
+}
+
+fn shell(script: &str, folder: &Path) -> Result<(), Failure> {
+    let ended = Command::new("sh").args(["-c", script]).current_dir(folder).status()?;
+    if ended.success() {
+        return Ok(());
+    }
+    Err(format!("{script}: {ended}").into())
+}
+
+fn small_files(root: &Path, count: usize) -> std::io::Result<()> {
+    for number in 0..count {
+        let folder = root.join((number / 100).to_string());
+        if number % 100 == 0 {
+            fs::create_dir(&folder)?;
+        }
+        fs::write(folder.join(number.to_string()), vec![number.to_le_bytes()[0] | 1; 4096])?;
+    }
+    Ok(())
+}
+
+fn large_file(root: &Path, mebibytes: usize) -> std::io::Result<()> {
+    let mut file = fs::File::create(root.join("large"))?;
+    for number in 0..mebibytes {
+        std::io::Write::write_all(&mut file, &vec![number.to_le_bytes()[0] | 1; 1 << 20])?;
+    }
+    Ok(())
+}
+
+async fn connect(port: u16) -> Result<ManagedExport, Failure> {
+    let export = Export::connect(Target {
+        server: "127.0.0.1".into(),
+        path: "/export".into(),
+        version: VersionChoice::Auto,
+        port,
+        mount_port: None,
+        source_port: SourcePort::Any,
+        credential: Credential::default(),
+        owner: ClientOwner {
+            owner: b"bench".to_vec(),
+            verifier: rand::random(),
+        },
+        deadline: Duration::from_secs(20),
+    })
+    .await?;
+    let keeper = Keeper {
+        cluster_id: "11111111-2222-3333-4444-555555555555".into(),
+        backend: "bench".into(),
+        backend_uid: "bench".into(),
+        credential: Credential::default(),
+        roots: vec![Place::on_server("127.0.0.1", "/export")],
+    };
+    let managed = ManagedExport::new(export, keeper, Arc::new(Ledger::new()));
+    let expected = Expected {
+        may_create: true,
+        ..Expected::default()
+    };
+    managed.confirm_identity(expected).await?;
+    Ok(managed)
+}
+
+fn claim(name: &str) -> ClaimRef {
+    ClaimRef {
+        namespace: "bench".into(),
+        namespace_uid: "bench".into(),
+        name: name.into(),
+        uid: name.into(),
+    }
+}
+
+fn request(name: &str) -> DirectoryRequest {
+    DirectoryRequest {
+        claim: claim(name),
+        volume: format!("pvc-{name}"),
+        directory: directory(name),
+        mode: 0o777,
+        mode_asked: false,
+        uid: None,
+        gid: None,
+        existing: Existing::Refuse,
+        adoptable: true,
+    }
+}
+
+#[allow(clippy::expect_used, reason = "the names are this file's own")]
+fn directory(name: &str) -> DirectoryPath {
+    DirectoryPath::parse(name).expect("a name of this file")
+}
+
+fn source(name: &str, file_id: u64) -> ReclaimRequest {
+    ReclaimRequest {
+        claim: claim(name),
+        volume: format!("pvc-{name}"),
+        directory: directory(name),
+        file_id: Some(file_id),
+    }
+}

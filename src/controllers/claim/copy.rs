@@ -1,0 +1,303 @@
+//! A claim that asks for a copy of another claim's data: who that is, the copy in the background, and its end.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+
+use super::overrides::Wanted;
+use super::provision::{Attempt, Journey};
+use super::report::Outcome;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
+use crate::controllers::volume;
+use crate::export::{CopyError, DirectoryRequest, ManagedExport, ReclaimRequest, UndoOutcome, copy_volume};
+use crate::operator::backends::{Backend, Known};
+use crate::operator::context::Context;
+use crate::operator::copies::{For, Progress};
+use crate::operator::writes::WriteError;
+use crate::placement::quantity::{bytes, human};
+
+/// Where the data is that a claim asks for a copy of.
+struct Source {
+    export: Arc<ManagedExport>,
+    request: ReclaimRequest,
+}
+
+/// What a claim is told while its copy is being made; none when nothing of it is under way.
+pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &str) -> Option<Verdict> {
+    let message = match ctx.copies.progress(&claim.uid().unwrap_or_default()) {
+        Progress::None => return None,
+        Progress::Waiting => format!("copying claim {source}: other copies go first"),
+        Progress::Copying(tally) => format!("copying claim {source}: {}", tally.progress()),
+    };
+    Some(Verdict::no(Reason::Copying, message))
+}
+
+/// Whether a claim as it stands can be copied to one of this size; its volume's name. Pure.
+pub(super) fn copyable(source: Option<&PersistentVolumeClaim>, name: &str) -> Result<String, Verdict> {
+    let not_ready = |what: &str| Verdict::no(Reason::CopySourceNotReady, format!("claim {name} to copy {what}"));
+    let Some(source) = source else {
+        return Err(not_ready(
+            "does not exist in this namespace: create it, or correct spec.dataSource in a new claim",
+        ));
+    };
+    if source.metadata.deletion_timestamp.is_some() {
+        return Err(not_ready("is being deleted"));
+    }
+    let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());
+    let volume = source.spec.as_ref().and_then(|spec| spec.volume_name.clone());
+    match (phase, volume) {
+        (Some("Bound"), Some(volume)) if !volume.is_empty() => Ok(volume),
+        (phase, _) => Err(not_ready(&format!(
+            "is {}: it has to be Bound",
+            phase.unwrap_or("not looked at yet")
+        ))),
+    }
+}
+
+/// Whether a volume can be copied to a claim of this size: bound to that claim, ours, and no larger. Pure.
+pub(super) fn suitable(
+    volume: &PersistentVolume,
+    source: &PersistentVolumeClaim,
+    provisioners: &[&str],
+    asked: u128,
+) -> Result<(), Verdict> {
+    let unsuitable = |what: String| {
+        let name = source.name_any();
+        Err(Verdict::no(
+            Reason::CopySourceUnsuitable,
+            format!("claim {name} can't be copied: {what}"),
+        ))
+    };
+    let spec = volume.spec.clone().unwrap_or_default();
+    let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone());
+    if claim_uid.is_none() || claim_uid != source.uid() {
+        return unsuitable(format!("volume {} is bound to another claim", volume.name_any()));
+    }
+    let by = volume.annotations().get(PROVISIONED_BY);
+    let ours = by.is_some_and(|name| provisioners.contains(&name.as_str()));
+    if !ours || !volume.annotations().contains_key(VOLUME_BACKEND) {
+        return unsuitable(format!("volume {} was not made by this operator", volume.name_any()));
+    }
+    let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
+    let size = size.and_then(|size| bytes(&size.0)).unwrap_or_default();
+    if asked < size {
+        return unsuitable(format!(
+            "it has {}, and this claim asks for {}: ask for at least as much",
+            human(size),
+            human(asked)
+        ));
+    }
+    Ok(())
+}
+
+impl Journey<'_> {
+    /// Takes the end of the copy and saves the volume, or begins the copy.
+    pub(super) async fn copy(
+        &self,
+        backend: &Arc<Backend>,
+        known: &Arc<Known>,
+        (request, wanted, affinity): (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>),
+        (source, again): (&str, bool),
+    ) -> Result<Attempt, WriteError> {
+        let Some(export) = known.export.clone() else {
+            return Ok(Attempt::Ended(Outcome::Waiting(known.ready.clone())));
+        };
+        let uid = self.claim.uid().unwrap_or_default();
+        match self.ctx.copies.take(&uid) {
+            Some((Ok(directory), tally)) => {
+                let Some(_active) = backend.begin(&self.volume, &request.claim) else {
+                    return Ok(Attempt::Ended(Outcome::Queued));
+                };
+                let mut outcome = self.save(known, &export, &wanted, affinity, &directory).await;
+                if let Outcome::Provisioned { verdict, now: true } = &mut outcome {
+                    backend.settled(&self.volume);
+                    verdict.message = format!("{}, a copy of claim {source} ({tally})", verdict.message);
+                }
+                // The staging folder is in the trash.
+                backend.trash.notify_one();
+                Ok(Attempt::Ended(outcome))
+            }
+            Some((Err(error), _)) => Ok(self.not_copied(backend, &export, &error).await),
+            None => {
+                let found = match self.source(source).await? {
+                    Ok(found) => found,
+                    Err(outcome) => {
+                        // Of a copy that was begun by a former life something may be there: its room stays promised.
+                        if !backend.is_open(&self.volume) {
+                            self.ctx.inventory.release(&self.volume);
+                        }
+                        return Ok(Attempt::Ended(outcome));
+                    }
+                };
+                if let Some(gone) = self.mark(backend, again).await? {
+                    return Ok(Attempt::Ended(gone));
+                }
+                self.begin_copy(backend, export, request, found);
+                let verdict = under_way(self.ctx, self.claim, source);
+                Ok(Attempt::Ended(verdict.map_or(Outcome::Queued, Outcome::Copying)))
+            }
+        }
+    }
+
+    fn begin_copy(&self, backend: &Arc<Backend>, export: Arc<ManagedExport>, request: DirectoryRequest, from: Source) {
+        let of = For {
+            uid: request.claim.uid.clone(),
+            namespace: request.claim.namespace.clone(),
+            claim: request.claim.name.clone(),
+        };
+        let (backend, volume) = (Arc::clone(backend), self.volume.clone());
+        let (waiting, claim) = (Arc::clone(&self.ctx.waiting), ObjectRef::from_obj(self.claim));
+        self.ctx.copies.begin(
+            of,
+            |budget, tally| async move {
+                // The sweep keeps its hands off as long as this is held.
+                let Some(_active) = backend.begin(&volume, &request.claim) else {
+                    return Err(CopyError::ExportChanged);
+                };
+                copy_volume((&from.export, &from.request), (&export, &request), &budget, &tally).await
+            },
+            move || waiting.wake(claim),
+        );
+    }
+
+    /// Where the data of that claim is: claim and volume read live, and all that the volume says of itself compared.
+    async fn source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
+        let read = |cause| WriteError::Api {
+            action: "read the claim to copy",
+            cause: Box::new(cause),
+        };
+        let claim = self.claims().get_opt(name).await.map_err(read)?;
+        let volume = match copyable(claim.as_ref(), name) {
+            Ok(volume) => volume,
+            Err(verdict) => return Ok(Err(Outcome::Copying(verdict))),
+        };
+        let volumes: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
+        let volume = volumes.get_opt(&volume).await.map_err(read)?;
+        let (Some(claim), Some(volume)) = (claim, volume) else {
+            let verdict = Verdict::no(
+                Reason::CopySourceNotReady,
+                format!("claim {name} to copy has lost its volume"),
+            );
+            return Ok(Err(Outcome::Copying(verdict)));
+        };
+        if let Err(verdict) = suitable(&volume, &claim, &self.ctx.settings.provisioners(), self.request.bytes) {
+            return Ok(Err(Outcome::Infeasible(verdict)));
+        }
+        let home = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
+        let Some(backend) = self.ctx.backends.get(&home) else {
+            let verdict = Verdict::no(
+                Reason::CopySourceNotReady,
+                format!("claim {name} to copy is on backend {home}, which does not exist or is not probed yet"),
+            );
+            return Ok(Err(Outcome::Copying(verdict)));
+        };
+        let known = backend.known();
+        let Some(export) = known.export.clone() else {
+            let verdict = Verdict::no(
+                Reason::CopySourceNotReady,
+                format!("claim {name} to copy is on backend {home}: {}", known.ready.message),
+            );
+            return Ok(Err(Outcome::Copying(verdict)));
+        };
+        Ok(match volume::request(&volume, &backend, &known) {
+            Ok(request) => Ok(Source { export, request }),
+            Err(verdict) => Err(Outcome::Copying(Verdict::no(
+                Reason::CopySourceNotReady,
+                format!("claim {name} to copy: {}", verdict.message),
+            ))),
+        })
+    }
+
+    /// A copy that came to nothing: what there is of it is taken back where another backend may do better.
+    async fn not_copied(&self, backend: &Backend, export: &ManagedExport, error: &CopyError) -> Attempt {
+        let reason = error.reason();
+        if reason.is_of_the_backend() {
+            self.ctx.doubt(&backend.name);
+        }
+        let verdict = Verdict::no(reason, format!("backend {}: {error}", backend.name));
+        if !error.is_of_the_target() {
+            return Attempt::Ended(if reason.is_of_the_connection() {
+                Outcome::Waiting(verdict)
+            } else {
+                Outcome::Failed(verdict)
+            });
+        }
+        let uid = self.claim.uid().unwrap_or_default();
+        match export.undo(&self.volume, &uid).await {
+            Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => {
+                self.ctx.inventory.release(&self.volume);
+                backend.settled(&self.volume);
+                backend.trash.notify_one();
+                Attempt::Refused {
+                    verdict: Verdict::no(reason, error.to_string()),
+                    lasting: false,
+                }
+            }
+            _ => Attempt::Ended(Outcome::Failed(verdict)),
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn claim(status: &Value, spec: &Value) -> PersistentVolumeClaim {
+        let object = json!({"metadata": {"name": "old", "uid": "u1"}, "spec": spec, "status": status});
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn bound() -> PersistentVolumeClaim {
+        claim(&json!({"phase": "Bound"}), &json!({"volumeName": "pvc-u1"}))
+    }
+
+    #[test]
+    fn only_a_bound_claim_that_stays_is_copied() {
+        let told = |claim: Option<&PersistentVolumeClaim>| copyable(claim, "old").map_err(|verdict| verdict.reason);
+        assert_eq!(told(Some(&bound())), Ok("pvc-u1".to_owned()));
+        let mut leaving = bound();
+        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let pending = claim(&json!({"phase": "Pending"}), &json!({}));
+        let lost = claim(&json!({"phase": "Lost"}), &json!({"volumeName": "pvc-u1"}));
+        for claim in [None, Some(&leaving), Some(&pending), Some(&lost)] {
+            assert_eq!(told(claim), Err(Reason::CopySourceNotReady));
+        }
+    }
+
+    #[test]
+    fn only_a_volume_of_ours_that_is_no_larger_is_copied() {
+        let volume = |change: &Value| -> PersistentVolume {
+            let mut object = json!({
+                "metadata": {"name": "pvc-u1", "annotations": {PROVISIONED_BY: "us", VOLUME_BACKEND: "fast"}},
+                "spec": {"capacity": {"storage": "1Gi"}, "claimRef": {"uid": "u1"}},
+            });
+            if let (Some(pointer), Some(value)) = (change["at"].as_str(), change.get("to")) {
+                *object.pointer_mut(pointer).unwrap() = value.clone();
+            }
+            serde_json::from_value(object).unwrap()
+        };
+        let told = |change: Value, asked: u128| {
+            suitable(&volume(&change), &bound(), &["us"], asked).map_err(|verdict| verdict.reason)
+        };
+        assert_eq!(told(json!({}), 1 << 30), Ok(()));
+        assert_eq!(told(json!({}), (1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
+        for change in [
+            json!({"at": "/spec/claimRef/uid", "to": "other"}),
+            json!({"at": "/spec/claimRef", "to": null}),
+            json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "us"}}),
+            json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "them", VOLUME_BACKEND: "fast"}}),
+        ] {
+            assert_eq!(
+                told(change.clone(), 1 << 30),
+                Err(Reason::CopySourceUnsuitable),
+                "{change}"
+            );
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! Before a copy: the source is compared with all that is known of it, the target's name held and recorded, the folder for
+//! the copy made; and nothing is begun that could not be finished for lack of a right.
+
+use std::sync::Arc;
+
+use super::{CopyError, Side};
+use crate::export::error::{ExportError, While as _};
+use crate::export::ground::Ground;
+use crate::export::ledger::Holder;
+use crate::export::record::{Record, RecordError, State};
+use crate::export::records::{Created, Found};
+use crate::export::request::{DirectoryRequest, ProvisionedDirectory, ReclaimRequest};
+use crate::export::{ManagedExport, layout};
+use crate::naming::DirectoryPath;
+use crate::nfs::{Details, Name, Node, SetAttributes, Status};
+
+/// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.
+const SOMEBODY: u32 = 65_533;
+
+/// A volume's directory that is to be copied, found where volume and record say that it is.
+pub struct SourceTree {
+    pub(super) export: Arc<ManagedExport>,
+    pub(super) ground: Arc<Ground>,
+    pub(super) root: Node,
+    pub(super) details: Details,
+    directory: DirectoryPath,
+}
+
+/// A folder of ours with a copy in the making.
+#[derive(Debug, Clone)]
+pub struct Staging {
+    pub(super) ground: Arc<Ground>,
+    /// This volume's folder there.
+    pub(super) folder: Node,
+    /// The copy's root.
+    pub(super) tree: Node,
+    /// Further names of files with several.
+    pub(super) links: Node,
+}
+
+/// What is to be done for a copy.
+pub enum StagedCopy {
+    /// A former life finished it: the directory is there and recorded.
+    Done(ProvisionedDirectory),
+    /// It is to be made, in there.
+    Copy(Box<Staging>),
+}
+
+impl SourceTree {
+    pub(super) fn side(&self) -> Side {
+        Side {
+            managed: Arc::clone(&self.export),
+            ground: Arc::clone(&self.ground),
+            fsid: self.root.attributes.fsid,
+        }
+    }
+
+    /// Whether the source is still where it was: asked at the end, because what was copied of something that was being
+    /// removed is worth nothing.
+    pub(super) async fn still_there(&self) -> Result<(), CopyError> {
+        let ground = self.export.ground().await?;
+        let nodes = self.export.walk(&ground, &self.directory).await?;
+        let leaf = self.export.leaf_of(&nodes, &self.directory);
+        match leaf {
+            Some(leaf) if leaf.attributes.fileid == self.root.attributes.fileid => Ok(()),
+            Some(_) => Err(CopyError::SourceGone {
+                why: format!("something else has the name {}", self.directory),
+            }),
+            None => Err(CopyError::SourceGone {
+                why: format!("{} is not there any more", self.directory),
+            }),
+        }
+    }
+}
+
+impl ManagedExport {
+    /// Finds a volume's directory to copy from: record, path and fileid must agree, as for a reclaim (design 6.8).
+    pub async fn source(self: &Arc<Self>, request: &ReclaimRequest) -> Result<SourceTree, CopyError> {
+        let ground = self.ground().await?;
+        self.told(self.source_on(&ground, request).await)
+            .await
+            .map_err(CopyError::from)
+    }
+
+    async fn source_on(
+        self: &Arc<Self>,
+        ground: &Arc<Ground>,
+        request: &ReclaimRequest,
+    ) -> Result<SourceTree, ExportError> {
+        let file_id = self.agreed(ground, request).await?;
+        let nodes = self.walk(ground, &request.directory).await?;
+        let leaf = self.leaf_of(&nodes, &request.directory);
+        let missing = || ExportError::DirectoryMissing {
+            volume: request.volume.clone(),
+            directory: request.directory.to_string(),
+        };
+        let root = leaf.ok_or_else(missing)?;
+        if !ground.is_plain_directory(root) || root.attributes.fileid != file_id {
+            return Err(ExportError::Disagrees {
+                volume: request.volume.clone(),
+                directory: request.directory.to_string(),
+                what: format!("its directory had fileid {file_id}, and something else has the name now"),
+            });
+        }
+        let details = self.nfs.details(&root.handle).await;
+        Ok(SourceTree {
+            export: Arc::clone(self),
+            ground: Arc::clone(ground),
+            root: root.clone(),
+            details: details.while_(|| format!("looking at {}", request.directory))?,
+            directory: request.directory.clone(),
+        })
+    }
+
+    /// Gets ready for a copy: finds that it is finished already, or writes the record and makes the folder for it. What a
+    /// former life left of it goes into the trash.
+    pub async fn stage_copy(&self, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
+        let _turn = self.turns.of(&request.volume).await;
+        let ground = self.ground().await?;
+        let staged = self.stage_on(&ground, request).await;
+        match staged {
+            Err(CopyError::Export(error)) => Err(self
+                .told::<StagedCopy>(Err(error))
+                .await
+                .err()
+                .map_or(CopyError::ExportChanged, CopyError::Export)),
+            staged => staged,
+        }
+    }
+
+    async fn stage_on(&self, ground: &Arc<Ground>, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
+        let record = self.copy_record(ground, request).await?;
+        // Once recorded, a claim's directory never changes.
+        let directory = record
+            .as_ref()
+            .map_or(&request.directory, |record| &record.directory)
+            .clone();
+        let places = self.places_of(&ground.identity.id, &directory.to_string());
+        let holder = Holder::Volume(request.volume.clone());
+        let reservation = self
+            .ledger
+            .reserve(holder, places, &self.keeper.backend)
+            .map_err(|conflict| ExportError::Overlaps {
+                directory: directory.to_string(),
+                conflict: Box::new(conflict),
+            })?;
+        let nodes = self.walk(ground, &directory).await?;
+        self.judge_way(ground, &directory, &nodes).await?;
+        if let Some(leaf) = self.leaf_of(&nodes, &directory) {
+            let finished = self.finished(ground, record.as_ref(), leaf).await?;
+            let Some(file_id) = finished else {
+                return Err(CopyError::TargetTaken {
+                    directory: directory.to_string(),
+                });
+            };
+            reservation.keep(Some(ground.file_key(file_id)));
+            self.discard_staged(ground, &request.volume).await?;
+            return Ok(StagedCopy::Done(ProvisionedDirectory {
+                directory,
+                file_id,
+                adopted: false,
+                mode_not_kept: None,
+            }));
+        }
+        self.refuse_foreign(ground, &directory, &nodes, true).await?;
+        self.announce(ground, request, &directory, record.is_some()).await?;
+        reservation.keep(None);
+        self.discard_staged(ground, &request.volume).await?;
+        self.make_staging(ground, &request.volume)
+            .await
+            .map(|staging| StagedCopy::Copy(Box::new(staging)))
+    }
+
+    /// The record of this volume, if it is one that a copy may go on with.
+    pub(super) async fn copy_record(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+    ) -> Result<Option<Record>, ExportError> {
+        let volume = request.volume.clone();
+        match self.read_record(ground, &volume).await? {
+            Found::Nothing => Ok(None),
+            Found::Unreadable(RecordError::Short) => {
+                // It ended while it was written, and so before anything was made.
+                self.remove_record(ground, &volume).await?;
+                Ok(None)
+            }
+            Found::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
+            Found::Record(record) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
+                volume,
+                holder: Box::new(record.claim),
+            }),
+            Found::Record(record) if !record.state.is_open() || record.adopted => Err(ExportError::RecordBusy {
+                volume,
+                state: record.state.name(),
+                asked: "copying",
+            }),
+            Found::Record(record) => Ok(Some(*record)),
+        }
+    }
+
+    /// The fileid of a directory that is the finished copy; its record says so afterwards.
+    async fn finished(
+        &self,
+        ground: &Ground,
+        record: Option<&Record>,
+        leaf: &Node,
+    ) -> Result<Option<u64>, ExportError> {
+        let Some(record) = record.filter(|record| ground.is_plain_directory(leaf) && record.is_about(leaf)) else {
+            return Ok(None);
+        };
+        if record.state == State::Creating {
+            self.replace_record(ground, &record.in_state(State::Live)).await?;
+        }
+        Ok(record.file_id)
+    }
+
+    /// Writes the record before anything is made (design 6.3). It knows no fileid as long as nothing has the name.
+    async fn announce(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        over: bool,
+    ) -> Result<(), ExportError> {
+        let record = Record {
+            volume: request.volume.clone(),
+            backend: self.keeper.backend.clone(),
+            claim: request.claim.clone(),
+            directory: directory.clone(),
+            file_id: None,
+            handle: None,
+            adopted: false,
+            state: State::Creating,
+        };
+        if over {
+            return self.replace_record(ground, &record).await;
+        }
+        if self.create_record(ground, &record).await? == Created::Exists {
+            return Err(ExportError::Unsettled {
+                doing: format!("recording {directory}"),
+            });
+        }
+        Ok(())
+    }
+
+    async fn make_staging(&self, ground: &Arc<Ground>, volume: &str) -> Result<Staging, CopyError> {
+        let staging = self.staging_folder(ground).await?;
+        let folder = self.make_in(ground, &staging, layout::staged(volume)?, volume).await?;
+        let tree = self
+            .make_in(ground, &folder, layout::name(layout::STAGED_TREE)?, volume)
+            .await?;
+        let links = self
+            .make_in(ground, &folder, layout::name(layout::STAGED_LINKS)?, volume)
+            .await?;
+        self.may_chown(ground, &tree).await?;
+        Ok(Staging {
+            ground: Arc::clone(ground),
+            folder,
+            tree,
+            links,
+        })
+    }
+
+    async fn staging_folder(&self, ground: &Ground) -> Result<Node, ExportError> {
+        let path = format!("{}/{}/{}", layout::RESERVED, self.keeper.cluster_id, layout::STAGING);
+        self.own_folder(
+            &ground.root,
+            &ground.cluster,
+            layout::STAGING,
+            &path,
+            Some(&ground.reserved),
+        )
+        .await
+    }
+
+    async fn make_in(&self, ground: &Ground, folder: &Node, name: Name, volume: &str) -> Result<Node, ExportError> {
+        let mode = SetAttributes {
+            mode: Some(0o700),
+            ..SetAttributes::default()
+        };
+        let made = self.changing(ground)?.make_directory(&folder.handle, &name, mode).await;
+        made.map(|made| made.node)
+            .while_(|| format!("making the folder for the copy of volume {volume}"))
+    }
+
+    /// Whether files can be given to their owners: asked before anything is copied.
+    async fn may_chown(&self, ground: &Ground, tree: &Node) -> Result<(), CopyError> {
+        let owner = SetAttributes {
+            uid: Some(SOMEBODY),
+            gid: Some(SOMEBODY),
+            ..SetAttributes::default()
+        };
+        let refused = |why: String| Err(CopyError::MayNotChown { why });
+        match self.changing(ground)?.set_attributes(&tree.handle, owner).await {
+            Ok(now) if now.uid == Some(SOMEBODY) && now.gid == Some(SOMEBODY) => Ok(()),
+            Ok(now) => refused(format!(
+                "a directory given to {SOMEBODY}:{SOMEBODY} belongs to {}:{}",
+                now.owner, now.group
+            )),
+            Err(error) => match error.status() {
+                Some(
+                    status @ (Status::NotPermitted
+                    | Status::Access
+                    | Status::BadOwner
+                    | Status::Invalid
+                    | Status::NotSupported),
+                ) => refused(format!("it answered {status:?}")),
+                _ => Err(CopyError::Nfs {
+                    path: "the owner of the copy's root".to_owned(),
+                    source: Box::new(error),
+                }),
+            },
+        }
+    }
+}

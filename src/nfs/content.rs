@@ -1,0 +1,80 @@
+//! What a file holds and all that is known about it: the words in which trees are copied.
+
+use bytes::Bytes;
+
+use super::{Attributes, FileHandle};
+
+/// A moment, as a file system keeps it: seconds since 1970, and nanoseconds below 1,000,000,000.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970; before it, negative. NFSv3 has none before 1970 or after 2106.
+    pub seconds: i64,
+    /// Nanoseconds.
+    pub nanos: u32,
+}
+
+/// When an object was last read and changed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Times {
+    /// Last read.
+    pub accessed: Time,
+    /// Content last changed.
+    pub modified: Time,
+}
+
+/// All attributes that a copy keeps or needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Details {
+    /// Those of every node.
+    pub attributes: Attributes,
+    /// Its times.
+    pub times: Times,
+    /// Another one after each change of the object (RFC 8881 section 5.8.1.4; in NFSv3 the ctime).
+    pub change: u64,
+    /// Bytes that it takes on the disk; fewer than its size where it has holes.
+    pub used: u64,
+}
+
+/// What a name led to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    /// The handle.
+    pub handle: FileHandle,
+    /// Its attributes.
+    pub details: Details,
+    /// The beginning of a regular file, and the change attribute after it was read; absent when it is no regular file, or
+    /// could not be read.
+    pub begin: Option<(Data, u64)>,
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// The bytes: fewer than asked for where the server likes, none only at the end of the file.
+    pub bytes: Bytes,
+    /// The server says that the file ends with them.
+    pub end: bool,
+}
+
+/// What a WRITE came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes taken, at least one.
+    pub count: usize,
+    /// They are on stable storage already.
+    pub stable: bool,
+    /// The server's life: when it is another one at the COMMIT, what was not stable may be lost (RFC 8881 section 18.3).
+    pub verifier: [u8; 8],
+}
+
+/// What a copy on the server came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes copied, from the beginning of what was asked for: servers copy less at a time as they like; 0 at the end of
+    /// the source.
+    pub count: u64,
+    /// They are on stable storage already.
+    pub stable: bool,
+    /// As in [`Written`]; none after a copy that the server did in the background without saying.
+    pub verifier: Option<[u8; 8]>,
+}

@@ -1,0 +1,260 @@
+//! Copies that are being made in the background: a bounded number at a time, each known by its claim's uid.
+//!
+//! A copy takes as long as its bytes take. So it holds no place of a reconciler: that begins it, looks how far it is, and is
+//! woken when it ended. What is in memory here is lost with the process, and the next one begins the copy anew.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+
+use crate::export::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
+
+/// Copies at a time: they share the memory and the calls of one budget, and more of them would each be slower.
+const AT_A_TIME: usize = 4;
+
+/// Who has a copy made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct For {
+    /// The claim's uid.
+    pub uid: String,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub claim: String,
+}
+
+/// How a copy ended, and what was copied.
+pub type Ended = (Result<ProvisionedDirectory, CopyError>, TallySnapshot);
+
+/// How far a copy is.
+#[derive(Debug)]
+pub enum Progress {
+    /// There is none: not begun by this process, or its end was told already.
+    None,
+    /// Others go first.
+    Waiting,
+    /// It is being made.
+    Copying(TallySnapshot),
+}
+
+enum State {
+    Waiting,
+    Copying,
+    Ended(Box<Result<ProvisionedDirectory, CopyError>>),
+}
+
+struct Job {
+    of: For,
+    tally: Arc<Tally>,
+    state: State,
+    task: AbortHandle,
+}
+
+/// All copies of this process.
+#[derive(Clone, Default)]
+pub struct Copies(Arc<Inner>);
+
+struct Inner {
+    jobs: Mutex<HashMap<String, Job>>,
+    places: Arc<Semaphore>,
+    budget: Budget,
+}
+
+impl Default for Inner {
+    fn default() -> Self {
+        Self {
+            jobs: Mutex::default(),
+            places: Arc::new(Semaphore::new(AT_A_TIME)),
+            budget: Budget::default(),
+        }
+    }
+}
+
+impl Copies {
+    /// Begins a copy, unless there is one for that claim; `ended` is called when it came to its end.
+    pub fn begin<F>(&self, of: For, make: impl FnOnce(Budget, Arc<Tally>) -> F, ended: impl FnOnce() + Send + 'static)
+    where
+        F: Future<Output = Result<ProvisionedDirectory, CopyError>> + Send + 'static,
+    {
+        let mut jobs = self.jobs();
+        if jobs.contains_key(&of.uid) {
+            return;
+        }
+        let tally = Arc::new(Tally::default());
+        let making = make(self.0.budget.clone(), Arc::clone(&tally));
+        let (copies, uid) = (self.clone(), of.uid.clone());
+        let task = tokio::spawn(async move {
+            // Never closed.
+            let place = Arc::clone(&copies.0.places).acquire_owned().await;
+            copies.turn_to(&uid, State::Copying);
+            let outcome = making.await;
+            drop(place);
+            copies.turn_to(&uid, State::Ended(Box::new(outcome)));
+            ended();
+        });
+        jobs.insert(
+            of.uid.clone(),
+            Job {
+                of,
+                tally,
+                state: State::Waiting,
+                task: task.abort_handle(),
+            },
+        );
+    }
+
+    /// How far a claim's copy is.
+    pub fn progress(&self, uid: &str) -> Progress {
+        match self.jobs().get(uid) {
+            None => Progress::None,
+            Some(job) => match job.state {
+                State::Waiting => Progress::Waiting,
+                State::Copying => Progress::Copying(job.tally.snapshot()),
+                State::Ended(_) => Progress::None,
+            },
+        }
+    }
+
+    /// Takes the end of a claim's copy, if it came to one: it is told once.
+    pub fn take(&self, uid: &str) -> Option<Ended> {
+        let mut jobs = self.jobs();
+        let job = jobs.remove(uid)?;
+        match job.state {
+            State::Ended(outcome) => Some((*outcome, job.tally.snapshot())),
+            state => {
+                jobs.insert(uid.to_owned(), Job { state, ..job });
+                None
+            }
+        }
+    }
+
+    /// Ends a claim's copy: nobody wants it any more. What was copied is for the sweep.
+    pub fn stop(&self, uid: &str) {
+        if let Some(job) = self.jobs().remove(uid) {
+            job.task.abort();
+        }
+    }
+
+    fn turn_to(&self, uid: &str, state: State) {
+        if let Some(job) = self.jobs().get_mut(uid) {
+            job.state = state;
+        }
+    }
+
+    fn jobs(&self) -> MutexGuard<'_, HashMap<String, Job>> {
+        self.0.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Copies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Copies")
+    }
+}
+
+/// What is told of each copy: name behind `nfs_operator_copy_`, help, and the figure.
+type Figure = (&'static str, &'static str, fn(&TallySnapshot) -> u64);
+const FIGURES: [Figure; 4] = [
+    ("files", "Files of a claim's copy that are done", |tally| tally.files),
+    (
+        "files_expected",
+        "Files that there are to copy, as far as they were counted",
+        |tally| tally.of_files,
+    ),
+    ("bytes", "Bytes of a claim's copy that are done", |tally| tally.bytes),
+    (
+        "bytes_expected",
+        "Bytes that there are to copy, as far as they were counted",
+        |tally| tally.of_bytes,
+    ),
+];
+
+impl Collector for Copies {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let copies: Vec<(For, TallySnapshot)> = self
+            .jobs()
+            .values()
+            .filter(|job| !matches!(job.state, State::Ended(_)))
+            .map(|job| (job.of.clone(), job.tally.snapshot()))
+            .collect();
+        for (name, help, figure) in FIGURES {
+            let name = format!("nfs_operator_copy_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for (of, tally) in &copies {
+                let labels = [("namespace", of.namespace.clone()), ("claim", of.claim.clone())];
+                let value = i64::try_from(figure(tally)).unwrap_or(i64::MAX);
+                ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use tokio::sync::{Notify, oneshot};
+
+    use super::*;
+
+    fn of(uid: &str) -> For {
+        For {
+            uid: uid.to_owned(),
+            namespace: "team".to_owned(),
+            claim: uid.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn more_copies_than_places_wait_and_each_end_is_told_once() {
+        let copies = Copies::default();
+        let go = Arc::new(Notify::new());
+        let mut ends = Vec::new();
+        for number in 0..=AT_A_TIME {
+            let (told, end) = oneshot::channel();
+            ends.push(end);
+            let go = Arc::clone(&go);
+            let make = move |_: Budget, _: Arc<Tally>| async move {
+                go.notified().await;
+                Err(CopyError::ExportChanged)
+            };
+            copies.begin(of(&number.to_string()), make, move || told.send(()).unwrap());
+        }
+        tokio::task::yield_now().await;
+        let waiting = |copies: &Copies| {
+            let waits = |number: &usize| matches!(copies.progress(&number.to_string()), Progress::Waiting);
+            (0..=AT_A_TIME).filter(waits).count()
+        };
+        assert_eq!(waiting(&copies), 1);
+        for end in ends {
+            go.notify_one();
+            end.await.unwrap();
+        }
+        assert!(copies.take("0").is_some());
+        assert!(copies.take("0").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_copy_that_is_stopped_gives_its_place_to_the_next() {
+        let copies = Copies::default();
+        for number in 0..AT_A_TIME {
+            let make = |_: Budget, _: Arc<Tally>| std::future::pending();
+            copies.begin(of(&number.to_string()), make, || ());
+        }
+        let (told, end) = oneshot::channel();
+        let make = |_: Budget, _: Arc<Tally>| async { Err(CopyError::ExportChanged) };
+        copies.begin(of("next"), make, move || told.send(()).unwrap());
+        copies.stop("0");
+        end.await.unwrap();
+        assert!(copies.take("next").is_some());
+        assert!(matches!(copies.progress("0"), Progress::None));
+    }
+}
