@@ -43,7 +43,6 @@ fn settings() -> Settings {
         aliases: BTreeMap::new(),
         slots: 1,
         purge_pause: Duration::ZERO,
-        scan_interval: Duration::ZERO,
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
         scan_interval: Duration::ZERO,

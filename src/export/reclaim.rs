@@ -353,10 +353,10 @@ impl ManagedExport {
             reclaim.seen.moved = At::Ours;
             return Ok(());
         };
-        let into_trash = matches!(reclaim.record.state, State::Deleting { .. });
+        let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
         match error.status() {
             Some(Status::Exists | Status::NotEmpty | Status::NotFound | Status::NotSame) => self.look(reclaim).await,
-            Some(Status::CrossDevice | Status::Access | Status::NotPermitted) if into_trash => {
+            Some(Status::CrossDevice | Status::Access | Status::NotPermitted) if trash_ours => {
                 reclaim.seen.trash_refused = true;
                 Ok(())
             }

@@ -134,7 +134,7 @@ impl ManagedExport {
             let parent = self.parent_of(ground, &nodes, directory);
             let names = directory.names();
             if let Some(name) = names.last() {
-                self.into_trash(ground, &record.volume, (parent, name), leaf.attributes.fileid)
+                self.trash_ours(ground, &record.volume, (parent, name), leaf.attributes.fileid)
                     .await?;
             }
             return Ok(UndoOutcome::Gone);

@@ -207,7 +207,11 @@ fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, Verdict> {
         )
     };
     if let Some(archive) = asked_archive(claim) {
-        return if is_object_name(archive) { Ok(None) } else { Err(unsupported("the data source's name can't be an archive's")) };
+        return if is_object_name(archive) {
+            Ok(None)
+        } else {
+            Err(unsupported("the data source's name can't be an archive's"))
+        };
     }
     let (kind, group, name, namespace) = match (spec.data_source_ref, spec.data_source) {
         (Some(source), _) => (source.kind, source.api_group, source.name, source.namespace),

@@ -190,12 +190,12 @@ impl ManagedExport {
         let Some(folder) = self.nfs.lookup(&staging.handle, &name).await.while_(doing)? else {
             return Ok(());
         };
-        self.into_trash(ground, volume, (&staging, &name), folder.attributes.fileid)
+        self.trash_ours(ground, volume, (&staging, &name), folder.attributes.fileid)
             .await
     }
 
     /// Renames something of ours with this fileid into the trash.
-    pub(in crate::export) async fn into_trash(
+    pub(in crate::export) async fn trash_ours(
         &self,
         ground: &Ground,
         volume: &str,

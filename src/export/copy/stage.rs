@@ -230,6 +230,7 @@ impl ManagedExport {
             directory: directory.clone(),
             file_id: None,
             handle: None,
+            restores: None,
             adopted: false,
             state: State::Creating,
         };

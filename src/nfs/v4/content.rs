@@ -111,10 +111,10 @@ impl Client {
         let details = details(&mut reply)?;
         // Directories, links and special files end the compound here.
         let begin = match refusal(data(&mut reply, first))? {
-            Ok((end, bytes)) => match reply.attributes()?.change {
-                Some(change) => Some((Data { bytes, end }, change)),
-                None => None,
-            },
+            Ok((end, bytes)) => {
+                let change = reply.attributes()?.change;
+                change.map(|change| (Data { bytes, end }, change))
+            }
             Err(_) => None,
         };
         Ok(Some(Found { handle, details, begin }))

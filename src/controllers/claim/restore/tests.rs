@@ -62,6 +62,7 @@ fn judged(case: &Case, spec: Value) -> Result<String, Reason> {
         mount_options: Vec::new(),
         reclaim_policy: "Delete".into(),
         bytes: case.bytes,
+        source: None,
         topologies: Vec::new(),
         restore: Some("pvc-1".into()),
         node: None,
