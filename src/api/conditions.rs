@@ -380,10 +380,9 @@ impl Verdict {
             Some(false) => "False",
             None => "Unknown",
         };
-        let since = former
-            .iter()
-            .find(|condition| condition.type_ == type_ && condition.status == status)
-            .map_or(now, |condition| condition.last_transition_time.clone());
+        let same = |condition: &&Condition| condition.type_ == type_ && condition.status == status;
+        let since = former.iter().find(same);
+        let since = since.map_or(now, |condition| condition.last_transition_time.clone());
         Condition {
             type_: type_.to_owned(),
             status: status.to_owned(),

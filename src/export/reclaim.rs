@@ -387,15 +387,11 @@ enum Recorded {
 }
 
 fn missing(request: &ReclaimRequest) -> ExportError {
-    ExportError::DirectoryMissing {
-        volume: request.volume.clone(),
-        directory: request.directory.to_string(),
-    }
+    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+    ExportError::DirectoryMissing { volume, directory }
 }
 
 fn unrecorded(request: &ReclaimRequest) -> ExportError {
-    ExportError::RecordMissing {
-        volume: request.volume.clone(),
-        directory: request.directory.to_string(),
-    }
+    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+    ExportError::RecordMissing { volume, directory }
 }

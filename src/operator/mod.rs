@@ -16,6 +16,7 @@ pub mod inventory;
 mod last_check;
 pub mod lease;
 pub mod metrics;
+mod parts;
 pub mod readiness;
 pub mod reschedules;
 pub mod retry;

@@ -6,42 +6,26 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
-use kube::core::PartialObjectMeta;
-use kube::runtime::reflector::store::Writer;
-use kube::runtime::reflector::{self, ObjectRef};
+use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt};
 use rand::RngExt;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::backends::Backends;
 use super::clients::{ClientError, Clients};
-use super::context::{Context, Settings, Stores};
+use super::context::Context;
 use super::drop_in::{DropInError, InheritedExport};
 use super::election::{Candidate, Election, LeaseError};
-use super::events::Events;
 use super::guard::Guard;
 use super::http::{self, ListenError};
-use super::inventory::Inventory;
 use super::lease::Identity;
 use super::metrics::Metrics;
+use super::parts::{Parts, assemble};
 use super::readiness::Readiness;
-use super::reschedules::Reschedules;
-use super::retry::{Backoff, Bounds};
+use super::retry::Bounds;
 use super::stop::{Stop, stop_signal};
-use super::term::{Leadership, Term};
-use super::told::Told;
-use super::waiting::{ClaimRef, VolumeRef, Waiting};
-use super::watches;
-use crate::api::{NfsArchive, NfsBackend};
-use crate::controllers::claim;
-use crate::export::Ledger;
+use super::term::Term;
 
-/// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
-/// with a short grace period to be noticed as slow, short enough that a hung server is named within a probe interval.
-const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
 /// Pods get 30 s by default between SIGTERM and SIGKILL; what is not done by now is repaired by the next start.
 const GRACE: Duration = Duration::from_secs(20);
 /// The same where others stand by: most work ends within a call, and what does not, they go on with.
@@ -129,16 +113,16 @@ pub async fn operate(options: Options) -> Result<(), OperatorError> {
 
 /// What there is whether this process leads or stands by.
 #[derive(Default)]
-struct Front {
-    metrics: Arc<Metrics>,
-    readiness: Readiness,
-    guard: Guard,
+pub(super) struct Front {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) readiness: Readiness,
+    pub(super) guard: Guard,
 }
 
 /// What was found out before the Lease was taken.
-struct Here {
-    clients: Clients,
-    cluster_id: String,
+pub(super) struct Here {
+    pub(super) clients: Clients,
+    pub(super) cluster_id: String,
 }
 
 /// The Lease is ours.
@@ -235,142 +219,6 @@ async fn lead(
     closing.await;
     tracing::info!("stopped");
     ended
-}
-
-/// Streams and queues that are consumed when the controllers start.
-struct Parts {
-    claims: Writer<PersistentVolumeClaim>,
-    volumes: Writer<PersistentVolume>,
-    classes: Writer<StorageClass>,
-    namespaces: Writer<PartialObjectMeta<Namespace>>,
-    nodes: Writer<PartialObjectMeta<Node>>,
-    backends: Writer<NfsBackend>,
-    archives: Writer<NfsArchive>,
-    woken: mpsc::UnboundedReceiver<ClaimRef>,
-    woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
-    doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
-    called: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
-}
-
-fn assemble(options: Options, front: Front, here: Here, leadership: Leadership, stop: Stop) -> (Parts, Arc<Context>) {
-    let (claims, claim_writer) = reflector::store();
-    let (volumes, volume_writer) = reflector::store();
-    let (classes, class_writer) = reflector::store();
-    let (namespaces, namespace_writer) = reflector::store();
-    let (nodes, node_writer) = reflector::store();
-    let (backends, backend_writer) = reflector::store();
-    let (archives, archive_writer) = reflector::store();
-    let (waiting, woken) = Waiting::new();
-    let (waiting_volumes, woken_volumes) = Waiting::new();
-    let (probe_bell, doubted) = mpsc::unbounded_channel();
-    let (archive_bell, called) = mpsc::unbounded_channel();
-    let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
-    let unsettled = claims.clone();
-    front
-        .metrics
-        .count_waiting(move || claim::waiting(unsettled.state().iter().map(Arc::as_ref)));
-    let ctx = Context {
-        events: Events::start(here.clients.calls.clone(), &options.provisioner, &instance),
-        clients: here.clients,
-        cluster_id: here.cluster_id,
-        settings: Settings {
-            provisioner: options.provisioner,
-            aliases: options.aliases,
-            slots: options.slots,
-            purge_pause: options.purge_pause,
-            verifier: rand::rng().random(),
-            deadline: EXPORT_DEADLINE,
-            scan_interval: options.scan_interval,
-            began: tokio::time::Instant::now(),
-        },
-        stores: Stores {
-            claims,
-            volumes,
-            classes,
-            namespaces,
-            nodes,
-            backends,
-            archives,
-        },
-        backends: Backends::default(),
-        inventory: Inventory::default(),
-        ledger: Arc::new(Ledger::default()),
-        waiting: Arc::new(waiting),
-        waiting_volumes,
-        readiness: front.readiness,
-        guard: front.guard,
-        leadership,
-        stop,
-        copies: front.metrics.copies(),
-        metrics: front.metrics,
-        claim_retries: Backoff::new(options.retries),
-        volume_retries: Backoff::new(options.retries),
-        reschedules: Reschedules::default(),
-        told: Told::default(),
-        probe_bell,
-        archive_bell,
-    };
-    let parts = Parts {
-        claims: claim_writer,
-        volumes: volume_writer,
-        classes: class_writer,
-        namespaces: namespace_writer,
-        nodes: node_writer,
-        backends: backend_writer,
-        archives: archive_writer,
-        woken,
-        woken_volumes,
-        doubted,
-        called,
-    };
-    (parts, Arc::new(ctx))
-}
-
-impl Parts {
-    /// Starts watches and controllers.
-    fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
-        let waiting = Arc::clone(&ctx.waiting);
-        tokio::spawn(async move { waiting.keep_ringing().await });
-        let api = || ctx.clients.watches.clone();
-        let shared = || Arc::clone(ctx);
-        let mut running = JoinSet::new();
-        running.spawn(watches::follow_classes(shared(), self.classes, Api::all(api())));
-        running.spawn(watches::follow_namespaces(shared(), self.namespaces, Api::all(api())));
-        running.spawn(watches::follow_nodes(shared(), self.nodes, Api::all(api())));
-        let backends = Api::all(api());
-        running.spawn(watches::backends(
-            shared(),
-            self.backends,
-            self.doubted,
-            backends,
-            ctx.stop.clone(),
-        ));
-        let volumes = Api::all(api());
-        running.spawn(watches::volumes(
-            shared(),
-            self.volumes,
-            self.woken_volumes,
-            volumes,
-            ctx.stop.clone(),
-        ));
-        let archives = Api::all(api());
-        running.spawn(watches::archives(
-            shared(),
-            self.archives,
-            self.called,
-            archives,
-            ctx.stop.clone(),
-        ));
-        let claims = Api::all(api());
-        running.spawn(watches::claims(
-            shared(),
-            self.claims,
-            self.woken,
-            claims,
-            ctx.stop.clone(),
-        ));
-        running
-    }
 }
 
 /// Waits until the operator is told to stop and its work in progress is done, or a part of it ends by itself.
