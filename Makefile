@@ -5,8 +5,8 @@ SHELL := /bin/bash
 # What the release programs are; `cargo` keeps them up to date.
 OPERATOR := target/release/nfs-operator
 
-# Black-box tests wait more than they compute.
-TEST_THREADS ?= 8
+# Many black-box tests have a control plane of their own: more at a time are slower on two cores, and starve one another.
+TEST_THREADS ?= 3
 
 .PHONY: help
 help: ## List the targets
