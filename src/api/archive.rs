@@ -22,6 +22,7 @@ pub use super::schema::FileId;
     shortname = "nfsa",
     status = "NfsArchiveStatus",
     derive = "PartialEq",
+    doc = "Data that was kept when its claim went: where it lies, whose it was, and how long it stays. Short name: nfsa.",
     printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claim.name"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claim.namespace"),
     printcolumn(name = "Backend", type_ = "string", json_path = ".spec.backend"),
