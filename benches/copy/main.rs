@@ -15,7 +15,7 @@ use clap::Parser;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
-    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Ledger, ManagedExport, Place, ReclaimRequest, Tally,
+    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest, Tally,
     copy_volume,
 };
 use nfs_operator::naming::DirectoryPath;
@@ -38,6 +38,9 @@ struct Options {
     bench: bool,
 }
 
+/// Makes a tree in a directory.
+type Grow<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
+
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let options = Options::parse();
@@ -46,9 +49,9 @@ async fn main() -> Result<(), Failure> {
     let disk = nfs.data_dir("/export")?;
     let export = Arc::new(connect(nfs.port()).await?);
     let mut table = Table::new();
-    table.load_preset(UTF8_FULL_CONDENSED);
+    table.load_style(UTF8_FULL_CONDENSED);
     table.set_header(["tree", "clone", "cp -a", "cp -a; sync", "clone / cp -a; sync"]);
-    let trees: [(&str, String, &dyn Fn(&Path) -> std::io::Result<()>); 2] = [
+    let trees: [(&str, String, Grow<'_>); 2] = [
         ("small", format!("{} files of 4 KiB", options.small), &|root| {
             small_files(root, options.small)
         }),
@@ -172,6 +175,7 @@ fn request(name: &str) -> DirectoryRequest {
         gid: None,
         existing: Existing::Refuse,
         adoptable: true,
+        restore: None,
     }
 }
 
@@ -186,5 +190,6 @@ fn source(name: &str, file_id: u64) -> ReclaimRequest {
         volume: format!("pvc-{name}"),
         directory: directory(name),
         file_id: Some(file_id),
+        keeping: Keeping::default(),
     }
 }
