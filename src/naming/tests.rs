@@ -343,5 +343,9 @@ proptest! {
 
 /// How many segments the pattern was written with: the annotation's key holds a `/` that is no separator.
 fn source_segments(pattern: &Pattern) -> usize {
-    pattern.to_string().replace("annotations.a/b}", "annotations.ab}").split('/').count()
+    pattern
+        .to_string()
+        .replace("annotations.a/b}", "annotations.ab}")
+        .split('/')
+        .count()
 }
