@@ -21,6 +21,8 @@ pub enum BackendCondition {
     TrashPurged,
     /// Every directory has its volume, and every volume its directory.
     NoOrphans,
+    /// No record is there that this cluster did not sign.
+    RecordsTrusted,
 }
 
 impl fmt::Display for BackendCondition {
@@ -152,6 +154,14 @@ reasons! {
     OrphansFound,
     /// The export was not scanned for orphans yet.
     NotScanned,
+    /// Every record of this cluster that has no volume is signed.
+    RecordsSigned,
+    /// Records are there that this cluster did not sign: nothing is made of them.
+    RecordsUnsigned,
+    /// A record was adopted on an administrator's word (event).
+    RecordAdopted,
+    /// A record was not adopted (event).
+    RecordNotAdopted,
 
     /// The claim has its volume.
     Provisioned,

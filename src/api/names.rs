@@ -53,6 +53,9 @@ pub const ARCHIVE_FINALIZER: &str = "nfs-operator.io/archive";
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
 /// On a backend: `"true"` asks for a scan for orphans now; taken off when it begins.
 pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
+/// On a backend: records that an administrator wants adopted although this cluster did not sign them, each as `<volume>` or
+/// `<cluster id>/<volume>`, with commas between; taken off when that is done.
+pub const ADOPT_RECORD: &str = "nfs-operator.io/adopt-record";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
 pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
 /// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.

@@ -13,7 +13,7 @@ use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
-use super::{cure, departure};
+use super::{cure, departure, records};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
@@ -231,6 +231,9 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
         return Ok(());
     };
     sweep(ctx, backend, export).await;
+    if backend.is_settled(export) {
+        records::adopt(ctx, object, backend, export).await?;
+    }
     restock(ctx, backend, export).await;
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
