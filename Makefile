@@ -5,8 +5,8 @@ SHELL := /bin/bash
 # What the release programs are; `cargo` keeps them up to date.
 OPERATOR := target/release/nfs-operator
 
-# Many black-box tests have a control plane of their own: more at a time are slower on two cores, and starve one another.
-TEST_THREADS ?= 3
+# Many black-box tests wait most of their time; more at a time starve one another on two cores.
+TEST_THREADS ?= 6
 
 .PHONY: help
 help: ## List the targets
