@@ -163,6 +163,11 @@ pub fn elsewhere(refusals: &[Refusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
+/// Whether a backend would perhaps serve the claim, were its last probe not too old to be believed.
+pub fn doubtful(refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
+}
+
 fn nowhere(refusals: Vec<Refusal>, summary: Verdict) -> Placement {
     Placement::Nowhere { refusals, summary }
 }

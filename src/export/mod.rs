@@ -167,6 +167,13 @@ impl ManagedExport {
         on_firm_ground!(self, ground => self.settle_on(&ground, has_volume))
     }
 
+    /// Looks whether a claim's directory is refused as things are, and changes nothing: whoever was refused before need not
+    /// announce anew what will be refused again. Success promises nothing.
+    pub async fn foresee(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.foresee_on(&ground, request))
+    }
+
     /// Makes a claim's directory, or finds that it is made.
     pub async fn provision(&self, request: &DirectoryRequest) -> Result<ProvisionedDirectory, ExportError> {
         let _turn = self.turns.of(&request.volume).await;

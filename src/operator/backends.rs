@@ -46,6 +46,8 @@ pub struct Backend {
     pub trash: Arc<Notify>,
     purged: Mutex<PurgeReport>,
     swept: Mutex<Option<Instant>>,
+    /// Held by the one sweep that runs.
+    pub sweeping: Arc<tokio::sync::Mutex<()>>,
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
@@ -127,10 +129,15 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether the probe found that claims can be provisioned here, however long ago.
+    pub fn is_ready(&self) -> bool {
+        self.ready.status == Some(true)
+    }
+
     /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
     pub fn ready_now(&self, now: Instant) -> Verdict {
         let age = now.saturating_duration_since(self.probed);
-        if self.ready.status == Some(true) && age > self.interval * INTERVALS_BELIEVED {
+        if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
             return Verdict::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
         }
         self.ready.clone()
@@ -162,6 +169,7 @@ impl Backend {
             trash: Arc::default(),
             purged: Mutex::default(),
             swept: Mutex::default(),
+            sweeping: Arc::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
         }

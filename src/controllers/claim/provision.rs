@@ -3,6 +3,7 @@
 //! Every step may be the last one of this process; run again, the claim ends with one directory and one volume.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, VolumeNodeAffinity};
 use kube::runtime::reflector::ObjectRef;
@@ -23,6 +24,7 @@ use crate::naming::PatternValues;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
+use crate::operator::gate::Coming;
 use crate::operator::writes::{self, WriteError};
 use crate::placement::topology;
 
@@ -52,6 +54,8 @@ pub(super) struct Journey<'a> {
     pub(super) restore: Option<ArchiveRef>,
     /// What the volume is to be a copy of.
     pub(super) copy_of: Option<CopyOf>,
+    /// Its placement was written down on this journey.
+    marked: AtomicBool,
 }
 
 /// Provisions a claim.
@@ -93,6 +97,7 @@ pub async fn provision(
         volume,
         restore,
         copy_of,
+        marked: AtomicBool::new(false),
     };
     // Whatever became of its backend meanwhile: the copy tells when it ended.
     if let Some(source) = &journey.copy_of
@@ -110,8 +115,15 @@ pub async fn provision(
                 }
                 Attempt::Ended(outcome) => return Ok(outcome),
             },
+            Placed::Nowhere {
+                verdict,
+                doubtful: true,
+                ..
+            } if refusals.verdicts.is_empty() => {
+                return Ok(Outcome::Doubtful(verdict));
+            }
             Placed::Nowhere { .. } if journey.withdraw_from_unwilling().await => {}
-            Placed::Nowhere { verdict, elsewhere } => return journey.nowhere(&refusals, verdict, elsewhere).await,
+            Placed::Nowhere { verdict, elsewhere, .. } => return journey.nowhere(&refusals, verdict, elsewhere).await,
             Placed::Infeasible(verdict) => return Ok(Outcome::Infeasible(verdict)),
         }
     }
@@ -154,6 +166,11 @@ impl Journey<'_> {
         if let Some(source) = &self.copy_of {
             return Box::pin(self.copy(backend, &known, (request, wanted, affinity), (source, again))).await;
         }
+        if coming == Coming::Again
+            && let Some(error) = self.foreseen(backend, &export, &request).await
+        {
+            return Ok(self.refusal(backend, &error));
+        }
         let Some(_active) = backend.begin(&self.volume, &request.claim) else {
             return Ok(Attempt::Ended(Outcome::Queued));
         };
@@ -176,6 +193,21 @@ impl Journey<'_> {
             }
             Err(error) => Ok(self.refusal(backend, &error)),
         }
+    }
+
+    /// What will refuse a claim that failed before once more, if that can be seen: then its placement is neither written down
+    /// nor taken back. Thousands of failing claims cost the API server nothing.
+    async fn foreseen(
+        &self,
+        backend: &Backend,
+        export: &ManagedExport,
+        request: &DirectoryRequest,
+    ) -> Option<ExportError> {
+        if request.restore.is_some() || backend.is_open(&self.volume) {
+            return None;
+        }
+        let looked = export.foresee(request).await;
+        looked.err().filter(ExportError::definite_refusal)
     }
 
     /// The nodes that reach the volume.
@@ -246,6 +278,7 @@ impl Journey<'_> {
         }
         let fields = json!({"metadata": {"annotations": {PLACED_ON: backend.name}}});
         let (claims, action) = (self.claims(), "note the claim's placement");
+        self.marked.store(true, Ordering::Relaxed);
         let noted = writes::apply(&claims, self.claim, managers::PLACEMENT, fields, false, action).await;
         let Err(error) = noted else { return Ok(None) };
         self.ctx.inventory.release(&self.volume);
@@ -262,24 +295,12 @@ impl Journey<'_> {
         if refusals.verdicts.is_empty() {
             return self.wait_or_reschedule(verdict, elsewhere).await;
         }
-        // Every backend that was tried refused, and nothing was made there: the placement is taken back, if there is one.
-        let marked = refusals.passing || self.claim.annotations().contains_key(PLACED_ON);
-        if !marked {
+        let marked = self.marked.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
+        if !marked && !refusals.passing {
             return Ok(Outcome::Infeasible(verdict));
         }
-        let action = "take back the claim's placement";
-        match writes::apply(
-            &self.claims(),
-            self.claim,
-            managers::PLACEMENT,
-            json!({}),
-            false,
-            action,
-        )
-        .await
-        {
-            Ok(()) | Err(WriteError::Gone) => {}
-            Err(error) => return Err(error),
+        if marked {
+            self.unmark().await?;
         }
         if elsewhere {
             return self.wait_or_reschedule(verdict, elsewhere).await;
@@ -289,6 +310,15 @@ impl Journey<'_> {
         } else {
             Outcome::Infeasible(verdict)
         })
+    }
+
+    /// Every backend that was tried refused, and nothing was made there: the placement is taken back.
+    async fn unmark(&self) -> Result<(), WriteError> {
+        let (claims, action) = (self.claims(), "take back the claim's placement");
+        match writes::apply(&claims, self.claim, managers::PLACEMENT, json!({}), false, action).await {
+            Err(WriteError::Gone) => Ok(()),
+            written => written,
+        }
     }
 
     /// A backend on which the claim was begun and that will not have it any more (suspended, over its limit): what was
