@@ -35,11 +35,12 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::copy::ArchivesCopied;
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
 pub use archives::{ArchiveRef, KeptArchive, Stage};
-pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use copy::{Budget, CopyError, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
@@ -87,6 +88,8 @@ pub struct ManagedExport {
     foreign: Mutex<Option<Arc<Foreign>>>,
     /// Volumes whose archives are this backend's.
     archives: Mutex<BTreeSet<String>>,
+    /// Those of them that are being copied.
+    copied: ArchivesCopied,
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
 }
@@ -106,6 +109,7 @@ impl ManagedExport {
             turns: Turns::default(),
             foreign: Mutex::default(),
             archives: Mutex::default(),
+            copied: ArchivesCopied::default(),
             tombstones: Mutex::default(),
         }
     }
@@ -266,6 +270,11 @@ impl ManagedExport {
     pub async fn finish_restore(&self, which: &ArchiveRef, to: &Destination) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.finish_restore_on(&ground, which, to))
+    }
+
+    /// Whether the archive of a volume is being copied: until that is over, it is neither purged nor moved.
+    pub fn is_being_copied(&self, volume: &str) -> bool {
+        self.copied.has(volume)
     }
 
     /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.

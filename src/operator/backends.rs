@@ -82,6 +82,8 @@ pub struct Open {
     pub claim: export::ClaimRef,
     /// Being worked on right now: nobody else may touch it.
     pub active: bool,
+    /// It becomes what an archive was, by moving that.
+    pub moves: bool,
 }
 
 /// A volume's directory is being worked on, until this is dropped.
@@ -198,16 +200,16 @@ impl Backend {
     /// Begins to work on a volume's directory; none when somebody else is at it.
     pub fn begin(&self, volume: &str, claim: &export::ClaimRef) -> Option<Active<'_>> {
         let mut open = self.open_directories();
-        if open.get(volume).is_some_and(|open| open.active) {
+        let former = open.get(volume);
+        if former.is_some_and(|former| former.active) {
             return None;
         }
-        open.insert(
-            volume.to_owned(),
-            Open {
-                claim: claim.clone(),
-                active: true,
-            },
-        );
+        let begun = Open {
+            claim: claim.clone(),
+            active: true,
+            moves: former.is_some_and(|former| former.moves),
+        };
+        open.insert(volume.to_owned(), begun);
         Some(Active {
             backend: self,
             volume: volume.to_owned(),
@@ -221,7 +223,20 @@ impl Backend {
             .or_insert_with(|| Open {
                 claim: claim.clone(),
                 active: false,
+                moves: false,
             });
+    }
+
+    /// An archive is moved to a directory that is open.
+    pub fn note_move(&self, volume: &str) {
+        if let Some(open) = self.open_directories().get_mut(volume) {
+            open.moves = true;
+        }
+    }
+
+    /// Whether an archive is moved to a directory that is open.
+    pub fn is_move(&self, volume: &str) -> bool {
+        self.open_directories().get(volume).is_some_and(|open| open.moves)
     }
 
     /// Whether a directory was begun here for a volume that is not saved yet.

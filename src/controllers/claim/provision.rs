@@ -10,13 +10,13 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::copy;
+use super::copy::{self, CopyOf};
 use super::directory::Chosen;
 use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
 use super::report::{self, Outcome};
-use super::restore::origin;
+use super::restore::{Way, origin};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
 use crate::export::{ArchiveRef, ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
@@ -52,6 +52,8 @@ pub(super) struct Journey<'a> {
     pub(super) volume: String,
     /// The archive whose directory becomes the volume's.
     pub(super) restore: Option<ArchiveRef>,
+    /// What the volume is to be a copy of.
+    pub(super) copy_of: Option<CopyOf>,
     /// Its placement was written down on this journey.
     marked: AtomicBool,
 }
@@ -72,14 +74,18 @@ pub async fn provision(
         return Ok(Outcome::Nothing);
     }
     let mut request = request.clone();
-    let mut restore = None;
+    let (mut restore, mut copy_of) = (None, request.source.clone().map(CopyOf::Claim));
     if let Some(archive) = request.restore.clone() {
         match origin(ctx, claim, &request, &archive).await? {
-            Ok(origin) => {
+            Ok((origin, Way::Move)) => {
                 request.parameters.backends = vec![origin.backend];
                 restore = Some(origin.which);
             }
-            Err(verdict) => return Ok(Outcome::Infeasible(verdict)),
+            Ok((origin, Way::Copy)) => copy_of = Some(CopyOf::Archive(origin)),
+            Err(verdict) => {
+                copy::abandon(ctx, claim, &volume).await?;
+                return Ok(Outcome::Infeasible(verdict));
+            }
         }
     }
     let request = &request;
@@ -90,10 +96,11 @@ pub async fn provision(
         namespace_uid: namespace.metadata.uid.clone().unwrap_or_default(),
         volume,
         restore,
+        copy_of,
         marked: AtomicBool::new(false),
     };
     // Whatever became of its backend meanwhile: the copy tells when it ended.
-    if let Some(source) = &request.source
+    if let Some(source) = &journey.copy_of
         && let Some(verdict) = copy::under_way(ctx, claim, source)
     {
         return Ok(Outcome::Copying(verdict));
@@ -156,7 +163,7 @@ impl Journey<'_> {
                 return Ok(Attempt::Refused { verdict, lasting: true });
             }
         };
-        if let Some(source) = &self.request.source {
+        if let Some(source) = &self.copy_of {
             return Box::pin(self.copy(backend, &known, (request, wanted, affinity), (source, again))).await;
         }
         if coming == Coming::Again
@@ -167,6 +174,9 @@ impl Journey<'_> {
         let Some(_active) = backend.begin(&self.volume, &request.claim) else {
             return Ok(Attempt::Ended(Outcome::Queued));
         };
+        if self.restore.is_some() {
+            backend.note_move(&self.volume);
+        }
         if let Some(gone) = self.mark(backend, again).await? {
             return Ok(Attempt::Ended(gone));
         }
@@ -245,9 +255,14 @@ impl Journey<'_> {
         })
     }
 
-    /// The archive that is restored says how far that is, and goes when the volume is there.
-    fn call_archive(&self) {
-        if let Some(which) = &self.restore {
+    /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it
+    /// any more and its time is over.
+    pub(super) fn call_archive(&self) {
+        let copied = match &self.copy_of {
+            Some(CopyOf::Archive(origin)) => Some(&origin.which),
+            _ => None,
+        };
+        if let Some(which) = self.restore.as_ref().or(copied) {
             self.ctx.look_at_archive(ObjectRef::new(&which.volume));
         }
     }
