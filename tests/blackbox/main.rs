@@ -7,6 +7,7 @@
 )]
 //! Black-box tests: the program and its parts against real servers.
 
+mod archive_copy;
 mod archive_crash;
 mod archive_restore;
 mod archive_retention;

@@ -133,6 +133,9 @@ async fn settle_and_write(
     let found = export.settle(&has_volume).await?;
     for record in &found.open {
         backend.note_open(&record.volume, &record.claim);
+        if record.restores.is_some() {
+            backend.note_move(&record.volume);
+        }
     }
     for record in &found.stuck {
         tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was begun and its volume is gone: the directory stays until an administrator looks");
