@@ -1,18 +1,19 @@
-//! `NfsArchive`: a directory that is kept after its volume was deleted.
+//! `NfsArchive`: a directory that is kept after its volume was deleted, or a copy of a volume in use that somebody asked for.
 #![allow(
     clippy::duplicated_attributes,
     reason = "the derive takes one attribute for each printer column"
 )]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
-use kube::{CustomResource, KubeSchema};
+use kube::{CustomResource, KubeSchema, ResourceExt};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::backend::AllowedNamespaces;
 pub use super::schema::FileId;
 
-/// A directory that is kept on an export after its volume was deleted. Made by the operator, named after the volume.
+/// A directory that is kept on an export after its volume was deleted: made by the operator, named after the volume. Or a copy
+/// of a volume in use: made by an administrator, who names the claim, under any other name; the operator says the rest.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "nfs-operator.io",
@@ -22,7 +23,9 @@ pub use super::schema::FileId;
     shortname = "nfsa",
     status = "NfsArchiveStatus",
     derive = "PartialEq",
-    doc = "Data that was kept when its claim went: where it lies, whose it was, and how long it stays. Short name: nfsa.",
+    doc = "Data that was kept when its claim went, or copied when somebody asked for it: where it lies, whose it was, and how long it stays. Short name: nfsa.",
+    validation = ("has(self.spec.fileID) || !self.metadata.name.startsWith('pvc-')", "names that begin with `pvc-` are those of volumes that went: choose another name"),
+    validation = ("has(self.spec.fileID) || size(self.metadata.name) <= 110", "the name must have at most 110 characters: records on the export have it, too"),
     printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claim.name"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claim.namespace"),
     printcolumn(name = "Backend", type_ = "string", json_path = ".spec.backend"),
@@ -46,30 +49,49 @@ pub use super::schema::FileId;
     )
 )]
 #[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("has(self.backend) == has(self.exportID) && has(self.backend) == has(self.volume) && (has(self.backend) || !has(self.claim.uid))",
+                  "name the claim by namespace and name only: backend, exportID, volume and claim.uid are written by the operator, together"),
+    validation = ("has(self.directory) == has(self.fileID) && (!has(self.fileID) || has(self.backend))",
+                  "directory and fileID are written by the operator, when the data are there"),
+    validation = ("has(self.backend) || !has(self.claim.namespaceUID)", "claim.namespaceUID is written by the operator"),
+    validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.archivedAt))",
+                  "size, storageClassName and archivedAt are written by the operator, when the data are there"),
+    validation = ("has(self.backend) || (self.claim.namespace.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
+                  "claim must name a claim: its namespace, and its name there"),
+    validation = ("(!has(oldSelf.backend) || has(self.backend)) && (!has(oldSelf.fileID) || has(self.fileID))",
+                  "what the operator wrote can't be removed"),
+    validation = ("!has(oldSelf.backend) || self.claim == oldSelf.claim", "claim can't be changed"),
+    validation = ("!has(oldSelf.fileID) || (has(self.size) == has(oldSelf.size) && has(self.storageClassName) == has(oldSelf.storageClassName) && has(self.archivedAt) == has(oldSelf.archivedAt))",
+                  "size, storageClassName and archivedAt can't be changed"),
+)]
 pub struct NfsArchiveSpec {
-    /// The backend that it lies on.
+    /// The backend that it lies on. Written by the operator, as all down to `archivedAt` but for the claim's namespace and name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = ("self == oldSelf", "backend can't be changed"))]
     pub backend: String,
     /// The identity of the export that it lies on.
-    #[serde(rename = "exportID")]
+    #[serde(default, rename = "exportID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(validation = ("self == oldSelf", "exportID can't be changed"))]
     pub export_id: String,
-    /// Its name at the export's root.
+    /// Its name at the export's root; absent as long as a copy is being made.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = ("self == oldSelf", "directory can't be changed"))]
     pub directory: String,
-    /// The fileid of its directory.
-    #[serde(rename = "fileID")]
+    /// The fileid of its directory; absent as `directory`.
+    #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "fileID can't be changed"))]
-    pub file_id: FileId,
-    /// The volume that it was.
+    pub file_id: Option<FileId>,
+    /// The volume that it was, or that it is a copy of.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 110))]
     #[x_kube(validation = ("self == oldSelf", "volume can't be changed"))]
     pub volume: String,
-    /// The claim that the volume was for.
-    #[x_kube(validation = ("self == oldSelf", "claim can't be changed"))]
+    /// The claim that the volume was for. Whoever asks for a copy of a claim's data gives its namespace and name, and no more.
+    #[x_kube(validation = ("self.namespace == oldSelf.namespace && self.name == oldSelf.name", "claim can't be changed"))]
     pub claim: ArchivedClaim,
     /// The size that the claim had asked for; absent when it is not known any more (archives of release 0.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -99,21 +121,34 @@ pub struct NfsArchiveSpec {
     pub allowed_namespaces: Option<AllowedNamespaces>,
 }
 
+impl NfsArchive {
+    /// Whether its data are there, or were: it is no copy that is still to be made.
+    pub fn is_complete(&self) -> bool {
+        self.spec.file_id.is_some()
+    }
+
+    /// Whether somebody asked for it: all others have their volume's name, and no such one begins as theirs do.
+    pub fn is_on_demand(&self) -> bool {
+        self.spec.volume != self.name_any()
+    }
+}
+
 /// The claim that an archive came from.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 pub struct ArchivedClaim {
     /// Its namespace.
     #[schemars(length(max = 63))]
     pub namespace: String,
-    /// The uid of its namespace; empty when it is not known (volumes of nfs-subdir-external-provisioner).
-    #[serde(default, rename = "namespaceUID")]
-    #[schemars(length(max = 64))]
+    /// The uid of its namespace; absent when it is not known (volumes of nfs-subdir-external-provisioner).
+    #[serde(default, rename = "namespaceUID", skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1, max = 64))]
     pub namespace_uid: String,
     /// Its name.
     #[schemars(length(max = 253))]
     pub name: String,
     /// Its uid.
-    #[schemars(length(max = 64))]
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    #[schemars(length(min = 1, max = 64))]
     pub uid: String,
 }
 
@@ -134,7 +169,7 @@ pub struct NfsArchiveStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// One word for all: Available, Held, Expired, Purging, Restoring, Missing, Unknown.
+    /// One word for all: Pending, Copying, Available, Held, Expired, Purging, Restoring, Missing, Unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Available; and, only while they hold, Expired, Purging, Restoring, Missing.

@@ -4,4 +4,5 @@ pub mod archive;
 pub mod backend;
 pub mod claim;
 pub mod expansion;
+mod source;
 pub mod volume;

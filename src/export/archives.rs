@@ -21,7 +21,7 @@ const STEPS: u32 = 8;
 /// Which archive is meant: the name alone could be another's by now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveRef {
-    /// The volume that it was.
+    /// The volume that it was; of a copy, the name of the object that asked for it.
     pub volume: String,
     /// The uid of the claim that the volume was for.
     pub claim_uid: String,
@@ -43,7 +43,7 @@ pub enum Stage {
 /// An archive as the export has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeptArchive {
-    /// The volume that it was.
+    /// The volume that it was; of a copy, the name of the object that asked for it.
     pub volume: String,
     /// The claim that the volume was for.
     pub claim: ClaimRef,
@@ -61,6 +61,13 @@ pub struct KeptArchive {
     pub export_id: String,
     /// How far the record can be believed.
     pub trust: Trust,
+}
+
+impl KeptArchive {
+    /// The volume whose data they are.
+    pub fn of_volume(&self) -> &str {
+        self.note.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
+    }
 }
 
 impl ManagedExport {

@@ -7,7 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::layout;
-use super::record::Record;
+use super::record::{Record, State};
 use super::records::Found;
 use super::{Arc, ManagedExport, PoisonError};
 use crate::naming::DirectoryPath;
@@ -195,7 +195,7 @@ fn refusal(directory: &DirectoryPath, holder: Option<&str>) -> Result<(), Export
     }
 }
 
-/// Whether the directory of this record still has its name.
+/// Whether the directory of this record still has its name, and is not merely copied for it.
 fn holds_directory(record: &Record) -> bool {
-    record.state.archive().is_none()
+    !matches!(record.state, State::Copying(_)) && record.state.archive().is_none()
 }

@@ -3,16 +3,13 @@
 use super::archives::changed_meanwhile;
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
-use super::ledger::Holder;
 use super::record::{ArchiveNote, Record, State};
 use super::records::Found;
 use super::{ManagedExport, layout};
-use crate::naming::{LONGEST_NAME, archive_name};
+use crate::naming::LONGEST_NAME;
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
-/// Names tried when somebody took the archive's former one.
-const NAMES: u32 = 100;
 
 impl ManagedExport {
     /// Gives back what the volume of `own` has of the archive of volume `old`. False: the archive's record is gone, so the
@@ -90,33 +87,16 @@ impl ManagedExport {
         let State::Restoring { to, .. } = &record.state else {
             return Ok(());
         };
-        let own = Holder::Archive(record.volume.clone());
-        let mut last = String::new();
-        for attempt in 0..NAMES {
-            let target = archive_name(record.directory.last_segment(), &record.volume, attempt, LONGEST_NAME);
-            last.clone_from(&target);
-            let places = self.archive_places(ground, &target);
-            if self.ledger.overlap(&places, &own, &self.keeper.backend).is_some() {
-                continue;
-            }
-            let name = layout::name(&target)?;
-            let taken = self.nfs.lookup(&ground.root.handle, &name).await;
-            if taken.while_(|| format!("looking up {name}"))?.is_some() {
-                continue;
-            }
-            let archive = ArchiveNote {
-                target,
-                ..archive.clone()
-            };
-            let state = State::Restoring {
-                archive,
-                to: to.clone(),
-            };
-            return self.replace_record(ground, &record.in_state(state)).await;
-        }
-        Err(ExportError::NoArchiveName {
-            directory: record.directory.to_string(),
-            last,
-        })
+        // Held until it is written down: the next look at it enters it.
+        let (target, _held) = self.free_target(ground, record, LONGEST_NAME).await?;
+        let archive = ArchiveNote {
+            target,
+            ..archive.clone()
+        };
+        let state = State::Restoring {
+            archive,
+            to: to.clone(),
+        };
+        self.replace_record(ground, &record.in_state(state)).await
     }
 }

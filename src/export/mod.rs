@@ -44,13 +44,16 @@ use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
-pub use copy::{Budget, CopyError, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use copy::{
+    ArchiveRequest, Asked, Budget, CopyError, Discarded, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot,
+    copy_to_archive, copy_volume,
+};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
 pub use reason::{Circumstances, reason_of, remedy_of};
-pub use record::{ArchiveNote, Destination, Record, RecordError, State, Terms};
+pub use record::{ArchiveNote, CopyNote, Destination, Record, RecordError, State, Terms};
 pub use records::Found;
 pub use request::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
@@ -96,6 +99,8 @@ pub struct ManagedExport {
     archives: Mutex<BTreeSet<String>>,
     /// Those of them that are being copied.
     copied: ArchivesCopied,
+    /// Archives that are being made by copying a volume: the objects' names, and the uids of those that asked.
+    copying: Mutex<BTreeMap<String, String>>,
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
     /// Records without a volume that this cluster did not sign, by volume.
@@ -120,6 +125,7 @@ impl ManagedExport {
             foreign: Mutex::default(),
             archives: Mutex::default(),
             copied: ArchivesCopied::default(),
+            copying: Mutex::default(),
             tombstones: Mutex::default(),
             doubted: Mutex::default(),
             others: Mutex::default(),

@@ -12,7 +12,7 @@ use super::request::ClaimRef;
 use super::signature::SIGNATURE_LENGTH;
 use crate::naming::DirectoryPath;
 use crate::nfs::Node;
-pub use state::{ArchiveNote, Destination, State, Terms};
+pub use state::{ArchiveNote, CopyNote, Destination, State, Terms};
 
 /// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.
@@ -24,7 +24,7 @@ const VERSION: u32 = 1;
 /// Whose a directory is, and how far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The volume's name.
+    /// The volume's name; of a copy that somebody asked for, that of the object that asks.
     pub volume: String,
     /// The backend that it was made through.
     pub backend: String,
@@ -136,6 +136,15 @@ impl Record {
                 note.target
             )));
         }
+        let copy = wire.state.note().and_then(|note| note.copy.as_ref());
+        if matches!(wire.state, State::Copying(_)) && copy.is_none() {
+            return Err(RecordError::Damaged("it does not say who asked for the copy".into()));
+        }
+        if let Some(copy) = copy
+            && layout::record(&copy.volume).is_err()
+        {
+            return Err(RecordError::Damaged(format!("{:?} can't be a volume's name", copy.volume)));
+        }
         if let State::Restoring { to, .. } = &wire.state
             && (layout::record(&to.volume).is_err() || DirectoryPath::parse(&to.directory).is_err())
         {
@@ -159,6 +168,14 @@ impl Record {
         let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
+    }
+
+    /// What the name of its archive is made of: copies that somebody asked for have the name that he gave them.
+    pub fn archive_stem(&self) -> &str {
+        match self.state.note() {
+            Some(ArchiveNote { copy: Some(_), .. }) => &self.volume,
+            _ => self.directory.last_segment(),
+        }
     }
 
     /// This record in another state.

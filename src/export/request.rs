@@ -187,6 +187,7 @@ impl Keeping {
                 expires: self.retention.map(|retention| now.saturating_add(retention)),
                 ..Terms::default()
             },
+            copy: None,
         }
     }
 }

@@ -85,6 +85,12 @@ impl ManagedExport {
                 self.enter_archive(ground, &record);
                 Ok(Kind::Settled)
             }
+            State::Copying(_) => {
+                if !signed || !self.complete_copy(ground, &record).await? {
+                    self.hold_copy(ground, &record);
+                }
+                Ok(Kind::Settled)
+            }
             State::Tombstone { .. } if signed => {
                 self.remember_tombstone(&record);
                 Ok(Kind::Settled)

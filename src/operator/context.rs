@@ -120,6 +120,8 @@ pub struct Context {
     pub claim_retries: Backoff,
     /// Pauses of volumes whose reclaim failed.
     pub volume_retries: Backoff,
+    /// Pauses of archives whose copy failed.
+    pub archive_retries: Backoff,
     /// Selected nodes that no backend serves, and when they are given back.
     pub reschedules: Reschedules,
     /// What was last said of volumes that could not be reclaimed.

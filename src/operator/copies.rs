@@ -1,4 +1,5 @@
-//! Copies that are being made in the background: a bounded number at a time, each known by its claim's uid.
+//! Copies that are being made in the background: a bounded number at a time, each known by the uid of the claim, or of the
+//! archive's object, that asked for it.
 //!
 //! A copy takes as long as its bytes take. So it holds no place of a reconciler: that begins it, looks how far it is, and is
 //! woken when it ended. What is in memory here is lost with the process, and the next one begins the copy anew.
@@ -23,16 +24,27 @@ const AT_A_TIME: usize = 4;
 /// Who has a copy made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct For {
-    /// The claim's uid.
+    /// The uid of the claim, or of the archive's object.
     pub uid: String,
-    /// Its namespace.
+    /// The claim's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The claim's name; of an archive, that of the claim that is copied.
     pub claim: String,
+    /// The archive's name; empty for a claim.
+    pub archive: String,
+}
+
+/// What a copy became.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Made {
+    /// The directory of a claim's volume.
+    Directory(ProvisionedDirectory),
+    /// An archive: its record says the rest.
+    Archive,
 }
 
 /// How a copy ended, and what was copied.
-pub type Ended = (Result<ProvisionedDirectory, CopyError>, TallySnapshot);
+pub type Ended = (Result<Made, CopyError>, TallySnapshot);
 
 /// How far a copy is.
 #[derive(Debug)]
@@ -48,7 +60,7 @@ pub enum Progress {
 enum State {
     Waiting,
     Copying,
-    Ended(Box<Result<ProvisionedDirectory, CopyError>>),
+    Ended(Box<Result<Made, CopyError>>),
 }
 
 struct Job {
@@ -79,10 +91,10 @@ impl Default for Inner {
 }
 
 impl Copies {
-    /// Begins a copy, unless there is one for that claim; `ended` is called when it came to its end.
+    /// Begins a copy, unless there is one for that uid; `ended` is called when it came to its end.
     pub fn begin<F>(&self, of: For, make: impl FnOnce(Budget, Arc<Tally>) -> F, ended: impl FnOnce() + Send + 'static)
     where
-        F: Future<Output = Result<ProvisionedDirectory, CopyError>> + Send + 'static,
+        F: Future<Output = Result<Made, CopyError>> + Send + 'static,
     {
         let mut jobs = self.jobs();
         if jobs.contains_key(&of.uid) {
@@ -173,13 +185,13 @@ impl fmt::Debug for Copies {
 /// What is told of each copy: name behind `nfs_operator_copy_`, help, and the figure.
 type Figure = (&'static str, &'static str, fn(&TallySnapshot) -> u64);
 const FIGURES: [Figure; 4] = [
-    ("files", "Files of a claim's copy that are done", |tally| tally.files),
+    ("files", "Files of a copy that are done", |tally| tally.files),
     (
         "files_expected",
         "Files that there are to copy, as far as they were counted",
         |tally| tally.of_files,
     ),
-    ("bytes", "Bytes of a claim's copy that are done", |tally| tally.bytes),
+    ("bytes", "Bytes of a copy that are done", |tally| tally.bytes),
     (
         "bytes_expected",
         "Bytes that there are to copy, as far as they were counted",
@@ -199,7 +211,11 @@ impl Collector for Copies {
             let name = format!("nfs_operator_copy_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
             for (of, tally) in &copies {
-                let labels = [("namespace", of.namespace.clone()), ("claim", of.claim.clone())];
+                let labels = [
+                    ("namespace", of.namespace.clone()),
+                    ("claim", of.claim.clone()),
+                    ("archive", of.archive.clone()),
+                ];
                 let value = i64::try_from(figure(tally)).unwrap_or(i64::MAX);
                 ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
             }
@@ -220,6 +236,7 @@ mod tests {
             uid: uid.to_owned(),
             namespace: "team".to_owned(),
             claim: uid.to_owned(),
+            archive: String::new(),
         }
     }
 

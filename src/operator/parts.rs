@@ -108,6 +108,7 @@ pub(super) fn assemble(
         metrics: front.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
+        archive_retries: Backoff::new(options.retries),
         reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,

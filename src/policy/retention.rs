@@ -1,7 +1,7 @@
 //! When an archive may be purged although nobody deletes it. Pure.
 //!
 //! An archive stays as long as any rule keeps it: its own `expiresAt`, the backend's `keepLast`, or a hold. Where neither
-//! time nor number is given, that is for ever.
+//! time nor number is given, that is for ever. Those that somebody asked for are no part of the number: he says how long.
 
 use jiff::{SpanRelativeTo, Timestamp};
 
@@ -22,6 +22,7 @@ pub fn newer<'a>(of: &NfsArchive, all: impl Iterator<Item = &'a NfsArchive>) -> 
     let Some(own) = rank(of) else { return 0 };
     let counts = |other: &&NfsArchive| {
         is_of_the_same_claim(&of.spec, &other.spec)
+            && !other.is_on_demand()
             && !other.spec.legal_hold
             && other.metadata.deletion_timestamp.is_none()
             && is_available(other)
@@ -58,8 +59,10 @@ fn is_available(archive: &NfsArchive) -> bool {
 }
 
 /// Why an archive may be purged at that time, if it may. Whether it is held is not asked here.
-pub fn due(archive: &NfsArchiveSpec, policy: &ArchivePolicy, newer: usize, now: Timestamp) -> Option<String> {
-    let last = policy.keep_last.and_then(|last| usize::try_from(last).ok());
+pub fn due(archive: &NfsArchive, policy: &ArchivePolicy, newer: usize, now: Timestamp) -> Option<String> {
+    let last = policy.keep_last.filter(|_| !archive.is_on_demand());
+    let last = last.and_then(|last| usize::try_from(last).ok());
+    let archive = &archive.spec;
     let among_the_last = last.is_some_and(|last| newer < last);
     match (&archive.expires_at, last) {
         (Some(at), _) if now < at.0 => None,

@@ -31,13 +31,14 @@ pub fn due(ctx: &Context, object: &NfsArchive, now: Timestamp) -> Option<String>
         let all = ctx.stores.archives.state();
         retention::newer(object, all.iter().map(AsRef::as_ref))
     });
-    retention::due(&object.spec, policy, newer, now)
+    retention::due(object, policy, newer, now)
 }
 
 /// An archive that is good may be the one too many for older ones of its claim: they are looked at.
 pub fn call_older(ctx: &Context, object: &NfsArchive) {
     let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend));
-    if backend.is_none_or(|backend| backend.spec.archive_policy.keep_last.is_none()) {
+    let counts = backend.is_some_and(|backend| backend.spec.archive_policy.keep_last.is_some());
+    if !counts || object.is_on_demand() {
         return;
     }
     let now = Timestamp::now();

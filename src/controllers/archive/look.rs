@@ -61,13 +61,19 @@ pub async fn look(ctx: &Context, object: &NfsArchive) -> Result<Look, WriteError
 }
 
 fn home(ctx: &Context, object: &NfsArchive) -> Result<Home, Verdict> {
-    let name = &object.spec.backend;
     let Some(which) = which(object) else {
         return Err(Verdict::no(
             Reason::ArchiveMissing,
-            "it is about no archive: an archive's object has its volume's name; delete this one",
+            "it is about no archive: its fileID is no number that a directory can have; delete this object",
         ));
     };
+    let (backend, export) = place(ctx, object)?;
+    Ok(Home { backend, export, which })
+}
+
+/// The backend that an object names, and its export, if that can be reached and is still the one that the object names.
+pub fn place(ctx: &Context, object: &NfsArchive) -> Result<(Arc<Backend>, Arc<ManagedExport>), Verdict> {
+    let name = &object.spec.backend;
     let Some(backend) = ctx.backends.get(name) else {
         return Err(Verdict::no(
             Reason::ReclaimBackendMissing,
@@ -84,7 +90,7 @@ fn home(ctx: &Context, object: &NfsArchive) -> Result<Home, Verdict> {
             format!("backend {name} is on another export than the archive"),
         ));
     }
-    Ok(Home { backend, export, which })
+    Ok((backend, export))
 }
 
 async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight, WriteError> {
@@ -95,7 +101,8 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
         Ok(None) => return Ok(Sight::Unrecorded),
         Err(error) => return Ok(unusable(ctx, &home.backend, &error)),
     };
-    if kept.claim.uid != home.which.claim_uid || kept.file_id != home.which.file_id {
+    let about = (kept.claim.uid.as_str(), kept.file_id, kept.of_volume());
+    if about != (&home.which.claim_uid, home.which.file_id, &object.spec.volume) {
         return Ok(Sight::Unusable(Verdict::no(
             Reason::RecordUnusable,
             "the record on the export is about another claim or directory than this object: nothing is touched",
@@ -117,7 +124,10 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
         return Ok(unusable(ctx, &home.backend, &error));
     }
     Ok(match kept.stage {
-        Stage::Kept => Sight::Kept { there: kept.there },
+        Stage::Kept => Sight::Kept {
+            there: kept.there,
+            copy: kept.note.copy,
+        },
         Stage::Purging => Sight::Purging { there: kept.there },
         Stage::Restoring(to) => {
             let done = has_it(ctx, &to, kept.file_id).await?;

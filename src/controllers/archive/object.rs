@@ -45,8 +45,8 @@ pub fn object(kept: &KeptArchive, backend: &str) -> NfsArchive {
             backend: backend.to_owned(),
             export_id: kept.export_id.clone(),
             directory: kept.note.target.clone(),
-            file_id: FileId(kept.file_id.to_string()),
-            volume: kept.volume.clone(),
+            file_id: Some(FileId(kept.file_id.to_string())),
+            volume: kept.of_volume().to_owned(),
             claim: ArchivedClaim {
                 namespace: claim.namespace.clone(),
                 namespace_uid: claim.namespace_uid.clone(),
@@ -81,17 +81,13 @@ pub fn terms(object: &NfsArchive) -> Terms {
     }
 }
 
-/// The archive that an object is about; none when its fileid is no number of 64 bits.
+/// The archive that an object is about: the record on the export has the object's name. None when its fileid is no number of
+/// 64 bits, or it is not complete.
 pub fn which(object: &NfsArchive) -> Option<ArchiveRef> {
-    let spec = &object.spec;
-    // An object that somebody made under another name is about no archive of ours.
-    if object.name_any() != spec.volume {
-        return None;
-    }
     Some(ArchiveRef {
-        volume: spec.volume.clone(),
-        claim_uid: spec.claim.uid.clone(),
-        file_id: spec.file_id.parse().ok()?,
+        volume: object.name_any(),
+        claim_uid: object.spec.claim.uid.clone(),
+        file_id: object.spec.file_id.as_ref()?.parse().ok()?,
     })
 }
 
@@ -162,8 +158,8 @@ pub fn says_the_same(there: &NfsArchive, kept: &KeptArchive, backend: &str) -> b
     is_about(there, &wanted) && made(there) == made(&wanted)
 }
 
-/// Tells those who had the claim: in its namespace, which is all that they may see.
-fn announce(ctx: &Context, object: &NfsArchive) {
+/// Tells those who have or had the claim: in its namespace, which is all that they may see.
+pub(super) fn announce(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
     tracing::info!(
         archive = name,
@@ -195,7 +191,7 @@ fn announce(ctx: &Context, object: &NfsArchive) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, Stage};
+    use crate::export::{ArchiveNote, ClaimRef, CopyNote, Stage};
     use crate::naming::DirectoryPath;
 
     fn kept() -> KeptArchive {
@@ -222,6 +218,7 @@ mod tests {
                     expires: Some(2000),
                     delete: true,
                 },
+                copy: None,
             },
             stage: Stage::Kept,
             there: true,
@@ -241,10 +238,27 @@ mod tests {
     }
 
     #[test]
-    fn an_object_under_another_name_than_its_volume_is_about_no_archive() {
-        let mut made = object(&kept(), "main");
-        made.metadata.name = Some("pvc-2".into());
-        assert_eq!(which(&made), None);
+    fn the_object_of_a_copy_has_the_name_that_was_asked_for_and_names_the_volume_that_was_copied() {
+        let mut copied = kept();
+        assert!(!object(&copied, "main").is_on_demand());
+        copied.volume = "nightly".into();
+        copied.note.copy = Some(CopyNote {
+            volume: "pvc-1".into(),
+            asked_by: "o".into(),
+            outcome: None,
+        });
+        let made = object(&copied, "main");
+        assert!(made.is_on_demand() && made.is_complete());
+        assert_eq!(made.spec.volume, "pvc-1");
+        assert_eq!(which(&made).unwrap().volume, "nightly");
+        let asking = NfsArchive {
+            spec: NfsArchiveSpec {
+                file_id: None,
+                ..made.spec.clone()
+            },
+            ..made
+        };
+        assert_eq!(which(&asking), None);
     }
 
     #[test]
@@ -260,7 +274,7 @@ mod tests {
         assert!(is_about(&edited, &wanted));
         for change in [
             |spec: &mut NfsArchiveSpec| spec.backend = "other".into(),
-            |spec: &mut NfsArchiveSpec| spec.file_id = "7".into(),
+            |spec: &mut NfsArchiveSpec| spec.file_id = Some("7".into()),
             |spec: &mut NfsArchiveSpec| spec.claim.uid = "2".into(),
             |spec: &mut NfsArchiveSpec| spec.directory = "archived-x".into(),
             |spec: &mut NfsArchiveSpec| spec.export_id = "copy".into(),

@@ -1,7 +1,7 @@
 //! What is to be done about an archive, and what its object says meanwhile. Pure.
 
 use crate::api::conditions::{ArchiveCondition, Reason, Verdict};
-use crate::export::Destination;
+use crate::export::{CopyNote, Destination};
 
 /// What is known of an archive.
 #[derive(Debug, Clone)]
@@ -31,8 +31,13 @@ pub enum Sight {
     Unusable(Verdict),
     /// There is no record.
     Unrecorded,
-    /// It is kept; `there`: the directory is where it should be.
-    Kept { there: bool },
+    /// It is kept.
+    Kept {
+        /// The directory is where it should be.
+        there: bool,
+        /// What it is a copy of, if somebody asked for one.
+        copy: Option<CopyNote>,
+    },
     /// Its purge was announced; `there`: and not done.
     Purging { there: bool },
     /// It is being restored; `done`: the volume that gets it is there.
@@ -109,9 +114,9 @@ fn staying(situation: &Situation) -> Step {
         Sight::Restoring { done: true, .. } => Step::Finish,
         Sight::Purging { there: true } if !due => Step::Spare,
         Sight::Purging { .. } => Step::Purge,
-        Sight::Kept { there: true } if due && situation.copied => Step::Wait,
+        Sight::Kept { there: true, .. } if due && situation.copied => Step::Wait,
         // What is missing is for a person to look at, not for a clock.
-        Sight::Kept { there: true } if due => Step::Purge,
+        Sight::Kept { there: true, .. } if due => Step::Purge,
         Sight::Kept { .. } | Sight::Unusable(_) | Sight::Unrecorded => Step::Rest,
     }
 }
@@ -133,7 +138,7 @@ fn report(situation: &Situation) -> Report {
             },
         ),
         Sight::Unusable(verdict) => ("Unknown", verdict.clone()),
-        Sight::Unrecorded | Sight::Kept { there: false } => {
+        Sight::Unrecorded | Sight::Kept { there: false, .. } => {
             let verdict = missing(&situation.sight);
             others.push((
                 ArchiveCondition::Missing,
@@ -170,7 +175,7 @@ fn report(situation: &Situation) -> Report {
             ));
             ("Restoring", verdict)
         }
-        Sight::Kept { there: true } => kept(situation),
+        Sight::Kept { there: true, copy } => kept(situation, copy.as_ref()),
     };
     Report {
         state,
@@ -192,7 +197,8 @@ fn missing(sight: &Sight) -> Verdict {
     Verdict::no(Reason::ArchiveMissing, message)
 }
 
-fn kept(situation: &Situation) -> (&'static str, Verdict) {
+fn kept(situation: &Situation, copy: Option<&CopyNote>) -> (&'static str, Verdict) {
+    let what = copy.map_or_else(String::new, in_words);
     if situation.held {
         let message = match situation.deleting {
             true => {
@@ -200,7 +206,7 @@ fn kept(situation: &Situation) -> (&'static str, Verdict) {
             }
             false => "it is held: nobody purges it, and this object can't be deleted",
         };
-        return ("Held", Verdict::yes(Reason::ArchiveHeld, message));
+        return ("Held", Verdict::yes(Reason::ArchiveHeld, format!("{message}{what}")));
     }
     let state = if situation.due.is_some() {
         "Expired"
@@ -211,7 +217,13 @@ fn kept(situation: &Situation) -> (&'static str, Verdict) {
         true => "the data are there, and stay until the claims that are getting a copy of them have it",
         false => "the data are there",
     };
-    (state, Verdict::yes(Reason::Archived, message))
+    (state, Verdict::yes(Reason::Archived, format!("{message}{what}")))
+}
+
+/// What was copied, and what was not.
+fn in_words(copy: &CopyNote) -> String {
+    let outcome = copy.outcome.as_deref().unwrap_or("nothing is known of how much");
+    format!("; a copy of volume {} ({outcome})", copy.volume)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use super::act::{self, ActError, Scene};
 use super::due::{call_older, turn};
 use super::look::{self, Home, Look};
 use super::object::{EnsureError, ensure, terms};
+use super::on_demand;
 use super::plan::{Report, Step, plan};
 use super::status::status;
 use crate::api::archive::NfsArchive;
@@ -31,9 +32,9 @@ use crate::operator::writes::{self, WriteError};
 /// them are then three looks a second.
 const SELDOM: Duration = Duration::from_secs(3600);
 /// What waits for its backend, or for a volume, is looked at again after about a probe's time.
-const WAITING: Duration = Duration::from_secs(15);
+pub(super) const WAITING: Duration = Duration::from_secs(15);
 /// A step was done, or the object changed under it.
-const SOON: Duration = Duration::from_millis(200);
+pub(super) const SOON: Duration = Duration::from_millis(200);
 /// Objects made at one probe, and at a time: a thousand archives of a former release must not hold up the next probe.
 const MADE_AT_ONCE: usize = 500;
 const MADE_SIDE_BY_SIDE: usize = 16;
@@ -44,6 +45,9 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
         return Ok(Action::await_change());
     }
     ensure_finalizer(&ctx, &object).await?;
+    if !object.is_complete() {
+        return on_demand::reconcile(&ctx, &object).await;
+    }
     let look = look::look(&ctx, &object).await?;
     let (step, report) = plan(&look.situation);
     let told = write_status(&ctx, &object, &report).await?;
@@ -163,7 +167,7 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), Writ
 }
 
 /// Answers whether there was news.
-async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
+pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
     if object.status.as_ref() == Some(&planned) {
         return Ok(false);

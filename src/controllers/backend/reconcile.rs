@@ -19,7 +19,7 @@ use super::trash::keep_purged;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::controllers::archive::{of_backend, restock};
+use crate::controllers::archive::{clear_out, of_backend, restock};
 use crate::export::ManagedExport;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
@@ -269,6 +269,7 @@ fn begin_sweep(ctx: &Arc<Context>, backend: &Arc<Backend>, export: &Arc<ManagedE
     tokio::spawn(async move {
         sweep(&ctx, &backend, &export).await;
         restock(&ctx, &backend, &export).await;
+        clear_out(&ctx, &backend, &export).await;
         drop(turn);
     });
 }

@@ -13,12 +13,11 @@ use super::provision::{Attempt, Journey};
 use super::report::Outcome;
 use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
-use crate::controllers::volume;
+use crate::controllers::source;
 use crate::export::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
-use crate::operator::copies::{For, Progress};
+use crate::operator::copies::{For, Made, Progress};
 use crate::operator::writes::WriteError;
 use crate::placement::quantity::{bytes, human};
 
@@ -92,62 +91,21 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
     Ok(())
 }
 
-/// Whether a claim as it stands can be copied to one of this size; its volume's name. Pure.
-pub(super) fn copyable(source: Option<&PersistentVolumeClaim>, name: &str) -> Result<String, Verdict> {
-    let not_ready = |what: &str| Verdict::no(Reason::CopySourceNotReady, format!("claim {name} to copy {what}"));
-    let Some(source) = source else {
-        return Err(not_ready(
-            "does not exist in this namespace: create it, or correct spec.dataSource in a new claim",
-        ));
-    };
-    if source.metadata.deletion_timestamp.is_some() {
-        return Err(not_ready("is being deleted"));
+/// Whether a volume is no larger than what is asked for. Pure.
+fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Verdict> {
+    let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
+    let size = capacity.and_then(|capacity| bytes(&capacity.get("storage")?.0)).unwrap_or_default();
+    if size <= asked {
+        return Ok(());
     }
-    let phase = source.status.as_ref().and_then(|status| status.phase.as_deref());
-    let volume = source.spec.as_ref().and_then(|spec| spec.volume_name.clone());
-    match (phase, volume) {
-        (Some("Bound"), Some(volume)) if !volume.is_empty() => Ok(volume),
-        (phase, _) => Err(not_ready(&format!(
-            "is {}: it has to be Bound",
-            phase.unwrap_or("not looked at yet")
-        ))),
-    }
-}
-
-/// Whether a volume can be copied to a claim of this size: bound to that claim, ours, and no larger. Pure.
-pub(super) fn suitable(
-    volume: &PersistentVolume,
-    source: &PersistentVolumeClaim,
-    provisioners: &[&str],
-    asked: u128,
-) -> Result<(), Verdict> {
-    let unsuitable = |what: String| {
-        let name = source.name_any();
-        Err(Verdict::no(
-            Reason::CopySourceUnsuitable,
-            format!("claim {name} can't be copied: {what}"),
-        ))
-    };
-    let spec = volume.spec.clone().unwrap_or_default();
-    let claim_uid = spec.claim_ref.as_ref().and_then(|claim| claim.uid.clone());
-    if claim_uid.is_none() || claim_uid != source.uid() {
-        return unsuitable(format!("volume {} is bound to another claim", volume.name_any()));
-    }
-    let by = volume.annotations().get(PROVISIONED_BY);
-    let ours = by.is_some_and(|name| provisioners.contains(&name.as_str()));
-    if !ours || !volume.annotations().contains_key(VOLUME_BACKEND) {
-        return unsuitable(format!("volume {} was not made by this operator", volume.name_any()));
-    }
-    let size = spec.capacity.as_ref().and_then(|capacity| capacity.get("storage"));
-    let size = size.and_then(|size| bytes(&size.0)).unwrap_or_default();
-    if asked < size {
-        return unsuitable(format!(
+    Err(source::unsuitable(
+        name,
+        &format!(
             "it has {}, and this claim asks for {}: ask for at least as much",
             human(size),
             human(asked)
-        ));
-    }
-    Ok(())
+        ),
+    ))
 }
 
 impl Journey<'_> {
@@ -168,7 +126,7 @@ impl Journey<'_> {
             self.call_archive();
         }
         match ended {
-            Some((Ok(directory), tally)) => {
+            Some((Ok(Made::Directory(directory)), tally)) => {
                 let Some(_active) = backend.begin(&self.volume, &request.claim) else {
                     return Ok(Attempt::Ended(Outcome::Queued));
                 };
@@ -182,7 +140,8 @@ impl Journey<'_> {
                 Ok(Attempt::Ended(outcome))
             }
             Some((Err(error), _)) => Ok(self.not_copied(backend, &export, &error).await),
-            None => {
+            // Nothing else is made for a claim.
+            Some((Ok(Made::Archive), _)) | None => {
                 let found = match source {
                     CopyOf::Claim(name) => self.claimed_source(name).await?,
                     CopyOf::Archive(origin) => self.archived_source(origin),
@@ -212,6 +171,7 @@ impl Journey<'_> {
             uid: request.claim.uid.clone(),
             namespace: request.claim.namespace.clone(),
             claim: request.claim.name.clone(),
+            archive: String::new(),
         };
         let (backend, volume) = (Arc::clone(backend), self.volume.clone());
         let (waiting, claim) = (Arc::clone(&self.ctx.waiting), ObjectRef::from_obj(self.claim));
@@ -222,7 +182,8 @@ impl Journey<'_> {
                 let Some(_active) = backend.begin(&volume, &request.claim) else {
                     return Err(CopyError::ExportChanged);
                 };
-                copy_volume((&from.export, &from.original), (&export, &request), &budget, &tally).await
+                let copied = copy_volume((&from.export, &from.original), (&export, &request), &budget, &tally);
+                copied.await.map(Made::Directory)
             },
             move || waiting.wake(claim),
         );
@@ -230,53 +191,20 @@ impl Journey<'_> {
 
     /// Where the data of that claim is: claim and volume read live, and all that the volume says of itself compared.
     async fn claimed_source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
-        let read = |cause| WriteError::Api {
-            action: "read the claim to copy",
-            cause: Box::new(cause),
-        };
-        let claim = self.claims().get_opt(name).await.map_err(read)?;
-        let volume = match copyable(claim.as_ref(), name) {
-            Ok(volume) => volume,
+        let namespace = self.claim.namespace().unwrap_or_default();
+        let (claim, volume) = match source::bound(self.ctx, &namespace, name).await? {
+            Ok(bound) => bound,
             Err(verdict) => return Ok(Err(Outcome::Copying(verdict))),
         };
-        let volumes: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
-        let volume = volumes.get_opt(&volume).await.map_err(read)?;
-        let (Some(claim), Some(volume)) = (claim, volume) else {
-            let verdict = Verdict::no(
-                Reason::CopySourceNotReady,
-                format!("claim {name} to copy has lost its volume"),
-            );
-            return Ok(Err(Outcome::Copying(verdict)));
-        };
-        if let Err(verdict) = suitable(&volume, &claim, &self.ctx.settings.provisioners(), self.request.bytes) {
+        let suitable = source::suitable(&volume, &claim, &self.ctx.settings.provisioners());
+        if let Err(verdict) = suitable.and_then(|()| fits(&volume, name, self.request.bytes)) {
             return Ok(Err(Outcome::Infeasible(verdict)));
         }
-        let home = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-        let Some(backend) = self.ctx.backends.get(&home) else {
-            let verdict = Verdict::no(
-                Reason::CopySourceNotReady,
-                format!("claim {name} to copy is on backend {home}, which does not exist or is not probed yet"),
-            );
-            return Ok(Err(Outcome::Copying(verdict)));
-        };
-        let known = backend.known();
-        let Some(export) = known.export.clone() else {
-            let verdict = Verdict::no(
-                Reason::CopySourceNotReady,
-                format!("claim {name} to copy is on backend {home}: {}", known.ready.message),
-            );
-            return Ok(Err(Outcome::Copying(verdict)));
-        };
-        Ok(match volume::request(&volume, &backend, &known) {
-            Ok(request) => Ok(Source {
-                export,
-                original: Original::Volume(request),
-            }),
-            Err(verdict) => Err(Outcome::Copying(Verdict::no(
-                Reason::CopySourceNotReady,
-                format!("claim {name} to copy: {}", verdict.message),
-            ))),
-        })
+        let located = source::locate(self.ctx, name, &volume);
+        Ok(located.map_err(Outcome::Copying).map(|located| Source {
+            export: located.export,
+            original: Original::Volume(located.request),
+        }))
     }
 
     /// Where an archive is that this claim may have: what the record says of it is compared when it is opened.
@@ -332,60 +260,16 @@ impl Journey<'_> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
-    fn claim(status: &Value, spec: &Value) -> PersistentVolumeClaim {
-        let object = json!({"metadata": {"name": "old", "uid": "u1"}, "spec": spec, "status": status});
-        serde_json::from_value(object).unwrap()
-    }
-
-    fn bound() -> PersistentVolumeClaim {
-        claim(&json!({"phase": "Bound"}), &json!({"volumeName": "pvc-u1"}))
-    }
-
     #[test]
-    fn only_a_bound_claim_that_stays_is_copied() {
-        let told = |claim: Option<&PersistentVolumeClaim>| copyable(claim, "old").map_err(|verdict| verdict.reason);
-        assert_eq!(told(Some(&bound())), Ok("pvc-u1".to_owned()));
-        let mut leaving = bound();
-        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
-        let pending = claim(&json!({"phase": "Pending"}), &json!({}));
-        let lost = claim(&json!({"phase": "Lost"}), &json!({"volumeName": "pvc-u1"}));
-        for claim in [None, Some(&leaving), Some(&pending), Some(&lost)] {
-            assert_eq!(told(claim), Err(Reason::CopySourceNotReady));
-        }
-    }
-
-    #[test]
-    fn only_a_volume_of_ours_that_is_no_larger_is_copied() {
-        let volume = |change: &Value| -> PersistentVolume {
-            let mut object = json!({
-                "metadata": {"name": "pvc-u1", "annotations": {PROVISIONED_BY: "us", VOLUME_BACKEND: "fast"}},
-                "spec": {"capacity": {"storage": "1Gi"}, "claimRef": {"uid": "u1"}},
-            });
-            if let (Some(pointer), Some(value)) = (change["at"].as_str(), change.get("to")) {
-                *object.pointer_mut(pointer).unwrap() = value.clone();
-            }
-            serde_json::from_value(object).unwrap()
-        };
-        let told = |change: Value, asked: u128| {
-            suitable(&volume(&change), &bound(), &["us"], asked).map_err(|verdict| verdict.reason)
-        };
-        assert_eq!(told(json!({}), 1 << 30), Ok(()));
-        assert_eq!(told(json!({}), (1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
-        for change in [
-            json!({"at": "/spec/claimRef/uid", "to": "other"}),
-            json!({"at": "/spec/claimRef", "to": null}),
-            json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "us"}}),
-            json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "them", VOLUME_BACKEND: "fast"}}),
-        ] {
-            assert_eq!(
-                told(change.clone(), 1 << 30),
-                Err(Reason::CopySourceUnsuitable),
-                "{change}"
-            );
-        }
+    fn only_a_volume_that_is_no_larger_is_copied_to_a_claim() {
+        let volume = json!({"metadata": {"name": "pvc-u1"}, "spec": {"capacity": {"storage": "1Gi"}}});
+        let volume = serde_json::from_value(volume).unwrap();
+        let told = |asked: u128| fits(&volume, "old", asked).map_err(|verdict| verdict.reason);
+        assert_eq!(told(1 << 30), Ok(()));
+        assert_eq!(told((1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
     }
 }

@@ -86,6 +86,9 @@ pub async fn origin(
     let Some(archive) = archives.get_opt(name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
     };
+    if !archive.is_complete() {
+        return Ok(Err(unfinished(&namespace, &archive)));
+    }
     let lies_on = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
@@ -122,22 +125,39 @@ fn not_found(name: &str) -> Verdict {
     Verdict::no(Reason::ArchiveNotFound, message)
 }
 
+/// What is told of an archive whose copy is still being made. Whose it is, is known by name only: nothing is given away yet.
+fn unfinished(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> Verdict {
+    let name = archive.name_any();
+    if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim.namespace {
+        return not_allowed(&name);
+    }
+    let message = format!("NfsArchive {name} is still being made: it can be had when it says Available");
+    Verdict::no(Reason::ArchiveBusy, message)
+}
+
+fn not_allowed(name: &str) -> Verdict {
+    let message = format!(
+        "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have it by \
+         spec.allowedNamespaces of the archive"
+    );
+    Verdict::no(Reason::ArchiveNotAllowed, message)
+}
+
+/// Whether the archive lets the namespace have a copy.
+fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
+    let allowed = archive.spec.allowed_namespaces.as_ref();
+    allowed.is_some_and(|allowed| admits(allowed, &namespace.name_any(), namespace.labels()))
+}
+
 /// A tenant learns nothing about an archive that is not for his namespace.
 fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(Origin, Way), Verdict> {
     let (name, spec) = (archive.name_any(), &archive.spec);
     let which = which(archive).ok_or_else(|| not_found(&name))?;
     let came_from = is_where_it_came_from(asked.namespace, archive);
-    let listed = spec
-        .allowed_namespaces
-        .as_ref()
-        .is_some_and(|allowed| admits(allowed, &asked.namespace.name_any(), asked.namespace.labels()));
+    let listed = is_listed(asked.namespace, archive);
     let by_name = asked.by_name && is_namesake(asked.namespace, archive);
     if !came_from && !listed && !by_name {
-        let message = format!(
-            "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have \
-             it by spec.allowedNamespaces of the archive"
-        );
-        return Err(Verdict::no(Reason::ArchiveNotAllowed, message));
+        return Err(not_allowed(&name));
     }
     let origin = Origin {
         backend: spec.backend.clone(),
@@ -198,6 +218,8 @@ fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<Way, 
         && asked.alias.is_none_or(|alias| alias == lies_on);
     match asked.claim.annotations().get(RESTORE).map(String::as_str) {
         Some("copy") => Ok(Way::Copy),
+        // A backup is there for more than one bad day.
+        None if archive.is_on_demand() => Ok(Way::Copy),
         None | Some("move") if came_from && reached && !archive.spec.legal_hold => Ok(Way::Move),
         None | Some("move") => Ok(Way::Copy),
         Some(other) => Err(Verdict::no(

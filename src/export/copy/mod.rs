@@ -1,4 +1,5 @@
-//! Copying a tree from one export to another, or within one: what clones and restored copies of archives are made with.
+//! Copying a tree from one export to another, or within one: what clones, restored copies of archives, and archives on
+//! demand are made with.
 //!
 //! A copy is made in a folder of ours (`staging`), where nobody sees it, and given its name once it is complete. It is made
 //! on the server where the server can (CLONE, else COPY of what is no hole), and streamed in bounded memory elsewhere, where zeros of a sparse file become holes again. Kept
@@ -9,6 +10,7 @@
 //! A copy that was cut off is begun anew: what is there is put into the trash. What it says of files that changed
 //! meanwhile is about each file by itself: a tree in use has no one moment.
 
+mod archive;
 mod content;
 mod count;
 mod error;
@@ -25,6 +27,7 @@ use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Semaphore;
 
+pub use self::archive::{ArchiveRequest, Asked, Discarded, copy_to_archive};
 pub use self::error::CopyError;
 pub(super) use self::source::ArchivesCopied;
 pub use self::source::{Original, SourceTree};

@@ -12,6 +12,13 @@ use crate::nfs::{Name, Node, RemoveOutcome, SetAttributes, Status};
 /// How often a name in the trash is tried that is taken: it ends with the second.
 const TRASH_NAMES: i64 = 8;
 
+/// Whether a copy got its name.
+pub(super) enum Named {
+    Given,
+    /// Something else has it.
+    Taken,
+}
+
 impl ManagedExport {
     /// Gives a complete copy its name. Mode and owner are the source's, unless somebody asked for others.
     ///
@@ -107,7 +114,7 @@ impl ManagedExport {
     }
 
     /// Removes the further names of files with several, so that each has as many as in the source when it is seen.
-    async fn clear_links(&self, ground: &Ground, staging: &Staging) -> Result<(), ExportError> {
+    pub(super) async fn clear_links(&self, ground: &Ground, staging: &Staging) -> Result<(), ExportError> {
         let doing = || "removing further names of hard links".to_owned();
         let mut before = usize::MAX;
         loop {
@@ -144,25 +151,33 @@ impl ManagedExport {
         };
         let (parent, names) = (parent.ok_or_else(unsettled)?, directory.names());
         let name = names.last().ok_or_else(unsettled)?;
+        match self.rename_staged(ground, record, staging, (&parent, name)).await? {
+            Named::Given => Ok(()),
+            Named::Taken => Err(taken()),
+        }
+    }
+
+    /// The RENAME of a complete copy to a name that nothing had, by fileid.
+    pub(super) async fn rename_staged(
+        &self,
+        ground: &Ground,
+        record: &Record,
+        staging: &Staging,
+        (parent, name): (&Node, &Name),
+    ) -> Result<Named, ExportError> {
         let tree = layout::name(layout::STAGED_TREE)?;
+        let from = (&staging.folder.handle, &tree);
         let renamed = self
             .changing(ground)?
-            .rename(
-                (&staging.folder.handle, &tree),
-                staging.tree.attributes.fileid,
-                (&parent.handle, name),
-            )
+            .rename(from, staging.tree.attributes.fileid, (&parent.handle, name))
             .await;
-        let Err(error) = renamed else { return Ok(()) };
+        let Err(error) = renamed else { return Ok(Named::Given) };
         // The reply of a RENAME may be lost: what has the name tells.
         let there = self.nfs.lookup(&parent.handle, name).await;
-        match there.while_(|| format!("looking up {directory}"))? {
-            Some(leaf) if record.is_about(&leaf) => Ok(()),
-            Some(_) if error.status() == Some(Status::Exists) => Err(taken()),
-            _ => Err(Err::<(), _>(error)
-                .while_(|| format!("giving the copy its name {directory}"))
-                .err()
-                .map_or(CopyError::ExportChanged, CopyError::Export)),
+        match there.while_(|| format!("looking up {name}"))? {
+            Some(leaf) if record.is_about(&leaf) => Ok(Named::Given),
+            Some(_) if error.status() == Some(Status::Exists) => Ok(Named::Taken),
+            _ => Err(error).while_(|| format!("giving the copy its name {name}")),
         }
     }
 

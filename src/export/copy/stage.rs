@@ -177,7 +177,7 @@ impl ManagedExport {
         Ok(())
     }
 
-    async fn make_staging(&self, ground: &Arc<Ground>, volume: &str) -> Result<Staging, CopyError> {
+    pub(super) async fn make_staging(&self, ground: &Arc<Ground>, volume: &str) -> Result<Staging, CopyError> {
         let staging = self.staging_folder(ground).await?;
         let folder = self.make_in(ground, &staging, layout::staged(volume)?, volume).await?;
         let tree = self

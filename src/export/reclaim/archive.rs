@@ -3,7 +3,7 @@
 use super::{At, Reclaim, Wish};
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
-use crate::export::ledger::{Holder, Place};
+use crate::export::ledger::{Holder, Place, Reservation};
 use crate::export::record::{ArchiveNote, Record, State, handle_of};
 use crate::export::{ManagedExport, PoisonError, layout};
 use crate::naming::archive_name;
@@ -21,39 +21,38 @@ impl ManagedExport {
 
     /// A name for the archive that nothing has, and holds it.
     pub(super) async fn choose_target(&self, reclaim: &mut Reclaim<'_>) -> Result<ArchiveNote, ExportError> {
-        let (ground, record) = (reclaim.ground, &reclaim.record);
-        let doing = || format!("choosing a name for the archive of {}", record.directory);
         // The one that was tried before is somebody else's.
         reclaim.target = None;
+        let chosen = self.free_target(reclaim.ground, &reclaim.record, reclaim.longest_name);
+        let (target, reserved) = chosen.await?;
+        let leaf = self.leaf_of(&reclaim.nodes, &reclaim.record.directory);
+        let was = leaf.map(|leaf| &leaf.attributes);
+        reclaim.target = Some(reserved);
+        Ok(reclaim.keeping.note(target, was))
+    }
+
+    /// A name for the archive of a record that nothing has, held.
+    pub(in crate::export) async fn free_target(
+        &self,
+        ground: &Ground,
+        record: &Record,
+        longest_name: usize,
+    ) -> Result<(String, Reservation), ExportError> {
         let mut last = String::new();
         for attempt in 0..NAMES {
-            let target = archive_name(
-                record.directory.last_segment(),
-                &record.volume,
-                attempt,
-                reclaim.longest_name,
-            );
-            let name = layout::name(&target)?;
+            let target = archive_name(record.archive_stem(), &record.volume, attempt, longest_name);
+            last.clone_from(&target);
             let reserved = self.ledger.reserve(
                 Holder::Archive(record.volume.clone()),
                 self.archive_places(ground, &target),
                 &self.keeper.backend,
             );
-            last.clone_from(&target);
             let Ok(reserved) = reserved else { continue };
-            if self
-                .nfs
-                .lookup(&ground.root.handle, &name)
-                .await
-                .while_(doing)?
-                .is_some()
-            {
-                continue;
+            let taken = self.nfs.lookup(&ground.root.handle, &layout::name(&target)?).await;
+            let doing = || format!("choosing a name for the archive of {}", record.directory);
+            if taken.while_(doing)?.is_none() {
+                return Ok((target, reserved));
             }
-            let leaf = self.leaf_of(&reclaim.nodes, &record.directory);
-            let was = leaf.map(|leaf| &leaf.attributes);
-            reclaim.target = Some(reserved);
-            return Ok(reclaim.keeping.note(target, was));
         }
         Err(ExportError::NoArchiveName {
             directory: record.directory.to_string(),

@@ -76,7 +76,7 @@ pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> S
         Wish::Delete => Step::Done(End::AlreadyGone),
     };
     match (state, seen.moved, seen.source) {
-        (State::Creating, ..) => Step::NotMade,
+        (State::Creating | State::Copying(_), ..) => Step::NotMade,
         (State::Live, _, At::Ours) => begin(wish, seen),
         (State::Live, _, At::Nothing) => gone,
         (State::Live, _, At::Stranger) => Step::Replaced,
@@ -136,6 +136,7 @@ mod tests {
             size: None,
             class: None,
             terms: crate::export::record::Terms::default(),
+            copy: None,
         }
     }
 

@@ -30,6 +30,22 @@ pub struct ArchiveNote {
     /// What was agreed about the archive.
     #[serde(default)]
     pub terms: Terms,
+    /// What it is a copy of; absent when it is the directory itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub copy: Option<CopyNote>,
+}
+
+/// What an archive is a copy of, which was made because somebody asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CopyNote {
+    /// The volume that was copied.
+    pub volume: String,
+    /// The uid of the object that asked: another one of that name begins its own.
+    pub asked_by: String,
+    /// What was copied and what was not, in words; absent as long as it is being made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<String>,
 }
 
 /// What the archive's object says shall become of it, so that an object that is lost comes back with it.
@@ -71,6 +87,8 @@ pub enum State {
     Archiving(ArchiveNote),
     /// It is an archive.
     Archived(ArchiveNote),
+    /// It is a copy that is being made, or was, and becomes an archive. The record's directory is the one that is copied.
+    Copying(ArchiveNote),
     /// It is an archive that is being renamed into the trash, or was.
     Purging {
         /// The archive.
@@ -114,7 +132,7 @@ impl State {
     /// The archive that the directory is, was, or becomes.
     pub fn note(&self) -> Option<&ArchiveNote> {
         match self {
-            Self::Archiving(note) => Some(note),
+            Self::Archiving(note) | Self::Copying(note) => Some(note),
             other => other.archive(),
         }
     }
@@ -127,6 +145,7 @@ impl State {
             Self::RemovingEmpty => "being removed, because it is empty",
             Self::Archiving(_) => "being archived",
             Self::Archived(_) => "archived",
+            Self::Copying(_) => "a copy that is being made",
             Self::Purging { .. } => "an archive that is being purged",
             Self::Restoring { .. } => "an archive that is being restored",
             Self::Deleting { .. } | Self::Tombstone { .. } => "being deleted",

@@ -35,7 +35,37 @@ fn archiving(target: &str) -> State {
             expires: Some(9),
             delete: true,
         },
+        copy: None,
     })
+}
+
+fn copying(volume: &str) -> State {
+    let State::Archiving(note) = archiving("archived-nightly") else {
+        unreachable!("that is what it makes")
+    };
+    State::Copying(ArchiveNote {
+        copy: Some(CopyNote {
+            volume: volume.into(),
+            asked_by: "o".into(),
+            outcome: Some("7 files".into()),
+        }),
+        ..note
+    })
+}
+
+#[test]
+fn a_copy_says_who_asked_for_it_and_of_which_volume() {
+    let State::Copying(note) = copying("pvc-2") else {
+        unreachable!("that is what it makes")
+    };
+    let nobody = State::Copying(ArchiveNote { copy: None, ..note });
+    for damaged in [nobody, copying("../pvc-2")] {
+        let bytes = record(damaged).to_bytes().unwrap();
+        assert!(matches!(
+            Record::parse("pvc-1", &bytes),
+            Err(RecordError::Damaged(_))
+        ));
+    }
 }
 
 #[test]
@@ -45,6 +75,7 @@ fn what_is_written_is_read_in_every_state() {
         State::Live,
         State::RemovingEmpty,
         archiving("archived-data"),
+        copying("pvc-2"),
         State::Deleting { since: 7 },
         State::Tombstone { since: 7 },
     ] {

@@ -68,11 +68,15 @@ fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
     let of = |expires: Option<i64>, known: bool| {
         let expires = expires.map(|seconds| at(seconds).to_string());
         let archived = known.then(|| at(1).to_string());
-        archive("pvc-1", json!({"spec": {"expiresAt": expires, "archivedAt": archived}})).spec
+        archive("pvc-1", json!({"spec": {"expiresAt": expires, "archivedAt": archived}}))
     };
     let (forever, week) = (policy(None, None), policy(Some("7d"), None));
     let (last, both) = (policy(None, Some(2)), policy(Some("7d"), Some(2)));
-    for (what, spec, policy, newer, due_at_100) in [
+    let asked_for = |expires| NfsArchive {
+        metadata: archive("nightly", json!({})).metadata,
+        ..of(expires, true)
+    };
+    for (what, archive, policy, newer, due_at_100) in [
         ("no rule", of(None, true), &forever, 9, false),
         ("time not over", of(Some(101), true), &week, 9, false),
         ("time over", of(Some(100), true), &week, 0, true),
@@ -92,8 +96,11 @@ fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
             false,
         ),
         ("for ever, not among the last", of(None, true), &both, 2, false),
+        ("asked for, never over", asked_for(None), &last, 2, false),
+        ("asked for, time over", asked_for(Some(100)), &last, 0, true),
+        ("asked for, time not over", asked_for(Some(101)), &last, 2, false),
     ] {
-        assert_eq!(due(&spec, policy, newer, at(100)).is_some(), due_at_100, "{what}");
+        assert_eq!(due(&archive, policy, newer, at(100)).is_some(), due_at_100, "{what}");
     }
 }
 
@@ -128,6 +135,7 @@ fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
             with(json!({"spec": {"claim": {"namespaceUID": "new"}}})),
             0,
         ),
+        ("asked for", with(json!({"metadata": {"name": "nightly"}})), 0),
         ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
     ] {
         assert_eq!(newer(&of, [&of, &other].into_iter()), counts, "{what}");

@@ -30,14 +30,18 @@ fn restoring(done: bool) -> Sight {
     Sight::Restoring { to, done }
 }
 
+fn at(there: bool) -> Sight {
+    Sight::Kept { there, copy: None }
+}
+
 /// All that can be seen of an archive.
 fn sights() -> Vec<Sight> {
     vec![
         unseen(),
         unusable(),
         Sight::Unrecorded,
-        Sight::Kept { there: true },
-        Sight::Kept { there: false },
+        at(true),
+        at(false),
         Sight::Purging { there: true },
         Sight::Purging { there: false },
         restoring(false),
@@ -47,7 +51,7 @@ fn sights() -> Vec<Sight> {
 
 #[test]
 fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data() {
-    let kept = || Sight::Kept { there: true };
+    let kept = || at(true);
     let due = || Some("expired".to_owned());
     let deleting = |delete, sight| Situation {
         deleting: true,
@@ -68,7 +72,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
             "expired and missing",
             Situation {
                 due: due(),
-                ..situation(Sight::Kept { there: false })
+                ..situation(at(false))
             },
             Step::Rest,
         ),
@@ -85,7 +89,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ("deleted", deleting(true, kept()), Step::Purge),
         (
             "deleted, missing",
-            deleting(true, Sight::Kept { there: false }),
+            deleting(true, at(false)),
             Step::Purge,
         ),
         ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
@@ -196,19 +200,19 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
         ..situation(sight)
     };
     for (situation, state, available, other) in [
-        (situation(Sight::Kept { there: true }), "Available", Some(true), None),
-        (held(Sight::Kept { there: true }), "Held", Some(true), None),
+        (situation(at(true)), "Available", Some(true), None),
+        (held(at(true)), "Held", Some(true), None),
         (
             Situation {
                 due: Some("over".into()),
-                ..situation(Sight::Kept { there: true })
+                ..situation(at(true))
             },
             "Expired",
             Some(true),
             Some(ArchiveCondition::Expired),
         ),
         (
-            situation(Sight::Kept { there: false }),
+            situation(at(false)),
             "Missing",
             Some(false),
             Some(ArchiveCondition::Missing),
@@ -242,5 +246,31 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
         );
         assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{situation:?}");
         assert!(report.others.iter().all(|(_, verdict)| verdict.status == Some(true)));
+    }
+}
+
+#[test]
+fn a_copy_says_what_was_copied_and_what_was_not() {
+    let copy = CopyNote {
+        volume: "pvc-1".into(),
+        asked_by: "o".into(),
+        outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
+    };
+    let there = situation(Sight::Kept {
+        there: true,
+        copy: Some(copy),
+    });
+    for situation in [
+        there.clone(),
+        Situation {
+            held: true,
+            ..there
+        },
+    ] {
+        let said = plan(&situation).1.available.message;
+        assert!(
+            said.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),
+            "{said}"
+        );
     }
 }

@@ -48,6 +48,10 @@ fn with_volume(file_id: Option<u64>, directory: At) -> Option<OrphanKind> {
 
 /// A record whose volume is gone.
 fn alone(record: &Record, look: &Look) -> Option<OrphanKind> {
+    // Its directory is the one that is copied, and the sweep asks whether somebody still wants the copy.
+    if matches!(record.state, State::Copying(_)) {
+        return None;
+    }
     if is_it(record.file_id, look.directory) {
         // A volume of another name has the directory: somebody took the data into use again.
         return look.shared_with.is_none().then_some(OrphanKind::DirectoryWithoutVolume);
@@ -57,7 +61,7 @@ fn alone(record: &Record, look: &Look) -> Option<OrphanKind> {
         State::Archiving(_) | State::Archived(_) if is_it(record.file_id, look.archive) => None,
         State::Archiving(_) | State::Archived(_) => Some(OrphanKind::ArchiveWithoutDirectory),
         // On its way: the archive's own object says how far.
-        State::Purging { .. } | State::Restoring { .. } => None,
+        State::Purging { .. } | State::Restoring { .. } | State::Copying(_) => None,
         // It has done its work: the next start removes it, the purge a tombstone's.
         State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => None,
     }
@@ -108,6 +112,7 @@ mod tests {
             size: None,
             class: None,
             terms: crate::export::Terms::default(),
+            copy: None,
         }
     }
 

@@ -340,8 +340,43 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             json!({}),
             Err(Reason::ClaimTooSmall),
         ),
+        ("asked for", USUAL, json!({"volume": "pvc-7"}), Ok(Way::Copy)),
+        (
+            "asked for, and to be moved",
+            Case {
+                annotation: Some("move"),
+                ..USUAL
+            },
+            json!({"volume": "pvc-7"}),
+            Ok(Way::Move),
+        ),
         ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
     ] {
         assert_eq!(judged(&case, spec), expected, "{what}");
     }
+}
+
+#[test]
+fn an_archive_that_is_being_made_is_told_to_those_alone_who_may_have_it() {
+    let making = |claim: Value| archive(&json!({"fileID": null, "claim": claim}));
+    let namespace = |name: &str, uid: &str| {
+        let object = json!({"metadata": {"name": name, "uid": uid}});
+        serde_json::from_value(object).unwrap()
+    };
+    let found = making(json!({}));
+    assert_eq!(unfinished(&namespace("team", "ns"), &found).reason, Reason::ArchiveBusy);
+    let not_found_yet = making(json!({"namespaceUID": "", "uid": ""}));
+    assert_eq!(
+        unfinished(&namespace("team", "ns"), &not_found_yet).reason,
+        Reason::ArchiveBusy
+    );
+    assert_eq!(
+        unfinished(&namespace("other", "else"), &found).reason,
+        Reason::ArchiveNotAllowed
+    );
+    let listed = archive(&json!({"fileID": null, "allowedNamespaces": {"matchNames": ["other"]}}));
+    assert_eq!(
+        unfinished(&namespace("other", "else"), &listed).reason,
+        Reason::ArchiveBusy
+    );
 }

@@ -1,0 +1,76 @@
+//! What is to be copied: the claim that the object names, as it is now.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt};
+
+use super::super::act::failed;
+use super::judge::{Subject, nameable};
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::Verdict;
+use crate::controllers::source::{self, Located};
+use crate::export::ClaimRef;
+use crate::operator::context::Context;
+use crate::operator::writes::WriteError;
+
+/// What is to be copied, and where it is.
+pub(super) struct Found {
+    pub(super) subject: Subject,
+    pub(super) located: Located,
+}
+
+/// Claim, volume and namespace are read live: what follows keeps a tenant's data, for those who are in his namespace.
+pub(super) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Found, Verdict>, WriteError> {
+    let asked = &object.spec.claim;
+    if let Err(verdict) = nameable(asked) {
+        return Ok(Err(verdict));
+    }
+    let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
+    let namespace = namespaces.get_metadata_opt(&asked.namespace).await;
+    let namespace = namespace.map_err(failed("read the namespace of the claim to copy"))?;
+    let (claim, volume) = match source::bound(ctx, &asked.namespace, &asked.name).await? {
+        Ok(bound) => bound,
+        Err(verdict) => return Ok(Err(verdict)),
+    };
+    // A claim is in a namespace: it was made just after we looked.
+    let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
+        return Err(WriteError::Changed);
+    };
+    let suitable = source::suitable(&volume, &claim, &ctx.settings.provisioners());
+    let located = match suitable.and_then(|()| source::locate(ctx, &asked.name, &volume)) {
+        Ok(located) => located,
+        Err(verdict) => return Ok(Err(verdict)),
+    };
+    if let Err(verdict) = takes_copies(&located) {
+        return Ok(Err(verdict));
+    }
+    let identity = located.known.identity.as_ref();
+    let subject = Subject {
+        claim: ClaimRef {
+            namespace: asked.namespace.clone(),
+            namespace_uid,
+            name: asked.name.clone(),
+            uid: claim.uid().unwrap_or_default(),
+        },
+        volume: volume.name_any(),
+        backend: located.backend.name.clone(),
+        export_id: identity.map(|identity| identity.id.clone()).unwrap_or_default(),
+    };
+    Ok(Ok(Found { subject, located }))
+}
+
+/// A copy takes room as a new volume does: only where one could be made now.
+fn takes_copies(located: &Located) -> Result<(), Verdict> {
+    let ready = located.known.ready_now(Instant::now());
+    if ready.status == Some(true) {
+        return Ok(());
+    }
+    Err(Verdict::no(
+        ready.reason,
+        format!(
+            "waits for backend {}, which takes no copies now: {}",
+            located.backend.name, ready.message
+        ),
+    ))
+}
