@@ -49,6 +49,7 @@ mod nfs_client;
 mod nfs_sessionless;
 mod observability;
 mod old;
+mod on_demand;
 mod orphans;
 mod outages;
 mod overrides;

@@ -52,14 +52,14 @@ async fn bind(objects: &Objects, user: &str, role: &str) -> rig::Result<Value> {
     objects.create(&binding).await
 }
 
-/// What of these a user may do with backends.
-async fn allowed(cluster: &Cluster, user: &str, verbs: &[&str]) -> Vec<String> {
+/// What of these a user may do with objects of a kind.
+async fn allowed(cluster: &Cluster, user: &str, kind: &str, verbs: &[&str]) -> Vec<String> {
     let mut allowed = Vec::new();
     for verb in verbs {
         let user = format!("--as={user}");
         // It ends with a failure when the answer is no.
         let answer = cluster
-            .kubectl(["auth", "can-i", verb, "nfsbackends.nfs-operator.io", &user])
+            .kubectl(["auth", "can-i", verb, kind, &user])
             .await;
         if answer.is_ok_and(|answer| answer.trim() == "yes") {
             allowed.push((*verb).to_owned());
@@ -69,23 +69,32 @@ async fn allowed(cluster: &Cluster, user: &str, verbs: &[&str]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn people_see_or_change_backends_by_roles_of_their_own_and_by_none_of_the_clusters() -> Test {
+async fn people_see_or_change_backends_and_archives_by_roles_of_their_own_and_by_none_of_the_clusters() -> Test {
     let env = TestEnv::new("people").await?;
     let verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
-    let cases: [(&str, &[&str]); 4] = [
-        ("nfs-operator-nfsbackend-viewer", &["get", "list", "watch"]),
-        ("nfs-operator-nfsbackend-editor", &verbs),
-        // Whoever names a server has the operator act there as root: nobody gets that with a role for something else.
-        ("admin", &[]),
-        ("view", &[]),
+    let (backends, archives) = ("nfsbackends.nfs-operator.io", "nfsarchives.nfs-operator.io");
+    let (read, none): (&[&str], &[&str]) = (&["get", "list", "watch"], &[]);
+    let cases: [(&str, &[&str], &[&str]); 6] = [
+        ("nfs-operator-nfsbackend-viewer", read, none),
+        ("nfs-operator-nfsbackend-editor", &verbs, none),
+        ("nfs-operator-nfsarchive-viewer", none, read),
+        ("nfs-operator-nfsarchive-editor", none, &verbs),
+        // Whoever names a server has the operator act there as root, and whoever writes an archive decides who gets whose
+        // data: nobody gets that with a role for something else.
+        ("admin", none, none),
+        ("view", none, none),
     ];
-    for (role, expected) in cases {
+    for (role, with_backends, with_archives) in cases {
         let user = env.named(role);
         let binding = bind(&env.objects, &user, role).await?;
         rig::wait::until("the binding to be known", PATIENCE, async || {
-            match allowed(&env.rig.cluster, &user, &verbs).await {
-                allowed if allowed == expected => Ok(()),
-                allowed => Err(format!("{role}: {allowed:?}")),
+            let cluster = &env.rig.cluster;
+            let on_backends = allowed(cluster, &user, backends, &verbs).await;
+            let on_archives = allowed(cluster, &user, archives, &verbs).await;
+            if on_backends == with_backends && on_archives == with_archives {
+                Ok(())
+            } else {
+                Err(format!("{role}: backends {on_backends:?}, archives {on_archives:?}"))
             }
         })
         .await?;

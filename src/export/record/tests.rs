@@ -22,7 +22,11 @@ fn record(state: State) -> Record {
 }
 
 fn archiving(target: &str) -> State {
-    State::Archiving(ArchiveNote {
+    State::Archiving(note(target))
+}
+
+fn note(target: &str) -> ArchiveNote {
+    ArchiveNote {
         target: target.into(),
         mode: 0o2775,
         uid: Some(0),
@@ -36,29 +40,23 @@ fn archiving(target: &str) -> State {
             delete: true,
         },
         copy: None,
-    })
+    }
 }
 
 fn copying(volume: &str) -> State {
-    let State::Archiving(note) = archiving("archived-nightly") else {
-        unreachable!("that is what it makes")
-    };
     State::Copying(ArchiveNote {
         copy: Some(CopyNote {
             volume: volume.into(),
             asked_by: "o".into(),
             outcome: Some("7 files".into()),
         }),
-        ..note
+        ..note("archived-nightly")
     })
 }
 
 #[test]
 fn a_copy_says_who_asked_for_it_and_of_which_volume() {
-    let State::Copying(note) = copying("pvc-2") else {
-        unreachable!("that is what it makes")
-    };
-    let nobody = State::Copying(ArchiveNote { copy: None, ..note });
+    let nobody = State::Copying(note("archived-nightly"));
     for damaged in [nobody, copying("../pvc-2")] {
         let bytes = record(damaged).to_bytes().unwrap();
         assert!(matches!(

@@ -246,6 +246,8 @@ mod tests {
                 Some(ArchiveWithoutDirectory),
             ),
             (archived(), Some(7), At::Nothing, OTHER, Some(ArchiveWithoutDirectory)),
+            // What has its path is the directory that is copied.
+            (State::Copying(note()), None, OURS, At::Nothing, None),
             // Moved back, and no volume made for it.
             (archived(), Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
         ] {

@@ -1,0 +1,505 @@
+//! Archives that somebody asks for: copies of claims in use.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use rig::objects::{condition, merge, reference};
+use rig::proxy::{carries, rename_of};
+use rig::{Action, TestEnv, wait};
+use serde_json::{Value, json};
+
+use crate::archive_restore::asking;
+use crate::archives::{archived, in_state, path};
+use crate::clones::{contents, slow, staging, under_way};
+use crate::scene::{self, Failure, PATIENCE, Test, refused, text};
+use crate::stage::Stage;
+
+/// An archive of that name, of a claim in that namespace.
+fn backup(name: &str, namespace: &str, claim: &str) -> Value {
+    let mut object = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
+    let spec = json!({"claim": {"namespace": namespace, "name": claim}});
+    merge(&mut object, &json!({ "spec": spec }));
+    object
+}
+
+fn name_of(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// What an archive says of why it is not Available.
+async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<String> {
+    let said = env
+        .objects
+        .wait_condition(archive, "Available", "False", Some(reason), PATIENCE);
+    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> Test {
+    let env = TestEnv::new("backup").await?;
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound_with(&env, "data", &class, "as it was").await?;
+    let root = env.directory(&volume)?;
+    chown(&root, Some(1000), Some(1001))?;
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o2770))?;
+    let before = scene::tree(&root)?;
+    let asked = env
+        .objects
+        .create(&backup(&env.named("nightly"), &env.name, "data"))
+        .await?;
+    let archive = in_state(&env, &asked, "Available").await?;
+    assert_eq!(scene::tree(&root)?, before, "the source was touched");
+    let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
+    let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
+    let of = json!({
+        "namespace": env.name,
+        "namespaceUID": namespace.as_ref().and_then(uid),
+        "name": "data",
+        "uid": uid(&claim),
+    });
+    let spec = &archive["spec"];
+    assert_eq!(spec["claim"], of);
+    assert_eq!(
+        (&spec["backend"], &spec["volume"]),
+        (&json!(env.named("backend")), &volume["metadata"]["name"])
+    );
+    assert_eq!(
+        (&spec["size"], &spec["storageClassName"]),
+        (&json!("1Mi"), &class["metadata"]["name"])
+    );
+    assert!(spec["archivedAt"].is_string() && spec["expiresAt"].is_null(), "{spec}");
+    let directory = path(&env, &archive);
+    assert_eq!(
+        directory.file_name().unwrap().to_string_lossy(),
+        format!("archived-{}", name_of(&archive))
+    );
+    let closed = fs::metadata(&directory)?;
+    assert_eq!(closed.mode() & 0o7777, 0o700);
+    assert_eq!(closed.ino().to_string(), text(&archive, "/spec/fileID"));
+    let said = condition(&archive, "Available").cloned().unwrap_or_default();
+    let told = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
+    assert!(text(&said, "/message").contains(&told), "{said}");
+    let event = env.objects.wait_event(&claim, "Archived", PATIENCE).await?;
+    assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");
+
+    fs::write(root.join("data"), "changed since")?;
+    let again = asking(env.claim("again", &class), name_of(&archive));
+    let again = env.objects.create(&again).await?;
+    let copy = env.directory(&env.wait_bound(&again).await?)?;
+    assert_eq!(fs::read_to_string(copy.join("data"))?, "as it was");
+    let found = fs::metadata(&copy)?;
+    assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o2770, 1000, 1001));
+    // A backup stays, until somebody says that it be moved.
+    assert_eq!(fs::read_to_string(directory.join("data"))?, "as it was");
+    let mut moved = asking(env.claim("moved", &class), name_of(&archive));
+    let annotations = json!({"nfs-operator.io/restore": "move"});
+    merge(&mut moved, &json!({"metadata": {"annotations": annotations}}));
+    let moved = env.objects.create(&moved).await?;
+    let moved = fs::metadata(env.directory(&env.wait_bound(&moved).await?)?)?;
+    assert_eq!(
+        (moved.ino(), moved.mode() & 0o7777, moved.uid()),
+        (closed.ino(), 0o2770, 1000)
+    );
+    env.objects.wait_gone(&archive, PATIENCE).await?;
+    assert_eq!(fs::read_to_string(root.join("data"))?, "changed since");
+    scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_is_kept_deleted_and_expires_as_any_archive() -> Test {
+    let env = TestEnv::new("backup-life").await?;
+    scene::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
+    let asked = backup(&env.named("kept"), &env.name, "data");
+    let kept = env.objects.create(&asked).await?;
+    // The policy's retention is for what is kept of claims that go.
+    let kept = in_state(&env, &kept, "Available").await?;
+    assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
+    env.objects.delete(&kept).await?;
+    let uid = kept.pointer("/metadata/uid").cloned();
+    let again = env.objects.wait(&kept, "to be made again", PATIENCE, |found| {
+        match found.pointer("/metadata/uid") {
+            now if now == uid.as_ref() => Err("the former one".to_owned()),
+            _ => Ok(found.clone()),
+        }
+    });
+    assert_eq!(again.await?["spec"], kept["spec"]);
+    let kept = in_state(&env, &kept, "Available").await?;
+    env.objects
+        .patch(&kept, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
+    env.objects.delete(&kept).await?;
+    env.objects.wait_gone(&kept, PATIENCE).await?;
+    let mut brief = backup(&env.named("brief"), &env.name, "data");
+    merge(&mut brief, &json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}}));
+    let brief = env.objects.create(&brief).await?;
+    env.objects.wait_event(&brief, "ArchivePurged", PATIENCE).await?;
+    env.objects.wait_gone(&brief, PATIENCE).await?;
+    scene::trash_empty(env.data()).await?;
+    assert_eq!(scene::names(env.data())?.len(), 1);
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
+    let env = TestEnv::new("backup-refused").await?;
+    let backend = scene::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let make = async |name: &str, claim: &str| {
+        let asked = backup(&env.named(name), &env.name, claim);
+        env.objects.create(&asked).await
+    };
+    let absent = make("absent", "nothing").await?;
+    let message = pending(&env, &absent, "CopySourceNotReady").await?;
+    assert!(message.contains("claim nothing to copy does not exist"), "{message}");
+    let mut waits = env.claim("waits", &class);
+    waits["spec"]["storageClassName"] = json!("no-such-class");
+    env.objects.create(&waits).await?;
+    let unbound = make("unbound", "waits").await?;
+    let message = pending(&env, &unbound, "CopySourceNotReady").await?;
+    assert!(message.contains("is Pending: it has to be Bound"), "{message}");
+
+    let secret = env.data().join("secret");
+    fs::create_dir(&secret)?;
+    fs::write(secret.join("data"), "another's")?;
+    let name = env.named("byhand");
+    let mut volume = reference("v1", "PersistentVolume", None, &name);
+    let spec = json!({
+        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
+        "persistentVolumeReclaimPolicy": "Retain",
+        "nfs": {"server": "127.0.0.1", "path": format!("{}/secret", env.export())},
+    });
+    merge(&mut volume, &json!({ "spec": spec }));
+    let volume = env.objects.create(&volume).await?;
+    let mut theirs = env.claim("theirs", &class);
+    merge(
+        &mut theirs,
+        &json!({"spec": {"storageClassName": "", "volumeName": name}}),
+    );
+    let theirs = env.objects.create(&theirs).await?;
+    env.wait_bound(&theirs).await?;
+    let foreign = make("foreign", "theirs").await?;
+    let message = pending(&env, &foreign, "CopySourceUnsuitable").await?;
+    assert!(message.contains("was not made by this operator"), "{message}");
+    assert_eq!(scene::names(env.data())?, ["secret"]);
+
+    scene::bound_with(&env, "data", &class, "text").await?;
+    env.objects.patch(&backend, json!({"spec": {"suspend": true}})).await?;
+    let not_ready = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", Some("Suspended"), PATIENCE);
+    not_ready.await?;
+    let suspended = make("suspended", "data").await?;
+    let message = pending(&env, &suspended, "Suspended").await?;
+    assert!(message.contains("takes no copies now"), "{message}");
+    assert_eq!(scene::archives(env.data())?, Vec::<String>::new());
+    // Whatever kept it waiting, its end is enough.
+    env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
+    in_state(&env, &suspended, "Available").await?;
+    for refused in [&absent, &unbound, &foreign] {
+        env.objects.delete(refused).await?;
+        env.objects.wait_gone(refused, PATIENCE).await?;
+    }
+    env.objects.delete(&theirs).await?;
+    env.objects.delete(&volume).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
+    let env = TestEnv::new("backup-owner").await?;
+    chown(env.data(), Some(4711), Some(4711))?;
+    let credential = json!({"nfs": {"credential": {"uid": 4711, "gid": 4711}}});
+    scene::backend(&env, "backend", credential).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
+    let asked = backup(&env.named("nightly"), &env.name, "data");
+    let asked = env.objects.create(&asked).await?;
+    let message = pending(&env, &asked, "CopyNeedsChown").await?;
+    assert!(message.contains("no_root_squash"), "{message}");
+    scene::trash_empty(env.data()).await?;
+    assert_eq!(scene::names(env.data())?.len(), 1);
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_takes_no_name_that_the_export_knows_already() -> Test {
+    let env = TestEnv::new("backup-name").await?;
+    let probed_by_hand = json!({"probeInterval": "1h"});
+    let backend = scene::backend(&env, "backend", probed_by_hand).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    scene::bound_with(&env, "one", &class, "one").await?;
+    scene::bound_with(&env, "two", &class, "two").await?;
+    let first = backup(&env.named("nightly"), &env.name, "one");
+    let first = env.objects.create(&first).await?;
+    let first = in_state(&env, &first, "Available").await?;
+    // Its data stay, and so does its name, although another object has that for now.
+    env.objects.delete(&first).await?;
+    env.objects.wait_gone(&first, PATIENCE).await?;
+    let second = backup(&env.named("nightly"), &env.name, "two");
+    let second = env.objects.create(&second).await?;
+    let message = pending(&env, &second, "ArchiveNameTaken").await?;
+    assert!(message.contains("(archived)"), "{message}");
+    env.objects.delete(&second).await?;
+    env.objects.wait_gone(&second, PATIENCE).await?;
+    env.objects
+        .patch(&backend, json!({"spec": {"probeInterval": "1s"}}))
+        .await?;
+    let back = in_state(&env, &first, "Available").await?;
+    assert_eq!(back["spec"], first["spec"]);
+    assert_eq!(fs::read_to_string(path(&env, &back).join("data"))?, "one");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
+    let env = TestEnv::new("backup-schema").await?;
+    let usual = backup(&env.named("nightly"), &env.name, "data");
+    let changed = |change: Value| {
+        let mut object = usual.clone();
+        merge(&mut object, &change);
+        object
+    };
+    for (change, words) in [
+        (json!({"metadata": {"name": "pvc-nightly"}}), "begin with `pvc-`"),
+        (json!({"metadata": {"name": "n".repeat(111)}}), "at most 110 characters"),
+        (json!({"spec": {"backend": "main"}}), "written by the operator"),
+        (json!({"spec": {"claim": {"uid": "1"}}}), "written by the operator"),
+        (json!({"spec": {"claim": {"namespaceUID": "1"}}}), "written by the operator"),
+        (json!({"spec": {"fileID": "1"}}), "written by the operator"),
+        (json!({"spec": {"directory": "archived-x", "fileID": "1"}}), "written by the operator"),
+        (json!({"spec": {"size": "1Gi"}}), "written by the operator"),
+        (json!({"spec": {"archivedAt": "2026-01-01T00:00:00Z"}}), "written by the operator"),
+        (json!({"spec": {"claim": {"name": "../data"}}}), "must name a claim"),
+        (json!({"spec": {"claim": {"namespace": ""}}}), "must name a claim"),
+    ] {
+        let object = changed(change.clone());
+        let refused = env.objects.create(&object).await.unwrap_err().to_string();
+        assert!(refused.contains(words), "{change}: {refused}");
+    }
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    scene::bound_with(&env, "data", &class, "text").await?;
+    let made = env.objects.create(&usual).await?;
+    let made = in_state(&env, &made, "Available").await?;
+    for change in [
+        json!({"claim": {"name": "other"}}),
+        json!({"claim": {"uid": null}}),
+        json!({"claim": {"namespaceUID": "other"}}),
+        json!({"backend": null, "exportID": null, "volume": null}),
+        json!({"fileID": null, "directory": null}),
+        json!({"fileID": "1"}),
+        json!({"size": null}),
+    ] {
+        let patch = json!({ "spec": change });
+        assert!(env.objects.patch(&made, patch).await.is_err(), "{change}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_is_not_for_another_namespace_unless_it_says_so() -> Test {
+    let (env, other) = (TestEnv::new("backup-of").await?, TestEnv::new("backup-for").await?);
+    scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    scene::bound_with(&env, "data", &class, "precious").await?;
+    let name = env.named("nightly");
+    let claim = asking(other.claim("theirs", &class), &name);
+    let claim = other.objects.create(&claim).await?;
+    refused(&other, &claim, "ArchiveNotFound").await?;
+    let archive = env.objects.create(&backup(&name, &env.name, "data")).await?;
+    in_state(&env, &archive, "Available").await?;
+    refused(&other, &claim, "ArchiveNotAllowed").await?;
+    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [other.name]}}});
+    env.objects.patch(&archive, allowed).await?;
+    let volume = other.wait_bound(&claim).await?;
+    assert_eq!(
+        fs::read_to_string(env.directory(&volume)?.join("data"))?,
+        "precious"
+    );
+    Ok(())
+}
+
+/// A stage with a claim `old` of many files, a way to its server that is slow, and a backup of it under way.
+async fn begun() -> Result<(Stage, Value, std::collections::BTreeMap<String, Vec<u8>>), Failure> {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let source = slow(&stage).await?;
+    let asked = stage.objects.create(&backup("nightly", "default", "old")).await?;
+    under_way(&stage).await?;
+    Ok((stage, asked, source))
+}
+
+fn at_full_speed(stage: &Stage) {
+    stage.proxy.clear_hooks();
+    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+}
+
+async fn available(stage: &Stage, archive: &Value) -> rig::Result<Value> {
+    let is = |found: &Value| match text(found, "/status/state") {
+        "Available" => Ok(found.clone()),
+        said => Err(said.to_owned()),
+    };
+    stage.objects.wait(archive, "to be Available", PATIENCE, is).await
+}
+
+/// Waits until so many records are there, and no copy that is not complete.
+async fn settled(stage: &Stage, records: usize) -> Test {
+    wait::until("record and copy to be gone", PATIENCE, async || {
+        let found = stage.records().map_err(|error| error.to_string())?.len();
+        let staged = staging(stage).map_err(|error| error.to_string())?;
+        if found == records && staged.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{found} records, {staged:?}"))
+        }
+    })
+    .await?;
+    scene::trash_empty(&stage.data()?).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_while_it_makes_a_backup_ends_with_one_whole_copy() -> Test {
+    let (mut stage, asked, source) = begun().await?;
+    let told = stage
+        .objects
+        .wait_condition(&asked, "Available", "False", Some("Copying"), PATIENCE);
+    let message = text(&told.await?, "/message").to_owned();
+    assert!(message.starts_with("copying claim default/old: "), "{message}");
+    let metrics = stage.operator.metrics().await?;
+    assert!(
+        metrics.contains("nfs_operator_copy_files{namespace=\"default\",claim=\"old\",archive=\"nightly\"}"),
+        "{metrics}"
+    );
+    for _ in 0..3 {
+        under_way(&stage).await?;
+        let seen = stage.names()?;
+        assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
+        stage.operator.kill9().await?;
+        stage.operator.restart().await?;
+    }
+    at_full_speed(&stage);
+    let archive = available(&stage, &asked).await?;
+    assert_eq!(contents(&stage.data()?.join(text(&archive, "/spec/directory")))?, source);
+    settled(&stage, 2).await?;
+    assert_eq!(stage.names()?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_dies_at_any_rename_of_a_backup_ends_with_one_whole_copy() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let claim = stage.claim("old");
+    stage.objects.create(&claim).await?;
+    let volume = stage.bound(&claim).await?;
+    fs::write(stage.directory(&volume)?.join("data"), "text")?;
+    // Drafts become the record, first with the copy's fileid and then as the archive's; between them the copy gets its name.
+    for (number, (renamed, nth)) in [(".draft-backup-0", 0), ("tree", 0), (".draft-backup-2", 1)]
+        .into_iter()
+        .enumerate()
+    {
+        let name = format!("backup-{number}");
+        let (call, before) = (rename_of(renamed.as_bytes()), AtomicUsize::new(0));
+        let mut lost = stage.proxy.lose_reply(Action::Drop, move |record| {
+            carries(record, &call) && before.fetch_add(1, Ordering::Relaxed) == nth
+        });
+        let asked = stage.objects.create(&backup(&name, "default", "old")).await?;
+        lost.happened(PATIENCE).await?;
+        stage.operator.kill9().await?;
+        stage.proxy.clear_hooks();
+        stage.operator.restart().await?;
+        let archive = available(&stage, &asked).await?;
+        let directory = stage.data()?.join(text(&archive, "/spec/directory"));
+        assert_eq!(fs::read_to_string(directory.join("data"))?, "text", "{name}");
+        settled(&stage, number + 2).await?;
+        assert_eq!(stage.names()?.len(), number + 2, "{name}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_that_is_deleted_while_it_is_made_leaves_nothing_behind() -> Test {
+    let (stage, asked, source) = begun().await?;
+    stage.objects.delete(&asked).await?;
+    stage.objects.wait_gone(&asked, PATIENCE).await?;
+    settled(&stage, 1).await?;
+    assert_eq!(stage.names()?.len(), 1);
+    let volume = stage.bound(&stage.claim("old")).await?;
+    assert_eq!(contents(&stage.directory(&volume)?)?, source);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_made_anew_under_the_name_of_one_that_was_taken_away_by_force_begins_its_own() -> Test {
+    let (mut stage, asked, source) = begun().await?;
+    stage.operator.kill9().await?;
+    let record = |stage: &Stage| -> Result<Value, Failure> {
+        let records = stage.records()?;
+        let found = records.into_iter().find(|(name, _)| name == "nightly");
+        Ok(found.map(|(_, record)| record).unwrap_or_default())
+    };
+    let asker = "/state/copy/askedBy";
+    assert_eq!(record(&stage)?.pointer(asker), asked.pointer("/metadata/uid"));
+    let finalizers = json!({"metadata": {"finalizers": null}});
+    stage.objects.patch(&asked, finalizers).await?;
+    stage.objects.delete(&asked).await?;
+    stage.objects.wait_gone(&asked, PATIENCE).await?;
+    let again = stage.objects.create(&backup("nightly", "default", "old")).await?;
+    at_full_speed(&stage);
+    stage.operator.restart().await?;
+    let archive = available(&stage, &again).await?;
+    assert_eq!(record(&stage)?.pointer(asker), again.pointer("/metadata/uid"));
+    assert_eq!(contents(&stage.data()?.join(text(&archive, "/spec/directory")))?, source);
+    settled(&stage, 2).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_of_a_claim_that_goes_meanwhile_is_thrown_away_and_says_so() -> Test {
+    let (stage, asked, source) = begun().await?;
+    let claim = stage.claim("old");
+    let volume = stage.bound(&claim).await?;
+    stage.objects.delete(&claim).await?;
+    stage.objects.wait_gone(&volume, PATIENCE).await?;
+    at_full_speed(&stage);
+    let told = stage
+        .objects
+        .wait_event(&asked, "CopySourceGone", PATIENCE)
+        .await?;
+    assert!(text(&told, "/note").contains("is thrown away"), "{told}");
+    settled(&stage, 1).await?;
+    let names: Vec<String> = stage.names()?.into_iter().collect();
+    let [archived] = names.as_slice() else {
+        panic!("{names:?}");
+    };
+    assert_eq!(contents(&stage.data()?.join(archived))?, source);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_of_a_claim_says_so_beside_the_archive_of_its_volume() -> Test {
+    let env = TestEnv::new("backup-beside").await?;
+    scene::backend(&env, "backend", json!({"archivePolicy": {"keepLast": 1}})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = scene::bound_with(&env, "data", &class, "first").await?;
+    let asked = backup(&env.named("nightly"), &env.name, "data");
+    let asked = env.objects.create(&asked).await?;
+    let nightly = in_state(&env, &asked, "Available").await?;
+    scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    let [_, _, newer] = archived(&env, "data", &class, "second").await?;
+    // The number is kept of what claims leave behind, and a backup is no part of it.
+    let former = crate::archives::archive_of(&volume);
+    env.objects.wait_gone(&former, PATIENCE).await?;
+    for (archive, content) in [(&nightly, "first"), (&newer, "second")] {
+        in_state(&env, archive, "Available").await?;
+        assert_eq!(fs::read_to_string(path(&env, archive).join("data"))?, content);
+    }
+    Ok(())
+}
