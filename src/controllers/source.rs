@@ -84,7 +84,10 @@ pub(super) fn suitable(
     let by = volume.annotations().get(PROVISIONED_BY);
     let ours = by.is_some_and(|name| provisioners.contains(&name.as_str()));
     if !ours || !volume.annotations().contains_key(VOLUME_BACKEND) {
-        return Err(unsuitable(&name, &format!("volume {found} was not made by this operator")));
+        return Err(unsuitable(
+            &name,
+            &format!("volume {found} was not made by this operator"),
+        ));
     }
     Ok(())
 }
@@ -171,8 +174,7 @@ mod tests {
             }
             serde_json::from_value(object).unwrap()
         };
-        let told =
-            |change: &Value| suitable(&volume(change), &bound(), &["us"]).map_err(|verdict| verdict.reason);
+        let told = |change: &Value| suitable(&volume(change), &bound(), &["us"]).map_err(|verdict| verdict.reason);
         assert_eq!(told(&json!({})), Ok(()));
         for change in [
             json!({"at": "/spec/claimRef/uid", "to": "other"}),

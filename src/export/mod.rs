@@ -45,8 +45,8 @@ use self::ledger::FileKey;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use copy::{
-    ArchiveRequest, Asked, Budget, CopyError, Discarded, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot,
-    copy_to_archive, copy_volume,
+    ArchiveRequest, Asked, Budget, CopyError, Discarded, Original, SourceTree, StagedCopy, Staging, Tally,
+    TallySnapshot, copy_to_archive, copy_volume,
 };
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;

@@ -143,7 +143,10 @@ impl Record {
         if let Some(copy) = copy
             && layout::record(&copy.volume).is_err()
         {
-            return Err(RecordError::Damaged(format!("{:?} can't be a volume's name", copy.volume)));
+            return Err(RecordError::Damaged(format!(
+                "{:?} can't be a volume's name",
+                copy.volume
+            )));
         }
         if let State::Restoring { to, .. } = &wire.state
             && (layout::record(&to.volume).is_err() || DirectoryPath::parse(&to.directory).is_err())

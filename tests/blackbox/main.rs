@@ -50,6 +50,7 @@ mod nfs_sessionless;
 mod observability;
 mod old;
 mod on_demand;
+mod on_demand_crash;
 mod orphans;
 mod outages;
 mod overrides;

@@ -58,9 +58,7 @@ async fn allowed(cluster: &Cluster, user: &str, kind: &str, verbs: &[&str]) -> V
     for verb in verbs {
         let user = format!("--as={user}");
         // It ends with a failure when the answer is no.
-        let answer = cluster
-            .kubectl(["auth", "can-i", verb, kind, &user])
-            .await;
+        let answer = cluster.kubectl(["auth", "can-i", verb, kind, &user]).await;
         if answer.is_ok_and(|answer| answer.trim() == "yes") {
             allowed.push((*verb).to_owned());
         }

@@ -68,10 +68,13 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let saved = volumes.get_metadata_opt(volume).await.map_err(|cause| WriteError::Api {
-        action: "look whether the claim has its volume",
-        cause: Box::new(cause),
-    })?;
+    let saved = volumes
+        .get_metadata_opt(volume)
+        .await
+        .map_err(|cause| WriteError::Api {
+            action: "look whether the claim has its volume",
+            cause: Box::new(cause),
+        })?;
     if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }
@@ -94,7 +97,9 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
 /// Whether a volume is no larger than what is asked for. Pure.
 fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Verdict> {
     let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
-    let size = capacity.and_then(|capacity| bytes(&capacity.get("storage")?.0)).unwrap_or_default();
+    let size = capacity
+        .and_then(|capacity| bytes(&capacity.get("storage")?.0))
+        .unwrap_or_default();
     if size <= asked {
         return Ok(());
     }

@@ -167,11 +167,7 @@ impl ManagedExport {
     }
 
     /// The record, and the folder for the copy; none when a former life came to the end of it.
-    async fn stage_archive(
-        &self,
-        request: &ArchiveRequest,
-        source: &SourceTree,
-    ) -> Result<Option<Staging>, CopyError> {
+    async fn stage_archive(&self, request: &ArchiveRequest, source: &SourceTree) -> Result<Option<Staging>, CopyError> {
         let _turn = self.turns.of(&request.name).await;
         let ground = self.ground().await?;
         let former = match self.begun(&ground, &request.name, &request.asked_by).await? {
@@ -306,7 +302,10 @@ impl ManagedExport {
             Some(_) => return Err(unsettled(record)),
             None => {}
         }
-        match self.rename_staged(ground, record, staging, (&ground.root, &name)).await? {
+        match self
+            .rename_staged(ground, record, staging, (&ground.root, &name))
+            .await?
+        {
             Named::Given => Ok(()),
             Named::Taken => Err(unsettled(record)),
         }

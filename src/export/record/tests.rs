@@ -59,10 +59,7 @@ fn a_copy_says_who_asked_for_it_and_of_which_volume() {
     let nobody = State::Copying(note("archived-nightly"));
     for damaged in [nobody, copying("../pvc-2")] {
         let bytes = record(damaged).to_bytes().unwrap();
-        assert!(matches!(
-            Record::parse("pvc-1", &bytes),
-            Err(RecordError::Damaged(_))
-        ));
+        assert!(matches!(Record::parse("pvc-1", &bytes), Err(RecordError::Damaged(_))));
     }
 }
 

@@ -30,14 +30,16 @@ pub(super) async fn bind(ctx: &Context, object: &NfsArchive) -> Result<Outcome, 
         "volume": subject.volume,
         "claim": {"uid": subject.claim.uid, "namespaceUID": subject.claim.namespace_uid},
     });
-    said(writes::patch_as_read(
-        &act::api(ctx),
-        object,
-        json!({ "spec": spec }),
-        false,
-        "write into the archive what is copied",
+    said(
+        writes::patch_as_read(
+            &act::api(ctx),
+            object,
+            json!({ "spec": spec }),
+            false,
+            "write into the archive what is copied",
+        )
+        .await,
     )
-    .await)
 }
 
 /// Begins the copy, if what the object says is still so.

@@ -128,7 +128,10 @@ mod tests {
         for pointer in ["/claim/uid", "/claim/namespaceUID", "/volume", "/backend", "/exportID"] {
             let told = agrees(&spec((pointer, json!("other"))), &found()).unwrap_err();
             assert_eq!(told.reason, Reason::CopySourceUnsuitable, "{pointer}");
-            assert!(told.message.contains("team/data") && told.message.contains("delete"), "{told:?}");
+            assert!(
+                told.message.contains("team/data") && told.message.contains("delete"),
+                "{told:?}"
+            );
         }
     }
 
@@ -155,6 +158,9 @@ mod tests {
         assert_eq!(waits.message, "copying claim team/data: other copies go first");
         let begun = progress(&claim, &Progress::Copying(crate::export::TallySnapshot::default())).unwrap();
         assert_eq!((begun.status, begun.reason), (Some(false), Reason::Copying));
-        assert!(begun.message.starts_with("copying claim team/data: 0 files"), "{begun:?}");
+        assert!(
+            begun.message.starts_with("copying claim team/data: 0 files"),
+            "{begun:?}"
+        );
     }
 }

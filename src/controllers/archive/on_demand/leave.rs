@@ -75,7 +75,12 @@ pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ManagedExport)
         ctx.copies.end(&uid).await;
         match export.discard_asked(&name, &uid).await {
             Ok(done) => {
-                tracing::info!(archive = name, backend = backend.name, ?done, "nobody asks for its copy any more");
+                tracing::info!(
+                    archive = name,
+                    backend = backend.name,
+                    ?done,
+                    "nobody asks for its copy any more"
+                );
                 backend.trash.notify_one();
             }
             Err(error) => tracing::warn!(archive = name, reason = %error.reason(), "its copy stays: {error}"),

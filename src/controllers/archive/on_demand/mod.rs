@@ -59,12 +59,7 @@ async fn attempt(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteErr
     }
 }
 
-async fn asked(
-    backend: &Backend,
-    export: &Arc<ManagedExport>,
-    name: &str,
-    uid: &str,
-) -> Result<Asked, ExportError> {
+async fn asked(backend: &Backend, export: &Arc<ManagedExport>, name: &str, uid: &str) -> Result<Asked, ExportError> {
     // Bounded for each backend: one that hangs holds up only its own archives.
     let _slot = backend.archives.acquire().await;
     export.archive_asked(name, uid).await

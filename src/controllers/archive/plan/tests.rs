@@ -87,11 +87,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ("let go", deleting(false, kept()), Step::LetGo),
         ("let go, its server dead", deleting(false, unseen()), Step::LetGo),
         ("deleted", deleting(true, kept()), Step::Purge),
-        (
-            "deleted, missing",
-            deleting(true, at(false)),
-            Step::Purge,
-        ),
+        ("deleted, missing", deleting(true, at(false)), Step::Purge),
         ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
         ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
         ("deleted, unrecorded", deleting(true, Sight::Unrecorded), Step::LetGo),
@@ -260,13 +256,7 @@ fn a_copy_says_what_was_copied_and_what_was_not() {
         there: true,
         copy: Some(copy),
     });
-    for situation in [
-        there.clone(),
-        Situation {
-            held: true,
-            ..there
-        },
-    ] {
+    for situation in [there.clone(), Situation { held: true, ..there }] {
         let said = plan(&situation).1.available.message;
         assert!(
             said.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),
