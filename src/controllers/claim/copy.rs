@@ -15,7 +15,7 @@ use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::controllers::volume;
-use crate::export::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
+use crate::export::{ArchiveRef, CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::copies::{For, Progress};
@@ -29,6 +29,15 @@ pub(super) enum CopyOf {
     Claim(String),
     /// An archive that the claim may have.
     Archive(Origin),
+}
+
+impl CopyOf {
+    pub(super) fn archive(&self) -> Option<&ArchiveRef> {
+        match self {
+            Self::Archive(origin) => Some(&origin.which),
+            Self::Claim(_) => None,
+        }
+    }
 }
 
 impl fmt::Display for CopyOf {
@@ -69,10 +78,13 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let saved = volumes.get_metadata_opt(volume).await.map_err(|cause| WriteError::Api {
-        action: "look whether the claim has its volume",
-        cause: Box::new(cause),
-    })?;
+    let saved = volumes
+        .get_metadata_opt(volume)
+        .await
+        .map_err(|cause| WriteError::Api {
+            action: "look whether the claim has its volume",
+            cause: Box::new(cause),
+        })?;
     if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }
