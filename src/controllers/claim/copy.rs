@@ -15,7 +15,7 @@ use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::controllers::volume;
-use crate::export::{ArchiveRef, CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
+use crate::export::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::copies::{For, Progress};
@@ -29,15 +29,6 @@ pub(super) enum CopyOf {
     Claim(String),
     /// An archive that the claim may have.
     Archive(Origin),
-}
-
-impl CopyOf {
-    pub(super) fn archive(&self) -> Option<&ArchiveRef> {
-        match self {
-            Self::Archive(origin) => Some(&origin.which),
-            Self::Claim(_) => None,
-        }
-    }
 }
 
 impl fmt::Display for CopyOf {
