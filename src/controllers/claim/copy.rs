@@ -69,10 +69,13 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let saved = volumes.get_metadata_opt(volume).await.map_err(|cause| WriteError::Api {
-        action: "look whether the claim has its volume",
-        cause: Box::new(cause),
-    })?;
+    let saved = volumes
+        .get_metadata_opt(volume)
+        .await
+        .map_err(|cause| WriteError::Api {
+            action: "look whether the claim has its volume",
+            cause: Box::new(cause),
+        })?;
     if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }

@@ -57,7 +57,9 @@ fn judged(case: &Case, spec: Value) -> Result<Way, Reason> {
     let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
     let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
     let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
-    let selector = case.selector.map(|text| ("backendSelector".to_owned(), text.to_owned()));
+    let selector = case
+        .selector
+        .map(|text| ("backendSelector".to_owned(), text.to_owned()));
     let selector = selector.into_iter().collect();
     let request = Request {
         provisioner: "nfs-operator.io/nfs".into(),
@@ -85,7 +87,10 @@ fn judged(case: &Case, spec: Value) -> Result<Way, Reason> {
     };
     judge(&asked, &archive(&spec))
         .map(|(origin, way)| {
-            assert_eq!((&*origin.backend, &*origin.export_id, origin.which.file_id), ("main", "e", 1));
+            assert_eq!(
+                (&*origin.backend, &*origin.export_id, origin.which.file_id),
+                ("main", "e", 1)
+            );
             way
         })
         .map_err(|verdict| verdict.reason)
@@ -124,12 +129,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             of_old,
             Err(Reason::ArchiveNotAllowed),
         ),
-        (
-            "listed",
-            at("other", "else"),
-            listed.clone(),
-            Ok(Way::Copy),
-        ),
+        ("listed", at("other", "else"), listed.clone(), Ok(Way::Copy)),
         (
             "listed, and another",
             at("third", "else"),
@@ -200,10 +200,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         ),
         (
             "its own, by name alone",
-            Case {
-                by_name: true,
-                ..USUAL
-            },
+            Case { by_name: true, ..USUAL },
             json!({}),
             Ok(Way::Move),
         ),
