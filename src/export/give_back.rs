@@ -5,6 +5,7 @@ use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::record::{ArchiveNote, Record, State};
 use super::records::Found;
+use super::signature::Trust;
 use super::{ManagedExport, layout};
 use crate::naming::LONGEST_NAME;
 
@@ -25,7 +26,8 @@ impl ManagedExport {
                         why,
                     });
                 }
-                Found::Record(record, _) => *record,
+                Found::Record(record, Trust::Signed) => *record,
+                Found::Record(record, _) => return Err(ExportError::RecordUnsigned { volume: record.volume }),
             };
             let State::Restoring { archive, to } = &record.state else {
                 return Ok(true);

@@ -129,7 +129,14 @@ mod tests {
             ("not touched", before, false),
             ("read", read, false),
             ("cut", Mark { size: 9, ..read }, true),
-            ("written", Mark { modified: at(7), ..read }, true),
+            (
+                "written",
+                Mark {
+                    modified: at(7),
+                    ..read
+                },
+                true,
+            ),
             (
                 "written, and its mtime put back",
                 Mark {

@@ -38,7 +38,10 @@ async fn a_claim_gets_a_copy_of_an_archive_when_it_asks_for_one_and_when_the_arc
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
     scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(&env, &archive_of(&volume), "Available").await?;
-    let asked = env.objects.create(&copying(env.claim("asked", &class), &archive)).await?;
+    let asked = env
+        .objects
+        .create(&copying(env.claim("asked", &class), &archive))
+        .await?;
     let first = env.wait_bound(&asked).await?;
     env.objects
         .patch(&archive, json!({"spec": {"legalHold": true}}))
@@ -132,7 +135,10 @@ async fn an_operator_killed_again_and_again_while_it_copies_an_archive_ends_with
     at_full_speed(&stage);
     let volume = stage.bound(&claim).await?;
     assert_eq!(contents(&stage.directory(&volume)?)?, source);
-    assert_eq!(contents(&stage.data()?.join(text(&archive, "/spec/directory")))?, source);
+    assert_eq!(
+        contents(&stage.data()?.join(text(&archive, "/spec/directory")))?,
+        source
+    );
     assert_eq!(stage.volumes().await?.len(), 1);
     assert_eq!(staging(&stage)?, Vec::<String>::new());
     scene::trash_empty(&stage.data()?).await?;
@@ -152,7 +158,10 @@ async fn an_archive_that_is_deleted_while_it_is_copied_goes_when_the_claim_has_i
         PATIENCE,
     );
     let message = text(&told.await?, "/message").to_owned();
-    assert!(message.starts_with(&format!("copying NfsArchive {}: ", name_of(&archive))), "{message}");
+    assert!(
+        message.starts_with(&format!("copying NfsArchive {}: ", name_of(&archive))),
+        "{message}"
+    );
     stage
         .objects
         .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
@@ -165,7 +174,10 @@ async fn an_archive_that_is_deleted_while_it_is_copied_goes_when_the_claim_has_i
             message => Err(message.to_owned()),
         }
     };
-    stage.objects.wait(&archive, "to wait for the copy", PATIENCE, waits).await?;
+    stage
+        .objects
+        .wait(&archive, "to wait for the copy", PATIENCE, waits)
+        .await?;
     at_full_speed(&stage);
     let volume = stage.bound(&claim).await?;
     assert_eq!(contents(&stage.directory(&volume)?)?, source);

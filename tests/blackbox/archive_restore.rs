@@ -97,7 +97,10 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
     scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
     // Nor does a word of their own help.
     env.objects
-        .patch(&heir, json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}))
+        .patch(
+            &heir,
+            json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
+        )
         .await?;
     scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
     let data = env.data().join(text(&archive, "/spec/directory"));

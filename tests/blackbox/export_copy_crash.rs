@@ -153,5 +153,8 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
     let gone = export.source(&Original::Archive(which("1", file_id))).await;
     assert_eq!(gone.err().unwrap().reason(), Reason::ArchiveNotFound);
     let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
-    assert_eq!((gone.reason(), gone.definite_refusal()), (Reason::ArchiveNotFound, true));
+    assert_eq!(
+        (gone.reason(), gone.definite_refusal()),
+        (Reason::ArchiveNotFound, true)
+    );
 }

@@ -258,10 +258,7 @@ impl Journey<'_> {
     /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it
     /// any more and its time is over.
     pub(super) fn call_archive(&self) {
-        let copied = match &self.copy_of {
-            Some(CopyOf::Archive(origin)) => Some(&origin.which),
-            _ => None,
-        };
+        let copied = self.copy_of.as_ref().and_then(CopyOf::archive);
         if let Some(which) = self.restore.as_ref().or(copied) {
             self.ctx.look_at_archive(ObjectRef::new(&which.volume));
         }

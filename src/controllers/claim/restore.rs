@@ -8,6 +8,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use super::copy::CopyOf;
 use super::guard::Request;
 use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
@@ -33,6 +34,16 @@ pub struct Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NfsArchive {}", self.which.volume)
+    }
+}
+
+impl CopyOf {
+    /// The archive, if it is one.
+    pub(super) fn archive(&self) -> Option<&ArchiveRef> {
+        match self {
+            Self::Archive(origin) => Some(&origin.which),
+            Self::Claim(_) => None,
+        }
     }
 }
 

@@ -35,7 +35,10 @@ pub struct SourceTree {
 enum Place {
     Volume(DirectoryPath),
     /// Held, so that nobody purges or moves it meanwhile.
-    Archive { which: ArchiveRef, _held: BeingCopied },
+    Archive {
+        which: ArchiveRef,
+        _held: BeingCopied,
+    },
 }
 
 /// Archives that are being copied, and how many times at once.

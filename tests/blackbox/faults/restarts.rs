@@ -46,9 +46,11 @@ async fn restarted(protocol: Protocol, recovery: Recovery) {
         }
     }
     println!("{protocol}: {made} made, {unknown} unknown");
-    assert!(made > 0 && export.generation() > 1);
+    assert!(made > 0);
     let root = export.root().await.unwrap().handle;
     export.create_file(&root, &name("after"), b"", 0o600).await.unwrap();
+    // On a busy machine all calls may have come before the end.
+    assert!(export.generation() > 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
