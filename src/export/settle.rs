@@ -87,7 +87,7 @@ impl ManagedExport {
             }
             State::Copying(_) => {
                 if !signed || !self.complete_copy(ground, &record).await? {
-                    self.hold_copy(ground, &record);
+                    self.hold_copy(ground, &record, signed);
                 }
                 Ok(Kind::Settled)
             }

@@ -327,8 +327,8 @@ impl ManagedExport {
         Ok(true)
     }
 
-    /// Keeps the place of a copy taken that a former life began, and remembers whose it is.
-    pub(in crate::export) fn hold_copy(&self, ground: &Ground, record: &Record) {
+    /// Keeps the place of a copy taken that a former life began, and remembers whose it is, if this cluster signed that.
+    pub(in crate::export) fn hold_copy(&self, ground: &Ground, record: &Record, signed: bool) {
         let Some(note) = record.state.note() else { return };
         let places = self.archive_places(ground, &note.target);
         let holder = Holder::Archive(record.volume.clone());
@@ -336,7 +336,8 @@ impl ManagedExport {
         if let Ok(reservation) = self.ledger.reserve(holder, places, &self.keeper.backend) {
             reservation.keep(None);
         }
-        if let Some(copy) = note.copy.as_ref().filter(|_| record.backend == self.keeper.backend) {
+        let ours = signed && record.backend == self.keeper.backend;
+        if let Some(copy) = note.copy.as_ref().filter(|_| ours) {
             self.copy_begun(&record.volume, &copy.asked_by);
         }
     }
