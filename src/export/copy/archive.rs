@@ -95,7 +95,7 @@ impl ManagedExport {
     }
 
     async fn asked_on(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
-        match self.begun(ground, name, asked_by).await? {
+        match self.begun_copy(ground, name, asked_by).await? {
             Begun::Nothing => return Ok(Asked::Unfinished),
             Begun::Others(state) => return Ok(Asked::Taken(state)),
             Begun::Own(record) if !self.complete_copy(ground, &record).await? => return Ok(Asked::Unfinished),
@@ -117,7 +117,7 @@ impl ManagedExport {
     }
 
     async fn discard_asked_on(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Discarded, ExportError> {
-        match self.begun(ground, name, asked_by).await? {
+        match self.begun_copy(ground, name, asked_by).await? {
             Begun::Archive(_) => return Ok(Discarded::Complete),
             Begun::Own(record) if self.complete_copy(ground, &record).await? => return Ok(Discarded::Complete),
             Begun::Own(_) => {
@@ -138,7 +138,7 @@ impl ManagedExport {
     }
 
     /// The record by that name, beside who asks. One of its own that nobody signed counts as one that was being written.
-    async fn begun(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Begun, ExportError> {
+    async fn begun_copy(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Begun, ExportError> {
         let (record, trust) = match self.read_record(ground, name).await? {
             Found::Nothing => return Ok(Begun::Nothing),
             Found::Unreadable(RecordError::Short) => {
@@ -170,7 +170,7 @@ impl ManagedExport {
     async fn stage_archive(&self, request: &ArchiveRequest, source: &SourceTree) -> Result<Option<Staging>, CopyError> {
         let _turn = self.turns.of(&request.name).await;
         let ground = self.ground().await?;
-        let former = match self.begun(&ground, &request.name, &request.asked_by).await? {
+        let former = match self.begun_copy(&ground, &request.name, &request.asked_by).await? {
             Begun::Nothing => None,
             Begun::Own(record) if self.complete_copy(&ground, &record).await? => return Ok(None),
             Begun::Own(record) => Some(record),
@@ -247,7 +247,7 @@ impl ManagedExport {
         if ground.differs_from(&staging.ground) {
             return Err(CopyError::ExportChanged);
         }
-        let Begun::Own(record) = self.begun(&ground, &request.name, &request.asked_by).await? else {
+        let Begun::Own(record) = self.begun_copy(&ground, &request.name, &request.asked_by).await? else {
             return Err(CopyError::ExportChanged);
         };
         let State::Copying(mut note) = record.state.clone() else {
