@@ -281,6 +281,10 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
             json!({"spec": {"archivedAt": "2026-01-01T00:00:00Z"}}),
             "written by the operator",
         ),
+        (
+            json!({"metadata": {"name": "pvc-nightly"}, "spec": {"fileID": null}}),
+            "begin with `pvc-`",
+        ),
         (json!({"spec": {"claim": {"name": "../data"}}}), "must name a claim"),
         (json!({"spec": {"claim": {"namespace": ""}}}), "must name a claim"),
     ] {
