@@ -57,7 +57,7 @@ pub use super::schema::FileId;
     validation = ("has(self.backend) || !has(self.claim.namespaceUID)", "claim.namespaceUID is written by the operator"),
     validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.archivedAt))",
                   "size, storageClassName and archivedAt are written by the operator, when the data are there"),
-    validation = ("has(self.backend) || (self.claim.namespace.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
+    validation = ("has(self.backend) || (self.claim.__namespace__.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
                   "claim must name a claim: its namespace, and its name there"),
     validation = ("(!has(oldSelf.backend) || has(self.backend)) && (!has(oldSelf.fileID) || has(self.fileID))",
                   "what the operator wrote can't be removed"),
@@ -91,7 +91,7 @@ pub struct NfsArchiveSpec {
     #[x_kube(validation = ("self == oldSelf", "volume can't be changed"))]
     pub volume: String,
     /// The claim that the volume was for. Whoever asks for a copy of a claim's data gives its namespace and name, and no more.
-    #[x_kube(validation = ("self.namespace == oldSelf.namespace && self.name == oldSelf.name", "claim can't be changed"))]
+    #[x_kube(validation = ("self.__namespace__ == oldSelf.__namespace__ && self.name == oldSelf.name", "claim can't be changed"))]
     pub claim: ArchivedClaim,
     /// The size that the claim had asked for; absent when it is not known any more (archives of release 0.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::archive_restore::asking;
 use crate::archives::archive_of;
+use crate::on_demand::backup;
 use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
@@ -209,4 +210,29 @@ async fn an_operator_killed_while_claims_get_their_archives_back_loses_and_doubl
         (names.len(), names.len())
     );
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backup_is_not_counted_among_the_last_and_goes_when_its_own_time_is_over() -> Test {
+    let stage = Stage::set_with(policy(json!({"keepLast": 1})), &QUICK).await?;
+    let claim = stage.claim("data");
+    stage.objects.create(&claim).await?;
+    let volume = stage.bound(&claim).await?;
+    std::fs::write(stage.directory(&volume)?.join("data"), "backup")?;
+    let mut nightly = backup("nightly", "default", "data");
+    let nightly_made = stage.objects.create(&nightly).await?;
+    stage
+        .objects
+        .wait_condition(&nightly_made, "Available", "True", None, PATIENCE)
+        .await?;
+    nightly["metadata"]["name"] = json!("brief");
+    nightly["spec"]["expiresAt"] = json!("2020-01-01T00:00:00Z");
+    let brief = stage.objects.create(&nightly).await?;
+    stage.objects.wait_event(&brief, "ArchivePurged", PATIENCE).await?;
+    std::fs::write(stage.directory(&volume)?.join("data"), "first")?;
+    stage.objects.delete(&claim).await?;
+    stage.objects.wait_gone(&volume, PATIENCE).await?;
+    stage.objects.wait_gone(&claim, PATIENCE).await?;
+    archived(&stage, "data", "second").await?;
+    left(&stage, &["backup", "second"]).await
 }

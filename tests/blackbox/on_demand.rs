@@ -8,7 +8,7 @@ use rig::objects::{condition, merge, reference};
 use serde_json::{Value, json};
 
 use crate::archive_restore::asking;
-use crate::archives::{archived, in_state, path};
+use crate::archives::{in_state, path};
 use crate::scene::{self, PATIENCE, Test, refused, text};
 
 /// An archive of that name, of a claim in that namespace.
@@ -105,7 +105,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> 
 }
 
 #[tokio::test]
-async fn a_backup_is_kept_deleted_and_expires_as_any_archive() -> Test {
+async fn a_backup_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_delete() -> Test {
     let env = TestEnv::new("backup-life").await?;
     scene::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
@@ -130,11 +130,6 @@ async fn a_backup_is_kept_deleted_and_expires_as_any_archive() -> Test {
         .await?;
     env.objects.delete(&kept).await?;
     env.objects.wait_gone(&kept, PATIENCE).await?;
-    let mut brief = backup(&env.named("brief"), &env.name, "data");
-    merge(&mut brief, &json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}}));
-    let brief = env.objects.create(&brief).await?;
-    env.objects.wait_event(&brief, "ArchivePurged", PATIENCE).await?;
-    env.objects.wait_gone(&brief, PATIENCE).await?;
     scene::trash_empty(env.data()).await?;
     assert_eq!(scene::names(env.data())?.len(), 1);
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
@@ -329,26 +324,5 @@ async fn a_backup_is_not_for_another_namespace_unless_it_says_so() -> Test {
     env.objects.patch(&archive, allowed).await?;
     let volume = other.wait_bound(&claim).await?;
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "precious");
-    Ok(())
-}
-
-#[tokio::test]
-async fn a_backup_of_a_claim_says_so_beside_the_archive_of_its_volume() -> Test {
-    let env = TestEnv::new("backup-beside").await?;
-    scene::backend(&env, "backend", json!({"archivePolicy": {"keepLast": 1}})).await?;
-    let class = scene::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = scene::bound_with(&env, "data", &class, "first").await?;
-    let asked = backup(&env.named("nightly"), &env.name, "data");
-    let asked = env.objects.create(&asked).await?;
-    let nightly = in_state(&env, &asked, "Available").await?;
-    scene::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
-    let [_, _, newer] = archived(&env, "data", &class, "second").await?;
-    // The number is kept of what claims leave behind, and a backup is no part of it.
-    let former = crate::archives::archive_of(&volume);
-    env.objects.wait_gone(&former, PATIENCE).await?;
-    for (archive, content) in [(&nightly, "first"), (&newer, "second")] {
-        in_state(&env, archive, "Available").await?;
-        assert_eq!(fs::read_to_string(path(&env, archive).join("data"))?, content);
-    }
     Ok(())
 }
