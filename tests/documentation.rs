@@ -135,6 +135,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         uid: "uid".to_owned(),
         namespace: "team".to_owned(),
         claim: "data".to_owned(),
+        archive: String::new(),
     };
     let begin = async { metrics.copies().begin(of, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
