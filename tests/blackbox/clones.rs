@@ -160,7 +160,12 @@ pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
 }
 
 pub fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
-    let own = stage.data()?.join(".nfs-operator");
+    staged_on(&stage.data()?)
+}
+
+/// The copies on an export that are not complete.
+pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
+    let own = root.join(".nfs-operator");
     let mut staged = Vec::new();
     for folder in fs::read_dir(own)?.flatten() {
         if let Ok(copies) = fs::read_dir(folder.path().join("staging")) {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use crate::archive_restore::asking;
 use crate::archives::{in_state, path};
+use crate::clones::staged_on;
 use crate::scene::{self, PATIENCE, Test, refused, text};
 
 /// An archive of that name, of a claim in that namespace.
@@ -216,6 +217,28 @@ async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
     scene::trash_empty(env.data()).await?;
     assert_eq!(scene::names(env.data())?.len(), 1);
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_that_finds_no_space_takes_none_and_is_made_when_there_is_some() -> Test {
+    let env = TestEnv::with_export("backup-full", |export| export.tmpfs(4 << 20, None)).await?;
+    scene::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
+    let large = env.directory(&volume)?.join("large");
+    fs::write(&large, vec![7; 5 << 19])?;
+    let asked = backup(&env.named("nightly"), &env.name, "data");
+    let asked = env.objects.create(&asked).await?;
+    let message = pending(&env, &asked, "NoSpace").await?;
+    assert!(message.contains(&env.named("backend")), "{message}");
+    assert_eq!(staged_on(env.data())?, Vec::<String>::new());
+    scene::trash_empty(env.data()).await?;
+    assert_eq!(scene::names(env.data())?.len(), 1);
+    assert_eq!(fs::metadata(&large)?.len(), 5 << 19);
+    fs::remove_file(&large)?;
+    let archive = in_state(&env, &asked, "Available").await?;
+    assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "text");
     Ok(())
 }
 
