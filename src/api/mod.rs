@@ -8,12 +8,14 @@ pub mod orphans;
 pub mod parameters;
 mod schema;
 mod selector;
+pub mod usage;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
+pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;
 

@@ -8,6 +8,7 @@
 
 mod archives;
 mod copy;
+mod count;
 mod error;
 mod folders;
 mod foreign;
@@ -41,6 +42,7 @@ use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
 pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use count::{Content, Pace, Place as TreePlace};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
@@ -54,7 +56,7 @@ pub use request::{
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
 
 use crate::naming::DirectoryPath;
-use crate::nfs::Export;
+use crate::nfs::{Export, Node};
 
 /// Runs an operation on ground whose identity was confirmed on the present connection, and begins again on new ground
 /// when the connection or what is there changed meanwhile: each operation is safe to repeat.
@@ -284,6 +286,10 @@ impl ManagedExport {
     pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
+    }
+
+    async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<Node>, ExportError> {
+        on_firm_ground!(self, ground => self.tree_at_on(&ground, place, file_id))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
 use super::gate::Gate;
+use super::usage::Progress;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
@@ -49,6 +50,9 @@ pub struct Backend {
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
+    /// Rung when what volumes hold is to be counted now or no more, and when the backend is forgotten.
+    pub count: Arc<Notify>,
+    progress: Mutex<Progress>,
 }
 
 /// What the last scan for orphans found.
@@ -100,6 +104,7 @@ impl Drop for Backend {
     fn drop(&mut self) {
         // Who waits for the time of the next scan, which may be hours, is to find that there is none.
         self.scan.notify_one();
+        self.count.notify_one();
     }
 }
 
@@ -162,6 +167,8 @@ impl Backend {
             swept: Mutex::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
+            count: Arc::default(),
+            progress: Mutex::default(),
         }
     }
 
@@ -298,6 +305,16 @@ impl Backend {
     /// A scan came to its end.
     pub fn set_scanned(&self, scanned: Scanned) {
         *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
+    }
+
+    /// How far the count of what its volumes hold is.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The count goes on, ends, or is asked for.
+    pub fn set_progress(&self, set: impl FnOnce(&mut Progress)) {
+        set(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {

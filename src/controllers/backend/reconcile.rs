@@ -13,9 +13,9 @@ use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
-use super::{cure, departure};
+use super::{cure, departure, usage};
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
+use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::controllers::archive::{of_backend, restock};
 use crate::operator::backends::{Backend, Known};
@@ -57,6 +57,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     if new {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
         scan::begin(ctx, &backend, object);
+        usage::begin(ctx, &backend, object);
     }
     backend
 }
@@ -168,6 +169,7 @@ fn learn(
         totals,
         purged: &purged,
         orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
+        usage: usage::status(ctx, object, backend),
         held,
         now: Timestamp::now(),
     };
@@ -185,6 +187,9 @@ fn learn(
     };
     let cured = cure::may_have_come(&former, &known);
     backend.learned(known);
+    if former.object.spec.usage != object.spec.usage {
+        backend.count.notify_one();
+    }
     backend.claims.call_in(&ctx.waiting);
     backend.reclaims.call_in(&ctx.waiting_volumes);
     if cured {
@@ -235,6 +240,11 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
+    }
+    if let Some(asked) = usage::is_asked_for(object) {
+        backend.set_progress(|progress| progress.asked = true);
+        backend.count.notify_one();
+        writes::remove_annotation(&api(ctx), object, COUNT_NOW, asked).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {
         // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.

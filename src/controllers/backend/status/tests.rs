@@ -45,6 +45,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendSt
         totals: Totals::default(),
         purged: &purged,
         orphans: None,
+        usage: None,
         held: None,
         now: Timestamp::from_second(at).unwrap(),
     };
@@ -179,6 +180,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
             totals: Totals::default(),
             purged: &purged,
             orphans: None,
+            usage: None,
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };
@@ -221,6 +223,7 @@ fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
             totals: Totals::default(),
             purged: &purged,
             orphans,
+            usage: None,
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };

@@ -1,0 +1,137 @@
+//! Slow counts of what a backend's volumes and archives really hold (`spec.usage`).
+//!
+//! One volume after the other, by name, one call at a time and at a pace: how far it is stands in the backend's status, and
+//! a restart goes on from there. What a volume holds is written on it; a claim that has more than it asked for is told.
+
+mod judge;
+mod round;
+mod tell;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use kube::ResourceExt;
+
+use crate::api::names::COUNT_NOW;
+use crate::api::usage::CountUnderWay;
+use crate::api::{NfsBackend, UsageStatus};
+use crate::operator::backends::Backend;
+use crate::operator::context::Context;
+use crate::operator::retry::jittered;
+use crate::operator::usage::Progress;
+use crate::placement::quantity::human;
+use round::{Round, clear};
+
+/// The export is not confirmed yet, or was cut off, or the API server: the count goes on where it stopped.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Keeps a backend's volumes counted from now on, as its object asks for.
+pub(super) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
+    if let Some(former) = object.status.as_ref().and_then(|status| status.usage.as_ref()) {
+        backend.set_progress(|progress| *progress = former_life(former));
+    }
+    tokio::spawn(keep_counted(Arc::clone(ctx), Arc::downgrade(backend)));
+}
+
+/// How far a former life came.
+fn former_life(status: &UsageStatus) -> Progress {
+    Progress {
+        after: status.under_way.as_ref().map(|under_way| under_way.after.clone()),
+        asked: false,
+        skipped: status.skipped,
+        last_completed: status.last_completed.as_ref().map(|at| at.0),
+        archived: u64::try_from(status.archived_bytes).unwrap_or_default(),
+    }
+}
+
+/// How long it is from one count to the next; none: they are not counted.
+fn interval(object: &NfsBackend) -> Option<Duration> {
+    let asked = object.spec.usage.as_ref()?.interval.parse::<kube::core::Duration>();
+    // Checked by the schema; should it be nonsense all the same, seldom is right.
+    Some(asked.map_or(Duration::from_secs(24 * 3600), Duration::from))
+}
+
+/// Counts whenever it is due, until the operator stops or the backend is forgotten.
+async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
+    let mut until = Duration::ZERO;
+    loop {
+        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.count)) else {
+            return;
+        };
+        let due = async {
+            tokio::select! {
+                () = bell.notified() => {}
+                () = tokio::time::sleep(until) => {}
+            }
+        };
+        if ctx.stop.or(due).await.is_none() || !ctx.caught_up().await {
+            return;
+        }
+        let Some(backend) = backend.upgrade() else { return };
+        let Some(next) = ctx.stop.or(turn(&ctx, &backend)).await else {
+            return;
+        };
+        until = next;
+    }
+}
+
+/// Does what is due; answers when to look again.
+async fn turn(ctx: &Context, backend: &Backend) -> Duration {
+    let known = backend.known();
+    let Some(interval) = interval(&known.object) else {
+        ctx.usages.turn_off(&backend.name);
+        backend.set_progress(|progress| *progress = Progress::default());
+        return match clear(ctx, backend).await {
+            Ok(()) => Duration::MAX,
+            Err(error) => put_off(backend, &error),
+        };
+    };
+    let progress = backend.progress();
+    ctx.usages.turn_on(&backend.name, progress.last_completed);
+    let wait = judge::wait(&progress, interval, Timestamp::now());
+    if !wait.is_zero() {
+        return jittered(wait);
+    }
+    let counted = match Round::new(ctx, backend, &known) {
+        Ok(round) => round.run().await,
+        Err(error) => Err(error),
+    };
+    match counted {
+        Ok(()) => {
+            ctx.usages.turn_on(&backend.name, backend.progress().last_completed);
+            // Perhaps it was asked for once more meanwhile.
+            Duration::ZERO
+        }
+        Err(error) => put_off(backend, &error),
+    }
+}
+
+fn put_off(backend: &Backend, error: &round::CountError) -> Duration {
+    tracing::debug!(backend = backend.name, "not counted: {error}");
+    jittered(AGAIN)
+}
+
+/// What the status says; none where volumes are not counted.
+pub(super) fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
+    object.spec.usage.as_ref()?;
+    let (total, progress) = (ctx.usages.total(&backend.name), backend.progress());
+    let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    Some(UsageStatus {
+        volumes: number(total.volumes),
+        bytes: number(total.bytes),
+        size: human(total.bytes.into()),
+        files: number(total.files),
+        archived_bytes: number(progress.archived),
+        skipped: progress.skipped,
+        last_completed: progress.last_completed.map(Time),
+        under_way: progress.after.map(|after| CountUnderWay { after }),
+    })
+}
+
+/// A count is asked for by an annotation.
+pub(super) fn is_asked_for(object: &NfsBackend) -> Option<&str> {
+    object.annotations().get(COUNT_NOW).map(String::as_str)
+}
