@@ -1,6 +1,8 @@
 //! The subcommands: arguments in, exit code out.
 
+pub mod archives;
 pub mod check;
+mod connection;
 pub mod crd;
 mod duration;
 mod nfs_subdir;

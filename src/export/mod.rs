@@ -31,6 +31,7 @@ mod records;
 mod request;
 mod settle;
 mod signature;
+mod survey;
 mod trash;
 mod undo;
 
@@ -54,6 +55,7 @@ pub use request::{
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
+pub use survey::{Presence, Signature, Survey, Surveyed};
 
 use crate::naming::DirectoryPath;
 use crate::nfs::{Export, Node};

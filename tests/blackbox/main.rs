@@ -63,6 +63,7 @@ mod stage;
 mod standby;
 mod static_volumes;
 mod storm;
+mod survey;
 mod trees;
 mod usage;
 mod version3;
