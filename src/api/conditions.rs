@@ -1,10 +1,8 @@
 //! Condition types and reasons: what `kubectl describe` shows.
 
-mod verdict;
-
 use std::fmt;
 
-pub use verdict::{Verdict, cut};
+pub use super::verdict::{Verdict, cut};
 
 /// The condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,6 +21,8 @@ pub enum BackendCondition {
     TrashPurged,
     /// Every directory has its volume, and every volume its directory.
     NoOrphans,
+    /// No record is there that this cluster did not sign.
+    RecordsTrusted,
 }
 
 impl fmt::Display for BackendCondition {
@@ -154,6 +154,14 @@ reasons! {
     OrphansFound,
     /// The export was not scanned for orphans yet.
     NotScanned,
+    /// Every record of this cluster that has no volume is signed.
+    RecordsSigned,
+    /// Records are there that this cluster did not sign: nothing is made of them.
+    RecordsUnsigned,
+    /// A record was adopted on an administrator's word (event).
+    RecordAdopted,
+    /// A record was not adopted (event).
+    RecordNotAdopted,
 
     /// The claim has its volume.
     Provisioned,
@@ -187,7 +195,7 @@ reasons! {
     AttributesClassUnsupported,
     /// The data source is not supported.
     DataSourceUnsupported,
-    /// The claim's volume is being copied from another one.
+    /// The claim's volume is being copied from another one or an archive.
     Copying,
     /// A copy failed, and is begun anew.
     CopyFailed,
@@ -195,7 +203,7 @@ reasons! {
     CopyNeedsChown,
     /// What was copied was removed meanwhile.
     CopySourceGone,
-    /// The claim to copy is not there, not bound, or can't be read now.
+    /// The claim or archive to copy is not there, not bound, or can't be read now.
     CopySourceNotReady,
     /// The claim to copy can't be copied to this one.
     CopySourceUnsuitable,
@@ -261,8 +269,6 @@ reasons! {
     ArchiveBusy,
     /// The claim asks for less than its archive holds.
     ClaimTooSmall,
-    /// What was asked for would have to be copied.
-    CopyNotSupported,
     /// The archive's time is over.
     ArchiveExpired,
     /// The operator's clock and the API server's differ in whether an archive's time is over (event).

@@ -9,6 +9,7 @@ pub mod parameters;
 mod schema;
 mod selector;
 pub mod usage;
+mod verdict;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};

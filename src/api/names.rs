@@ -66,6 +66,9 @@ pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
 pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 /// On a backend: `"true"` asks for what its volumes hold to be counted now; taken off when it is heard.
 pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
+/// On a backend: records that an administrator wants adopted although this cluster did not sign them, each as `<volume>` or
+/// `<cluster id>/<volume>`, with commas between; taken off when that is done.
+pub const ADOPT_RECORD: &str = "nfs-operator.io/adopt-record";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
 pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
 /// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.

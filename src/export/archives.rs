@@ -100,16 +100,17 @@ impl ManagedExport {
         }))
     }
 
-    /// Writes down what the object says shall become of the archive.
+    /// Writes down what the object says shall become of the archive, and signs the record if it is not: the object says the
+    /// same as it.
     pub(super) async fn keep_terms_on(
         &self,
         ground: &Ground,
         which: &ArchiveRef,
         terms: &Terms,
     ) -> Result<(), ExportError> {
-        let record = self.record_of(ground, which).await?;
+        let (record, trust) = self.record_and_trust(ground, which).await?;
         match &record.state {
-            State::Archived(note) if note.terms != *terms => {
+            State::Archived(note) if note.terms != *terms || trust != Trust::Signed => {
                 let note = ArchiveNote {
                     terms: terms.clone(),
                     ..note.clone()
@@ -133,6 +134,7 @@ impl ManagedExport {
                 volume: record.volume.clone(),
             });
         }
+        self.refuse_copied(&record.volume)?;
         self.refuse_volume(&record)?;
         let there = self.at_archive(ground, &record, &note).await?;
         let purging = State::Purging {
@@ -223,8 +225,12 @@ impl ManagedExport {
 
     /// The record of an archive, if it is the one that is meant.
     pub(super) async fn record_of(&self, ground: &Ground, which: &ArchiveRef) -> Result<Box<Record>, ExportError> {
-        let record = match self.read_record(ground, &which.volume).await? {
-            Found::Record(record, _) => record,
+        self.record_and_trust(ground, which).await.map(|(record, _)| record)
+    }
+
+    async fn record_and_trust(&self, ground: &Ground, which: &ArchiveRef) -> Result<(Box<Record>, Trust), ExportError> {
+        let (record, trust) = match self.read_record(ground, &which.volume).await? {
+            Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
             Found::Nothing => {
                 return Err(ExportError::ArchiveUnrecorded {
@@ -248,7 +254,7 @@ impl ManagedExport {
                 ),
             });
         }
-        Ok(record)
+        Ok((record, trust))
     }
 
     /// The archive's directory, if it is where it should be.
@@ -278,6 +284,36 @@ impl ManagedExport {
             directory: note.target.clone(),
             what: "it has the fileid and not the file handle that its record knows".into(),
         })
+    }
+
+    /// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
+    pub(super) async fn kept_at(
+        &self,
+        ground: &Ground,
+        which: &ArchiveRef,
+    ) -> Result<(Node, ArchiveNote), ExportError> {
+        let volume = which.volume.clone();
+        let record = match self.record_of(ground, which).await {
+            Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
+            record => record?,
+        };
+        let State::Archived(note) = &record.state else {
+            let state = record.state.name();
+            return Err(ExportError::ArchiveTaken { volume, state });
+        };
+        match self.at_archive(ground, &record, note).await? {
+            Some(node) => Ok((node, note.clone())),
+            None => Err(ExportError::ArchiveMissing { volume }),
+        }
+    }
+
+    /// What is being copied stays where it is.
+    pub(super) fn refuse_copied(&self, volume: &str) -> Result<(), ExportError> {
+        if self.is_being_copied(volume) {
+            let volume = volume.to_owned();
+            return Err(ExportError::ArchiveCopied { volume });
+        }
+        Ok(())
     }
 
     /// Whose volume object is still there is not an archive alone: its reclaim comes first.

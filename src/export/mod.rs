@@ -6,9 +6,11 @@
 //!
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
+mod adopt;
 mod archives;
 mod copy;
 mod count;
+mod doubts;
 mod error;
 mod folders;
 mod foreign;
@@ -38,12 +40,15 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::copy::ArchivesCopied;
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
+pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
-pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use copy::{Budget, CopyError, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
 pub use count::{Content, Pace, Place as TreePlace};
+pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
@@ -93,8 +98,14 @@ pub struct ManagedExport {
     foreign: Mutex<Option<Arc<Foreign>>>,
     /// Volumes whose archives are this backend's.
     archives: Mutex<BTreeSet<String>>,
+    /// Those of them that are being copied.
+    copied: ArchivesCopied,
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
+    /// Records without a volume that this cluster did not sign, by volume.
+    doubted: Mutex<BTreeMap<String, Doubted>>,
+    /// What other clusters have here.
+    others: Mutex<Vec<OtherCluster>>,
 }
 
 impl ManagedExport {
@@ -112,7 +123,10 @@ impl ManagedExport {
             turns: Turns::default(),
             foreign: Mutex::default(),
             archives: Mutex::default(),
+            copied: ArchivesCopied::default(),
             tombstones: Mutex::default(),
+            doubted: Mutex::default(),
+            others: Mutex::default(),
         }
     }
 
@@ -167,6 +181,13 @@ impl ManagedExport {
     /// directories into the ledger, remembers tombstones, and completes what can be completed.
     pub async fn settle(&self, has_volume: &(dyn Fn(&str) -> bool + Send + Sync)) -> Result<Settled, ExportError> {
         on_firm_ground!(self, ground => self.settle_on(&ground, has_volume))
+    }
+
+    /// Looks whether a claim's directory is refused as things are, and changes nothing: whoever was refused before need not
+    /// announce anew what will be refused again. Success promises nothing.
+    pub async fn foresee(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.foresee_on(&ground, request))
     }
 
     /// Makes a claim's directory, or finds that it is made.
@@ -265,6 +286,25 @@ impl ManagedExport {
     pub async fn finish_restore(&self, which: &ArchiveRef, to: &Destination) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.finish_restore_on(&ground, which, to))
+    }
+
+    /// Takes a record that this cluster did not sign for its own, as an administrator said: signed, and moved out of another
+    /// cluster's folder. Has to be [settled](Self::settle) before, so that it is known what is in the way.
+    pub async fn adopt(&self, name: &RecordName) -> Result<Adopted, ExportError> {
+        let _turn = self.turns.of(&name.volume).await;
+        on_firm_ground!(self, ground => self.adopt_on(&ground, name))
+    }
+
+    /// Signs the record of a volume in use, if this cluster did not and the volume agrees with it.
+    pub async fn vouch_for(&self, said: &ReclaimRequest) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&said.volume).await;
+        let agreed = on_firm_ground!(self, ground => self.agreed(&ground, said));
+        agreed.map(drop)
+    }
+
+    /// Whether the archive of a volume is being copied: until that is over, it is neither purged nor moved.
+    pub fn is_being_copied(&self, volume: &str) -> bool {
+        self.copied.has(volume)
     }
 
     /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.

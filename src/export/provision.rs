@@ -3,11 +3,12 @@
 mod decide;
 mod make;
 mod next_step;
+mod observe;
 mod restore;
 
 use futures::future::try_join_all;
 
-use self::decide::{Step, There, Write, Written, decide};
+use self::decide::{Step, Write, Written};
 use self::make::Made;
 use super::ManagedExport;
 use super::error::ExportError;
@@ -16,6 +17,7 @@ use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
+use super::signature::Trust;
 use crate::naming::DirectoryPath;
 use crate::nfs::{FileKind, Node};
 
@@ -38,7 +40,7 @@ impl ManagedExport {
                     why,
                 });
             }
-            Found::Record(record, _) => {
+            Found::Record(record, trust) => {
                 if record.claim.uid != request.claim.uid {
                     return Err(ExportError::RecordForeign {
                         volume: volume.clone(),
@@ -52,7 +54,11 @@ impl ManagedExport {
                         asked: "provisioning",
                     });
                 }
-                Recorded::Open(record)
+                match trust {
+                    Trust::Signed => Recorded::Open(record),
+                    // Nobody vouches for what it says: it counts as one that was being written, and is written anew.
+                    Trust::Unsigned | Trust::Forged => Recorded::Short,
+                }
             }
         };
         // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
@@ -138,30 +144,8 @@ impl ManagedExport {
         directory: &DirectoryPath,
         record: &mut Recorded,
     ) -> Result<Option<Made>, ExportError> {
-        let nodes = self.walk(ground, directory).await?;
+        let (nodes, step) = self.observe(ground, request, directory, record.written()).await?;
         let leaf = self.leaf_of(&nodes, directory);
-        self.judge_way(ground, directory, &nodes).await?;
-        let held = |leaf: &Node| {
-            let holder = Holder::Volume(request.volume.clone());
-            let file = ground.file_key(leaf.attributes.fileid);
-            self.ledger.holder_of(&file, Some(&holder))
-        };
-        let mut there = match leaf {
-            None => There::Nothing,
-            Some(leaf) if !ground.is_plain_directory(leaf) => There::Other,
-            Some(leaf) => There::Directory {
-                file_id: leaf.attributes.fileid,
-                held: held(leaf).is_some(),
-                empty: None,
-            },
-        };
-        let mut step = decide(record.written(), there, request.existing);
-        if step == Step::LookInside
-            && let (Some(leaf), There::Directory { empty, .. }) = (leaf, &mut there)
-        {
-            *empty = Some(self.is_empty(leaf, directory).await?);
-            step = decide(record.written(), there, request.existing);
-        }
         match (step, leaf) {
             (Step::Make { write }, _) => {
                 let made = self.write(ground, request, directory, record, write, None).await?;
@@ -198,17 +182,6 @@ impl ManagedExport {
                 adopted: record.adopted(),
                 mode_not_kept: None,
             })),
-            (Step::Held, Some(leaf)) => match held(leaf) {
-                Some(holder) => Err(ExportError::Held {
-                    directory: directory.to_string(),
-                    holder,
-                }),
-                None => Ok(None),
-            },
-            (Step::Refuse, Some(leaf)) => Err(ExportError::DirectoryExists {
-                directory: directory.to_string(),
-                holds_something: !self.is_empty(leaf, directory).await?,
-            }),
             (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
                 volume: request.volume.clone(),
                 directory: directory.to_string(),
@@ -218,17 +191,32 @@ impl ManagedExport {
                     leaf.attributes.fileid
                 ),
             }),
-            (Step::Unusable, Some(leaf)) => Err(ExportError::PathUnusable {
-                path: directory.to_string(),
-                why: what_it_is(leaf),
-            }),
-            // LookInside was answered above; the others have a leaf whenever they are decided.
-            _ => Ok(None),
+            (_, Some(leaf)) => {
+                self.refuse(ground, request, directory, step, leaf).await?;
+                Ok(None)
+            }
+            // LookInside was answered; the others have a leaf whenever they are decided.
+            (_, None) => Ok(None),
         }
     }
 
     /// Whether the way to a directory leads through nothing that is anybody's (design 6.5).
     pub(super) async fn judge_way(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+    ) -> Result<(), ExportError> {
+        self.judge_parents(ground, directory, nodes).await?;
+        let depth = directory.segments().len().saturating_sub(1);
+        match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
+            [] => Ok(()),
+            parents => self.refuse_foreign(ground, directory, parents, false).await,
+        }
+    }
+
+    /// The same, without a look at what other clusters have.
+    pub(super) async fn judge_parents(
         &self,
         ground: &Ground,
         directory: &DirectoryPath,
@@ -264,8 +252,7 @@ impl ManagedExport {
             }
             Ok(())
         });
-        try_join_all(look).await?;
-        self.refuse_foreign(ground, directory, parents, false).await
+        try_join_all(look).await.map(drop)
     }
 
     /// Whether what is there may be taken over (design 6.3).

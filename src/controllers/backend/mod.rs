@@ -6,6 +6,7 @@ mod departure;
 mod expectation;
 mod probe;
 mod reconcile;
+mod records;
 mod scan;
 mod status;
 mod sweep;

@@ -6,7 +6,7 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
+use crate::export::{Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -26,6 +26,8 @@ pub struct Probe {
     pub statistics: Option<Statistics>,
     /// Number of archives.
     pub archives: Option<u64>,
+    /// Records that this cluster did not sign.
+    pub doubts: Option<Doubts>,
 }
 
 impl Probe {
@@ -37,6 +39,7 @@ impl Probe {
             writable: None,
             statistics: None,
             archives: None,
+            doubts: None,
         }
     }
 
@@ -112,6 +115,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Err(error) => refusal(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
+    probe.doubts = backend.is_settled(&export).then(|| export.doubts());
     probe
 }
 
@@ -129,6 +133,9 @@ async fn settle_and_write(
     let found = export.settle(&has_volume).await?;
     for record in &found.open {
         backend.note_open(&record.volume, &record.claim);
+        if record.restores.is_some() {
+            backend.note_move(&record.volume);
+        }
     }
     for record in &found.stuck {
         tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was begun and its volume is gone: the directory stays until an administrator looks");

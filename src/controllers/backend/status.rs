@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
-use super::scan;
+use super::{records, scan};
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
 use crate::api::{OrphansStatus, UsageStatus};
@@ -158,6 +158,10 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
         ),
         (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
         (BackendCondition::NoOrphans, scan::verdict(observed.orphans)),
+        (
+            BackendCondition::RecordsTrusted,
+            probe.doubts.as_ref().map_or_else(unknown, records::verdict),
+        ),
     ];
     let conditions = verdicts.iter().map(|(type_, verdict)| {
         verdict.condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))

@@ -11,6 +11,7 @@ use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::judge::{Volume, judge};
+use super::vouch::is_unsigned;
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
@@ -49,9 +50,9 @@ pub(super) enum ScanError {
 /// A scan on its way.
 pub(super) struct Walk<'a> {
     ctx: &'a Context,
-    backend: &'a Backend,
+    pub(super) backend: &'a Backend,
     object: &'a NfsBackend,
-    export: &'a ManagedExport,
+    pub(super) export: &'a ManagedExport,
     export_id: &'a str,
     pace: Interval,
     looked: u64,
@@ -135,6 +136,9 @@ impl<'a> Walk<'a> {
             Volume::Here { .. } | Volume::Gone => None,
         };
         let look = self.look(volume, path.as_ref()).await?;
+        if matches!(remembered, Volume::Here { .. }) && look.as_ref().is_some_and(is_unsigned) {
+            self.vouch(volume).await?;
+        }
         Ok(look.is_some_and(|look| judge(&look, remembered, false).is_some()))
     }
 
@@ -188,7 +192,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The volume as it is now.
-    async fn volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
+    pub(super) async fn volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
         self.pace.tick().await;
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         api.get_opt(name).await.map_err(|error| Box::new(error).into())
