@@ -29,7 +29,7 @@ pub struct UsageStatus {
     /// Names in them: files, directories, links.
     #[serde(default)]
     pub files: i64,
-    /// Bytes that archives take which were counted.
+    /// Bytes that those archives take which were counted.
     #[serde(default)]
     pub archived_bytes: i64,
     /// Volumes and archives that could not be counted the last time.
@@ -38,17 +38,23 @@ pub struct UsageStatus {
     /// When all of them were counted last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_completed: Option<Time>,
-    /// How far the count is that goes on; a restart goes on from there.
+    /// How far the count is that goes on; after a restart it goes on from there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<CountUnderWay>,
 }
 
-/// A count of all volumes that goes on.
+/// A count of all volumes and archives that goes on: first the volumes, then the archives, each in the order of their names.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub struct CountUnderWay {
-    /// The volume that was counted last, by name; they are counted in that order.
+    /// The volumes are done, and it is at the archives.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub archives: bool,
+    /// The volume or archive that was counted last, by name; empty at the beginning.
     #[serde(default)]
     pub after: String,
+    /// How often the next one was begun and cut off: after a few times it is left out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub attempts: i64,
 }
 
 /// What an archive takes. It is counted once: it does not change.

@@ -9,7 +9,16 @@ mod nfs_subdir;
 pub mod probe;
 pub mod run;
 
+use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
+
+/// Prints a result. Who reads it may have read enough (`| head`).
+fn print(text: &str) -> std::io::Result<()> {
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        printed => printed,
+    }
+}
 
 /// Says why the program ends on standard error, for whoever started it.
 fn fail(error: &dyn std::error::Error) -> ExitCode {

@@ -234,7 +234,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             // Removed since it was found.
             Some(Status::Stale | Status::NotFound) if !is_root => {}
             Some(Status::Stale | Status::NotFound) => return Err(error),
-            _ if !is_an_answer(&error) => return Err(error),
+            _ if !error.is_an_answer() => return Err(error),
             _ => self.sums.unread(),
         }
         step.next = Next::End;
@@ -254,7 +254,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             // Removed since it was listed.
             Ok(None) => return Ok(()),
             Err(error) if matches!(error.status(), Some(Status::Stale | Status::NotFound)) => return Ok(()),
-            Err(error) if is_an_answer(&error) => {
+            Err(error) if error.is_an_answer() => {
                 self.sums.unread();
                 return Ok(());
             }
@@ -280,7 +280,7 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
     let mut tries = 1;
     loop {
         match call().await {
-            Err(error) if !is_an_answer(&error) && tries < MOST_TRIES => {
+            Err(error) if may_come_back(&error) && tries < MOST_TRIES => {
                 tries += 1;
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
@@ -289,9 +289,17 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
     }
 }
 
-/// Whether the server said something, if only nonsense: asked again, it would say the same.
-fn is_an_answer(error: &NfsError) -> bool {
-    error.status().is_some() || matches!(error, NfsError::Protocol { .. } | NfsError::Limit { .. })
+/// Whether the server was not there. One that refuses us, or has been given to another leader, is not asked again.
+fn may_come_back(error: &NfsError) -> bool {
+    matches!(
+        error,
+        NfsError::NameResolution { .. }
+            | NfsError::ConnectionRefused { .. }
+            | NfsError::ConnectionTimedOut { .. }
+            | NfsError::Unreachable { .. }
+            | NfsError::NotResponding { .. }
+            | NfsError::ConnectionLost { .. }
+    )
 }
 
 impl Step {

@@ -3,112 +3,28 @@
 //! All of it is anybody's word: texts are cut to what Kubernetes' names have, and no more is taken in than a bounded number
 //! of rows.
 
+mod row;
+
 use std::collections::HashSet;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use serde::Serialize;
 
+use self::row::{nothing, state, text};
+pub use self::row::{Presence, Signature, Survey, Surveyed};
 use super::error::{ExportError, While as _};
 use super::record::{LONGEST_RECORD, Record, State};
 use super::signature::{RecordsKey, Signer, Trust};
 use super::{ManagedExport, layout};
-use crate::api::conditions::cut;
 use crate::nfs::{FileHandle, FileKind, FsId, Name, NfsError, Node, PageCookie, Status};
 
 /// Rows at the most: with texts as long as can be, they are some 100 MiB.
 const MOST_ROWS: usize = 100_000;
 /// Names that are gone through in one directory: a listing without end must not keep us.
 const MOST_NAMES: usize = 1_000_000;
+/// How often a listing begins again that the server can't go on with, because its directory is being changed.
+const MOST_RESTARTS: u32 = 3;
 /// Records read at a time.
 const READS: usize = 16;
-/// The longest name of a Kubernetes object, in bytes.
-const LONGEST_TEXT: usize = 253;
-
-/// What lies on an export.
-#[derive(Debug, Default)]
-pub struct Survey {
-    /// The export's identity; absent where there is none, or none that can be believed.
-    pub identity: Option<String>,
-    /// In the order of clusters and volumes; what has no record comes last.
-    pub rows: Vec<Surveyed>,
-    /// What could not be looked at, and why.
-    pub unseen: Vec<String>,
-}
-
-/// How far a row's record can be believed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Signature {
-    /// The key says that its cluster wrote it.
-    Signed,
-    /// It has none: an earlier release wrote it, or somebody else.
-    Unsigned,
-    /// It has one that the key says is wrong: changed, copied from elsewhere, or another cluster's.
-    Wrong,
-    /// It has one, and no key was given.
-    Unchecked,
-    /// There is no record, or none that can be read.
-    None,
-}
-
-/// Whether a directory is where its record says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Presence {
-    /// It is.
-    There,
-    /// Something else has its name.
-    Other,
-    /// Nothing has.
-    Missing,
-    /// Nobody says where to look.
-    Unknown,
-}
-
-/// One record, or one archive without any.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Surveyed {
-    /// The cluster whose record it is; empty without one.
-    pub cluster: String,
-    /// The volume, by the record's name; empty without one.
-    pub volume: String,
-    /// The record's state; `Damaged` when it can't be read, `Unrecorded` without one.
-    pub state: &'static str,
-    /// Where the data are: an archive's name, else the volume's directory.
-    pub directory: String,
-    /// The claim's namespace.
-    pub namespace: String,
-    /// The claim's name.
-    pub claim: String,
-    /// The backend's name.
-    pub backend: String,
-    /// When it was archived, in seconds since 1970.
-    pub archived_at: Option<i64>,
-    /// What the claim had asked for, of an archive.
-    pub size: Option<String>,
-    /// Whether the directory is there.
-    pub presence: Presence,
-    /// Whether the record is signed.
-    pub signature: Signature,
-    /// Why a record can't be read.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
-}
-
-impl Surveyed {
-    /// Whether a person should look.
-    pub fn is_odd(&self) -> bool {
-        self.why.is_some()
-            || self.cluster.is_empty()
-            || self.presence != Presence::There
-            || self.signature == Signature::Wrong
-    }
-}
-
-fn text(text: &str) -> String {
-    cut(text, LONGEST_TEXT).to_owned()
-}
 
 /// A survey on its way.
 struct Surveyor<'a> {
@@ -165,9 +81,7 @@ impl Surveyor<'_> {
         let Some(reserved) = self.folder(&root, &reserved).await? else {
             return Ok(());
         };
-        let mut names = self.names(&reserved.handle, layout::RESERVED, |_| true).await?;
-        names.sort();
-        for name in names {
+        for name in self.names(&reserved.handle, layout::RESERVED, |_| true).await? {
             let Some(folder) = self.folder(&reserved.handle, &name).await? else {
                 continue;
             };
@@ -179,18 +93,23 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// A directory of the export's own file system; links are not followed.
+    /// A directory of the export's own file system; links are not followed. What the server refuses is said.
     async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<Node>, ExportError> {
-        let found = self.managed.nfs.lookup(parent, name).await;
-        let found = found.while_(|| format!("looking up {name}"))?;
+        let doing = || format!("looking up {name}");
+        let found = match self.managed.nfs.lookup(parent, name).await {
+            Err(error) if error.status().is_some() => {
+                self.survey.unseen.push(format!("{}: {error}", doing()));
+                return Ok(None);
+            }
+            found => found.while_(doing)?,
+        };
         let fsid = self.fsid();
         Ok(found.filter(|node| node.attributes.kind == FileKind::Directory && node.attributes.fsid == fsid))
     }
 
     async fn records(&mut self, cluster: &str, records: &FileHandle) -> Result<(), ExportError> {
         let what = format!("the records of cluster {cluster}");
-        let mut names = self.names(records, &what, |name| !layout::is_draft(name)).await?;
-        names.sort();
+        let names = self.names(records, &what, |name| !layout::is_draft(name)).await?;
         let this = &*self;
         let rows = stream::iter(names).map(async |name| this.record(cluster, records, &name).await);
         let rows: Vec<(Surveyed, Option<String>)> = rows.buffered(READS).try_collect().await?;
@@ -245,6 +164,10 @@ impl Surveyor<'_> {
             presence,
             signature: self.signature(cluster, volume, &content),
             why: None,
+            expected: matches!(
+                record.state,
+                State::Live | State::Archiving(_) | State::Archived(_) | State::Restoring { .. }
+            ),
         };
         Ok((surveyed, note.map(|note| note.target.clone())))
     }
@@ -290,6 +213,8 @@ impl Surveyor<'_> {
             Err(error) if matches!(error.status(), Some(Status::Symlink | Status::NotDirectory)) => {
                 return Ok(Presence::Other);
             }
+            // It does not let us look.
+            Err(error) if error.status().is_some() => return Ok(Presence::Unknown),
             Err(error) => return Err(error).while_(|| "looking up a directory".into()),
         };
         let Some(leaf) = names.len().checked_sub(1).and_then(|last| nodes.get(last)) else {
@@ -310,9 +235,7 @@ impl Surveyor<'_> {
             let known = std::str::from_utf8(name.as_bytes()).is_ok_and(|name| recorded.contains(name));
             name.as_bytes().starts_with(layout::ARCHIVED.as_bytes()) && !known
         };
-        let mut names = self.names(&root, "the export", archived).await?;
-        names.sort();
-        for name in names {
+        for name in self.names(&root, "the export", archived).await? {
             if self.folder(&root, &name).await?.is_some() {
                 self.survey.rows.push(Surveyed {
                     directory: text(&name.to_string()),
@@ -324,68 +247,41 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// The names in a directory that are wanted, as many as there is room for; what is left is said.
+    /// The names in a directory that are wanted, sorted, as many as there is room for; what is left is said.
     async fn names(
         &mut self,
         directory: &FileHandle,
         path: &str,
         wanted: impl Fn(&Name) -> bool,
     ) -> Result<Vec<Name>, ExportError> {
-        let (mut names, mut seen) = (Vec::new(), 0);
+        let (mut names, mut seen, mut restarts) = (Vec::new(), 0, 0);
         let mut from: Option<PageCookie> = None;
-        loop {
-            let page = self.managed.nfs.list(directory, from).await;
-            let page = page.while_(|| format!("listing {path}"))?;
+        let left = loop {
+            let page = match self.managed.nfs.list(directory, from).await {
+                Ok(page) => page,
+                Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
+                    (from, seen, restarts) = (None, 0, restarts + 1);
+                    names.clear();
+                    continue;
+                }
+                Err(error) if error.is_an_answer() => break Some(error.to_string()),
+                Err(error) => return Err(error).while_(|| format!("listing {path}")),
+            };
             seen += page.entries.len();
-            names.extend(
-                page.entries
-                    .into_iter()
-                    .map(|entry| entry.name)
-                    .filter(|name| wanted(name)),
-            );
+            let found = page.entries.into_iter().map(|entry| entry.name);
+            names.extend(found.filter(|name| wanted(name)));
             if names.len() > self.room() || seen > MOST_NAMES {
-                names.truncate(self.room());
-                self.survey
-                    .unseen
-                    .push(format!("{path}: more names than are listed here"));
-                return Ok(names);
+                break Some("more names than are listed here".to_owned());
             }
             match page.next {
                 Some(next) => from = Some(next),
-                None => return Ok(names),
+                None => break None,
             }
-        }
-    }
-}
-
-fn nothing(state: &'static str) -> Surveyed {
-    Surveyed {
-        cluster: String::new(),
-        volume: String::new(),
-        state,
-        directory: String::new(),
-        namespace: String::new(),
-        claim: String::new(),
-        backend: String::new(),
-        archived_at: None,
-        size: None,
-        presence: Presence::Unknown,
-        signature: Signature::None,
-        why: None,
-    }
-}
-
-/// The state as records spell it.
-fn state(state: &State) -> &'static str {
-    match state {
-        State::Creating => "Creating",
-        State::Live => "Live",
-        State::RemovingEmpty => "RemovingEmpty",
-        State::Archiving(_) => "Archiving",
-        State::Archived(_) => "Archived",
-        State::Purging { .. } => "Purging",
-        State::Restoring { .. } => "Restoring",
-        State::Deleting { .. } => "Deleting",
-        State::Tombstone { .. } => "Tombstone",
+        };
+        names.truncate(self.room());
+        names.sort();
+        let left = left.map(|why| format!("{path}: {why}"));
+        self.survey.unseen.extend(left);
+        Ok(names)
     }
 }

@@ -13,22 +13,21 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use crate::api::usage::CountUnderWay;
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
 use crate::export::Content;
 
 /// How far the count of a backend's volumes is.
 #[derive(Debug, Clone, Default)]
 pub struct Progress {
-    /// While one goes on: the volume that was counted last, by name; empty at the beginning.
-    pub after: Option<String>,
+    /// While one goes on: how far it is.
+    pub under_way: Option<CountUnderWay>,
     /// Somebody asked for one more.
     pub asked: bool,
     /// Volumes and archives that could not be counted, in this or else the last count.
     pub skipped: i64,
     /// When the last one ended.
     pub last_completed: Option<Timestamp>,
-    /// What the archives take that were counted, in bytes.
-    pub archived: u64,
 }
 
 /// What a volume holds.

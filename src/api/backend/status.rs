@@ -42,8 +42,8 @@ pub struct NfsBackendStatus {
     /// Directories and volumes that have lost each other, as of the last scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphans: Option<OrphansStatus>,
-    /// What the volumes really hold; only where `spec.usage` asks for it. Written with the next change of the status, at
-    /// most once a minute.
+    /// What the volumes really hold; only where `spec.usage` asks for it. Written when all were counted, and at most once a
+    /// minute meanwhile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageStatus>,
     /// When the export was last probed; written at most once a minute.

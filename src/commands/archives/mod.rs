@@ -53,12 +53,13 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match arguments.output {
-        Output::Table => println!("{}", print::table(&survey)),
-        Output::Json => match print::json(&arguments.connection.export, &survey) {
-            Ok(text) => println!("{text}"),
-            Err(error) => return super::fail(&error),
-        },
+    let printed = match arguments.output {
+        Output::Table => Ok(print::table(&survey)),
+        Output::Json => print::json(&arguments.connection.export, &survey),
+    };
+    let printed = printed.map_err(std::io::Error::from).and_then(|text| super::print(&text));
+    if let Err(error) = printed {
+        return super::fail(&error);
     }
     for unseen in &survey.unseen {
         eprintln!("nfs-operator: {}", print::plain(unseen));

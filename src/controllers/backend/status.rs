@@ -243,8 +243,11 @@ fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
-        // That they are counted, or no more, is news.
-        usage: status.usage.is_some().then(UsageStatus::default),
+        // That they are counted, or no more, or all were counted once again.
+        usage: status.usage.as_ref().map(|usage| UsageStatus {
+            last_completed: usage.last_completed.clone(),
+            ..UsageStatus::default()
+        }),
         orphans: status.orphans.clone().map(|orphans| OrphansStatus {
             last_scan: None,
             ..orphans

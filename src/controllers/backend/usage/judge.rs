@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::NfsBackend;
+use crate::api::conditions::{Reason, Verdict};
+use crate::api::usage::CountUnderWay;
 use crate::api::backend::OnDelete;
 use crate::api::names::{
     PROVISIONED_BY, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID,
@@ -25,9 +27,38 @@ const FILES_UNNOTICED: u64 = 100;
 /// Older ones are written again all the same, so that nobody takes them for forgotten.
 const OLD: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How often a volume or archive is begun whose count is cut off each time: by restarts, by a server that goes down when it
+/// is read, by an object that can't be written to. Then it is left to the next count, and the others have their turn.
+const MOST_ATTEMPTS: i64 = 3;
+
+/// Whether nothing may be counted on a backend, by what its last probe found. That it is full or read-only is no hindrance,
+/// and one that doesn't answer just now is asked again.
+pub(super) fn is_halted(object: &NfsBackend, ready: &Verdict) -> bool {
+    let another = matches!(
+        ready.reason,
+        Reason::Fenced | Reason::IdentityMismatch | Reason::IdentityNotConfirmed
+    );
+    another || object.spec.suspend || object.metadata.deletion_timestamp.is_some()
+}
+
+/// The same count, with the next volume or archive begun once more; the other answer is that it was begun often enough.
+pub(super) fn begun(at: &CountUnderWay) -> (CountUnderWay, bool) {
+    let attempts = at.attempts.saturating_add(1);
+    (CountUnderWay { attempts, ..at.clone() }, attempts <= MOST_ATTEMPTS)
+}
+
+/// The same count, behind this volume or archive.
+pub(super) fn past(at: &CountUnderWay, name: &str) -> CountUnderWay {
+    CountUnderWay {
+        archives: at.archives,
+        after: name.to_owned(),
+        attempts: 0,
+    }
+}
+
 /// How long it is until a count of all volumes begins or goes on.
 pub(super) fn wait(progress: &Progress, interval: Duration, now: Timestamp) -> Duration {
-    if progress.after.is_some() || progress.asked {
+    if progress.under_way.is_some() || progress.asked {
         return Duration::ZERO;
     }
     let since = progress.last_completed.map(|at| now.duration_since(at));

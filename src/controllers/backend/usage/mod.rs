@@ -16,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 
 use crate::api::names::COUNT_NOW;
-use crate::api::usage::CountUnderWay;
 use crate::api::{NfsBackend, UsageStatus};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
@@ -39,11 +38,10 @@ pub(super) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBack
 /// How far a former life came.
 fn former_life(status: &UsageStatus) -> Progress {
     Progress {
-        after: status.under_way.as_ref().map(|under_way| under_way.after.clone()),
+        under_way: status.under_way.clone(),
         asked: false,
         skipped: status.skipped,
         last_completed: status.last_completed.as_ref().map(|at| at.0),
-        archived: u64::try_from(status.archived_bytes).unwrap_or_default(),
     }
 }
 
@@ -124,11 +122,19 @@ pub(super) fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> O
         bytes: number(total.bytes),
         size: human(total.bytes.into()),
         files: number(total.files),
-        archived_bytes: number(progress.archived),
+        archived_bytes: archived(ctx, &backend.name),
         skipped: progress.skipped,
         last_completed: progress.last_completed.map(Time),
-        under_way: progress.after.map(|after| CountUnderWay { after }),
+        under_way: progress.under_way,
     })
+}
+
+/// What a backend's archives take that were counted, in bytes.
+fn archived(ctx: &Context, backend: &str) -> i64 {
+    let archives = ctx.stores.archives.state();
+    let here = archives.iter().filter(|archive| archive.spec.backend == backend);
+    let counted = here.filter_map(|archive| archive.status.as_ref()?.usage.as_ref());
+    counted.fold(0, |sum, usage| sum.saturating_add(usage.bytes))
 }
 
 /// A count is asked for by an annotation.

@@ -5,13 +5,15 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::super::scan::speaks_of_the_export;
-use super::judge::lies_at;
+use super::judge::{begun, is_halted, lies_at, past};
 use super::tell;
 use crate::api::archive::NfsArchive;
+use crate::api::usage::CountUnderWay;
 use crate::export::{Content, ExportError, ManagedExport, Pace, TreePlace};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
@@ -29,8 +31,8 @@ pub(super) enum CountError {
     /// There is no export to count on.
     #[error("the export is not confirmed to be the one that it was")]
     NotConfirmed,
-    /// The backend is gone, has another connection, or its volumes are not to be counted any more.
-    #[error("the backend changed meanwhile")]
+    /// The backend is gone, suspended, or has another connection, or its volumes are not to be counted any more.
+    #[error("nothing is to be counted on the backend now, or it changed meanwhile")]
     Unwanted,
     /// The export could not be read.
     #[error(transparent)]
@@ -62,6 +64,9 @@ impl<'a> Round<'a> {
         let (Some(export), Some(identity)) = (known.export.clone(), &known.identity) else {
             return Err(CountError::NotConfirmed);
         };
+        if is_halted(&known.object, &known.ready) {
+            return Err(CountError::Unwanted);
+        }
         Ok(Self {
             ctx,
             backend,
@@ -76,27 +81,24 @@ impl<'a> Round<'a> {
     /// Goes on where the last one stopped, or begins.
     pub(super) async fn run(mut self) -> Result<(), CountError> {
         let began = Instant::now();
-        let mut after = self.backend.progress().after.unwrap_or_else(|| {
-            self.backend.set_progress(|progress| {
-                (progress.after, progress.skipped, progress.asked) = (Some(String::new()), 0, false);
-            });
-            String::new()
-        });
+        let mut at = self.backend.progress().under_way.unwrap_or_else(|| self.first());
         loop {
-            let some = self.ctx.inventory.volumes_after(&self.backend.name, &after, SOME);
-            if some.is_empty() {
+            let some = self.next(&at);
+            if some.is_empty() && at.archives {
                 break;
             }
-            for volume in some {
-                self.volume(&volume).await?;
-                after.clone_from(&volume);
-                self.backend.set_progress(|progress| progress.after = Some(volume));
+            if some.is_empty() {
+                at = CountUnderWay {
+                    archives: true,
+                    ..CountUnderWay::default()
+                };
+            }
+            for name in some {
+                at = self.one(&at, &name).await?;
             }
         }
-        let archived = self.archives().await?;
         self.backend.set_progress(|progress| {
-            progress.after = None;
-            progress.archived = archived;
+            progress.under_way = None;
             // What is written has whole seconds.
             progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
         });
@@ -111,6 +113,51 @@ impl<'a> Round<'a> {
             "counted what volumes hold"
         );
         Ok(())
+    }
+
+    /// The beginning.
+    fn first(&self) -> CountUnderWay {
+        self.backend
+            .set_progress(|progress| (progress.skipped, progress.asked) = (0, false));
+        CountUnderWay::default()
+    }
+
+    /// The volumes, or archives without figures, that come next, by name.
+    fn next(&self, at: &CountUnderWay) -> Vec<String> {
+        if !at.archives {
+            return self.ctx.inventory.volumes_after(&self.backend.name, &at.after, SOME);
+        }
+        let archives = self.ctx.stores.archives.state();
+        let left = archives.iter().filter(|archive| self.is_left(archive));
+        let mut names: Vec<String> = left.map(|archive| archive.name_any()).collect();
+        names.retain(|name| *name > at.after);
+        names.sort_unstable();
+        names.truncate(SOME);
+        names
+    }
+
+    /// Whether an archive is here and was not counted yet.
+    fn is_left(&self, archive: &NfsArchive) -> bool {
+        let counted = archive.status.as_ref().is_some_and(|status| status.usage.is_some());
+        archive.spec.backend == self.backend.name
+            && archive.spec.export_id == self.export_id
+            && archive.metadata.deletion_timestamp.is_none()
+            && !counted
+    }
+
+    /// Counts one; answers how far the count is then. That it was begun is said first: it may be the one that ends us.
+    async fn one(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, CountError> {
+        let (begun, once_more) = begun(at);
+        self.backend.set_progress(|progress| progress.under_way = Some(begun));
+        match (once_more, at.archives) {
+            (false, _) => self.skip(name, "it was begun several times, and cut off each time"),
+            (true, false) => self.volume(name).await?,
+            (true, true) => self.archive(name).await?,
+        }
+        let past = past(at, name);
+        self.backend
+            .set_progress(|progress| progress.under_way = Some(past.clone()));
+        Ok(past)
     }
 
     async fn volume(&mut self, name: &str) -> Result<(), CountError> {
@@ -129,34 +176,19 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Counts those that were not counted yet; answers what all of them take, as far as it is known.
-    async fn archives(&mut self) -> Result<u64, CountError> {
-        let mut sum = 0_u64;
-        for archive in self.ctx.stores.archives.state() {
-            if archive.spec.backend != self.backend.name || archive.spec.export_id != self.export_id {
-                continue;
-            }
-            let known = archive.status.as_ref().and_then(|status| status.usage.as_ref());
-            let bytes = match known {
-                Some(usage) => u64::try_from(usage.bytes).unwrap_or_default(),
-                None => self.archive(&archive).await?,
-            };
-            sum = sum.saturating_add(bytes);
-        }
-        Ok(sum)
-    }
-
-    async fn archive(&mut self, archive: &NfsArchive) -> Result<u64, CountError> {
+    async fn archive(&mut self, name: &str) -> Result<(), CountError> {
         self.each.tick().await;
+        let Some(archive) = self.ctx.stores.archives.get(&ObjectRef::new(name)) else {
+            return Ok(());
+        };
         let Ok(file_id) = archive.spec.file_id.parse() else {
-            return Ok(0);
+            return Ok(());
         };
         let place = TreePlace::Archive(&archive.spec.directory);
-        let Some(content) = self.count(&archive.name_any(), (place, Some(file_id))).await? else {
-            return Ok(0);
-        };
-        tell::archive(self.ctx, archive, &content).await?;
-        Ok(content.used)
+        match self.count(name, (place, Some(file_id))).await? {
+            Some(content) => Ok(tell::archive(self.ctx, &archive, &content).await?),
+            None => Ok(()),
+        }
     }
 
     /// None: this one could not be counted, and that says nothing of the others.
@@ -173,9 +205,13 @@ impl<'a> Round<'a> {
             Err(error) if speaks_of_the_export(&error) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
+        self.skip(volume, &why);
+        Ok(None)
+    }
+
+    fn skip(&self, volume: &str, why: &str) {
         self.backend.set_progress(|progress| progress.skipped += 1);
         tracing::warn!(backend = self.backend.name, volume, "not counted: {why}");
-        Ok(None)
     }
 }
 
@@ -185,6 +221,7 @@ fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ManagedExport>) -> b
         .get(&backend.name)
         .is_some_and(|now| now.uid == backend.uid)
         && known.object.spec.usage.is_some()
+        && !is_halted(&known.object, &known.ready)
         && backend.link().is_some_and(|link| Arc::ptr_eq(&link.export, export))
 }
 

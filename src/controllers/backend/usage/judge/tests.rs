@@ -25,7 +25,7 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
         ..ended.clone()
     };
     let cut_off = Progress {
-        after: Some("pvc-7".into()),
+        under_way: Some(CountUnderWay::default()),
         ..ended.clone()
     };
     for (progress, now, expected) in [
@@ -41,6 +41,58 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
     ] {
         assert_eq!(wait(progress, hour, at(now)).as_secs(), expected, "{progress:?} {now}");
     }
+}
+
+#[test]
+fn what_is_cut_off_again_and_again_is_left_out_and_the_next_one_begins_afresh() {
+    let mut at = CountUnderWay {
+        archives: true,
+        after: "a".into(),
+        attempts: 0,
+    };
+    let mut tries = 0;
+    while let (begun, true) = begun(&at) {
+        (at, tries) = (begun, tries + 1);
+        assert!(tries < 10 && at.archives && at.after == "a", "{at:?}");
+    }
+    assert_eq!(tries, 3);
+    let next = past(&at, "b");
+    assert_eq!((next.archives, next.after.as_str(), next.attempts), (true, "b", 0));
+    let nonsense = CountUnderWay {
+        attempts: i64::MAX,
+        ..at
+    };
+    assert!(!begun(&nonsense).1);
+}
+
+#[test]
+fn nothing_is_counted_on_what_is_suspended_goes_away_or_may_be_another_export() {
+    let object = |spec: Value, metadata: Value| -> NfsBackend {
+        let mut all = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}});
+        for (part, more) in [("spec", spec), ("metadata", metadata)] {
+            all[part]
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+        }
+        serde_json::from_value(all).unwrap()
+    };
+    let plain = object(json!({}), json!({}));
+    for (reason, halted) in [
+        (Reason::Ready, false),
+        (Reason::NoSpace, false),
+        (Reason::ReadOnly, false),
+        (Reason::ServerNotResponding, false),
+        (Reason::Fenced, true),
+        (Reason::IdentityMismatch, true),
+        (Reason::IdentityNotConfirmed, true),
+    ] {
+        assert_eq!(is_halted(&plain, &Verdict::no(reason, "")), halted, "{reason}");
+    }
+    let ready = Verdict::yes(Reason::Ready, "");
+    assert!(is_halted(&object(json!({"suspend": true}), json!({})), &ready));
+    let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    assert!(is_halted(&object(json!({}), going), &ready));
 }
 
 fn told(figures: Figures, written: i64) -> PersistentVolume {
