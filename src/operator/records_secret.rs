@@ -141,7 +141,7 @@ impl Store<'_> {
     async fn cluster_id(&self) -> Result<Option<String>, SecretError> {
         match self.namespaces.get_metadata("kube-system").await {
             Ok(namespace) => Ok(namespace.uid()),
-            Err(error @ kube::Error::Api(_)) => Err(SecretError::ClusterId(Box::new(error))),
+            Err(error) if is_refusal(&error) => Err(SecretError::ClusterId(Box::new(error))),
             Err(error) => {
                 tracing::warn!("the API server does not answer, trying again: {error}");
                 Ok(None)
@@ -158,7 +158,7 @@ impl Store<'_> {
     }
 
     fn put_off(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
-        if let kube::Error::Api(_) = error {
+        if is_refusal(&error) {
             return Err(SecretError::Refused {
                 action,
                 secret: self.secret.clone(),
@@ -171,6 +171,11 @@ impl Store<'_> {
         );
         Ok(None)
     }
+}
+
+/// Whether it answered, and will answer the same again: it is not one that is starting, or has too much to do.
+fn is_refusal(error: &kube::Error) -> bool {
+    http_status(error).is_some_and(|status| (400..500).contains(&status) && status != 429)
 }
 
 /// Immutable: an edit by mistake would make strangers of all records.

@@ -5,7 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 
 use nfs_operator::api::Reason;
 use nfs_operator::export::{
-    ExportError, Holder, KeptArchive, ManagedExport, Place, ReclaimRequest, Reclaimed, RecordName, Settled, Trust,
+    Adopted, ArchiveRef, ExportError, Holder, KeptArchive, ManagedExport, Place, ReclaimRequest, Reclaimed, RecordName, Settled, Stage,
+    Terms, Trust,
 };
 use serde_json::{Value, json};
 
@@ -27,6 +28,16 @@ async fn archived(export: &ManagedExport, lab: &Lab, uid: &str) -> String {
     }
 }
 
+/// As the archive's object names it.
+fn archive_of(lab: &Lab, uid: &str) -> ArchiveRef {
+    let volume = format!("pvc-{uid}");
+    ArchiveRef {
+        file_id: lab.record(&volume)["fileID"].as_u64().unwrap(),
+        claim_uid: uid.to_owned(),
+        volume,
+    }
+}
+
 fn path(lab: &Lab, cluster: &str, volume: &str) -> std::path::PathBuf {
     lab.on_disk(&format!(".nfs-operator/{cluster}/records/{volume}"))
 }
@@ -43,8 +54,14 @@ async fn kept(export: &ManagedExport, volume: &str) -> KeptArchive {
     export.archive_kept(volume).await.unwrap().unwrap()
 }
 
+/// On an administrator's word; of backends, there are `fast` and `slow`.
+async fn adopt(export: &ManagedExport, name: &str) -> Result<Adopted, ExportError> {
+    let is_backend = |name: &str| ["fast", "slow"].contains(&name);
+    export.adopt(&RecordName::parse(name).unwrap(), &is_backend).await
+}
+
 async fn refusal(export: &ManagedExport, name: &str) -> ExportError {
-    let error = export.adopt(&RecordName::parse(name).unwrap()).await.unwrap_err();
+    let error = adopt(export, name).await.unwrap_err();
     println!("{error}");
     assert_eq!(error.reason(), Reason::RecordNotAdopted);
     error
@@ -80,7 +97,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Forged);
 
     for volume in ["pvc-1", "pvc-2"] {
-        let adopted = export.adopt(&RecordName::parse(volume).unwrap()).await.unwrap();
+        let adopted = adopt(&export, volume).await.unwrap();
         assert!(
             adopted.archive && export.archives().contains(&adopted.volume),
             "{adopted:?}"
@@ -88,7 +105,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
         assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
         // Once more, as after an answer that was lost.
         assert_eq!(
-            export.adopt(&RecordName::parse(volume).unwrap()).await.unwrap(),
+            adopt(&export, volume).await.unwrap(),
             adopted
         );
     }
@@ -199,16 +216,16 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
     assert!(refusal(&export, "pvc-1").await.to_string().contains("no such record"));
     assert_eq!(lab.records(), Vec::<String>::new());
 
-    let full = |volume: &str| RecordName::parse(&format!("{OTHER_CLUSTER}/{volume}")).unwrap();
-    let adopted = export.adopt(&full("pvc-1")).await.unwrap();
+    let full = |volume: &str| format!("{OTHER_CLUSTER}/{volume}");
+    let adopted = adopt(&export, &full("pvc-1")).await.unwrap();
     assert_eq!((adopted.archive, &adopted.directory), (true, &name));
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
     assert_eq!(kept(&export, "pvc-1").await.claim, claim("1"));
-    let adopted = export.adopt(&full("pvc-2")).await.unwrap();
+    let adopted = adopt(&export, &full("pvc-2")).await.unwrap();
     assert_eq!((adopted.archive, &*adopted.directory), (false, "team/live"));
     assert!(!path(&lab, OTHER_CLUSTER, "pvc-1").exists() && !path(&lab, OTHER_CLUSTER, "pvc-2").exists());
     assert_eq!(export.doubts().others, []);
-    assert_eq!(export.adopt(&full("pvc-2")).await.unwrap(), adopted);
+    assert_eq!(adopt(&export, &full("pvc-2")).await.unwrap(), adopted);
     assert_eq!(fs::read_to_string(lab.on_disk("team/live/data")).unwrap(), "2");
 
     // Whoever had them does not touch them any more.
@@ -310,4 +327,119 @@ async fn a_volume_vouches_for_its_own_record_and_for_no_other() {
     forge(&lab, "pvc-1", |_| ());
     export.archive(&said).await.unwrap();
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_removed_moved_or_signed_on_the_word_of_records_that_nobody_vouches_for() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let name = archived(&export, &lab, "1").await;
+    let inode = |path: &str| fs::metadata(lab.on_disk(path)).unwrap().ino();
+    // A copy that got its name and never a volume would go into the trash.
+    fs::create_dir_all(lab.on_disk("precious/below")).unwrap();
+    let mut lie = lab.record("pvc-1");
+    lie.as_object_mut().unwrap().remove("signature");
+    lie.as_object_mut().unwrap().remove("handle");
+    lie["claim"]["uid"] = json!("2");
+    lie["volume"] = json!("pvc-2");
+    lie["directory"] = json!("precious");
+    lie["fileID"] = json!(inode("precious"));
+    lie["state"] = json!({"name": "Creating"});
+    fs::write(path(&lab, CLUSTER, "pvc-2"), lie.to_string()).unwrap();
+    // Two that say together that an archive was being restored: taken back, it would be signed as theirs.
+    fs::create_dir(lab.on_disk("archived-secret")).unwrap();
+    lie["volume"] = json!("pvc-3");
+    lie["directory"] = json!("nowhere");
+    lie["restores"] = json!("pvc-4");
+    fs::write(path(&lab, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
+    forge(&lab, "pvc-1", |record| {
+        let mut archive = record["state"].clone();
+        archive["target"] = json!("archived-secret");
+        record["volume"] = json!("pvc-4");
+        record["fileID"] = json!(inode("archived-secret"));
+        record["state"] = json!({"name": "Restoring", "archive": archive,
+            "to": {"volume": "pvc-3", "claim": lie["claim"].clone(), "directory": "nowhere"}});
+        record.as_object_mut().unwrap().remove("handle");
+    });
+    fs::rename(path(&lab, CLUSTER, "pvc-1"), path(&lab, CLUSTER, "pvc-4")).unwrap();
+    let records = || ["pvc-2", "pvc-3", "pvc-4"].map(|volume| fs::read(path(&lab, CLUSTER, volume)).unwrap());
+    let before = records();
+
+    let export = lab.life().begin().await;
+    let open = settled(&export).await.open;
+    assert_eq!(open.len(), 2, "{open:?}");
+    for record in open {
+        let undone = export.undo(&record.volume, &record.claim.uid).await;
+        let error = undone.unwrap_err();
+        assert!(matches!(error, ExportError::RecordUnsigned { .. }), "{error}");
+    }
+    assert_eq!(records(), before);
+    assert!(lab.on_disk("precious/below").exists() && lab.on_disk("archived-secret").exists());
+    assert_eq!(kept(&export, "pvc-4").await.trust, Trust::Unsigned);
+    assert!(lab.on_disk(&name).exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archives_object_vouches_for_its_record_and_not_for_a_purge() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let name = archived(&export, &lab, "1").await;
+    forge(&lab, "pvc-1", |record| {
+        record["state"] = json!({"name": "Purging", "archive": record["state"].clone(), "since": 1});
+    });
+    let which = archive_of(&lab, "1");
+    for refused in [
+        export.end_purge(&which).await,
+        export.begin_purge(&which).await,
+        export.spare(&which).await.map(drop),
+        export.keep_terms(&which, &Terms::default()).await,
+    ] {
+        assert!(matches!(refused, Err(ExportError::RecordUnsigned { .. })), "{refused:?}");
+    }
+    let held = Terms {
+        held: true,
+        ..Terms::default()
+    };
+    export.vouch_for_archive(&which, &held).await.unwrap();
+    let kept = kept(&export, "pvc-1").await;
+    assert_eq!((kept.trust, kept.stage, kept.there), (Trust::Signed, Stage::Kept, true));
+    assert_eq!(kept.note.terms, held);
+    assert_eq!(fs::read_to_string(lab.on_disk(&name).join("data")).unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_of_another_backend_that_is_there_is_that_ones_to_adopt() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    archived(&export, &lab, "1").await;
+    for backend in ["slow", "gone"] {
+        forge(&lab, "pvc-1", |record| record["backend"] = json!(backend));
+        let export = lab.life().begin().await;
+        settled(&export).await;
+        if backend == "slow" {
+            assert!(refusal(&export, "pvc-1").await.to_string().contains("of backend slow"));
+        } else {
+            assert!(adopt(&export, "pvc-1").await.unwrap().archive);
+        }
+    }
+    assert_eq!(lab.record("pvc-1")["backend"], "fast");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_older_record_that_was_put_back_is_good_only_for_the_directory_that_it_knows() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let name = archived(&export, &lab, "1").await;
+    let former = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
+    let which = archive_of(&lab, "1");
+    export.begin_purge(&which).await.unwrap();
+    export.end_purge(&which).await.unwrap();
+    assert_eq!(lab.records(), Vec::<String>::new());
+    // Before the purged one's fileid is free again.
+    fs::create_dir(lab.on_disk(&name)).unwrap();
+    fs::write(path(&lab, CLUSTER, "pvc-1"), former).unwrap();
+    let export = lab.life().begin().await;
+    settled(&export).await;
+    let kept = kept(&export, "pvc-1").await;
+    assert_eq!((kept.trust, kept.there), (Trust::Signed, false));
 }

@@ -25,20 +25,38 @@ impl ManagedExport {
         ground: &Ground,
         request: &ReclaimRequest,
     ) -> Result<u64, ExportError> {
-        match self.recorded(ground, request).await? {
-            Recorded::Agreed(record, file_id) if record.state == State::Live => Ok(file_id),
-            Recorded::Agreed(record, _) => Err(ExportError::RecordBusy {
+        match self.compared(ground, request).await? {
+            (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
+                self.sign(ground, &record, trust).await.map(|()| file_id)
+            }
+            (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
                 volume: request.volume.clone(),
                 state: record.state.name(),
                 asked: "copying",
             }),
-            Recorded::Nothing(At::Nothing) => Err(missing(request)),
-            Recorded::Nothing(_) => Err(unrecorded(request)),
+            (Recorded::Nothing(At::Nothing), _) => Err(missing(request)),
+            (Recorded::Nothing(_), _) => Err(unrecorded(request)),
         }
     }
 
-    /// Compares what the volume says with the record (design 6.8).
+    /// Compares what the volume says with the record (design 6.8). One that this cluster did not sign is signed if they agree:
+    /// the volume vouches for it.
     pub(super) async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
+        let (recorded, trust) = self.compared(ground, request).await?;
+        if let Recorded::Agreed(record, _) = &recorded {
+            self.sign(ground, record, trust).await?;
+        }
+        Ok(recorded)
+    }
+
+    async fn sign(&self, ground: &Ground, record: &Record, trust: Trust) -> Result<(), ExportError> {
+        match trust {
+            Trust::Signed => Ok(()),
+            Trust::Unsigned | Trust::Forged => self.replace_record(ground, record).await,
+        }
+    }
+
+    async fn compared(&self, ground: &Ground, request: &ReclaimRequest) -> Result<(Recorded, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &request.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => {
@@ -53,7 +71,7 @@ impl ManagedExport {
                     Ok(_) | Err(ExportError::PathUnusable { .. }) => At::Stranger,
                     Err(error) => return Err(error),
                 };
-                return Ok(Recorded::Nothing(there));
+                return Ok((Recorded::Nothing(there), Trust::Signed));
             }
         };
         if record.claim.uid != request.claim.uid {
@@ -75,14 +93,15 @@ impl ManagedExport {
                 Err(disagrees(format!("it says fileid {said}, and its record {known}")))
             }
             (Some(known), _) => {
-                if trust == Trust::Signed {
-                    return Ok(Recorded::Agreed(record, known));
-                }
-                // The volume vouches for it, also for whose it was.
-                let claim = request.claim.clone();
-                let record = Record { claim, ..*record };
-                self.replace_record(ground, &record).await?;
-                Ok(Recorded::Agreed(Box::new(record), known))
+                let record = match trust {
+                    Trust::Signed => record,
+                    // Also whose it was is the volume's word.
+                    Trust::Unsigned | Trust::Forged => Box::new(Record {
+                        claim: request.claim.clone(),
+                        ..*record
+                    }),
+                };
+                Ok((Recorded::Agreed(record, known), trust))
             }
             (None, _) => Err(disagrees("its record knows no fileid: it was never finished".into())),
         }
