@@ -1,7 +1,7 @@
 //! `nfs-operator archives`: what lies on an export, told without a cluster.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Output;
 
 use serde_json::{Value, json};
@@ -189,6 +189,38 @@ async fn what_is_damaged_missing_forged_or_unrecorded_is_told_apart_and_nothing_
         assert!(stream.iter().all(printable), "{}", String::from_utf8_lossy(stream));
     }
     assert!(text(&table.stdout).contains("MISSING"), "{table:?}");
+}
+
+/// Opens what the operator closed, from the export's root down to this.
+fn open(lab: &Lab, path: &str) {
+    let mut at = lab.disk.clone();
+    for step in path.split('/') {
+        at.push(step);
+        let mode = if at.is_dir() { 0o755 } else { 0o644 };
+        fs::set_permissions(&at, fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_in_part_is_said_and_the_rest_is_listed() {
+    let lab = furnished().await;
+    for volume in ["pvc-1", "pvc-2"] {
+        open(&lab, &format!(".nfs-operator/{CLUSTER}/records/{volume}"));
+    }
+    open(&lab, ".nfs-operator/identity");
+    fs::set_permissions(lab.on_disk("team"), fs::Permissions::from_mode(0o700)).unwrap();
+    let (found, code) = rows(&lab, &["--credential", "1000:1000"]).await;
+    let presence = |volume: &str| found[volume]["presence"].as_str().unwrap_or_default();
+    assert_eq!((presence("pvc-1"), presence("pvc-2")), ("unknown", "there"), "{found:#}");
+    assert!(found["pvc-3"].is_null(), "{found:#}");
+    assert_eq!(code, Some(3));
+    let said = asked(&lab, &["--credential", "1000:1000"]).await;
+    assert!(text(&said.stderr).contains("records"), "{said:?}");
+    // Nothing of ours may be looked at: that is no empty export.
+    fs::set_permissions(lab.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
+    let said = asked(&lab, &["--credential", "1000:1000"]).await;
+    assert_eq!(said.status.code(), Some(1), "{said:?}");
+    assert!(said.stdout.is_empty(), "{said:?}");
 }
 
 #[tokio::test]

@@ -295,6 +295,31 @@ async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -
     Ok(())
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    let volume = stage.bound(&claim).await?;
+    let suspended = json!({"spec": {"suspend": true, "usage": {"interval": "24h"}}});
+    stage.objects.patch(&main(), suspended).await?;
+    let refused = rig::wait::until("the count to be put off", PATIENCE, async || {
+        let log = fs::read_to_string(stage.operator.log()).map_err(|error| error.to_string())?;
+        let put_off = log.contains("not counted for now: nothing is to be counted");
+        put_off.then_some(()).ok_or_else(|| "not said".to_owned())
+    });
+    refused.await?;
+    assert_eq!(says(&now(&stage, &volume).await?, "used-files"), "");
+    stage.objects.patch(&main(), json!({"spec": {"suspend": false}})).await?;
+    let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
+        match says(volume, "used-files") {
+            "0" => Ok(()),
+            other => Err(other.to_owned()),
+        }
+    });
+    counted.await?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn an_interval_that_is_none_is_refused_by_the_field_and_the_remedy() -> Test {
     let env = rig::TestEnv::new("usage-schema").await?;

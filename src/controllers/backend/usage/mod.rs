@@ -22,7 +22,7 @@ use crate::operator::context::Context;
 use crate::operator::retry::jittered;
 use crate::operator::usage::Progress;
 use crate::placement::quantity::human;
-use round::{Round, clear};
+use round::{CountError, Round, clear};
 
 /// The export is not confirmed yet, or was cut off, or the API server: the count goes on where it stopped.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ fn interval(object: &NfsBackend) -> Option<Duration> {
 
 /// Counts whenever it is due, until the operator stops or the backend is forgotten.
 async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
-    let mut until = Duration::ZERO;
+    let (mut until, mut told) = (Duration::ZERO, String::new());
     loop {
         let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.count)) else {
             return;
@@ -72,44 +72,39 @@ async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
         let Some(next) = ctx.stop.or(turn(&ctx, &backend)).await else {
             return;
         };
-        until = next;
+        until = next.unwrap_or_else(|error| put_off(&backend, &error, &mut told));
     }
 }
 
+/// It goes on later. Why is said once, and nothing of an export that is only being looked at for the first time.
+fn put_off(backend: &Backend, error: &CountError, told: &mut String) -> Duration {
+    let why = error.to_string();
+    if why != *told && !matches!(error, CountError::NotConfirmed) {
+        tracing::info!(backend = backend.name, "not counted for now: {why}");
+    }
+    *told = why;
+    jittered(AGAIN)
+}
+
 /// Does what is due; answers when to look again.
-async fn turn(ctx: &Context, backend: &Backend) -> Duration {
+async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> {
     let known = backend.known();
     let Some(interval) = interval(&known.object) else {
         ctx.usages.turn_off(&backend.name);
         backend.set_progress(|progress| *progress = Progress::default());
-        return match clear(ctx, backend).await {
-            Ok(()) => Duration::MAX,
-            Err(error) => put_off(backend, &error),
-        };
+        clear(ctx, backend).await?;
+        return Ok(Duration::MAX);
     };
     let progress = backend.progress();
     ctx.usages.turn_on(&backend.name, progress.last_completed);
     let wait = judge::wait(&progress, interval, Timestamp::now());
     if !wait.is_zero() {
-        return jittered(wait);
+        return Ok(jittered(wait));
     }
-    let counted = match Round::new(ctx, backend, &known) {
-        Ok(round) => round.run().await,
-        Err(error) => Err(error),
-    };
-    match counted {
-        Ok(()) => {
-            ctx.usages.turn_on(&backend.name, backend.progress().last_completed);
-            // Perhaps it was asked for once more meanwhile.
-            Duration::ZERO
-        }
-        Err(error) => put_off(backend, &error),
-    }
-}
-
-fn put_off(backend: &Backend, error: &round::CountError) -> Duration {
-    tracing::debug!(backend = backend.name, "not counted: {error}");
-    jittered(AGAIN)
+    Round::new(ctx, backend, &known)?.run().await?;
+    ctx.usages.turn_on(&backend.name, backend.progress().last_completed);
+    // Perhaps it was asked for once more meanwhile.
+    Ok(Duration::ZERO)
 }
 
 /// What the status says; none where volumes are not counted.
