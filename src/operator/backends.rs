@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
 use super::gate::Gate;
-use super::usage::Progress;
+use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
@@ -52,9 +52,8 @@ pub struct Backend {
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
-    /// Rung when what volumes hold is to be counted now or no more, and when the backend is forgotten.
-    pub count: Arc<Notify>,
-    progress: Mutex<Progress>,
+    /// The count of what its volumes hold.
+    pub count: Counting,
 }
 
 /// What the last scan for orphans found.
@@ -108,7 +107,7 @@ impl Drop for Backend {
     fn drop(&mut self) {
         // Who waits for the time of the next scan, which may be hours, is to find that there is none.
         self.scan.notify_one();
-        self.count.notify_one();
+        self.count.bell.notify_one();
     }
 }
 
@@ -177,8 +176,7 @@ impl Backend {
             sweeping: Arc::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
-            count: Arc::default(),
-            progress: Mutex::default(),
+            count: Counting::default(),
         }
     }
 
@@ -328,16 +326,6 @@ impl Backend {
     /// A scan came to its end.
     pub fn set_scanned(&self, scanned: Scanned) {
         *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
-    }
-
-    /// How far the count of what its volumes hold is.
-    pub fn progress(&self) -> Progress {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The count goes on, ends, or is asked for.
-    pub fn set_progress(&self, set: impl FnOnce(&mut Progress)) {
-        set(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
     fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {

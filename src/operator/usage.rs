@@ -12,6 +12,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::Notify;
 
 use crate::api::usage::CountUnderWay;
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
@@ -28,6 +29,26 @@ pub struct Progress {
     pub skipped: i64,
     /// When the last one ended.
     pub last_completed: Option<Timestamp>,
+}
+
+/// The count of what a backend's volumes hold.
+#[derive(Default)]
+pub struct Counting {
+    /// Rung when they are to be counted now or no more, and when the backend is forgotten.
+    pub bell: Arc<Notify>,
+    progress: Mutex<Progress>,
+}
+
+impl Counting {
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It goes on, ends, or is asked for.
+    pub fn note(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+    }
 }
 
 /// What a volume holds.

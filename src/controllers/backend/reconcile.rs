@@ -194,7 +194,7 @@ fn learn(
     let cured = cure::of(&former, &known);
     backend.learned(known);
     if former.object.spec.usage != object.spec.usage {
-        backend.count.notify_one();
+        backend.count.bell.notify_one();
     }
     backend.claims.call_in(&ctx.waiting);
     backend.reclaims.call_in(&ctx.waiting_volumes);
@@ -259,8 +259,8 @@ async fn tidy(
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
     }
     if let Some(asked) = usage::is_asked_for(object) {
-        backend.set_progress(|progress| progress.asked = true);
-        backend.count.notify_one();
+        backend.count.note(|progress| progress.asked = true);
+        backend.count.bell.notify_one();
         writes::remove_annotation(&api(ctx), object, COUNT_NOW, asked).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {

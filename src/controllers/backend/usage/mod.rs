@@ -30,7 +30,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Keeps a backend's volumes counted from now on, as its object asks for.
 pub(super) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     if let Some(former) = object.status.as_ref().and_then(|status| status.usage.as_ref()) {
-        backend.set_progress(|progress| *progress = former_life(former));
+        backend.count.note(|progress| *progress = former_life(former));
     }
     tokio::spawn(keep_counted(Arc::clone(ctx), Arc::downgrade(backend)));
 }
@@ -56,7 +56,7 @@ fn interval(object: &NfsBackend) -> Option<Duration> {
 async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
     let (mut until, mut told) = (Duration::ZERO, String::new());
     loop {
-        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.count)) else {
+        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.count.bell)) else {
             return;
         };
         let due = async {
@@ -91,18 +91,18 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
     let known = backend.known();
     let Some(interval) = interval(&known.object) else {
         ctx.usages.turn_off(&backend.name);
-        backend.set_progress(|progress| *progress = Progress::default());
+        backend.count.note(|progress| *progress = Progress::default());
         clear(ctx, backend).await?;
         return Ok(Duration::MAX);
     };
-    let progress = backend.progress();
+    let progress = backend.count.progress();
     ctx.usages.turn_on(&backend.name, progress.last_completed);
     let wait = judge::wait(&progress, interval, Timestamp::now());
     if !wait.is_zero() {
         return Ok(jittered(wait));
     }
     Round::new(ctx, backend, &known)?.run().await?;
-    ctx.usages.turn_on(&backend.name, backend.progress().last_completed);
+    ctx.usages.turn_on(&backend.name, backend.count.progress().last_completed);
     // Perhaps it was asked for once more meanwhile.
     Ok(Duration::ZERO)
 }
@@ -110,7 +110,7 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
 /// What the status says; none where volumes are not counted.
 pub(super) fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
     object.spec.usage.as_ref()?;
-    let (total, progress) = (ctx.usages.total(&backend.name), backend.progress());
+    let (total, progress) = (ctx.usages.total(&backend.name), backend.count.progress());
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     Some(UsageStatus {
         volumes: number(total.volumes),

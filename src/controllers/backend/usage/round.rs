@@ -81,7 +81,7 @@ impl<'a> Round<'a> {
     /// Goes on where the last one stopped, or begins.
     pub(super) async fn run(mut self) -> Result<(), CountError> {
         let began = Instant::now();
-        let mut at = self.backend.progress().under_way.unwrap_or_else(|| self.first());
+        let mut at = self.backend.count.progress().under_way.unwrap_or_else(|| self.first());
         loop {
             let some = self.next(&at);
             if some.is_empty() && at.archives {
@@ -97,7 +97,7 @@ impl<'a> Round<'a> {
                 at = self.one(&at, &name).await?;
             }
         }
-        self.backend.set_progress(|progress| {
+        self.backend.count.note(|progress| {
             progress.under_way = None;
             // What is written has whole seconds.
             progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
@@ -108,7 +108,7 @@ impl<'a> Round<'a> {
             volumes = total.volumes,
             bytes = total.bytes,
             files = total.files,
-            skipped = self.backend.progress().skipped,
+            skipped = self.backend.count.progress().skipped,
             seconds = began.elapsed().as_secs_f64(),
             "counted what volumes hold"
         );
@@ -117,8 +117,7 @@ impl<'a> Round<'a> {
 
     /// The beginning.
     fn first(&self) -> CountUnderWay {
-        self.backend
-            .set_progress(|progress| (progress.skipped, progress.asked) = (0, false));
+        self.backend.count.note(|progress| (progress.skipped, progress.asked) = (0, false));
         CountUnderWay::default()
     }
 
@@ -148,15 +147,14 @@ impl<'a> Round<'a> {
     /// Counts one; answers how far the count is then. That it was begun is said first: it may be the one that ends us.
     async fn one(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, CountError> {
         let (begun, once_more) = begun(at);
-        self.backend.set_progress(|progress| progress.under_way = Some(begun));
+        self.backend.count.note(|progress| progress.under_way = Some(begun));
         match (once_more, at.archives) {
             (false, _) => self.skip(name, "it was begun several times, and cut off each time"),
             (true, false) => self.volume(name).await?,
             (true, true) => self.archive(name).await?,
         }
         let past = past(at, name);
-        self.backend
-            .set_progress(|progress| progress.under_way = Some(past.clone()));
+        self.backend.count.note(|progress| progress.under_way = Some(past.clone()));
         Ok(past)
     }
 
@@ -210,7 +208,7 @@ impl<'a> Round<'a> {
     }
 
     fn skip(&self, volume: &str, why: &str) {
-        self.backend.set_progress(|progress| progress.skipped += 1);
+        self.backend.count.note(|progress| progress.skipped += 1);
         tracing::warn!(backend = self.backend.name, volume, "not counted: {why}");
     }
 }
