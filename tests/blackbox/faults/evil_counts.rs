@@ -91,3 +91,33 @@ async fn a_directory_that_the_server_refuses_is_said_to_be_uncounted() {
     );
     assert_eq!(counted.await.unwrap().unread, 1);
 }
+
+#[tokio::test]
+async fn what_is_no_directory_when_it_is_looked_at_is_not_counted_into() {
+    let counted = counted(
+        |tree, top| {
+            let odd = tree.add(top, b"odd", DIRECTORY);
+            tree.add(odd, b"inside", FILE);
+            tree.at(odd).turns_into = Some(FILE);
+        },
+        1000,
+    );
+    let counted = counted.await.unwrap();
+    assert_eq!((counted.names, counted.unread), (2, 0));
+}
+
+#[tokio::test]
+async fn a_directory_with_names_that_are_no_names_is_said_to_be_uncounted() {
+    for bad in [&b".."[..], b".", b"", b"a/b", b"a\0b"] {
+        let counted = counted(
+            |tree, top| {
+                let inner = tree.add(top, b"inner", DIRECTORY);
+                tree.add(inner, bad, DIRECTORY);
+            },
+            1000,
+        );
+        let counted = counted.await.unwrap();
+        assert!(counted.unread > 0, "{:?}: {counted:?}", bad.escape_ascii().to_string());
+        assert!(counted.names <= 2, "{counted:?}");
+    }
+}
