@@ -54,8 +54,18 @@ async fn count(stage: &Stage) -> Test {
             now => Err(format!("{now:?}, {before} before")),
         });
         ended.await?;
+        heard(stage).await?;
     }
     Ok(())
+}
+
+/// Waits until nobody asks for a count any more.
+async fn heard(stage: &Stage) -> Test {
+    let heard = stage.objects.wait(&main(), "to be heard", PATIENCE, |backend| {
+        let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
+        annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
+    });
+    Ok(heard.await?)
 }
 
 async fn now(stage: &Stage, object: &Value) -> Result<Value, Failure> {
@@ -136,15 +146,7 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
     fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
     stage.objects.patch(&main(), asked).await?;
-    let heard = stage.objects.wait(&main(), "to be heard", PATIENCE, |backend| {
-        let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
-        if annotation.is_null() {
-            Ok(())
-        } else {
-            Err("asked".to_owned())
-        }
-    });
-    heard.await?;
+    heard(&stage).await?;
     assert!(now(&stage, &main()).await?["status"]["usage"].is_null());
 
     stage
