@@ -9,8 +9,8 @@ use std::collections::HashSet;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use self::row::{nothing, state, text};
 pub use self::row::{Presence, Signature, Survey, Surveyed};
+use self::row::{nothing, state, text};
 use super::error::{ExportError, While as _};
 use super::record::{LONGEST_RECORD, Record, State};
 use super::signature::{RecordsKey, Signer, Trust};

@@ -14,8 +14,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Notify;
 
-use crate::api::usage::CountUnderWay;
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
+use crate::api::usage::CountUnderWay;
 use crate::export::Content;
 
 /// How far the count of a backend's volumes is.

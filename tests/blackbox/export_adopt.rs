@@ -55,10 +55,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
         );
         assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
         // Once more, as after an answer that was lost.
-        assert_eq!(
-            adopt(&export, volume).await.unwrap(),
-            adopted
-        );
+        assert_eq!(adopt(&export, volume).await.unwrap(), adopted);
     }
     assert_eq!(doubted(&export), []);
     let terms = kept(&export, "pvc-2").await.note.terms;

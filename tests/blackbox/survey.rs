@@ -211,7 +211,11 @@ async fn what_the_server_refuses_in_part_is_said_and_the_rest_is_listed() {
     fs::set_permissions(lab.on_disk("team"), fs::Permissions::from_mode(0o700)).unwrap();
     let (found, code) = rows(&lab, &["--credential", "1000:1000"]).await;
     let presence = |volume: &str| found[volume]["presence"].as_str().unwrap_or_default();
-    assert_eq!((presence("pvc-1"), presence("pvc-2")), ("unknown", "there"), "{found:#}");
+    assert_eq!(
+        (presence("pvc-1"), presence("pvc-2")),
+        ("unknown", "there"),
+        "{found:#}"
+    );
     assert!(found["pvc-3"].is_null(), "{found:#}");
     assert_eq!(code, Some(3));
     let said = asked(&lab, &["--credential", "1000:1000"]).await;

@@ -311,7 +311,10 @@ async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
     });
     refused.await?;
     assert_eq!(says(&now(&stage, &volume).await?, "used-files"), "");
-    stage.objects.patch(&main(), json!({"spec": {"suspend": false}})).await?;
+    stage
+        .objects
+        .patch(&main(), json!({"spec": {"suspend": false}}))
+        .await?;
     let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
         match says(volume, "used-files") {
             "0" => Ok(()),

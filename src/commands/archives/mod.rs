@@ -57,7 +57,9 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
         Output::Table => Ok(print::table(&survey)),
         Output::Json => print::json(&arguments.connection.export, &survey),
     };
-    let printed = printed.map_err(std::io::Error::from).and_then(|text| super::print(&text));
+    let printed = printed
+        .map_err(std::io::Error::from)
+        .and_then(|text| super::print(&text));
     if let Err(error) = printed {
         return super::fail(&error);
     }

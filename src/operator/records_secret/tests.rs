@@ -67,7 +67,9 @@ fn answering(answers: Vec<(u16, Value)>) -> (Client, Asked) {
         heard.lock().unwrap().push(question);
         let (status, answer) = answers.lock().unwrap().pop_front().unwrap();
         let answer = Body::from(answer.to_string().into_bytes());
-        ready(Ok::<_, BoxError>(Response::builder().status(status).body(answer).unwrap()))
+        ready(Ok::<_, BoxError>(
+            Response::builder().status(status).body(answer).unwrap(),
+        ))
     });
     (Client::new(service, "operators"), asked)
 }

@@ -247,7 +247,11 @@ fn that_all_was_counted_is_news_and_how_far_a_count_is_waits_for_a_minute() {
     assert_eq!(told(&before(&None), first.clone(), 1001), first, "counting is new");
     assert_eq!(told(&before(&first), counted(2, Some(900)), 1001), first, "more is not");
     let later = counted(2, Some(900));
-    assert_eq!(told(&before(&first), later.clone(), 1060), later, "after a minute it is");
+    assert_eq!(
+        told(&before(&first), later.clone(), 1060),
+        later,
+        "after a minute it is"
+    );
     let ended = counted(2, Some(1001));
     assert_eq!(told(&before(&first), ended.clone(), 1001), ended);
     assert_eq!(told(&before(&first), None, 1001), None, "so is that nobody counts");

@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
-use crate::api::usage::CountUnderWay;
 use crate::api::backend::OnDelete;
+use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{
     PROVISIONED_BY, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID,
 };
+use crate::api::usage::CountUnderWay;
 use crate::naming::DirectoryPath;
 use crate::operator::context::Settings;
 use crate::operator::usage::{Figures, Progress};

@@ -102,7 +102,8 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
         return Ok(jittered(wait));
     }
     Round::new(ctx, backend, &known)?.run().await?;
-    ctx.usages.turn_on(&backend.name, backend.count.progress().last_completed);
+    ctx.usages
+        .turn_on(&backend.name, backend.count.progress().last_completed);
     // Perhaps it was asked for once more meanwhile.
     Ok(Duration::ZERO)
 }

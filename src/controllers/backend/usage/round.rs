@@ -117,7 +117,9 @@ impl<'a> Round<'a> {
 
     /// The beginning.
     fn first(&self) -> CountUnderWay {
-        self.backend.count.note(|progress| (progress.skipped, progress.asked) = (0, false));
+        self.backend
+            .count
+            .note(|progress| (progress.skipped, progress.asked) = (0, false));
         CountUnderWay::default()
     }
 
@@ -154,7 +156,9 @@ impl<'a> Round<'a> {
             (true, true) => self.archive(name).await?,
         }
         let past = past(at, name);
-        self.backend.count.note(|progress| progress.under_way = Some(past.clone()));
+        self.backend
+            .count
+            .note(|progress| progress.under_way = Some(past.clone()));
         Ok(past)
     }
 
