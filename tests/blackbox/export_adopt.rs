@@ -177,11 +177,9 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
     assert_eq!(fs::read_to_string(lab.on_disk("team/live/data")).unwrap(), "2");
 
     // Whoever had them does not touch them any more.
-    let begun = there.archive(&reclaim(
-        "2",
-        "team/live",
-        lab.record("pvc-2")["fileID"].as_u64().unwrap(),
-    ));
+    let file_id = lab.record("pvc-2")["fileID"].as_u64().unwrap();
+    let reclaimed = reclaim("2", "team/live", file_id);
+    let begun = there.archive(&reclaimed);
     assert_eq!(begun.await.unwrap_err().reason(), Reason::RecordMissing);
     // A name that is taken here is not taken over.
     let record = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();

@@ -136,7 +136,8 @@ async fn what_is_not_the_directory_that_was_meant_is_not_counted() {
     fs::rename(lab.on_disk("b"), lab.on_disk("a")).unwrap();
     export.archive(&reclaim("1", "a", made.file_id)).await.unwrap();
     let archived = |name: &'static str| (TreePlace::Archive(name), Some(made.file_id));
-    let found = export.count(archived("archived-a"), &mut Pace::unlimited(), |_| true);
+    let mut pace = Pace::unlimited();
+    let found = export.count(archived("archived-a"), &mut pace, |_| true);
     assert_eq!(found.await.unwrap().unwrap().names, 1);
     for name in ["archived-b", "..", ".nfs-operator", "archived-a/../a", "archived-\n"] {
         let found = export.count(archived(name), &mut Pace::unlimited(), |_| true).await;
@@ -155,7 +156,8 @@ async fn a_count_whose_connection_is_cut_again_and_again_comes_to_the_same() {
     let expected = count(&export, "data", made.file_id).await.unwrap();
     let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let counted = export.count(of, &mut Pace::unlimited(), |_| {
+    let mut pace = Pace::unlimited();
+    let counted = export.count(of, &mut pace, |_| {
         pages += 1;
         if pages % 20 == 0 {
             lab.proxy.cut();
@@ -174,7 +176,8 @@ async fn a_directory_that_is_taken_away_while_it_is_counted_is_not_counted() {
     grow(&lab.on_disk("data"), &lab.on_disk("outside"));
     let directory = DirectoryPath::parse("data").unwrap();
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let counted = export.count(of, &mut Pace::unlimited(), |_| {
+    let mut pace = Pace::unlimited();
+    let counted = export.count(of, &mut pace, |_| {
         // Once is enough, and only once it can be.
         let _ = fs::rename(lab.on_disk("data"), lab.on_disk("elsewhere"));
         true
@@ -182,6 +185,6 @@ async fn a_directory_that_is_taken_away_while_it_is_counted_is_not_counted() {
     assert_eq!(counted.await.unwrap(), None);
     let stopped = (TreePlace::Directory(&directory), None);
     fs::rename(lab.on_disk("elsewhere"), lab.on_disk("data")).unwrap();
-    let stopped = export.count(stopped, &mut Pace::unlimited(), |content| content.names < 10);
+    let stopped = export.count(stopped, &mut pace, |content| content.names < 10);
     assert_eq!(stopped.await.unwrap(), None, "nobody wants it any more");
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
@@ -16,9 +17,8 @@ fn counted_daily() -> Value {
     json!({"probeInterval": "1s", "usage": {"interval": "24h"}})
 }
 
-fn main() -> Value {
-    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main")
-}
+/// The backend.
+static MAIN: LazyLock<Value> = LazyLock::new(|| reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main"));
 
 /// `du`.
 fn du(root: &Path) -> Result<String, Failure> {
@@ -48,7 +48,7 @@ async fn count(stage: &Stage) -> Test {
     for _ in 0..2 {
         let before = counts(stage)?;
         let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-        stage.objects.patch(&main(), asked).await?;
+        stage.objects.patch(&MAIN, asked).await?;
         let ended = rig::wait::until("all to be counted", PATIENCE, async || match counts(stage) {
             Ok(now) if now > before => Ok(()),
             now => Err(format!("{now:?}, {before} before")),
@@ -61,7 +61,7 @@ async fn count(stage: &Stage) -> Test {
 
 /// Waits until nobody asks for a count any more.
 async fn heard(stage: &Stage) -> Test {
-    let heard = stage.objects.wait(&main(), "to be heard", PATIENCE, |backend| {
+    let heard = stage.objects.wait(&MAIN, "to be heard", PATIENCE, |backend| {
         let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
         annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
     });
@@ -145,13 +145,13 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
     let volume = stage.bound(&claim).await?;
     fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-    stage.objects.patch(&main(), asked).await?;
+    stage.objects.patch(&MAIN, asked).await?;
     heard(&stage).await?;
-    assert!(now(&stage, &main()).await?["status"]["usage"].is_null());
+    assert!(now(&stage, &MAIN).await?["status"]["usage"].is_null());
 
     stage
         .objects
-        .patch(&main(), json!({"spec": {"usage": {"interval": "24h"}}}))
+        .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
         .await?;
     let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
         let used = says(volume, "used-bytes").to_owned();
@@ -166,7 +166,7 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
         .objects
         .wait_condition(&claim, OVER, "True", None, PATIENCE)
         .await?;
-    let summed = stage.objects.wait(&main(), "to have the sum", PATIENCE, |backend| {
+    let summed = stage.objects.wait(&MAIN, "to have the sum", PATIENCE, |backend| {
         let usage = &backend["status"]["usage"];
         let sum = (&usage["volumes"], usage["bytes"].to_string(), &usage["lastCompleted"]);
         if (sum.0, &sum.1, sum.2.is_string()) == (&json!(1), &used, true) {
@@ -177,7 +177,7 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
     });
     summed.await?;
 
-    stage.objects.patch(&main(), json!({"spec": {"usage": null}})).await?;
+    stage.objects.patch(&MAIN, json!({"spec": {"usage": null}})).await?;
     let taken_back = stage.objects.wait(&volume, "to say nothing", PATIENCE, |volume| {
         let words = ["used-bytes", "used-files", "apparent-bytes", "counted-at"];
         match words.iter().find(|word| !says(volume, word).is_empty()) {
@@ -187,7 +187,7 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
     });
     assert!(!taken_back.await?.is_empty(), "the other annotations stay");
     assert!(condition(&now(&stage, &claim).await?, OVER).is_none());
-    let gone = stage.objects.wait(&main(), "to have no sum", PATIENCE, |backend| {
+    let gone = stage.objects.wait(&MAIN, "to have no sum", PATIENCE, |backend| {
         if backend["status"]["usage"].is_null() {
             Ok(())
         } else {
@@ -264,10 +264,10 @@ async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -
     }
     stage
         .objects
-        .patch(&main(), json!({"spec": {"usage": {"interval": "24h"}}}))
+        .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
         .await?;
     let after = text(first, "/metadata/name").to_owned();
-    let got_there = stage.objects.wait(&main(), "to have counted one", PATIENCE, |backend| {
+    let got_there = stage.objects.wait(&MAIN, "to have counted one", PATIENCE, |backend| {
         match &backend["status"]["usage"]["underWay"]["after"] {
             at if *at == json!(after) => Ok(()),
             at => Err(at.to_string()),
@@ -282,7 +282,7 @@ async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -
         fs::remove_file(folder.join(number.to_string()))?;
     }
     stage.operator.restart().await?;
-    let done = stage.objects.wait(&main(), "to have counted all", PATIENCE, |backend| {
+    let done = stage.objects.wait(&MAIN, "to have counted all", PATIENCE, |backend| {
         let usage = &backend["status"]["usage"];
         if usage["lastCompleted"].is_string() {
             Ok(usage["volumes"].clone())
@@ -303,7 +303,7 @@ async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
     let claim = stage.objects.create(&stage.claim("data")).await?;
     let volume = stage.bound(&claim).await?;
     let suspended = json!({"spec": {"suspend": true, "usage": {"interval": "24h"}}});
-    stage.objects.patch(&main(), suspended).await?;
+    stage.objects.patch(&MAIN, suspended).await?;
     let refused = rig::wait::until("the count to be put off", PATIENCE, async || {
         let log = fs::read_to_string(stage.operator.log()).map_err(|error| error.to_string())?;
         let put_off = log.contains("not counted for now: nothing is to be counted");
@@ -311,10 +311,7 @@ async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
     });
     refused.await?;
     assert_eq!(says(&now(&stage, &volume).await?, "used-files"), "");
-    stage
-        .objects
-        .patch(&main(), json!({"spec": {"suspend": false}}))
-        .await?;
+    stage.objects.patch(&MAIN, json!({"spec": {"suspend": false}})).await?;
     let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
         match says(volume, "used-files") {
             "0" => Ok(()),

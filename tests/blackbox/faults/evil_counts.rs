@@ -20,7 +20,8 @@ async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<Content
     }
     let directory = DirectoryPath::parse("a").unwrap();
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let counted = export.count(of, &mut Pace::unlimited(), |content| content.names < most);
+    let mut pace = Pace::unlimited();
+    let counted = export.count(of, &mut pace, |content| content.names < most);
     let counted = counted.await.unwrap();
     println!("{counted:?}");
     assert!(server.tree().removed.is_empty());
