@@ -178,9 +178,8 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
 
     // Whoever had them does not touch them any more.
     let file_id = lab.record("pvc-2")["fileID"].as_u64().unwrap();
-    let reclaimed = reclaim("2", "team/live", file_id);
-    let begun = there.archive(&reclaimed);
-    assert_eq!(begun.await.unwrap_err().reason(), Reason::RecordMissing);
+    let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::RecordMissing);
     // A name that is taken here is not taken over.
     let record = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
     let stranger = String::from_utf8(record.clone())
