@@ -146,8 +146,12 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         let handle = self.way.first().map(|root| root.handle.clone());
         if let Some(handle) = handle {
             let nfs = self.nfs;
-            let used = ask(|| nfs.details(&handle)).await?.used;
-            self.sums.root(used);
+            match ask(|| nfs.details(&handle)).await {
+                Ok(root) => self.sums.root(root.used),
+                // A server that can't tell: it is one block.
+                Err(error) if error.is_an_answer() => {}
+                Err(error) => return Err(error),
+            }
         }
         while let Some(step) = self.way.last_mut() {
             match (step.inside.pop(), step.next) {
