@@ -336,10 +336,10 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_server_that_is_away_is_asked_for_ten_minutes_and_one_that_refuses_us_once() {
-        let asked = Cell::new(0);
+        let asked = &Cell::new(0);
         let after = |times: u32, error: fn() -> NfsError| {
             asked.set(0);
-            ask(|| {
+            ask(move || {
                 asked.set(asked.get() + 1);
                 std::future::ready(if asked.get() > times { Ok(()) } else { Err(error()) })
             })
