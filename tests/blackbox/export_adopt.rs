@@ -135,6 +135,7 @@ async fn a_record_is_adopted_only_if_what_it_says_is_so() {
     let export = life.begin().await;
     settled(&export).await;
     assert!(refusal(&export, "pvc-1").await.to_string().contains("being purged"));
+    forge(&lab, "pvc-2", |_| ());
     assert!(refusal(&export, "pvc-2").await.to_string().contains("PersistentVolume"));
     assert!(refusal(&export, "pvc-9").await.to_string().contains("no such record"));
     for name in ["", "a b", "../x", "x/../y", "x/y/z", "/y", "PVC"] {
