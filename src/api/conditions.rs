@@ -278,6 +278,9 @@ reasons! {
     /// The archive was restored (event).
     ArchiveRestored,
 
+    /// The claim's volume holds more than it asked for.
+    OverRequest,
+
     /// A claim is provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,
     /// A claim could not be provisioned (event of the ProvisionController library).

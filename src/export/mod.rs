@@ -9,6 +9,7 @@
 mod adopt;
 mod archives;
 mod copy;
+mod count;
 mod doubts;
 mod error;
 mod folders;
@@ -32,6 +33,7 @@ mod records;
 mod request;
 mod settle;
 mod signature;
+mod survey;
 mod trash;
 mod undo;
 mod vouch;
@@ -49,6 +51,7 @@ pub use copy::{
     ArchiveRequest, Asked, Budget, CopyError, Discarded, Original, SourceTree, StagedCopy, Staging, Tally,
     TallySnapshot, copy_to_archive, copy_volume,
 };
+pub use count::{Content, Pace, Place as TreePlace};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
@@ -61,9 +64,10 @@ pub use request::{
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
+pub use survey::{Presence, Signature, Survey, Surveyed};
 
 use crate::naming::DirectoryPath;
-use crate::nfs::Export;
+use crate::nfs::{Export, Node};
 
 /// Runs an operation on ground whose identity was confirmed on the present connection, and begins again on new ground
 /// when the connection or what is there changed meanwhile: each operation is safe to repeat.
@@ -342,6 +346,10 @@ impl ManagedExport {
     pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
+    }
+
+    async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<Node>, ExportError> {
+        on_firm_ground!(self, ground => self.tree_at_on(&ground, place, file_id))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.
