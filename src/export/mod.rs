@@ -20,6 +20,7 @@ mod judge;
 pub(crate) mod layout;
 pub mod ledger;
 mod look;
+mod note;
 mod probe;
 mod provision;
 mod purge;
@@ -44,7 +45,7 @@ pub use error::ExportError;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
 pub use reason::{Circumstances, reason_of, remedy_of};
-pub use record::{ArchiveNote, Destination, Record, RecordError, State, Terms};
+pub use record::{ArchiveNote, Destination, Record, RecordError, State, Terms, VolumeNote};
 pub use records::Found;
 pub use request::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
@@ -187,6 +188,23 @@ impl ManagedExport {
     pub async fn register(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
         let _turn = self.turns.of(&request.volume).await;
         on_firm_ground!(self, ground => self.register_on(&ground, request, adopted))
+    }
+
+    /// Writes down what a volume is by now, if its record agrees with what is asked.
+    pub async fn keep_note(&self, request: &ReclaimRequest, note: &VolumeNote) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.keep_note_on(&ground, request, note))
+    }
+
+    /// Gives the record of a volume that was made again to the claim that has it by now. Repeated, it changes nothing.
+    pub async fn hand_over(
+        &self,
+        request: &ReclaimRequest,
+        to: &ClaimRef,
+        note: &VolumeNote,
+    ) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.hand_over_on(&ground, request, to, note))
     }
 
     /// Renames a volume's directory to an archive, or removes it if it is empty.

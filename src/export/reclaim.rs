@@ -6,6 +6,7 @@ mod archive;
 mod decide;
 mod delete;
 mod give_up;
+mod in_use;
 
 use self::decide::{At, End, Next, Seen, Step, Wish, decide};
 use super::ManagedExport;
@@ -85,20 +86,6 @@ impl ManagedExport {
         };
         self.reclaim(ground, *record, file_id, Wish::Delete, &request.keeping)
             .await
-    }
-
-    /// The fileid on which a volume in use and its record agree.
-    pub(super) async fn agreed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<u64, ExportError> {
-        match self.recorded(ground, request).await? {
-            Recorded::Agreed(record, file_id) if record.state == State::Live => Ok(file_id),
-            Recorded::Agreed(record, _) => Err(ExportError::RecordBusy {
-                volume: request.volume.clone(),
-                state: record.state.name(),
-                asked: "copying",
-            }),
-            Recorded::Nothing(At::Nothing) => Err(missing(request)),
-            Recorded::Nothing(_) => Err(unrecorded(request)),
-        }
     }
 
     /// Compares what the volume says with the record (design 6.8).

@@ -138,7 +138,10 @@ impl Journey<'_> {
                 ))
             });
         let (request, wanted, affinity) = match planned {
-            Ok(planned) => planned,
+            Ok((request, wanted, affinity)) => {
+                let note = self.note(&known, &export, &wanted, affinity.clone(), &request.directory);
+                (DirectoryRequest { note, ..request }, wanted, affinity)
+            }
             Err(verdict) => {
                 self.ctx.inventory.release(&self.volume);
                 return Ok(Attempt::Refused { verdict, lasting: true });
@@ -210,6 +213,7 @@ impl Journey<'_> {
             existing: self.request.parameters.existing.unwrap_or(settings.existing),
             adoptable: chosen.adoptable,
             restore: self.restore.clone(),
+            note: None,
         })
     }
 

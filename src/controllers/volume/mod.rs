@@ -2,6 +2,7 @@
 
 pub mod cache;
 mod inherited;
+pub(super) mod note;
 mod reclaim;
 mod reconcile;
 mod report;

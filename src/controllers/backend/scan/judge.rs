@@ -93,6 +93,7 @@ mod tests {
             handle: None,
             adopted: false,
             restores: None,
+            note: None,
             state,
         }))
     }

@@ -15,10 +15,12 @@ use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
 use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
+use crate::controllers::volume::note;
 use crate::naming::DirectoryPath;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::policy::inherited::{alias_backend, directory_on};
+use crate::placement::quantity::bytes;
 use crate::policy::{Decision, decide};
 
 /// Looks a second, one at a time: each is two or three calls, so a single disk with nothing cached, which makes about a
@@ -135,6 +137,13 @@ impl<'a> Walk<'a> {
             Volume::Here { .. } | Volume::Gone => None,
         };
         let look = self.look(volume, path.as_ref()).await?;
+        if let Some(look) = &look
+            && matches!(remembered, Volume::Here { .. })
+            && says_too_little(look, self.ctx.inventory.size_of(volume))
+            && let Some(object) = self.volume(volume).await?
+        {
+            note::keep(self.ctx, &object).await;
+        }
         Ok(look.is_some_and(|look| judge(&look, remembered, false).is_some()))
     }
 
@@ -269,6 +278,16 @@ impl<'a> Walk<'a> {
         }
         self.found.add(kind, orphan);
     }
+}
+
+/// Whether the record of a volume in use, with this size, could not be made a volume of again: a release that knew nothing
+/// of that wrote it, or its writer died too early.
+fn says_too_little(look: &Look, size: Option<u128>) -> bool {
+    let Found::Record(record) = &look.record else {
+        return false;
+    };
+    let noted = record.note.as_ref().and_then(|note| bytes(&note.size));
+    record.state == State::Live && noted != size
 }
 
 /// What a volume is to a backend, by what the watch said of it.
