@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport};
+use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
 use nfs_operator::nfs::{ClientOwner, Credential, Export, Name, Node, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
@@ -139,6 +139,7 @@ fn target(protocol: Protocol, port: u16, mount_port: u16) -> Target {
 fn keeper() -> Keeper {
     Keeper {
         cluster_id: CLUSTER.into(),
+        records_key: RecordsKey::random(),
         backend: "bench".into(),
         backend_uid: "uid-of-bench".into(),
         credential: Credential::default(),

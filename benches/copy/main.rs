@@ -15,8 +15,8 @@ use clap::Parser;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
-    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest, Tally,
-    copy_volume,
+    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
+    RecordsKey, Tally, copy_volume,
 };
 use nfs_operator::naming::DirectoryPath;
 use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
@@ -141,6 +141,7 @@ async fn connect(port: u16) -> Result<ManagedExport, Failure> {
     .await?;
     let keeper = Keeper {
         cluster_id: "11111111-2222-3333-4444-555555555555".into(),
+        records_key: RecordsKey::random(),
         backend: "bench".into(),
         backend_uid: "bench".into(),
         credential: Credential::default(),

@@ -6,6 +6,9 @@ pub const GROUP: &str = "nfs-operator.io";
 /// The provisioner name of StorageClasses unless `--provisioner-name` says otherwise.
 pub const DEFAULT_PROVISIONER: &str = "nfs-operator.io/nfs";
 
+/// The Secret with the key that records on exports are signed with, unless `--records-secret` says otherwise.
+pub const RECORDS_SECRET: &str = "nfs-operator-records";
+
 /// Set by the binder on a claim once it has looked for an existing volume and wants one provisioned.
 pub const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The older spelling of [`STORAGE_PROVISIONER`].

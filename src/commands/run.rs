@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
-use nfs_operator::api::names::DEFAULT_PROVISIONER;
+use nfs_operator::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
 use nfs_operator::operator::drop_in;
 use nfs_operator::operator::election::Election;
 use nfs_operator::operator::lease::Terms;
+use nfs_operator::operator::records_secret::RecordsSecret;
 use nfs_operator::operator::retry::Bounds;
 use nfs_operator::operator::run::{Options, operate};
 use tracing_subscriber::EnvFilter;
@@ -62,6 +63,12 @@ pub struct RunArguments {
     /// The name of the Lease: the same for all operators of a cluster.
     #[arg(long, env = "NFS_OPERATOR_LEASE_NAME", default_value = "nfs-operator")]
     lease_name: String,
+    /// The namespace of the Secret with the key that records on exports are signed with; absent: as for the Lease.
+    #[arg(long, env = "NFS_OPERATOR_RECORDS_NAMESPACE")]
+    records_namespace: Option<String>,
+    /// The name of that Secret. It is made if it is not there, and never written again: keep a copy outside the cluster.
+    #[arg(long, env = "NFS_OPERATOR_RECORDS_SECRET", default_value = RECORDS_SECRET)]
+    records_secret: String,
     /// A Lease that was not renewed for this long is anybody's. Go duration.
     #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = go_duration)]
     lease_duration: Duration,
@@ -154,6 +161,10 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,
+        records: RecordsSecret {
+            namespace: arguments.records_namespace,
+            name: arguments.records_secret,
+        },
         instance: arguments.instance,
     };
     match operate(options).await {

@@ -10,6 +10,7 @@ use super::ledger::Holder;
 use super::record::{ArchiveNote, Destination, Record, State, Terms, handle_of};
 use super::records::Found;
 use super::request::ClaimRef;
+use super::signature::Trust;
 use super::{ManagedExport, PoisonError, layout};
 use crate::naming::DirectoryPath;
 use crate::nfs::{Node, Status};
@@ -58,6 +59,8 @@ pub struct KeptArchive {
     pub there: bool,
     /// The export's identity.
     pub export_id: String,
+    /// How far the record can be believed.
+    pub trust: Trust,
 }
 
 impl ManagedExport {
@@ -67,10 +70,10 @@ impl ManagedExport {
         ground: &Ground,
         volume: &str,
     ) -> Result<Option<KeptArchive>, ExportError> {
-        let record = match self.read_record(ground, volume).await? {
+        let (record, trust) = match self.read_record(ground, volume).await? {
             Found::Nothing => return Ok(None),
             Found::Unreadable(why) => return Err(damaged(volume, why)),
-            Found::Record(record) => record,
+            Found::Record(record, trust) => (record, trust),
         };
         let (Some(note), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
             return Ok(None);
@@ -93,6 +96,7 @@ impl ManagedExport {
             note,
             stage,
             export_id: ground.identity.id.clone(),
+            trust,
         }))
     }
 
@@ -220,7 +224,7 @@ impl ManagedExport {
     /// The record of an archive, if it is the one that is meant.
     pub(super) async fn record_of(&self, ground: &Ground, which: &ArchiveRef) -> Result<Box<Record>, ExportError> {
         let record = match self.read_record(ground, &which.volume).await? {
-            Found::Record(record) => record,
+            Found::Record(record, _) => record,
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
             Found::Nothing => {
                 return Err(ExportError::ArchiveUnrecorded {

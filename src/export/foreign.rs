@@ -107,7 +107,7 @@ impl ManagedExport {
             if folder.attributes.kind != FileKind::Directory {
                 continue;
             }
-            let read = self.read_all(&folder.handle, &doing()).await?;
+            let read = self.read_all(ground, &folder.handle, &doing()).await?;
             let cluster = name.to_string();
             directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
                 cluster: cluster.clone(),
@@ -118,7 +118,7 @@ impl ManagedExport {
         Ok(directories)
     }
 
-    async fn read_all(&self, records: &FileHandle, doing: &str) -> Result<Vec<Record>, ExportError> {
+    async fn read_all(&self, ground: &Ground, records: &FileHandle, doing: &str) -> Result<Vec<Record>, ExportError> {
         let names = self.names_in(records, doing, MOST_RECORDS).await?;
         let read = stream::iter(
             names
@@ -128,8 +128,9 @@ impl ManagedExport {
                     let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
                         return Ok(None);
                     };
-                    match self.read_record_in(records, volume).await {
-                        Ok(Found::Record(record)) => Ok(Some(*record)),
+                    match self.read_record_in(ground, records, volume).await {
+                        // Signed or not: to keep out of a directory's way, the mere word is enough.
+                        Ok(Found::Record(record, _)) => Ok(Some(*record)),
                         // No record of a release that we know: there is nothing to learn from it.
                         Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
                         Err(error) => Err(error),

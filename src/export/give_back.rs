@@ -28,7 +28,7 @@ impl ManagedExport {
                         why,
                     });
                 }
-                Found::Record(record) => *record,
+                Found::Record(record, _) => *record,
             };
             let State::Restoring { archive, to } = &record.state else {
                 return Ok(true);

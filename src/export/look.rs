@@ -83,7 +83,7 @@ impl ManagedExport {
     ) -> Result<Look, ExportError> {
         let record = self.read_record(ground, volume).await?;
         let (directory, archive, shared_with) = match &record {
-            Found::Record(record) => (
+            Found::Record(record, _) => (
                 self.at(ground, &record.directory).await?,
                 match &record.state {
                     State::Archiving(note) | State::Archived(note) => self.at_root(ground, &note.target).await?,

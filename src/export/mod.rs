@@ -30,6 +30,7 @@ mod record;
 mod records;
 mod request;
 mod settle;
+mod signature;
 mod trash;
 mod undo;
 
@@ -51,6 +52,7 @@ pub use request::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
+pub use signature::{KEY_LENGTH, RecordsKey, Trust};
 
 use crate::naming::DirectoryPath;
 use crate::nfs::Export;

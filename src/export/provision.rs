@@ -38,7 +38,7 @@ impl ManagedExport {
                     why,
                 });
             }
-            Found::Record(record) => {
+            Found::Record(record, _) => {
                 if record.claim.uid != request.claim.uid {
                     return Err(ExportError::RecordForeign {
                         volume: volume.clone(),

@@ -91,7 +91,7 @@ impl ManagedExport {
     /// Compares what the volume says with the record (design 6.8).
     async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
         let record = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record) => record,
+            Found::Record(record, _) => record,
             Found::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
                     volume: request.volume.clone(),

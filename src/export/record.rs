@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use super::layout;
 use super::request::ClaimRef;
+use super::signature::SIGNATURE_LENGTH;
 use crate::naming::DirectoryPath;
 use crate::nfs::Node;
 pub use note::VolumeNote;
 pub use state::{ArchiveNote, Destination, State, Terms};
 
-/// The longest record in bytes: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
+/// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.
 pub const LONGEST_RECORD: usize = 16 * 1024;
 
@@ -90,7 +91,7 @@ struct Version {
 }
 
 impl Record {
-    /// The file's content. Ends with a newline, so that it can be read with `cat`.
+    /// The file's content before it is signed. Ends with a newline, so that it can be read with `cat`.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
         let wire = Wire {
             version: VERSION,
@@ -107,7 +108,7 @@ impl Record {
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
         bytes.push(b'\n');
-        if bytes.len() > LONGEST_RECORD {
+        if bytes.len() + SIGNATURE_LENGTH > LONGEST_RECORD {
             return Err(RecordError::Damaged(format!("over {LONGEST_RECORD} bytes")));
         }
         Ok(bytes)

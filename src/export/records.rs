@@ -5,6 +5,7 @@ use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::layout;
 use super::record::{LONGEST_RECORD, Record, RecordError};
+use super::signature::{Signer, Trust};
 use crate::nfs::{FileHandle, NfsError, Status};
 
 /// What stands where a volume's record should be.
@@ -12,8 +13,9 @@ use crate::nfs::{FileHandle, NfsError, Status};
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// The record.
-    Record(Box<Record>),
+    /// The record, and how far it can be believed. Where the volume's or archive's own object, or a claim, says the same,
+    /// that does not matter; nothing is made on the word of a record alone unless it is signed.
+    Record(Box<Record>, Trust),
     /// Something that can't be read as one.
     Unreadable(RecordError),
 }
@@ -28,17 +30,25 @@ pub(super) enum Created {
 
 impl ManagedExport {
     pub(super) async fn read_record(&self, ground: &Ground, volume: &str) -> Result<Found, ExportError> {
-        self.read_record_in(&ground.records.handle, volume).await
+        self.read_record_in(ground, &ground.records.handle, volume).await
     }
 
-    /// Reads a record of any cluster.
-    pub(super) async fn read_record_in(&self, records: &FileHandle, volume: &str) -> Result<Found, ExportError> {
+    /// Reads a record of any cluster. Another one's has no signature that is good here.
+    pub(super) async fn read_record_in(
+        &self,
+        ground: &Ground,
+        records: &FileHandle,
+        volume: &str,
+    ) -> Result<Found, ExportError> {
         let name = layout::record(volume)?;
         let damaged = |why: String| Ok(Found::Unreadable(RecordError::Damaged(why)));
         match self.nfs.read_file(records, &name, LONGEST_RECORD).await {
             Ok(None) => Ok(Found::Nothing),
             Ok(Some(file)) => Ok(match Record::parse(volume, &file.content) {
-                Ok(record) => Found::Record(Box::new(record)),
+                Ok(record) => {
+                    let trust = self.signer(ground).judge(volume, &file.content);
+                    Found::Record(Box::new(record), trust)
+                }
                 Err(error) => Found::Unreadable(error),
             }),
             Err(NfsError::Limit { .. }) => damaged(format!("it has more than {LONGEST_RECORD} bytes")),
@@ -52,7 +62,7 @@ impl ManagedExport {
     }
 
     pub(super) async fn create_record(&self, ground: &Ground, record: &Record) -> Result<Created, ExportError> {
-        let (name, content) = (layout::record(&record.volume)?, self.content(record)?);
+        let (name, content) = (layout::record(&record.volume)?, self.content(ground, record)?);
         let nfs = self.changing(ground)?;
         match nfs.create_file(&ground.records.handle, &name, &content, 0o600).await {
             Ok(_) => Ok(Created::Yes),
@@ -63,7 +73,7 @@ impl ManagedExport {
 
     pub(super) async fn replace_record(&self, ground: &Ground, record: &Record) -> Result<(), ExportError> {
         let (name, draft) = (layout::record(&record.volume)?, layout::draft(&record.volume)?);
-        let content = self.content(record)?;
+        let content = self.content(ground, record)?;
         self.changing(ground)?
             .replace_file(&ground.records.handle, &name, &draft, &content, 0o600)
             .await
@@ -90,10 +100,19 @@ impl ManagedExport {
         }
     }
 
-    fn content(&self, record: &Record) -> Result<Vec<u8>, ExportError> {
-        record.to_bytes().map_err(|why| ExportError::RecordDamaged {
+    fn content(&self, ground: &Ground, record: &Record) -> Result<Vec<u8>, ExportError> {
+        let bytes = record.to_bytes().map_err(|why| ExportError::RecordDamaged {
             volume: record.volume.clone(),
             why,
-        })
+        })?;
+        Ok(self.signer(ground).seal(&record.volume, &bytes))
+    }
+
+    fn signer<'a>(&'a self, ground: &'a Ground) -> Signer<'a> {
+        Signer {
+            key: &self.keeper.records_key,
+            cluster_id: &self.keeper.cluster_id,
+            export_id: &ground.identity.id,
+        }
     }
 }

@@ -9,12 +9,15 @@ use crate::nfs::{Attributes, Credential, FsId};
 
 use super::Place;
 use super::archives::ArchiveRef;
+use super::signature::RecordsKey;
 
 /// Which backend of which cluster an export is kept for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Keeper {
-    /// The uid of the kube-system namespace.
+    /// The cluster's name on exports: that of its folder.
     pub cluster_id: String,
+    /// The key that its records are signed with.
+    pub records_key: RecordsKey,
     /// The backend's name.
     pub backend: String,
     /// The backend's uid.

@@ -62,7 +62,7 @@ impl ManagedExport {
         // A record that a claim is just being provisioned under is looked at when that is over.
         let _turn = self.turns.of(volume).await;
         let record = match self.read_record(ground, volume).await {
-            Ok(Found::Record(record)) => *record,
+            Ok(Found::Record(record, _)) => *record,
             Ok(Found::Nothing) => return Ok(Kind::Settled),
             Ok(Found::Unreadable(why)) => return Ok(Kind::Damaged(volume.to_owned(), why.to_string())),
             Err(ExportError::NameUnusable { .. }) => {

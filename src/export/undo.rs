@@ -37,26 +37,26 @@ impl ManagedExport {
                     why,
                 });
             }
-            Found::Record(record) if record.claim.uid != claim_uid => {
+            Found::Record(record, _) if record.claim.uid != claim_uid => {
                 return Err(ExportError::RecordForeign {
                     volume: volume.to_owned(),
                     holder: Box::new(record.claim),
                 });
             }
             // Backends that share an export share the folder of records.
-            Found::Record(record) if superseded && record.backend != self.keeper.backend => UndoOutcome::Gone,
-            Found::Record(record) if !record.state.is_open() => {
+            Found::Record(record, _) if superseded && record.backend != self.keeper.backend => UndoOutcome::Gone,
+            Found::Record(record, _) if !record.state.is_open() => {
                 return Err(ExportError::RecordBusy {
                     volume: volume.to_owned(),
                     state: record.state.name(),
                     asked: "undoing",
                 });
             }
-            Found::Record(record) if self.gave_back(ground, &record).await? => {
+            Found::Record(record, _) if self.gave_back(ground, &record).await? => {
                 self.remove_record(ground, volume).await?;
                 UndoOutcome::Gone
             }
-            Found::Record(record) => {
+            Found::Record(record, _) => {
                 self.discard_staged(ground, volume).await?;
                 let outcome = self.undo_directory(ground, &record, superseded).await?;
                 if outcome == UndoOutcome::NotEmpty {

@@ -15,6 +15,7 @@ use super::tests::corpus;
 use crate::api::backend::Existing;
 use crate::export::{
     ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
+    RecordsKey,
 };
 use crate::naming::DirectoryPath;
 use crate::nfs::fuzzing::{framed, results_of};
@@ -259,6 +260,7 @@ fn target((port, mount_port): (u16, u16), protocol: Protocol) -> Target {
 fn keeper() -> Keeper {
     Keeper {
         cluster_id: CLUSTER.into(),
+        records_key: RecordsKey::new(&[7; 32]),
         backend: "fast".into(),
         backend_uid: "uid-of-fast".into(),
         credential: Credential::default(),

@@ -26,7 +26,7 @@ use super::term::Leadership;
 use super::told::Told;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use crate::api::{NfsArchive, NfsBackend};
-use crate::export::Ledger;
+use crate::export::{Ledger, RecordsKey};
 
 /// How this operator was started.
 #[derive(Debug, Clone)]
@@ -92,8 +92,10 @@ pub struct Stores {
 pub struct Context {
     /// Access to the API.
     pub clients: Clients,
-    /// The uid of the kube-system namespace.
+    /// The cluster's name on exports.
     pub cluster_id: String,
+    /// The key that records on exports are signed with.
+    pub records_key: RecordsKey,
     /// How this operator was started.
     pub settings: Settings,
     /// The watch caches.

@@ -74,7 +74,8 @@ pub(super) fn assemble(
     let ctx = Context {
         events: Events::start(here.clients.calls.clone(), &options.provisioner, &instance),
         clients: here.clients,
-        cluster_id: here.cluster_id,
+        cluster_id: here.records.cluster_id,
+        records_key: here.records.key,
         settings: Settings {
             provisioner: options.provisioner,
             aliases: options.aliases,

@@ -6,8 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Namespace;
-use kube::{Api, ResourceExt};
 use rand::RngExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -22,6 +20,7 @@ use super::lease::Identity;
 use super::metrics::Metrics;
 use super::parts::{Parts, assemble};
 use super::readiness::Readiness;
+use super::records_secret::{Records, RecordsSecret, SecretError};
 use super::retry::Bounds;
 use super::stop::{Stop, stop_signal};
 use super::term::Term;
@@ -52,6 +51,8 @@ pub struct Options {
     pub scan_interval: Duration,
     /// Kubernetes configuration.
     pub kubeconfig: Option<PathBuf>,
+    /// The Secret with the key that records are signed with.
+    pub records: RecordsSecret,
     /// The Lease.
     pub election: Election,
     /// What the administrator calls the place where this process runs: there is never more than one there.
@@ -67,9 +68,9 @@ pub enum OperatorError {
     /// The HTTP endpoints can't be served.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The cluster's id can't be read.
-    #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
-    ClusterId(#[source] Box<kube::Error>),
+    /// Records on exports can't be signed.
+    #[error(transparent)]
+    Records(#[from] SecretError),
     /// This process does not lead, or leads no more.
     #[error(transparent)]
     Lease(#[from] LeaseError),
@@ -122,7 +123,7 @@ pub(super) struct Front {
 /// What was found out before the Lease was taken.
 pub(super) struct Here {
     pub(super) clients: Clients,
-    pub(super) cluster_id: String,
+    pub(super) records: Records,
 }
 
 /// The Lease is ours.
@@ -144,13 +145,16 @@ impl Front {
         let me = identity(options.instance.as_deref());
         let linger = options.election.linger();
         let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.guard, linger).await?;
-        let cluster_id = cluster_id(&clients).await?;
+        // Before the Lease: one that can't sign must not take the place of one that can.
+        options.records.ensure(&clients).await?;
         if let Some(export) = &options.inherited {
             export.check(&clients).await?;
         }
         let candidate = Candidate::new(&clients, options.election.clone(), me, self.guard.clone());
         let term = candidate.acquire(&self.readiness).await?;
-        let here = Here { clients, cluster_id };
+        // The Secret may have been restored while this process stood by.
+        let records = options.records.ensure(&clients).await?;
+        let here = Here { clients, records };
         Ok(Elected { here, term })
     }
 
@@ -250,19 +254,5 @@ async fn close(ctx: &Context) {
     let closing = futures::future::join_all(links.map(|link| async move { link.export.nfs().clone().close().await }));
     if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
         tracing::warn!("some NFS servers did not answer the goodbye");
-    }
-}
-
-async fn cluster_id(clients: &Clients) -> Result<String, OperatorError> {
-    let api: Api<Namespace> = Api::all(clients.lease.clone());
-    loop {
-        match api.get_metadata("kube-system").await {
-            Ok(namespace) => return Ok(namespace.uid().unwrap_or_default()),
-            Err(error @ kube::Error::Api(_)) => return Err(OperatorError::ClusterId(Box::new(error))),
-            Err(error) => {
-                tracing::warn!("the API server does not answer, trying again: {error}");
-                tokio::time::sleep(Duration::from_secs(2)).await;
-            }
-        }
     }
 }

@@ -9,6 +9,7 @@ use nfs_operator::api::Reason;
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
+    RecordsKey,
 };
 use nfs_operator::naming::DirectoryPath;
 use nfs_operator::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
@@ -124,6 +125,7 @@ impl Life {
         };
         let keeper = Keeper {
             cluster_id: self.cluster.into(),
+            records_key: RecordsKey::new(&[7; 32]),
             backend: self.backend.into(),
             backend_uid: format!("uid-of-{}", self.backend),
             credential: self.credential,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, remedy_of};
+use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, RecordsKey, remedy_of};
 use nfs_operator::nfs::{Attributes, Credential, Export, NfsError, OfferedVersions, Protocol, Statistics, Target};
 use nfs_operator::placement::quantity::human;
 use serde_json::json;
@@ -235,6 +235,8 @@ async fn identity(export: &Export, credential: Credential, findings: &mut Findin
     // The keeper of an export that is only looked at.
     let keeper = Keeper {
         cluster_id: String::new(),
+        // It writes no record.
+        records_key: RecordsKey::random(),
         backend: String::new(),
         backend_uid: String::new(),
         credential,

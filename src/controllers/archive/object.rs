@@ -175,7 +175,7 @@ fn announce(ctx: &Context, object: &NfsArchive) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, Stage};
+    use crate::export::{ArchiveNote, ClaimRef, Stage, Trust};
     use crate::naming::DirectoryPath;
 
     fn kept() -> KeptArchive {
@@ -206,6 +206,7 @@ mod tests {
             stage: Stage::Kept,
             there: true,
             export_id: "export".into(),
+            trust: Trust::Signed,
         }
     }
 

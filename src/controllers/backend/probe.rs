@@ -195,6 +195,7 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
     }
     let keeper = Keeper {
         cluster_id: ctx.cluster_id.clone(),
+        records_key: ctx.records_key.clone(),
         backend: backend.name.clone(),
         backend_uid: backend.uid.clone(),
         credential: target.credential,

@@ -186,16 +186,16 @@ impl ManagedExport {
                 Ok(None)
             }
             Found::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
-            Found::Record(record) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
+            Found::Record(record, _) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
                 volume,
                 holder: Box::new(record.claim),
             }),
-            Found::Record(record) if !record.state.is_open() || record.adopted => Err(ExportError::RecordBusy {
+            Found::Record(record, _) if !record.state.is_open() || record.adopted => Err(ExportError::RecordBusy {
                 volume,
                 state: record.state.name(),
                 asked: "copying",
             }),
-            Found::Record(record) => Ok(Some(*record)),
+            Found::Record(record, _) => Ok(Some(*record)),
         }
     }
 

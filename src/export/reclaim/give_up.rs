@@ -16,7 +16,7 @@ impl ManagedExport {
         ground: &Ground,
         request: &ReclaimRequest,
     ) -> Result<Reclaimed, ExportError> {
-        let Found::Record(record) = self.read_record(ground, &request.volume).await? else {
+        let Found::Record(record, _) = self.read_record(ground, &request.volume).await? else {
             // Nothing of ours: nothing to give up.
             return Ok(Reclaimed::Retained);
         };
@@ -42,7 +42,7 @@ impl ManagedExport {
     }
 
     pub(in crate::export) async fn forget_on(&self, ground: &Ground, volume: &str) -> Result<(), ExportError> {
-        if let Found::Record(record) = self.read_record(ground, volume).await? {
+        if let Found::Record(record, _) = self.read_record(ground, volume).await? {
             self.forget_record(ground, &record).await?;
         }
         Ok(())
@@ -132,7 +132,7 @@ impl ManagedExport {
     /// What a provisioning here had begun for the same volume when the other provisioner finished it: the record, if it is
     /// about the same directory. One about another directory is taken back.
     async fn begun(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Option<Record>, ExportError> {
-        let Found::Record(record) = self.read_record(ground, &request.volume).await? else {
+        let Found::Record(record, _) = self.read_record(ground, &request.volume).await? else {
             return Ok(None);
         };
         if record.claim.uid != request.claim.uid || !record.state.is_open() {

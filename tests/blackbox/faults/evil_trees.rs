@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport};
+use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
 use nfs_operator::nfs::{Export, NfsError, SetAttributes, Status, VersionChoice};
 
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, MOVED, Tree};
@@ -26,6 +26,7 @@ pub async fn connect(server: &Hostile) -> Result<Export, NfsError> {
 pub async fn managed(server: &Hostile) -> ManagedExport {
     let keeper = Keeper {
         cluster_id: "cluster".into(),
+        records_key: RecordsKey::random(),
         backend: "evil".into(),
         backend_uid: "uid".into(),
         credential: Default::default(),

@@ -29,10 +29,10 @@ pub(super) fn judge(look: &Look, volume: Volume, waited_for: bool) -> Option<Orp
         (Volume::Here { file_id }, Found::Nothing) => {
             Some(with_volume(file_id, look.directory).unwrap_or(OrphanKind::VolumeWithoutRecord))
         }
-        (Volume::Here { file_id }, Found::Record(record)) => with_volume(file_id.or(record.file_id), look.directory),
-        (Volume::Inherited, Found::Record(record)) => with_volume(record.file_id, look.directory),
-        (Volume::Gone, Found::Record(record)) if waited_for && record.state.is_open() => None,
-        (Volume::Gone, Found::Record(record)) => alone(record, look),
+        (Volume::Here { file_id }, Found::Record(record, _)) => with_volume(file_id.or(record.file_id), look.directory),
+        (Volume::Inherited, Found::Record(record, _)) => with_volume(record.file_id, look.directory),
+        (Volume::Gone, Found::Record(record, _)) if waited_for && record.state.is_open() => None,
+        (Volume::Gone, Found::Record(record, _)) => alone(record, look),
     }
 }
 
@@ -76,7 +76,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, RecordError};
+    use crate::export::{ArchiveNote, ClaimRef, RecordError, Trust};
     use crate::naming::DirectoryPath;
 
     const OURS: At = At::Directory { file_id: 7 };
@@ -84,7 +84,7 @@ mod tests {
     const HERE: Volume = Volume::Here { file_id: Some(7) };
 
     fn record(state: State, file_id: Option<u64>) -> Found {
-        Found::Record(Box::new(Record {
+        let record = Record {
             volume: "pvc-1".into(),
             backend: "main".into(),
             claim: ClaimRef::default(),
@@ -95,7 +95,8 @@ mod tests {
             restores: None,
             note: None,
             state,
-        }))
+        };
+        Found::Record(Box::new(record), Trust::Signed)
     }
 
     fn note() -> ArchiveNote {

@@ -160,7 +160,7 @@ impl<'a> Walk<'a> {
             return Ok(None);
         }
         let waited_for = match &look.record {
-            Found::Record(record) => self.is_waiting(&record.claim).await?,
+            Found::Record(record, _) => self.is_waiting(&record.claim).await?,
             _ => false,
         };
         let seen = self.seen(now.as_ref());
@@ -240,7 +240,7 @@ impl<'a> Walk<'a> {
     /// Whether a record without a volume is this backend's to report: it made it, or the one that did is gone and this one
     /// is the first of those on the export.
     fn is_ours(&self, look: &Look) -> bool {
-        let Found::Record(record) = &look.record else {
+        let Found::Record(record, _) = &look.record else {
             // Nobody can tell whose it is.
             return self.is_first();
         };
@@ -323,7 +323,7 @@ fn path_of(volume: Option<&PersistentVolume>, backend: &NfsBackend) -> Option<Di
 }
 
 fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
-    let Found::Record(record) = &look.record else {
+    let Found::Record(record, _) = &look.record else {
         return None;
     };
     match &record.state {
