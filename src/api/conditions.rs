@@ -1,8 +1,10 @@
 //! Condition types and reasons: what `kubectl describe` shows.
 
+mod verdict;
+
 use std::fmt;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+pub use verdict::{Verdict, cut};
 
 /// The condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +23,8 @@ pub enum BackendCondition {
     TrashPurged,
     /// Every directory has its volume, and every volume its directory.
     NoOrphans,
+    /// The volumes that were lost with their cluster are there again.
+    Readopted,
 }
 
 impl fmt::Display for BackendCondition {
@@ -270,6 +274,17 @@ reasons! {
     /// The archive was restored (event).
     ArchiveRestored,
 
+    /// The volumes of a backend are being made again from its records; claims wait for that.
+    Readopting,
+    /// Every live record of a backend has its volume again.
+    VolumesReadopted,
+    /// Some records of a backend were left out when its volumes were made again.
+    VolumesLeftOut,
+    /// A volume that was made again is there for the claim, and the control plane has not bound it yet.
+    VolumeReserved,
+    /// The record of a volume that was the claim's was left out when volumes were made again.
+    VolumeLeftOut,
+
     /// A claim is provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,
     /// A claim could not be provisioned (event of the ProvisionController library).
@@ -329,72 +344,4 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
-}
-
-/// A condition as planned: without times, which are filled in when it is written.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
-    /// `True`, `False` or, when nothing is known, `Unknown`.
-    pub status: Option<bool>,
-    /// Machine-readable reason.
-    pub reason: Reason,
-    /// What happened, and the remedy.
-    pub message: String,
-}
-
-/// The longest message that a condition may carry (API conventions), in bytes.
-const LONGEST_MESSAGE: usize = 32_768;
-
-impl Verdict {
-    /// A condition that holds.
-    pub fn yes(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            status: Some(true),
-            reason,
-            message: message.into(),
-        }
-    }
-
-    /// A condition that does not hold.
-    pub fn no(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            status: Some(false),
-            reason,
-            message: message.into(),
-        }
-    }
-
-    /// A condition of which nothing is known.
-    pub fn unknown(reason: Reason, message: impl Into<String>) -> Self {
-        Self {
-            status: None,
-            reason,
-            message: message.into(),
-        }
-    }
-
-    /// The condition to write: `lastTransitionTime` moves only when the status changes.
-    pub fn condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
-        let status = match self.status {
-            Some(true) => "True",
-            Some(false) => "False",
-            None => "Unknown",
-        };
-        let same = |condition: &&Condition| condition.type_ == type_ && condition.status == status;
-        let since = former.iter().find(same);
-        let since = since.map_or(now, |condition| condition.last_transition_time.clone());
-        Condition {
-            type_: type_.to_owned(),
-            status: status.to_owned(),
-            reason: self.reason.to_string(),
-            message: cut(&self.message, LONGEST_MESSAGE).to_owned(),
-            observed_generation: generation,
-            last_transition_time: since,
-        }
-    }
-}
-
-/// The beginning of a text: at most so many bytes, and whole characters.
-pub fn cut(text: &str, longest: usize) -> &str {
-    text.get(..text.floor_char_boundary(longest)).unwrap_or(text)
 }

@@ -34,7 +34,7 @@ impl ManagedExport {
     ) -> Result<(), ExportError> {
         // Done by a former life, which died before it could say so.
         let request = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record) if record.claim.uid == to.uid => ReclaimRequest {
+            Found::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
                 claim: to.clone(),
                 ..request.clone()
             },

@@ -283,7 +283,7 @@ impl<'a> Walk<'a> {
 /// Whether the record of a volume in use, with this size, could not be made a volume of again: a release that knew nothing
 /// of that wrote it, or its writer died too early.
 fn says_too_little(look: &Look, size: Option<u128>) -> bool {
-    let Found::Record(record) = &look.record else {
+    let Found::Record(record, _) = &look.record else {
         return false;
     };
     let noted = record.note.as_ref().and_then(|note| bytes(&note.size));
