@@ -169,11 +169,16 @@ fn nowhere(refusals: Vec<Refusal>, summary: Verdict) -> Placement {
 
 /// Does the class let its claims go there? By name and by labels: where both are given, both must hold.
 fn class_permits(class: &ClassParameters, backend: &Candidate<'_>) -> bool {
-    let by_name = class.backends.is_empty() || class.backends.iter().any(|name| name == backend.name);
+    permits(class, backend.name, backend.labels)
+}
+
+/// Whether a class lets its claims go to the backend of this name with these labels.
+pub fn permits(class: &ClassParameters, backend: &str, labels: &BTreeMap<String, String>) -> bool {
+    let by_name = class.backends.is_empty() || class.backends.iter().any(|name| name == backend);
     let by_labels = class
         .backend_selector
         .as_ref()
-        .is_none_or(|selector| selector.matches(backend.labels));
+        .is_none_or(|selector| selector.matches(labels));
     by_name && by_labels
 }
 

@@ -24,6 +24,7 @@ mod note;
 mod probe;
 mod provision;
 mod purge;
+mod readopt;
 mod reason;
 mod reclaim;
 mod record;
@@ -43,8 +44,10 @@ use self::ledger::FileKey;
 pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
 pub use error::ExportError;
+pub use foreign::TheirVolume;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
+pub use readopt::{KeptVolume, Remains};
 pub use reason::{Circumstances, reason_of, remedy_of};
 pub use record::{ArchiveNote, Destination, Record, RecordError, State, Terms, VolumeNote};
 pub use records::Found;
@@ -302,6 +305,23 @@ impl ManagedExport {
     pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
+    }
+
+    /// The claim that a live volume of this backend was for, by its record, whether that is signed or not. None: there is no
+    /// such record, or the volume's claim was gone already.
+    pub async fn recorded_claim(&self, volume: &str) -> Result<Option<ClaimRef>, ExportError> {
+        on_firm_ground!(self, ground => self.recorded_claim_on(&ground, volume))
+    }
+
+    /// What is left of a volume whose object is gone; an error only where it could not be looked.
+    pub async fn remains_of(&self, volume: &str) -> Result<Remains, ExportError> {
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.remains_of_on(&ground, volume))
+    }
+
+    /// The volumes in use that other clusters' records know on a backend of this name.
+    pub async fn volumes_of_others(&self) -> Result<Vec<TheirVolume>, ExportError> {
+        on_firm_ground!(self, ground => self.volumes_of_others_on(&ground))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.

@@ -6,6 +6,7 @@ use super::ground::Ground;
 use super::record::{Record, State, VolumeNote};
 use super::records::Found;
 use super::request::{ClaimRef, DirectoryRequest, ReclaimRequest};
+use super::signature::Trust;
 
 impl ManagedExport {
     pub(super) async fn keep_note_on(
@@ -14,12 +15,23 @@ impl ManagedExport {
         request: &ReclaimRequest,
         note: &VolumeNote,
     ) -> Result<(), ExportError> {
+        let signed = matches!(
+            self.read_record(ground, &request.volume).await?,
+            Found::Record(_, Trust::Signed)
+        );
         let record = self.agreed_record(ground, request).await?;
-        if record.note.as_ref() == Some(note) {
+        if signed && record.note.as_ref() == Some(note) {
             return Ok(());
+        }
+        // What is signed now is believed later: whose it is, the volume knows better than a record that anybody wrote.
+        let mut claim = request.claim.clone();
+        if claim.namespace_uid.is_empty() {
+            claim.namespace_uid.clone_from(&record.claim.namespace_uid);
         }
         let record = Record {
             note: Some(note.clone()),
+            claim: if signed { record.claim } else { claim },
+            backend: self.keeper.backend.clone(),
             ..record
         };
         self.replace_record(ground, &record).await

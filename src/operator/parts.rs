@@ -17,6 +17,7 @@ use super::backends::Backends;
 use super::context::{Context, Settings, Stores};
 use super::events::Events;
 use super::inventory::Inventory;
+use super::readoption::Reserved;
 use super::reschedules::Reschedules;
 use super::retry::Backoff;
 use super::run::{Front, Here, Options};
@@ -108,6 +109,7 @@ pub(super) fn assemble(
         metrics: front.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
+        reserved: Reserved::default(),
         reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,

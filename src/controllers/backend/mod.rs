@@ -5,6 +5,7 @@ mod cure;
 mod departure;
 mod expectation;
 mod probe;
+mod readopt;
 mod reconcile;
 mod scan;
 mod status;
@@ -13,4 +14,5 @@ mod trash;
 
 pub use address::{roots, target};
 pub use departure::Follower;
+pub use readopt::asked;
 pub use reconcile::{on_error, reconcile};

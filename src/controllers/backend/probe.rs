@@ -6,7 +6,7 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
+use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -127,7 +127,10 @@ async fn settle_and_write(
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.settle(&has_volume).await?;
-    for record in &found.open {
+    // What was live in a former cluster is no directory that was merely begun: nobody's claim is there any more, and its
+    // data is to be had again.
+    let begun = found.open.iter().filter(|record| !is_of_former_cluster(record, ctx));
+    for record in begun {
         backend.note_open(&record.volume, &record.claim);
     }
     for record in &found.stuck {
@@ -143,6 +146,13 @@ async fn settle_and_write(
     backend.set_settled(export);
     backend.trash.notify_one();
     Ok(written)
+}
+
+/// Whether a volume was in use in the cluster that this one was built in place of.
+fn is_of_former_cluster(record: &Record, ctx: &Context) -> bool {
+    // A record of release 0.1.0 lies in the folder of the cluster that wrote it.
+    let cluster = record.note.as_ref().map_or(&ctx.cluster_id, |note| &note.cluster);
+    record.state == State::Live && *cluster != ctx.home()
 }
 
 /// What could be written, against the owner that the backend asks for: giving a directory away needs root.

@@ -9,6 +9,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::probe::{Probe, probe};
+use super::readopt;
 use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
@@ -57,6 +58,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     if new {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
         scan::begin(ctx, &backend, object);
+        readopt::begin(ctx, &backend);
     }
     backend
 }
@@ -168,6 +170,7 @@ fn learn(
         totals,
         purged: &purged,
         orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
+        readoption: backend.readoption.stage(),
         held,
         now: Timestamp::now(),
     };
@@ -230,7 +233,11 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
     };
-    sweep(ctx, backend, export).await;
+    // What is to be made again must not be taken for what nobody wants.
+    if readopt::asked(object).is_none() {
+        sweep(ctx, backend, export).await;
+    }
+    readopt::follow(ctx, object, backend).await?;
     restock(ctx, backend, export).await;
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();

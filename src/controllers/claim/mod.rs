@@ -7,6 +7,7 @@ mod guard;
 mod overrides;
 pub(super) mod place;
 mod provision;
+mod readoption;
 mod reconcile;
 mod report;
 mod reschedule;

@@ -14,6 +14,7 @@ use super::directory::Chosen;
 use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
+use super::readoption;
 use super::report::{self, Outcome};
 use super::restore::origin;
 use crate::api::conditions::{Reason, Verdict};
@@ -66,6 +67,9 @@ pub async fn provision(
     let volume = volume_name(&claim.uid().unwrap_or_default());
     if ctx.inventory.is_saved(&volume) {
         return Ok(Outcome::Nothing);
+    }
+    if let Some(verdict) = readoption::awaited(ctx, claim, request, &namespace) {
+        return Ok(Outcome::Waiting(verdict));
     }
     let mut request = request.clone();
     let mut restore = None;

@@ -59,7 +59,7 @@ impl Journey<'_> {
             mode_not_kept: None,
         };
         let object = self.object(known, export, wanted, node_affinity, &directory);
-        note::note(&object, &self.ctx.cluster_id)
+        note::note(&object, &self.ctx.home())
     }
 
     /// Creates the volume.

@@ -72,11 +72,13 @@ impl Follower {
 
 fn see(volume: &PersistentVolume, ctx: &Context) {
     saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
+    ctx.reserved.see(volume);
 }
 
 /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
 fn forget(name: &str, ctx: &Context) {
     ctx.inventory.gone(name);
+    ctx.reserved.gone(name);
     ctx.ledger.remove(&Holder::Volume(name.to_owned()));
     ctx.waiting.wake_soon();
 }

@@ -1,6 +1,7 @@
 //! Volumes: when a claim is gone, the archive policy is carried out on its directory.
 
 pub mod cache;
+mod hand_over;
 mod inherited;
 pub(super) mod note;
 mod reclaim;

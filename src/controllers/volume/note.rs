@@ -36,7 +36,7 @@ pub fn note(volume: &PersistentVolume, cluster: &str) -> Option<VolumeNote> {
 /// Writes down what a volume of ours is by now. What can't be written now is written by the next scan that finds it
 /// missing: nothing waits for it.
 pub async fn keep(ctx: &Context, volume: &PersistentVolume) {
-    let Some(note) = note(volume, &ctx.cluster_id) else {
+    let Some(note) = note(volume, &ctx.home()) else {
         return;
     };
     let backend = volume.annotations().get(VOLUME_BACKEND);
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn a_volume_whose_claim_is_gone_is_noted_as_released() {
-        let released = volume(json!({"status": {"phase": "Released"}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
+        let released =
+            volume(json!({"status": {"phase": "Released"}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
         assert!(note(&released, "c").unwrap().released);
         assert!(!is_kept_without_claim(&released), "no backend of ours");
         let ours = json!({

@@ -8,9 +8,9 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::note;
 use super::reclaim::reclaim;
 use super::report::{Outcome, report};
+use super::{hand_over, note};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
@@ -25,6 +25,8 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     }
     let (started, looked) = (Instant::now(), ctx.waiting_volumes.moment());
     let outcome = match decide(&volume, &ctx) {
+        // Before anything is done with it: until then the record is not its claim's.
+        _ if hand_over::is_due(&volume) => Box::pin(hand_over::hand_over(&ctx, &volume)).await?,
         Decision::Nothing => {
             note_end(&volume, &ctx).await;
             set_finalizers(&volume, &ctx, missing_finalizer(&volume, &ctx.settings)).await?
@@ -71,6 +73,7 @@ pub fn settled(volume: &PersistentVolume, settings: &Settings) -> bool {
     decision == Decision::Nothing
         && missing_finalizer(volume, settings).is_none()
         && !note::is_kept_without_claim(volume)
+        && !hand_over::is_due(volume)
 }
 
 /// A volume that is nobody's any more, and stays: whoever makes it again is to know.

@@ -14,13 +14,13 @@ use super::judge::{Volume, judge};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
-use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
 use crate::controllers::volume::note;
+use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State, Trust};
 use crate::naming::DirectoryPath;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
-use crate::policy::inherited::{alias_backend, directory_on};
 use crate::placement::quantity::bytes;
+use crate::policy::inherited::{alias_backend, directory_on};
 use crate::policy::{Decision, decide};
 
 /// Looks a second, one at a time: each is two or three calls, so a single disk with nothing cached, which makes about a
@@ -283,11 +283,11 @@ impl<'a> Walk<'a> {
 /// Whether the record of a volume in use, with this size, could not be made a volume of again: a release that knew nothing
 /// of that wrote it, or its writer died too early.
 fn says_too_little(look: &Look, size: Option<u128>) -> bool {
-    let Found::Record(record, _) = &look.record else {
+    let Found::Record(record, trust) = &look.record else {
         return false;
     };
     let noted = record.note.as_ref().and_then(|note| bytes(&note.size));
-    record.state == State::Live && noted != size
+    record.state == State::Live && (noted != size || *trust != Trust::Signed)
 }
 
 /// What a volume is to a backend, by what the watch said of it.

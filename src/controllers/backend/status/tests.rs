@@ -45,6 +45,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendSt
         totals: Totals::default(),
         purged: &purged,
         orphans: None,
+        readoption: Stage::default(),
         held: None,
         now: Timestamp::from_second(at).unwrap(),
     };
