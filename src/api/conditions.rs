@@ -25,6 +25,8 @@ pub enum BackendCondition {
     NoOrphans,
     /// The volumes that were lost with their cluster are there again.
     Readopted,
+    /// No record is there that this cluster did not sign.
+    RecordsTrusted,
 }
 
 impl fmt::Display for BackendCondition {
@@ -156,6 +158,14 @@ reasons! {
     OrphansFound,
     /// The export was not scanned for orphans yet.
     NotScanned,
+    /// Every record of this cluster that has no volume is signed.
+    RecordsSigned,
+    /// Records are there that this cluster did not sign: nothing is made of them.
+    RecordsUnsigned,
+    /// A record was adopted on an administrator's word (event).
+    RecordAdopted,
+    /// A record was not adopted (event).
+    RecordNotAdopted,
 
     /// The claim has its volume.
     Provisioned,

@@ -58,6 +58,9 @@ pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 pub const READOPT: &str = "nfs-operator.io/readopt";
 /// On a volume that was made again and is not bound yet: the uid of the claim that it was made for first.
 pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
+/// On a backend: records that an administrator wants adopted although this cluster did not sign them, each as `<volume>` or
+/// `<cluster id>/<volume>`, with commas between; taken off when that is done.
+pub const ADOPT_RECORD: &str = "nfs-operator.io/adopt-record";
 /// On a backend that is being deleted: `"true"` lets it go although volumes or archives are left.
 pub const ABANDON: &str = "nfs-operator.io/abandon-volumes";
 /// On a volume whose directory is missing: `"true"` acknowledges it and lets the volume go.

@@ -100,16 +100,17 @@ impl ManagedExport {
         }))
     }
 
-    /// Writes down what the object says shall become of the archive.
+    /// Writes down what the object says shall become of the archive, and signs the record if it is not: the object says the
+    /// same as it.
     pub(super) async fn keep_terms_on(
         &self,
         ground: &Ground,
         which: &ArchiveRef,
         terms: &Terms,
     ) -> Result<(), ExportError> {
-        let record = self.record_of(ground, which).await?;
+        let (record, trust) = self.record_and_trust(ground, which).await?;
         match &record.state {
-            State::Archived(note) if note.terms != *terms => {
+            State::Archived(note) if note.terms != *terms || trust != Trust::Signed => {
                 let note = ArchiveNote {
                     terms: terms.clone(),
                     ..note.clone()
@@ -223,8 +224,16 @@ impl ManagedExport {
 
     /// The record of an archive, if it is the one that is meant.
     pub(super) async fn record_of(&self, ground: &Ground, which: &ArchiveRef) -> Result<Box<Record>, ExportError> {
-        let record = match self.read_record(ground, &which.volume).await? {
-            Found::Record(record, _) => record,
+        self.record_and_trust(ground, which).await.map(|(record, _)| record)
+    }
+
+    async fn record_and_trust(
+        &self,
+        ground: &Ground,
+        which: &ArchiveRef,
+    ) -> Result<(Box<Record>, Trust), ExportError> {
+        let (record, trust) = match self.read_record(ground, &which.volume).await? {
+            Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
             Found::Nothing => {
                 return Err(ExportError::ArchiveUnrecorded {
@@ -248,7 +257,7 @@ impl ManagedExport {
                 ),
             });
         }
-        Ok(record)
+        Ok((record, trust))
     }
 
     /// The archive's directory, if it is where it should be.

@@ -103,6 +103,14 @@ pub enum ExportError {
         /// What is wrong with it.
         why: RecordError,
     },
+    /// A record that this cluster did not sign was not taken for its own.
+    #[error("the record of volume {volume} is not adopted: {why}. Nothing was touched")]
+    NotAdopted {
+        /// The volume.
+        volume: String,
+        /// Why.
+        why: String,
+    },
     /// The record is in a state that forbids what was asked.
     #[error("volume {volume} is {state}: {asked} is not possible now")]
     RecordBusy {

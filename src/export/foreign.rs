@@ -26,6 +26,7 @@ const MOST_RECORDS: usize = 100_000;
 #[derive(Debug)]
 struct Theirs {
     cluster: String,
+    volume: String,
     segments: Vec<String>,
     file_id: Option<u64>,
 }
@@ -51,10 +52,15 @@ pub(super) struct Foreign {
 }
 
 impl Foreign {
-    /// The cluster whose directory this is, lies in, or contains, by path or by the fileid of something on the way.
-    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[Node]) -> Option<&str> {
+    /// The cluster whose directory this is, lies in, or contains, by path or by the fileid of something on the way. One
+    /// record, by cluster and volume, may be left out.
+    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[Node], but: Option<(&str, &str)>) -> Option<&str> {
         let ours = directory.folded();
-        let found = self.directories.iter().find(|theirs| {
+        let mut others = self
+            .directories
+            .iter()
+            .filter(|theirs| but != Some((theirs.cluster.as_str(), theirs.volume.as_str())));
+        let found = others.find(|theirs| {
             ours.starts_with(&theirs.segments)
                 || theirs.segments.starts_with(&ours)
                 || theirs
@@ -75,13 +81,19 @@ impl ManagedExport {
         anew: bool,
     ) -> Result<(), ExportError> {
         let foreign = self.foreign(ground, anew).await?;
-        match foreign.holder(directory, way) {
-            Some(cluster) => Err(ExportError::HeldByOtherCluster {
-                directory: directory.to_string(),
-                cluster: cluster.to_owned(),
-            }),
-            None => Ok(()),
-        }
+        refusal(directory, foreign.holder(directory, way, None))
+    }
+
+    /// The same, by what is there now, for one that is adopted from another cluster's record.
+    pub(super) async fn refuse_foreign_but(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        way: &[Node],
+        but: Option<(&str, &str)>,
+    ) -> Result<(), ExportError> {
+        let foreign = self.foreign(ground, true).await?;
+        refusal(directory, foreign.holder(directory, way, but))
     }
 
     async fn foreign(&self, ground: &Ground, anew: bool) -> Result<Arc<Foreign>, ExportError> {
@@ -104,6 +116,7 @@ impl ManagedExport {
         for (cluster, read) in self.records_of_others(ground).await? {
             directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
                 cluster: cluster.clone(),
+                volume: record.volume.clone(),
                 segments: record.directory.folded(),
                 file_id: record.file_id,
             }));
@@ -208,6 +221,16 @@ impl ManagedExport {
                 None => return Ok(names),
             }
         }
+    }
+}
+
+fn refusal(directory: &DirectoryPath, holder: Option<&str>) -> Result<(), ExportError> {
+    match holder {
+        Some(cluster) => Err(ExportError::HeldByOtherCluster {
+            directory: directory.to_string(),
+            cluster: cluster.to_owned(),
+        }),
+        None => Ok(()),
     }
 }
 

@@ -6,8 +6,10 @@
 //!
 //! The rules are those of section 6 of the design; the modules say which of them they keep.
 
+mod adopt;
 mod archives;
 mod copy;
+mod doubts;
 mod error;
 mod folders;
 mod foreign;
@@ -41,8 +43,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
+pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use foreign::TheirVolume;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
@@ -95,6 +99,10 @@ pub struct ManagedExport {
     archives: Mutex<BTreeSet<String>>,
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
+    /// Records without a volume that this cluster did not sign, by volume.
+    doubted: Mutex<BTreeMap<String, Doubted>>,
+    /// What other clusters have here.
+    others: Mutex<Vec<OtherCluster>>,
 }
 
 impl ManagedExport {
@@ -113,6 +121,8 @@ impl ManagedExport {
             foreign: Mutex::default(),
             archives: Mutex::default(),
             tombstones: Mutex::default(),
+            doubted: Mutex::default(),
+            others: Mutex::default(),
         }
     }
 
@@ -282,6 +292,13 @@ impl ManagedExport {
     pub async fn finish_restore(&self, which: &ArchiveRef, to: &Destination) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.finish_restore_on(&ground, which, to))
+    }
+
+    /// Takes a record that this cluster did not sign for its own, as an administrator said: signed, and moved out of another
+    /// cluster's folder. Has to be [settled](Self::settle) before, so that it is known what is in the way.
+    pub async fn adopt(&self, name: &RecordName) -> Result<Adopted, ExportError> {
+        let _turn = self.turns.of(&name.volume).await;
+        on_firm_ground!(self, ground => self.adopt_on(&ground, name))
     }
 
     /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.

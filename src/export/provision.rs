@@ -15,6 +15,7 @@ use super::ground::Ground;
 use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
+use super::signature::Trust;
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
 use crate::naming::DirectoryPath;
 use crate::nfs::{FileKind, Node};
@@ -38,7 +39,7 @@ impl ManagedExport {
                     why,
                 });
             }
-            Found::Record(record, _) => {
+            Found::Record(record, trust) => {
                 if record.claim.uid != request.claim.uid {
                     return Err(ExportError::RecordForeign {
                         volume: volume.clone(),
@@ -52,7 +53,11 @@ impl ManagedExport {
                         asked: "provisioning",
                     });
                 }
-                Recorded::Open(record)
+                match trust {
+                    Trust::Signed => Recorded::Open(record),
+                    // Nobody vouches for what it says: it counts as one that was being written, and is written anew.
+                    Trust::Unsigned | Trust::Forged => Recorded::Short,
+                }
             }
         };
         // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
@@ -239,6 +244,21 @@ impl ManagedExport {
         directory: &DirectoryPath,
         nodes: &[Node],
     ) -> Result<(), ExportError> {
+        self.judge_parents(ground, directory, nodes).await?;
+        let depth = directory.segments().len().saturating_sub(1);
+        match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
+            [] => Ok(()),
+            parents => self.refuse_foreign(ground, directory, parents, false).await,
+        }
+    }
+
+    /// The same, without a look at what other clusters have.
+    pub(super) async fn judge_parents(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+    ) -> Result<(), ExportError> {
         let depth = directory.segments().len().saturating_sub(1);
         let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
         let path_of = |index: usize| {
@@ -269,8 +289,7 @@ impl ManagedExport {
             }
             Ok(())
         });
-        try_join_all(look).await?;
-        self.refuse_foreign(ground, directory, parents, false).await
+        try_join_all(look).await.map(drop)
     }
 
     /// Whether what is there may be taken over (design 6.3).

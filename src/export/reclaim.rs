@@ -16,6 +16,7 @@ use super::ledger::Holder;
 use super::record::{Record, State, handle_of};
 use super::records::Found;
 use super::request::{Keeping, ReclaimRequest, Reclaimed};
+use super::signature::Trust;
 use crate::naming::DirectoryPath;
 use crate::nfs::{Node, Status};
 
@@ -90,8 +91,8 @@ impl ManagedExport {
 
     /// Compares what the volume says with the record (design 6.8).
     async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
-        let record = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record, _) => record,
+        let (record, trust) = match self.read_record(ground, &request.volume).await? {
+            Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
                     volume: request.volume.clone(),
@@ -125,7 +126,13 @@ impl ManagedExport {
             (Some(known), Some(said)) if known != said => {
                 Err(disagrees(format!("it says fileid {said}, and its record {known}")))
             }
-            (Some(known), _) => Ok(Recorded::Agreed(record, known)),
+            (Some(known), _) => {
+                if trust != Trust::Signed {
+                    // The volume says the same.
+                    self.replace_record(ground, &record).await?;
+                }
+                Ok(Recorded::Agreed(record, known))
+            }
             (None, _) => Err(disagrees("its record knows no fileid: it was never finished".into())),
         }
     }

@@ -65,7 +65,10 @@ impl ManagedExport {
         let (name, content) = (layout::record(&record.volume)?, self.content(ground, record)?);
         let nfs = self.changing(ground)?;
         match nfs.create_file(&ground.records.handle, &name, &content, 0o600).await {
-            Ok(_) => Ok(Created::Yes),
+            Ok(_) => {
+                self.no_doubt(&record.volume);
+                Ok(Created::Yes)
+            }
             Err(error) if error.status() == Some(Status::Exists) => Ok(Created::Exists),
             Err(error) => Err(error).while_(|| format!("writing the record of volume {}", record.volume)),
         }
@@ -77,7 +80,9 @@ impl ManagedExport {
         self.changing(ground)?
             .replace_file(&ground.records.handle, &name, &draft, &content, 0o600)
             .await
-            .while_(|| format!("writing the record of volume {}", record.volume))
+            .while_(|| format!("writing the record of volume {}", record.volume))?;
+        self.no_doubt(&record.volume);
+        Ok(())
     }
 
     /// Removes a volume's record; that it is not there is fine.
@@ -86,12 +91,16 @@ impl ManagedExport {
         let name = layout::record(volume)?;
         let records = &ground.records.handle;
         let Some(node) = self.nfs.lookup(records, &name).await.while_(doing)? else {
+            self.no_doubt(volume);
             return Ok(());
         };
         let removed = self
             .changing(ground)?
             .remove_file(records, &name, node.attributes.fileid)
             .await;
+        if removed.is_ok() {
+            self.no_doubt(volume);
+        }
         match removed {
             Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
             // Replaced since we looked: by a call of ours that was still on its way.

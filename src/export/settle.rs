@@ -8,6 +8,7 @@ use super::ledger::Holder;
 use super::record::{Record, State};
 use super::records::Found;
 use super::request::Settled;
+use super::signature::Trust;
 use super::{ManagedExport, layout};
 use crate::nfs::{FileKind, Name};
 
@@ -52,6 +53,7 @@ impl ManagedExport {
                 Kind::Settled => {}
             }
         }
+        self.count_others(ground).await;
         Ok(settled)
     }
 
@@ -61,8 +63,8 @@ impl ManagedExport {
         };
         // A record that a claim is just being provisioned under is looked at when that is over.
         let _turn = self.turns.of(volume).await;
-        let record = match self.read_record(ground, volume).await {
-            Ok(Found::Record(record, _)) => *record,
+        let (record, trust) = match self.read_record(ground, volume).await {
+            Ok(Found::Record(record, trust)) => (*record, trust),
             Ok(Found::Nothing) => return Ok(Kind::Settled),
             Ok(Found::Unreadable(why)) => return Ok(Kind::Damaged(volume.to_owned(), why.to_string())),
             Err(ExportError::NameUnusable { .. }) => {
@@ -70,6 +72,10 @@ impl ManagedExport {
             }
             Err(error) => return Err(error),
         };
+        let signed = trust == Trust::Signed;
+        if !signed {
+            self.doubt(&record, trust);
+        }
         match &record.state {
             State::Creating | State::Live => {
                 self.hold(ground, &record);
@@ -79,15 +85,15 @@ impl ManagedExport {
                 self.enter_archive(ground, &record);
                 Ok(Kind::Settled)
             }
-            State::Tombstone { .. } => {
+            State::Tombstone { .. } if signed => {
                 self.remember_tombstone(&record);
                 Ok(Kind::Settled)
             }
-            State::Archiving(_) if self.complete_archive(ground, &record).await? => Ok(Kind::Settled),
+            State::Archiving(_) if signed && self.complete_archive(ground, &record).await? => Ok(Kind::Settled),
             State::RemovingEmpty | State::Deleting { .. } if self.forget_record(ground, &record).await? => {
                 Ok(Kind::Settled)
             }
-            State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. } => {
+            State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => {
                 self.hold(ground, &record);
                 Ok(Kind::Stuck(record))
             }
@@ -95,7 +101,7 @@ impl ManagedExport {
     }
 
     /// Keeps a directory's place taken although it has no volume (yet).
-    fn hold(&self, ground: &Ground, record: &Record) {
+    pub(super) fn hold(&self, ground: &Ground, record: &Record) {
         let places = self.places_of(&ground.identity.id, &record.directory.to_string());
         let holder = Holder::Volume(record.volume.clone());
         // In somebody's way already: then that one has it, and provisioning or undoing says so.

@@ -8,12 +8,12 @@ use kube::{Api, ResourceExt};
 
 use super::act::{failed, kind_going};
 use super::due::due;
-use super::object::{terms, which};
+use super::object::{says_the_same, terms, which};
 use super::plan::{Sight, Situation};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::VOLUME_FILE_ID;
-use crate::export::{ArchiveRef, Destination, ExportError, ManagedExport, Stage};
+use crate::export::{ArchiveRef, Destination, ExportError, ManagedExport, Stage, Trust};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
@@ -98,9 +98,17 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
             "the record on the export is about another claim or directory than this object: nothing is touched",
         )));
     }
+    let unsigned = kept.trust != Trust::Signed;
+    if unsigned && !says_the_same(object, &kept, &home.backend.name) {
+        return Ok(Sight::Unusable(Verdict::no(
+            Reason::RecordUnusable,
+            "this cluster did not sign the record on the export, and it says something else than this object: nothing is \
+             touched",
+        )));
+    }
     let wanted = terms(object);
     if kept.stage == Stage::Kept
-        && kept.note.terms != wanted
+        && (kept.note.terms != wanted || unsigned)
         && let Err(error) = home.export.keep_terms(&home.which, &wanted).await
     {
         return Ok(unusable(ctx, &home.backend, &error));

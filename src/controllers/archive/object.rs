@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ARCHIVE_FINALIZER;
-use crate::export::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms};
+use crate::export::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms, Trust};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
@@ -20,6 +20,9 @@ pub enum EnsureError {
     /// The record can't be read.
     #[error(transparent)]
     Export(#[from] ExportError),
+    /// This cluster did not sign the record: nothing is made on its word alone.
+    #[error("this cluster did not sign its record; the backend's condition RecordsTrusted says what to do")]
+    Doubted,
     /// Another object has the name.
     #[error("{}", .0.message)]
     Taken(Verdict),
@@ -97,6 +100,9 @@ pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume
     let Some(kept) = export.archive_kept(volume).await? else {
         return Ok(());
     };
+    if kept.trust != Trust::Signed {
+        return Err(EnsureError::Doubted);
+    }
     let wanted = object(&kept, backend);
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     match api.create(&PostParams::default(), &wanted).await {
@@ -142,6 +148,16 @@ fn is_about(there: &NfsArchive, wanted: &NfsArchive) -> bool {
     about(there) == about(wanted)
 }
 
+/// Whether an object says all that the archive's record says, apart from what people may edit.
+pub fn says_the_same(there: &NfsArchive, kept: &KeptArchive, backend: &str) -> bool {
+    let wanted = object(kept, backend);
+    let made = |object: &NfsArchive| {
+        let spec = &object.spec;
+        (spec.size.clone(), spec.storage_class_name.clone(), spec.archived_at.clone())
+    };
+    is_about(there, &wanted) && made(there) == made(&wanted)
+}
+
 /// Tells those who had the claim: in its namespace, which is all that they may see.
 fn announce(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
@@ -175,7 +191,7 @@ fn announce(ctx: &Context, object: &NfsArchive) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, Stage, Trust};
+    use crate::export::{ArchiveNote, ClaimRef, Stage};
     use crate::naming::DirectoryPath;
 
     fn kept() -> KeptArchive {

@@ -182,7 +182,8 @@ pub async fn restock(ctx: &Context, backend: &Backend, export: &ManagedExport) {
     let without = export
         .archives()
         .into_iter()
-        .filter(|volume| ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
+        // Those that nobody vouches for must not crowd out the others.
+        .filter(|volume| !export.is_doubted(volume) && ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
     let making = stream::iter(without.take(MADE_AT_ONCE)).map(|volume| async move {
         let made = ensure(ctx, &backend.name, export, &volume).await;
         (volume, made)

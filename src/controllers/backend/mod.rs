@@ -7,6 +7,7 @@ mod expectation;
 mod probe;
 mod readopt;
 mod reconcile;
+mod records;
 mod scan;
 mod status;
 mod sweep;

@@ -6,7 +6,9 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Circumstances, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe};
+use crate::export::{
+    Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe,
+};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -26,6 +28,8 @@ pub struct Probe {
     pub statistics: Option<Statistics>,
     /// Number of archives.
     pub archives: Option<u64>,
+    /// Records that this cluster did not sign.
+    pub doubts: Option<Doubts>,
 }
 
 impl Probe {
@@ -37,6 +41,7 @@ impl Probe {
             writable: None,
             statistics: None,
             archives: None,
+            doubts: None,
         }
     }
 
@@ -112,6 +117,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Err(error) => refusal(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
+    probe.doubts = backend.is_settled(&export).then(|| export.doubts());
     probe
 }
 

@@ -14,7 +14,7 @@ use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
-use super::{cure, departure};
+use super::{cure, departure, records};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
@@ -236,6 +236,9 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
     // What is to be made again must not be taken for what nobody wants.
     if readopt::asked(object).is_none() {
         sweep(ctx, backend, export).await;
+    }
+    if backend.is_settled(export) {
+        records::adopt(ctx, object, backend, export).await?;
     }
     readopt::follow(ctx, object, backend).await?;
     restock(ctx, backend, export).await;

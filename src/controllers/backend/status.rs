@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
-use super::{readopt, scan};
+use super::{readopt, records, scan};
 use crate::api::OrphansStatus;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
@@ -159,6 +159,10 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
         ),
         (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
         (BackendCondition::NoOrphans, scan::verdict(observed.orphans)),
+        (
+            BackendCondition::RecordsTrusted,
+            probe.doubts.as_ref().map_or_else(unknown, records::verdict),
+        ),
     ];
     let readopted = readopt::verdict(
         readopt::asked(observed.object).as_ref(),

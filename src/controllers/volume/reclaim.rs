@@ -77,6 +77,9 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
                 return match error {
                     EnsureError::Write(error) => Err(error),
                     EnsureError::Taken(verdict) => Ok(Outcome::Failed(verdict)),
+                    error @ EnsureError::Doubted => {
+                        Ok(Outcome::Failed(Verdict::no(Reason::RecordUnusable, error.to_string())))
+                    }
                     EnsureError::Export(error) => Ok(failure(ctx, &backend, &error)),
                 };
             }

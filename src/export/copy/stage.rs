@@ -10,6 +10,7 @@ use crate::export::ledger::Holder;
 use crate::export::record::{Record, RecordError, State};
 use crate::export::records::{Created, Found};
 use crate::export::request::{DirectoryRequest, ProvisionedDirectory, ReclaimRequest};
+use crate::export::signature::Trust;
 use crate::export::{ManagedExport, layout};
 use crate::naming::DirectoryPath;
 use crate::nfs::{Details, Name, Node, SetAttributes, Status};
@@ -195,7 +196,12 @@ impl ManagedExport {
                 state: record.state.name(),
                 asked: "copying",
             }),
-            Found::Record(record, _) => Ok(Some(*record)),
+            Found::Record(record, Trust::Signed) => Ok(Some(*record)),
+            Found::Record(..) => {
+                // Nobody vouches for what it says: it counts as one that was being written.
+                self.remove_record(ground, &volume).await?;
+                Ok(None)
+            }
         }
     }
 

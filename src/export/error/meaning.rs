@@ -23,6 +23,7 @@ impl ExportError {
             Self::ArchiveForeign { .. } => Reason::ArchiveNotAllowed,
             Self::ArchiveMissing { .. } => Reason::ArchiveMissing,
             Self::RecordForeign { .. } | Self::RecordDamaged { .. } | Self::RecordBusy { .. } => Reason::RecordUnusable,
+            Self::NotAdopted { .. } => Reason::RecordNotAdopted,
             Self::Overlaps { .. }
             | Self::Held { .. }
             | Self::HeldByOtherCluster { .. }

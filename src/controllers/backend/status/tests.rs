@@ -34,6 +34,7 @@ fn well() -> Probe {
             inodes_free: 50,
         }),
         archives: Some(0),
+        doubts: Some(crate::export::Doubts::default()),
     }
 }
 
