@@ -1,10 +1,8 @@
 //! Condition types and reasons: what `kubectl describe` shows.
 
-mod verdict;
-
 use std::fmt;
 
-pub use verdict::{Verdict, cut};
+pub use super::verdict::{Verdict, cut};
 
 /// The condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -8,6 +8,7 @@ pub mod orphans;
 pub mod parameters;
 mod schema;
 mod selector;
+mod verdict;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};

@@ -84,7 +84,12 @@ impl ManagedExport {
         let own = match self.read_record(ground, volume).await? {
             Found::Record(record, Trust::Signed) => Some(record),
             Found::Nothing => None,
-            _ => return Err(refused(volume, "this cluster has a record of that name, which comes first")),
+            _ => {
+                return Err(refused(
+                    volume,
+                    "this cluster has a record of that name, which comes first",
+                ));
+            }
         };
         let record = match (theirs, own) {
             (Found::Nothing, Some(own)) => return Ok(adopted(&own)),
@@ -92,7 +97,9 @@ impl ManagedExport {
             (Found::Unreadable(why), _) => return Err(refused(volume, &why.to_string())),
             // An adoption that was cut off.
             (Found::Record(theirs, _), Some(own)) if is_same(&theirs, &own) => *own,
-            (Found::Record(..), Some(_)) => return Err(refused(volume, "this cluster has another record of that name")),
+            (Found::Record(..), Some(_)) => {
+                return Err(refused(volume, "this cluster has another record of that name"));
+            }
             (Found::Record(theirs, _), None) => {
                 let record = self.checked(ground, &theirs, Some(cluster)).await?;
                 if self.create_record(ground, &record).await? == Created::Exists {
@@ -130,12 +137,18 @@ impl ManagedExport {
             State::Archived(note) => self.archive_to_adopt(ground, note).await?,
             _ => self.directory_to_adopt(ground, record, cluster).await?,
         };
-        let Some(node) = node.filter(|node| {
-            ground.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid)
-        }) else {
-            return Err(refused(volume, &format!("{place} is not there, or another directory than it says")));
+        let Some(node) =
+            node.filter(|node| ground.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
+        else {
+            return Err(refused(
+                volume,
+                &format!("{place} is not there, or another directory than it says"),
+            ));
         };
-        if let Some(other) = self.ledger.holder_of(&ground.file_key(node.attributes.fileid), Some(&holder)) {
+        if let Some(other) = self
+            .ledger
+            .holder_of(&ground.file_key(node.attributes.fileid), Some(&holder))
+        {
             return Err(refused(volume, &format!("{place} is {other}, by its fileid")));
         }
         if self.holds_reserved(&node, &place).await? {

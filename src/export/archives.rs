@@ -227,11 +227,7 @@ impl ManagedExport {
         self.record_and_trust(ground, which).await.map(|(record, _)| record)
     }
 
-    async fn record_and_trust(
-        &self,
-        ground: &Ground,
-        which: &ArchiveRef,
-    ) -> Result<(Box<Record>, Trust), ExportError> {
+    async fn record_and_trust(&self, ground: &Ground, which: &ArchiveRef) -> Result<(Box<Record>, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &which.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),

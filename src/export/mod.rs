@@ -301,6 +301,13 @@ impl ManagedExport {
         on_firm_ground!(self, ground => self.adopt_on(&ground, name))
     }
 
+    /// Signs the record of a volume in use, if this cluster did not and the volume agrees with it.
+    pub async fn vouch_for(&self, said: &ReclaimRequest) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&said.volume).await;
+        let agreed = on_firm_ground!(self, ground => self.agreed(&ground, said));
+        agreed.map(drop)
+    }
+
     /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.
     pub fn archives(&self) -> Vec<String> {
         let archives = self.archives.lock().unwrap_or_else(PoisonError::into_inner);

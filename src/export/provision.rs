@@ -15,8 +15,8 @@ use super::ground::Ground;
 use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
-use super::signature::Trust;
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
+use super::signature::Trust;
 use crate::naming::DirectoryPath;
 use crate::nfs::{FileKind, Node};
 

@@ -7,16 +7,16 @@ mod decide;
 mod delete;
 mod give_up;
 mod in_use;
+mod recorded;
 
 use self::decide::{At, End, Next, Seen, Step, Wish, decide};
+use self::recorded::Recorded;
 use super::ManagedExport;
 use super::error::{ExportError, While as _};
 use super::ground::Ground;
 use super::ledger::Holder;
 use super::record::{Record, State, handle_of};
-use super::records::Found;
 use super::request::{Keeping, ReclaimRequest, Reclaimed};
-use super::signature::Trust;
 use crate::naming::DirectoryPath;
 use crate::nfs::{Node, Status};
 
@@ -87,54 +87,6 @@ impl ManagedExport {
         };
         self.reclaim(ground, *record, file_id, Wish::Delete, &request.keeping)
             .await
-    }
-
-    /// Compares what the volume says with the record (design 6.8).
-    async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
-        let (record, trust) = match self.read_record(ground, &request.volume).await? {
-            Found::Record(record, trust) => (record, trust),
-            Found::Unreadable(why) => {
-                return Err(ExportError::RecordDamaged {
-                    volume: request.volume.clone(),
-                    why,
-                });
-            }
-            Found::Nothing => {
-                let there = match self.walk(ground, &request.directory).await {
-                    Ok(nodes) if self.leaf_of(&nodes, &request.directory).is_none() => At::Nothing,
-                    Ok(_) | Err(ExportError::PathUnusable { .. }) => At::Stranger,
-                    Err(error) => return Err(error),
-                };
-                return Ok(Recorded::Nothing(there));
-            }
-        };
-        if record.claim.uid != request.claim.uid {
-            return Err(ExportError::RecordForeign {
-                volume: request.volume.clone(),
-                holder: Box::new(record.claim),
-            });
-        }
-        let disagrees = |what: String| ExportError::Disagrees {
-            volume: request.volume.clone(),
-            directory: request.directory.to_string(),
-            what,
-        };
-        if record.directory != request.directory {
-            return Err(disagrees(format!("its record is about {}", record.directory)));
-        }
-        match (record.file_id, request.file_id) {
-            (Some(known), Some(said)) if known != said => {
-                Err(disagrees(format!("it says fileid {said}, and its record {known}")))
-            }
-            (Some(known), _) => {
-                if trust != Trust::Signed {
-                    // The volume says the same.
-                    self.replace_record(ground, &record).await?;
-                }
-                Ok(Recorded::Agreed(record, known))
-            }
-            (None, _) => Err(disagrees("its record knows no fileid: it was never finished".into())),
-        }
     }
 
     async fn reclaim(
@@ -370,14 +322,6 @@ fn later(state: &State) -> i64 {
         State::Deleting { since } => now.max(since.saturating_add(1)),
         _ => now,
     }
-}
-
-/// What was found about a volume.
-enum Recorded {
-    /// The record and the volume agree; with the directory's fileid.
-    Agreed(Box<Record>, u64),
-    /// There is no record; and this at the volume's path.
-    Nothing(At),
 }
 
 fn missing(request: &ReclaimRequest) -> ExportError {

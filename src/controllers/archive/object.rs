@@ -153,7 +153,11 @@ pub fn says_the_same(there: &NfsArchive, kept: &KeptArchive, backend: &str) -> b
     let wanted = object(kept, backend);
     let made = |object: &NfsArchive| {
         let spec = &object.spec;
-        (spec.size.clone(), spec.storage_class_name.clone(), spec.archived_at.clone())
+        (
+            spec.size.clone(),
+            spec.storage_class_name.clone(),
+            spec.archived_at.clone(),
+        )
     };
     is_about(there, &wanted) && made(there) == made(&wanted)
 }

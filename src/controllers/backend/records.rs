@@ -46,7 +46,10 @@ fn in_words(doubted: &Doubted) -> String {
         Trust::Forged => "signed wrongly or with another key",
         Trust::Unsigned | Trust::Signed => "not signed",
     };
-    format!("{volume} ({state}, of claim {}/{}, {signature})", claim.namespace, claim.name)
+    format!(
+        "{volume} ({state}, of claim {}/{}, {signature})",
+        claim.namespace, claim.name
+    )
 }
 
 fn of_another(other: &OtherCluster) -> String {
@@ -140,7 +143,12 @@ mod tests {
             others: others.clone(),
         });
         assert_eq!((said.status, said.reason), (Some(true), Reason::RecordsSigned));
-        assert!(said.message.contains("cluster 1111 has 5 records here (pvc-a, pvc-b, …)"), "{}", said.message);
+        assert!(
+            said.message
+                .contains("cluster 1111 has 5 records here (pvc-a, pvc-b, …)"),
+            "{}",
+            said.message
+        );
         assert!(!verdict(&Doubts::default()).message.contains("cluster 1111"));
         let own = vec![doubted(1, Trust::Unsigned)];
         assert!(verdict(&Doubts { own, others }).message.contains("1111"));

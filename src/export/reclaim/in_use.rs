@@ -1,6 +1,6 @@
 //! The record of a volume that is in use, for what is done with it meanwhile.
 
-use super::Recorded;
+use super::recorded::Recorded;
 use super::decide::At;
 use crate::export::ManagedExport;
 use crate::export::error::ExportError;

@@ -1,11 +1,12 @@
 //! Slow scans of a backend's export for orphans: directories and volumes that have lost each other. They are reported,
-//! and never removed.
+//! and never removed. What is signed on the way are records of volumes that agree with them.
 //!
 //! Only names of ours are looked at: those of this cluster's records, and those that our volumes name. A scan begins with
 //! its export at peace and ends whole, or counts for nothing: what is cut off is begun again.
 
 mod judge;
 mod verdict;
+mod vouch;
 mod walk;
 
 use std::sync::{Arc, Weak};

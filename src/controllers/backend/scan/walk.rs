@@ -14,12 +14,10 @@ use super::judge::{Volume, judge};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
-use crate::controllers::volume::note;
-use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State, Trust};
+use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
 use crate::naming::DirectoryPath;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
-use crate::placement::quantity::bytes;
 use crate::policy::inherited::{alias_backend, directory_on};
 use crate::policy::{Decision, decide};
 
@@ -50,10 +48,10 @@ pub(super) enum ScanError {
 
 /// A scan on its way.
 pub(super) struct Walk<'a> {
-    ctx: &'a Context,
-    backend: &'a Backend,
+    pub(super) ctx: &'a Context,
+    pub(super) backend: &'a Backend,
     object: &'a NfsBackend,
-    export: &'a ManagedExport,
+    pub(super) export: &'a ManagedExport,
     export_id: &'a str,
     pace: Interval,
     looked: u64,
@@ -137,12 +135,10 @@ impl<'a> Walk<'a> {
             Volume::Here { .. } | Volume::Gone => None,
         };
         let look = self.look(volume, path.as_ref()).await?;
-        if let Some(look) = &look
-            && matches!(remembered, Volume::Here { .. })
-            && says_too_little(look, self.ctx.inventory.size_of(volume))
-            && let Some(object) = self.volume(volume).await?
+        if matches!(remembered, Volume::Here { .. })
+            && let Some(look) = &look
         {
-            note::keep(self.ctx, &object).await;
+            self.keep_believable(volume, look).await?;
         }
         Ok(look.is_some_and(|look| judge(&look, remembered, false).is_some()))
     }
@@ -197,7 +193,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The volume as it is now.
-    async fn volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
+    pub(super) async fn volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
         self.pace.tick().await;
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         api.get_opt(name).await.map_err(|error| Box::new(error).into())
@@ -280,16 +276,6 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether the record of a volume in use, with this size, could not be made a volume of again: a release that knew nothing
-/// of that wrote it, or its writer died too early.
-fn says_too_little(look: &Look, size: Option<u128>) -> bool {
-    let Found::Record(record, trust) = &look.record else {
-        return false;
-    };
-    let noted = record.note.as_ref().and_then(|note| bytes(&note.size));
-    record.state == State::Live && (noted != size || *trust != Trust::Signed)
-}
-
 /// What a volume is to a backend, by what the watch said of it.
 fn remembered(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> Volume {
     let holder = || Holder::Volume(volume.to_owned());
@@ -335,7 +321,7 @@ fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
 }
 
 /// Whether an error speaks of the export and not of one name on it.
-fn ends_the_scan(error: &ExportError) -> bool {
+pub(super) fn ends_the_scan(error: &ExportError) -> bool {
     let reason = error.reason();
     reason.is_of_the_connection()
         || matches!(

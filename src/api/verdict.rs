@@ -1,8 +1,8 @@
-//! Conditions as they are planned.
+//! What is said in a condition, before it is written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-use super::Reason;
+use super::conditions::Reason;
 
 /// A condition as planned: without times, which are filled in when it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
