@@ -28,6 +28,7 @@ COPY ${TARGETARCH}/nfs-operator /nfs-operator
 # Compiles on the machine's own architecture for the image's.
 FROM --platform=${BUILDPLATFORM} docker.io/library/rust:${RUST_VERSION}-bookworm AS build
 ARG TARGETARCH
+ENV XDG_CACHE_HOME=/cache
 WORKDIR /source
 RUN case "$(dpkg --print-architecture)-${TARGETARCH}" in \
       amd64-arm64) packages="gcc-aarch64-linux-gnu libc6-dev-arm64-cross" ;; \
@@ -37,7 +38,7 @@ RUN case "$(dpkg --print-architecture)-${TARGETARCH}" in \
 COPY . .
 # Dependencies are compiled once for each architecture, and stay in the builder's cache.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
-    --mount=type=cache,target=/root/.cache/nfs-operator \
+    --mount=type=cache,target=/cache/nfs-operator \
     --mount=type=cache,target=/source/target,id=nfs-operator-${TARGETARCH} \
     image/program "${TARGETARCH}" release /nfs-operator
 

@@ -5,8 +5,8 @@ SHELL := /bin/bash
 # What the release programs are; `cargo` keeps them up to date.
 OPERATOR := target/release/nfs-operator
 
-# Many black-box tests have a control plane of their own: more at a time are slower on two cores, and starve one another.
-TEST_THREADS ?= 3
+# Many black-box tests wait most of their time; more at a time starve one another on two cores.
+TEST_THREADS ?= 6
 
 .PHONY: help
 help: ## List the targets
@@ -93,9 +93,9 @@ image: need-rust ## Build the image as an OCI archive in dist/image, and print i
 bench: bench-operator bench-client bench-copy ## Measure the operator, then the NFS client alone, then clones
 
 .PHONY: bench-operator
-bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000)
+bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
 	@cargo build --release --workspace --bins
-	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM))
+	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM)) $(if $(WAITING),--waiting $(WAITING))
 
 .PHONY: bench-client
 bench-client: need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)

@@ -110,7 +110,7 @@ pub struct Refusal {
 pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     let permitted: Vec<&Candidate<'_>> = backends
         .iter()
-        .filter(|backend| class_permits(claim.class, backend))
+        .filter(|backend| class_permits(claim.class, backend.name, backend.labels))
         .collect();
     if permitted.is_empty() {
         return nowhere(
@@ -163,23 +163,20 @@ pub fn elsewhere(refusals: &[Refusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
+/// Whether a backend would perhaps serve the claim, were its last probe not too old to be believed.
+pub fn doubtful(refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
+}
+
 fn nowhere(refusals: Vec<Refusal>, summary: Verdict) -> Placement {
     Placement::Nowhere { refusals, summary }
 }
 
 /// Does the class let its claims go there? By name and by labels: where both are given, both must hold.
-fn class_permits(class: &ClassParameters, backend: &Candidate<'_>) -> bool {
-    permits(class, backend.name, backend.labels)
-}
-
-/// Whether a class lets its claims go to the backend of this name with these labels.
-pub fn permits(class: &ClassParameters, backend: &str, labels: &BTreeMap<String, String>) -> bool {
+pub fn class_permits(class: &ClassParameters, backend: &str, labels: &BTreeMap<String, String>) -> bool {
     let by_name = class.backends.is_empty() || class.backends.iter().any(|name| name == backend);
-    let by_labels = class
-        .backend_selector
-        .as_ref()
-        .is_none_or(|selector| selector.matches(labels));
-    by_name && by_labels
+    let selector = class.backend_selector.as_ref();
+    by_name && selector.is_none_or(|selector| selector.matches(labels))
 }
 
 /// The backend that the claim wishes for, if its author may choose it.

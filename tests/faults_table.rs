@@ -6,6 +6,8 @@ use std::{fs, io};
 
 /// Where the tests of faults are; a folder stands for the files in it.
 const SOURCES: &[&str] = &[
+    "src/nfs/v3/mount_tests.rs",
+    "src/nfs/v3/tests.rs",
     "src/nfs/v4/fault_tests.rs",
     "src/nfs/v4/recovery_tests.rs",
     "src/nfs/v4/wire_tests.rs",

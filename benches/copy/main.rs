@@ -15,8 +15,8 @@ use clap::Parser;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use nfs_operator::api::backend::Existing;
 use nfs_operator::export::{
-    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
-    RecordsKey, Tally, copy_volume,
+    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Original, Place,
+    ReclaimRequest, RecordsKey, Tally, copy_volume,
 };
 use nfs_operator::naming::DirectoryPath;
 use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
@@ -68,7 +68,7 @@ async fn main() -> Result<(), Failure> {
         shell(&format!("sync; rm -rf cp-{name}; sync"), &disk)?;
         let synced = timed(|| shell(&format!("cp -a {name} cp-{name} && sync"), &disk))?;
         shell(&format!("rm -rf cp-{name}; sync"), &disk)?;
-        let (of, tally) = (source(name, made.file_id), Arc::new(Tally::default()));
+        let (of, tally) = (Original::Volume(source(name, made.file_id)), Arc::new(Tally::default()));
         let began = Instant::now();
         let new = request(&format!("{name}-copy"));
         copy_volume((&export, &of), (&export, &new), &Budget::default(), &tally).await?;

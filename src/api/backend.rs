@@ -266,6 +266,11 @@ pub struct ArchivePolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub keep_last: Option<i32>,
+    /// Whether a namespace may have a copy of an archive that came from one of its name, although it is another one by its
+    /// uid: for a cluster that was built anew. In a living cluster, whoever can make a namespace of a name that was
+    /// deleted gets what is kept of it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub restore_by_name: bool,
 }
 
 /// What to do with the data of a deleted claim.

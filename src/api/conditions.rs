@@ -197,7 +197,7 @@ reasons! {
     AttributesClassUnsupported,
     /// The data source is not supported.
     DataSourceUnsupported,
-    /// The claim's volume is being copied from another one.
+    /// The claim's volume is being copied from another one or an archive.
     Copying,
     /// A copy failed, and is begun anew.
     CopyFailed,
@@ -205,7 +205,7 @@ reasons! {
     CopyNeedsChown,
     /// What was copied was removed meanwhile.
     CopySourceGone,
-    /// The claim to copy is not there, not bound, or can't be read now.
+    /// The claim or archive to copy is not there, not bound, or can't be read now.
     CopySourceNotReady,
     /// The claim to copy can't be copied to this one.
     CopySourceUnsuitable,
@@ -271,8 +271,6 @@ reasons! {
     ArchiveBusy,
     /// The claim asks for less than its archive holds.
     ClaimTooSmall,
-    /// What was asked for would have to be copied.
-    CopyNotSupported,
     /// The archive's time is over.
     ArchiveExpired,
     /// The operator's clock and the API server's differ in whether an archive's time is over (event).

@@ -134,6 +134,7 @@ impl ManagedExport {
                 volume: record.volume.clone(),
             });
         }
+        self.refuse_copied(&record.volume)?;
         self.refuse_volume(&record)?;
         let there = self.at_archive(ground, &record, &note).await?;
         let purging = State::Purging {
@@ -283,6 +284,36 @@ impl ManagedExport {
             directory: note.target.clone(),
             what: "it has the fileid and not the file handle that its record knows".into(),
         })
+    }
+
+    /// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
+    pub(super) async fn kept_at(
+        &self,
+        ground: &Ground,
+        which: &ArchiveRef,
+    ) -> Result<(Node, ArchiveNote), ExportError> {
+        let volume = which.volume.clone();
+        let record = match self.record_of(ground, which).await {
+            Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
+            record => record?,
+        };
+        let State::Archived(note) = &record.state else {
+            let state = record.state.name();
+            return Err(ExportError::ArchiveTaken { volume, state });
+        };
+        match self.at_archive(ground, &record, note).await? {
+            Some(node) => Ok((node, note.clone())),
+            None => Err(ExportError::ArchiveMissing { volume }),
+        }
+    }
+
+    /// What is being copied stays where it is.
+    pub(super) fn refuse_copied(&self, volume: &str) -> Result<(), ExportError> {
+        if self.is_being_copied(volume) {
+            let volume = volume.to_owned();
+            return Err(ExportError::ArchiveCopied { volume });
+        }
+        Ok(())
     }
 
     /// Whose volume object is still there is not an archive alone: its reclaim comes first.

@@ -282,13 +282,25 @@ pub enum ExportError {
         /// How far it is.
         state: &'static str,
     },
+    /// The archive is being copied.
+    #[error("the archive of volume {volume} is being copied to a claim: it stays until that is done")]
+    ArchiveCopied {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive was restored or purged.
+    #[error("there is no archive of volume {volume} any more: it was restored to another claim, or purged")]
+    ArchiveGone {
+        /// The volume that it was.
+        volume: String,
+    },
     /// The archive is another namespace's.
     #[error("the archive of volume {volume} did not come from this namespace: it can't be moved here")]
     ArchiveForeign {
         /// The volume that it was.
         volume: String,
     },
-    /// The archive's directory is not where it should be, or there is no record of it.
+    /// The archive's directory is not where it should be.
     #[error("the data of the archive of volume {volume} are not where they should be: nothing is touched")]
     ArchiveMissing {
         /// The volume that it was.

@@ -40,12 +40,13 @@ mod undo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use self::copy::ArchivesCopied;
 use self::foreign::Foreign;
 use self::ground::{Ground, Turns};
 use self::ledger::FileKey;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
-pub use copy::{Budget, CopyError, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use copy::{Budget, CopyError, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use foreign::TheirVolume;
@@ -97,6 +98,8 @@ pub struct ManagedExport {
     foreign: Mutex<Option<Arc<Foreign>>>,
     /// Volumes whose archives are this backend's.
     archives: Mutex<BTreeSet<String>>,
+    /// Those of them that are being copied.
+    copied: ArchivesCopied,
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
     /// Records without a volume that this cluster did not sign, by volume.
@@ -120,6 +123,7 @@ impl ManagedExport {
             turns: Turns::default(),
             foreign: Mutex::default(),
             archives: Mutex::default(),
+            copied: ArchivesCopied::default(),
             tombstones: Mutex::default(),
             doubted: Mutex::default(),
             others: Mutex::default(),
@@ -177,6 +181,13 @@ impl ManagedExport {
     /// directories into the ledger, remembers tombstones, and completes what can be completed.
     pub async fn settle(&self, has_volume: &(dyn Fn(&str) -> bool + Send + Sync)) -> Result<Settled, ExportError> {
         on_firm_ground!(self, ground => self.settle_on(&ground, has_volume))
+    }
+
+    /// Looks whether a claim's directory is refused as things are, and changes nothing: whoever was refused before need not
+    /// announce anew what will be refused again. Success promises nothing.
+    pub async fn foresee(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.foresee_on(&ground, request))
     }
 
     /// Makes a claim's directory, or finds that it is made.
@@ -306,6 +317,11 @@ impl ManagedExport {
         let _turn = self.turns.of(&said.volume).await;
         let agreed = on_firm_ground!(self, ground => self.agreed(&ground, said));
         agreed.map(drop)
+    }
+
+    /// Whether the archive of a volume is being copied: until that is over, it is neither purged nor moved.
+    pub fn is_being_copied(&self, volume: &str) -> bool {
+        self.copied.has(volume)
     }
 
     /// The volumes whose archives this backend has, as far as [`settle`](Self::settle) found them or they were made since.

@@ -3,11 +3,12 @@
 mod decide;
 mod make;
 mod next_step;
+mod observe;
 mod restore;
 
 use futures::future::try_join_all;
 
-use self::decide::{Step, There, Write, Written, decide};
+use self::decide::{Step, Write, Written};
 use self::make::Made;
 use super::ManagedExport;
 use super::error::ExportError;
@@ -143,30 +144,8 @@ impl ManagedExport {
         directory: &DirectoryPath,
         record: &mut Recorded,
     ) -> Result<Option<Made>, ExportError> {
-        let nodes = self.walk(ground, directory).await?;
+        let (nodes, step) = self.observe(ground, request, directory, record.written()).await?;
         let leaf = self.leaf_of(&nodes, directory);
-        self.judge_way(ground, directory, &nodes).await?;
-        let held = |leaf: &Node| {
-            let holder = Holder::Volume(request.volume.clone());
-            let file = ground.file_key(leaf.attributes.fileid);
-            self.ledger.holder_of(&file, Some(&holder))
-        };
-        let mut there = match leaf {
-            None => There::Nothing,
-            Some(leaf) if !ground.is_plain_directory(leaf) => There::Other,
-            Some(leaf) => There::Directory {
-                file_id: leaf.attributes.fileid,
-                held: held(leaf).is_some(),
-                empty: None,
-            },
-        };
-        let mut step = decide(record.written(), there, request.existing);
-        if step == Step::LookInside
-            && let (Some(leaf), There::Directory { empty, .. }) = (leaf, &mut there)
-        {
-            *empty = Some(self.is_empty(leaf, directory).await?);
-            step = decide(record.written(), there, request.existing);
-        }
         match (step, leaf) {
             (Step::Make { write }, _) => {
                 let made = self.write(ground, request, directory, record, write, None).await?;
@@ -208,17 +187,6 @@ impl ManagedExport {
                     mode_not_kept: None,
                 }))
             }
-            (Step::Held, Some(leaf)) => match held(leaf) {
-                Some(holder) => Err(ExportError::Held {
-                    directory: directory.to_string(),
-                    holder,
-                }),
-                None => Ok(None),
-            },
-            (Step::Refuse, Some(leaf)) => Err(ExportError::DirectoryExists {
-                directory: directory.to_string(),
-                holds_something: !self.is_empty(leaf, directory).await?,
-            }),
             (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
                 volume: request.volume.clone(),
                 directory: directory.to_string(),
@@ -228,12 +196,12 @@ impl ManagedExport {
                     leaf.attributes.fileid
                 ),
             }),
-            (Step::Unusable, Some(leaf)) => Err(ExportError::PathUnusable {
-                path: directory.to_string(),
-                why: what_it_is(leaf),
-            }),
-            // LookInside was answered above; the others have a leaf whenever they are decided.
-            _ => Ok(None),
+            (_, Some(leaf)) => {
+                self.refuse(ground, request, directory, step, leaf).await?;
+                Ok(None)
+            }
+            // LookInside was answered; the others have a leaf whenever they are decided.
+            (_, None) => Ok(None),
         }
     }
 

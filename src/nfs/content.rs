@@ -31,8 +31,40 @@ pub struct Details {
     pub times: Times,
     /// Another one after each change of the object (RFC 8881 section 5.8.1.4; in NFSv3 the ctime).
     pub change: u64,
+    /// When anything of it but the time of reading was changed last (ctime); absent where the server does not tell.
+    pub altered: Option<Time>,
     /// Bytes that it takes on the disk; fewer than its size where it has holes.
     pub used: u64,
+}
+
+impl Details {
+    /// What a later look is compared with.
+    pub fn mark(&self) -> Mark {
+        Mark {
+            change: self.change,
+            size: self.attributes.size,
+            modified: self.times.modified,
+            altered: self.altered,
+        }
+    }
+}
+
+/// What tells whether a file was changed between two looks at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub(super) change: u64,
+    pub(super) size: u64,
+    pub(super) modified: Time,
+    pub(super) altered: Option<Time>,
+}
+
+impl Mark {
+    /// Whether the file was changed between the two. A change attribute that moved alone says that it was read: some file
+    /// systems move it with the time of reading, and nothing but that leaves size, mtime and ctime as they are.
+    pub fn differs_from(&self, other: &Self) -> bool {
+        let times = |mark: &Self| (mark.size, mark.modified, mark.altered);
+        self.change != other.change && (self.altered.is_none() || times(self) != times(other))
+    }
 }
 
 /// What a name led to.
@@ -42,9 +74,9 @@ pub struct Found {
     pub handle: FileHandle,
     /// Its attributes.
     pub details: Details,
-    /// The beginning of a regular file, and the change attribute after it was read; absent when it is no regular file, or
-    /// could not be read.
-    pub begin: Option<(Data, u64)>,
+    /// The beginning of a regular file, and its mark after it was read; absent when it is no regular file, or could not be
+    /// read.
+    pub begin: Option<(Data, Mark)>,
 }
 
 /// Bytes of a file.
@@ -77,4 +109,47 @@ pub struct Copied {
     pub stable: bool,
     /// As in [`Written`]; none after a copy that the server did in the background without saying.
     pub verifier: Option<[u8; 8]>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_as_changed_unless_nothing_but_its_change_attribute_moved() {
+        let at = |seconds| Time { seconds, nanos: 0 };
+        let before = Mark {
+            change: 1,
+            size: 10,
+            modified: at(5),
+            altered: Some(at(6)),
+        };
+        let read = Mark { change: 2, ..before };
+        for (what, after, changed) in [
+            ("not touched", before, false),
+            ("read", read, false),
+            ("cut", Mark { size: 9, ..read }, true),
+            (
+                "written",
+                Mark {
+                    modified: at(7),
+                    ..read
+                },
+                true,
+            ),
+            (
+                "written, and its mtime put back",
+                Mark {
+                    altered: Some(at(7)),
+                    ..read
+                },
+                true,
+            ),
+        ] {
+            assert_eq!(after.differs_from(&before), changed, "{what}");
+        }
+        let untold = |mark: Mark| Mark { altered: None, ..mark };
+        assert!(untold(read).differs_from(&untold(before)), "no ctime to tell it by");
+        assert!(!untold(before).differs_from(&untold(before)));
+    }
 }

@@ -27,7 +27,7 @@ mod v3;
 mod v4;
 mod xdr;
 
-pub use content::{Copied, Data, Details, Found, Time, Times, Written};
+pub use content::{Copied, Data, Details, Found, Mark, Time, Times, Written};
 pub use error::{NfsError, Status};
 pub use export::Export;
 pub use types::{

@@ -47,6 +47,8 @@ pub struct Backend {
     pub trash: Arc<Notify>,
     purged: Mutex<PurgeReport>,
     swept: Mutex<Option<Instant>>,
+    /// Held by the one sweep that runs.
+    pub sweeping: Arc<tokio::sync::Mutex<()>>,
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
@@ -83,6 +85,8 @@ pub struct Open {
     pub claim: export::ClaimRef,
     /// Being worked on right now: nobody else may touch it.
     pub active: bool,
+    /// It becomes what an archive was, by moving that.
+    pub moves: bool,
 }
 
 /// A volume's directory is being worked on, until this is dropped.
@@ -129,10 +133,15 @@ pub struct Known {
 }
 
 impl Known {
+    /// Whether the probe found that claims can be provisioned here, however long ago.
+    pub fn is_ready(&self) -> bool {
+        self.ready.status == Some(true)
+    }
+
     /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
     pub fn ready_now(&self, now: Instant) -> Verdict {
         let age = now.saturating_duration_since(self.probed);
-        if self.ready.status == Some(true) && age > self.interval * INTERVALS_BELIEVED {
+        if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
             return Verdict::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
         }
         self.ready.clone()
@@ -164,6 +173,7 @@ impl Backend {
             trash: Arc::default(),
             purged: Mutex::default(),
             swept: Mutex::default(),
+            sweeping: Arc::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
             readoption: Readoption::default(),
@@ -195,16 +205,16 @@ impl Backend {
     /// Begins to work on a volume's directory; none when somebody else is at it.
     pub fn begin(&self, volume: &str, claim: &export::ClaimRef) -> Option<Active<'_>> {
         let mut open = self.open_directories();
-        if open.get(volume).is_some_and(|open| open.active) {
+        let former = open.get(volume);
+        if former.is_some_and(|former| former.active) {
             return None;
         }
-        open.insert(
-            volume.to_owned(),
-            Open {
-                claim: claim.clone(),
-                active: true,
-            },
-        );
+        let begun = Open {
+            claim: claim.clone(),
+            active: true,
+            moves: former.is_some_and(|former| former.moves),
+        };
+        open.insert(volume.to_owned(), begun);
         Some(Active {
             backend: self,
             volume: volume.to_owned(),
@@ -218,7 +228,20 @@ impl Backend {
             .or_insert_with(|| Open {
                 claim: claim.clone(),
                 active: false,
+                moves: false,
             });
+    }
+
+    /// An archive is moved to a directory that is open.
+    pub fn note_move(&self, volume: &str) {
+        if let Some(open) = self.open_directories().get_mut(volume) {
+            open.moves = true;
+        }
+    }
+
+    /// Whether an archive is moved to a directory that is open.
+    pub fn is_move(&self, volume: &str) -> bool {
+        self.open_directories().get(volume).is_some_and(|open| open.moves)
     }
 
     /// Whether a directory was begun here for a volume that is not saved yet.

@@ -13,7 +13,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Semaphore;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 
 use crate::export::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
 
@@ -55,7 +55,7 @@ struct Job {
     of: For,
     tally: Arc<Tally>,
     state: State,
-    task: AbortHandle,
+    task: JoinHandle<()>,
 }
 
 /// All copies of this process.
@@ -106,7 +106,7 @@ impl Copies {
                 of,
                 tally,
                 state: State::Waiting,
-                task: task.abort_handle(),
+                task,
             },
         );
     }
@@ -140,6 +140,16 @@ impl Copies {
     pub fn stop(&self, uid: &str) {
         if let Some(job) = self.jobs().remove(uid) {
             job.task.abort();
+        }
+    }
+
+    /// The same, and waits until nothing is at it any more.
+    pub async fn end(&self, uid: &str) {
+        let job = self.jobs().remove(uid);
+        if let Some(job) = job {
+            job.task.abort();
+            // How it ended is nobody's concern.
+            let _ = job.task.await;
         }
     }
 

@@ -11,12 +11,14 @@ use super::waiting::Waiting;
 /// The slots of a backend for one kind of work.
 pub struct Gate<R> {
     slots: Arc<Semaphore>,
+    /// As many as may be with objects that failed before.
+    lane: Arc<Semaphore>,
     queue: Mutex<Queue<R>>,
 }
 
 /// The right to one call at a time on a backend; given back when dropped, and the next in the queue is woken.
 pub struct Slot<'a, R: Eq + Hash + Clone> {
-    permit: Option<OwnedSemaphorePermit>,
+    permits: Option<Permits>,
     gate: &'a Gate<R>,
     waiting: &'a Waiting<R>,
 }
@@ -30,8 +32,16 @@ pub enum Coming {
     Again,
 }
 
+/// One slot in so many is with an object that failed before, and no more: thousands that fail again and again use up a share
+/// of the server's and the API server's time, and a new one finds the rest free. With 64 slots, eight are enough to try
+/// hundreds a second.
+const LANE: usize = 8;
+
 /// After so many that go first, one that failed before has its turn: a stream of new ones must not keep it out for ever.
 const TURNS: u32 = 8;
+
+/// A slot, and the place in the lane of one that failed before.
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// Objects that wait for a slot, each once.
 struct Queue<R> {
@@ -52,23 +62,30 @@ impl<R: Eq + Hash + Clone> Queue<R> {
         }
     }
 
-    fn pop(&mut self) -> Option<R> {
+    /// The next one; one that failed before only while the lane is open.
+    fn pop(&mut self, lane_open: bool) -> Option<(R, Coming)> {
         self.served = self.served.wrapping_add(1);
-        let (first, second) = if self.served.is_multiple_of(TURNS) {
-            (&mut self.again, &mut self.fresh)
+        let order = if self.served.is_multiple_of(TURNS) {
+            [Coming::Again, Coming::Fresh]
         } else {
-            (&mut self.fresh, &mut self.again)
+            [Coming::Fresh, Coming::Again]
         };
-        let object = first.pop_front().or_else(|| second.pop_front())?;
+        let (object, coming) = order.into_iter().find_map(|coming| {
+            let object = match coming {
+                Coming::Fresh => self.fresh.pop_front(),
+                Coming::Again => lane_open.then(|| self.again.pop_front()).flatten(),
+            };
+            Some((object?, coming))
+        })?;
         self.members.remove(&object);
-        Some(object)
+        Some((object, coming))
     }
 }
 
 impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
     fn drop(&mut self) {
-        // The permit goes back before the next one is woken, or it would find none.
-        drop(self.permit.take());
+        // The permits go back before the next one is woken, or it would find none.
+        drop(self.permits.take());
         self.gate.call_in(self.waiting);
     }
 }
@@ -78,6 +95,7 @@ impl<R: Eq + Hash + Clone> Gate<R> {
     pub fn new(slots: usize) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(slots)),
+            lane: Arc::new(Semaphore::new(slots.div_ceil(LANE))),
             queue: Mutex::new(Queue {
                 fresh: VecDeque::new(),
                 again: VecDeque::new(),
@@ -91,15 +109,24 @@ impl<R: Eq + Hash + Clone> Gate<R> {
     pub fn enter<'a>(&'a self, object: &R, coming: Coming, waiting: &'a Waiting<R>) -> Option<Slot<'a, R>> {
         // Held until the object is in the queue: a slot that is given back meanwhile must find it there.
         let mut queue = self.queue();
-        match Arc::clone(&self.slots).try_acquire_owned() {
-            Ok(permit) => Some(Slot {
-                permit: Some(permit),
-                gate: self,
-                waiting,
-            }),
-            Err(_) => {
-                queue.push(object.clone(), coming);
-                None
+        let permits = self.permits(coming);
+        if permits.is_none() {
+            queue.push(object.clone(), coming);
+        }
+        permits.map(|permits| Slot {
+            permits: Some(permits),
+            gate: self,
+            waiting,
+        })
+    }
+
+    fn permits(&self, coming: Coming) -> Option<Permits> {
+        let one_of = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
+        match coming {
+            Coming::Fresh => Some((one_of(&self.slots)?, None)),
+            Coming::Again => {
+                let lane = one_of(&self.lane)?;
+                Some((one_of(&self.slots)?, Some(lane)))
             }
         }
     }
@@ -107,8 +134,14 @@ impl<R: Eq + Hash + Clone> Gate<R> {
     /// Wakes as many of the queue as there are free slots. Who is woken may be gone or go elsewhere, so this is also
     /// called at each probe.
     pub fn call_in(&self, waiting: &Waiting<R>) {
+        // Who fails to enter holds a permit for a moment, and is in the queue before this looks.
+        let mut queue = self.queue();
+        let mut lane = self.lane.available_permits();
         for _ in 0..self.slots.available_permits() {
-            let Some(next) = self.queue().pop() else { return };
+            let Some((next, coming)) = queue.pop(lane > 0) else {
+                return;
+            };
+            lane = lane.saturating_sub(usize::from(coming == Coming::Again));
             waiting.wake(next);
         }
     }
@@ -136,6 +169,26 @@ mod tests {
         assert!(woken.try_recv().is_err(), "it was in the queue once");
         assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_some());
     }
+
+    #[test]
+    fn many_that_failed_before_leave_slots_to_one_that_comes_for_the_first_time() {
+        let (waiting, mut woken) = Waiting::<u32>::new();
+        let gate = Gate::new(16);
+        let failed: Vec<_> = (0..16).map(|n| gate.enter(&n, Coming::Again, &waiting)).collect();
+        assert_eq!(failed.iter().flatten().count(), 2, "one slot in eight");
+        let new: Vec<_> = (100..114).map(|n| gate.enter(&n, Coming::Fresh, &waiting)).collect();
+        assert!(new.iter().all(Option::is_some));
+        drop(new);
+        assert!(
+            woken.try_recv().is_err(),
+            "slots are free, and none of them is for those"
+        );
+        drop(failed);
+        assert_eq!(woken.try_recv(), Ok(2));
+        assert_eq!(woken.try_recv(), Ok(3));
+        assert!(gate.enter(&2, Coming::Again, &waiting).is_some());
+    }
+
     #[test]
     fn who_failed_before_lets_others_go_first_and_has_his_turn_in_the_end() {
         let mut queue = Queue {
@@ -149,7 +202,9 @@ mod tests {
         for number in 0..20 {
             queue.push(number, Coming::Fresh);
         }
-        let order: Vec<i32> = std::iter::from_fn(|| queue.pop()).collect();
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop(true))
+            .map(|(number, _)| number)
+            .collect();
         assert_eq!(order.len(), 22);
         assert_eq!(order.iter().position(|number| *number == 1000), Some(7));
         assert_eq!(order.iter().position(|number| *number == 1001), Some(15));

@@ -85,7 +85,7 @@ async fn a_purge_that_was_announced_and_dies_anywhere_can_be_taken_back() {
 }
 
 /// The claim `n<uid>` gets the archive of volume `pvc-<uid>`.
-fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
+pub fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
     DirectoryRequest {
         restore: Some(which(uid, file_id)),
         ..request(&format!("n{uid}"), "home/deep/again")
@@ -107,7 +107,7 @@ fn theirs_is_there(lab: &Lab) {
 }
 
 /// Mode and owner that a directory has before it is archived.
-async fn archived_as_it_was(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn archived_as_it_was(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
     let file_id = with_data(lab, export, uid).await;
     std::os::unix::fs::chown(lab.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2750);

@@ -95,20 +95,59 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
         .create(&asking(env.claim("data", &class), name_of(&archive)))
         .await?;
     scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
-    // Listed by an administrator, it would have to be copied: who had it may still hold handles.
+    // Nor does a word of their own help.
+    env.objects
+        .patch(
+            &heir,
+            json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
+        )
+        .await?;
+    scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    let data = env.data().join(text(&archive, "/spec/directory"));
+    assert_eq!(scene::names(env.data())?.len(), 1);
+    // Listed by an administrator, each gets a copy: who had it may still hold handles.
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.named("other")]}}});
     env.objects.patch(&archive, allowed).await?;
     for asker in [&thief, &heir] {
-        // A change wakes them; the word that they got stays otherwise.
-        env.objects
-            .patch(asker, json!({"metadata": {"labels": {"look": "again"}}}))
-            .await?;
-        scene::refused(&env, asker, "CopyNotSupported").await?;
+        let volume = env.wait_bound(asker).await?;
+        assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "secret");
     }
-    let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(fs::read_to_string(data.join("data"))?, "secret");
     assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
-    assert_eq!(scene::names(env.data())?.len(), 1);
+    assert_eq!(scene::names(env.data())?.len(), 3);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so_and_nobody_else_does() -> Test {
+    let env = TestEnv::new("namesake").await?;
+    let backend = scene::backend(&env, "backend", json!({})).await?;
+    let class = scene::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "theirs").await?;
+    let other = reference("v1", "Namespace", None, &env.named("other"));
+    env.objects.create(&other).await?;
+    let namespace = reference("v1", "Namespace", None, &env.name);
+    env.objects.delete(&namespace).await?;
+    env.objects.wait_gone(&namespace, PATIENCE).await?;
+    env.objects.create(&namespace).await?;
+    let heir = env
+        .objects
+        .create(&asking(env.claim("data", &class), name_of(&archive)))
+        .await?;
+    scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    env.objects
+        .patch(&backend, json!({"spec": {"archivePolicy": {"restoreByName": true}}}))
+        .await?;
+    let volume = env.wait_bound(&heir).await?;
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "theirs");
+    // A copy: handles of the former namespace's pods lead to the archive, and stay shut out.
+    in_state(&env, &archive, "Available").await?;
+    let data = env.data().join(text(&archive, "/spec/directory"));
+    assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
+    let mut stranger = asking(env.claim("data", &class), name_of(&archive));
+    merge(&mut stranger, &json!({"metadata": {"namespace": env.named("other")}}));
+    let stranger = env.objects.create(&stranger).await?;
+    scene::refused(&env, &stranger, "ArchiveNotAllowed").await?;
     Ok(())
 }
 
@@ -123,7 +162,6 @@ async fn of_two_claims_that_ask_for_one_archive_one_gets_it_and_the_other_is_tol
         asking(env.claim("two", &class), name_of(&archive)),
     );
     let (one, two) = tokio::try_join!(env.objects.create(&one), env.objects.create(&two))?;
-    // Who looks at the very moment at which the data are moved finds them nowhere, and is told better at its next look.
     let told = |claim: &Value| {
         let said = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
         match said.map(|said| (said["status"] == "True", said["reason"].as_str().unwrap_or_default())) {
@@ -163,9 +201,9 @@ async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -
         "small",
         json!({"spec": {"resources": {"requests": {"storage": "512Ki"}}}}),
     );
-    let copy = with(
-        "copy",
-        json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
+    let mistaken = with(
+        "mistaken",
+        json!({"metadata": {"annotations": {"nfs-operator.io/restore": "clone"}}}),
     );
     let away = asking(env.claim("away", &elsewhere), name_of(&archive));
     let mut snapshot = env.claim("snapshot", &class);
@@ -177,25 +215,16 @@ async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -
     for (claim, reason) in [
         (unknown, "ArchiveNotFound"),
         (small, "ClaimTooSmall"),
-        (copy, "CopyNotSupported"),
-        (away, "CopyNotSupported"),
+        (mistaken, "InvalidOverride"),
+        (away, "BackendNotFound"),
         (snapshot, "DataSourceUnsupported"),
     ] {
         let claim = env.objects.create(&claim).await?;
         scene::refused(&env, &claim, reason).await?;
         env.objects.delete(&claim).await?;
     }
-    env.objects
-        .patch(&archive, json!({"spec": {"legalHold": true}}))
-        .await?;
-    in_state(&env, &archive, "Held").await?;
-    let held = env.objects.create(&usual("held")).await?;
-    scene::refused(&env, &held, "CopyNotSupported").await?;
-    // The hold is lifted, and the claim goes on by itself.
-    env.objects
-        .patch(&archive, json!({"spec": {"legalHold": false}}))
-        .await?;
-    let volume = env.wait_bound(&held).await?;
-    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "kept");
+    let data = env.data().join(text(&archive, "/spec/directory"));
+    assert_eq!(fs::read_to_string(data.join("data"))?, "kept");
+    assert_eq!(scene::names(env.data())?.len(), 1);
     Ok(())
 }

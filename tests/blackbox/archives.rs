@@ -35,7 +35,7 @@ pub async fn in_state(env: &TestEnv, archive: &Value, state: &str) -> rig::Resul
     env.objects.wait(archive, &format!("to be {state}"), PATIENCE, is).await
 }
 
-fn path(env: &TestEnv, archive: &Value) -> std::path::PathBuf {
+pub fn path(env: &TestEnv, archive: &Value) -> std::path::PathBuf {
     env.data().join(text(archive, "/spec/directory"))
 }
 

@@ -21,7 +21,7 @@ fn copy_of(source: &str, mut claim: Value) -> Value {
 }
 
 /// Names and contents below a directory.
-fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+pub fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -39,7 +39,7 @@ fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
 }
 
 /// What the claim says of its volume.
-async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
+pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
     let kind = "nfs-operator.io/Provisioned";
     let said = env
         .objects
@@ -144,7 +144,7 @@ async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
 }
 
 /// A claim of the stage with many files, and a way to its server that is slow.
-async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
     stage.objects.create(&stage.claim("old")).await?;
     let volume = stage.bound(&stage.claim("old")).await?;
     let root = stage.directory(&volume)?;
@@ -159,7 +159,7 @@ async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
     Ok(contents(&root)?)
 }
 
-fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
+pub fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
     let own = stage.data()?.join(".nfs-operator");
     let mut staged = Vec::new();
     for folder in fs::read_dir(own)?.flatten() {
@@ -171,7 +171,7 @@ fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
 }
 
 /// Waits until a copy is under way, with some of it there.
-async fn under_way(stage: &Stage) -> Test {
+pub async fn under_way(stage: &Stage) -> Test {
     wait::until("a copy to be under way", PATIENCE, async || {
         let staged = staging(stage).map_err(|error| error.to_string())?;
         let copied = staged.iter().map(|copy| contents(&Path::new(copy).join("tree")));

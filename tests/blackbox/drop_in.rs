@@ -6,7 +6,7 @@ use rig::TestEnv;
 use serde_json::{Value, json};
 
 use crate::old::Old;
-use crate::scene::{self, Test, text};
+use crate::scene::{self, PATIENCE, Test, text};
 
 fn on_delete(volume: &Value) -> &str {
     volume["metadata"]["annotations"]["nfs-operator.io/on-delete"]
@@ -69,14 +69,17 @@ async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewher
     let class = old.class("class", unknown.clone()).await?;
     let (claim, volume) = scene::bound(&env, "data", &class).await?;
     assert_eq!(on_delete(&volume), "archive", "only nfs-subdir's own spelling deletes");
-    let mut notes = String::new();
-    for event in env.objects.events(&claim).await? {
-        if event["reason"] == "ParameterIgnored" {
-            assert_eq!(event["type"], "Warning");
-            notes += text(&event, "/note");
+    rig::wait::until("a warning for each parameter", PATIENCE, async || {
+        let mut events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
+        events.retain(|event| event["reason"] == "ParameterIgnored" && event["type"] == "Warning");
+        let named = |parameter| events.iter().any(|event| text(event, "/note").contains(parameter));
+        if named("\"server\"") && named("onDelete") {
+            Ok(())
+        } else {
+            Err(format!("{events:?}"))
         }
-    }
-    assert!(notes.contains("\"server\"") && notes.contains("onDelete"), "{notes}");
+    })
+    .await?;
     let class = scene::class(&env, "own", "any", json!({ "server": "elsewhere" })).await?;
     let claim = env.objects.create(&env.claim("own", &class)).await?;
     let message = scene::refused(&env, &claim, "InvalidParameter").await?;

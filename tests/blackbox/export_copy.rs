@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use nfs_operator::api::Reason;
 use nfs_operator::export::{
-    Budget, CopyError, ManagedExport, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
+    Budget, CopyError, ManagedExport, Original, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
 };
 use nfs_operator::nfs::{Protocol, VersionChoice};
 use rig::{Action, Direction, Squash};
@@ -24,7 +24,7 @@ pub async fn copied(
     (target, new): (&Arc<ManagedExport>, &str),
 ) -> Result<(ProvisionedDirectory, TallySnapshot), CopyError> {
     let tally = Arc::new(Tally::default());
-    let of = reclaim(uid, uid, file_id);
+    let of = Original::Volume(reclaim(uid, uid, file_id));
     let made = copy_volume((source, &of), (target, &request(new, new)), &Budget::default(), &tally).await;
     made.map(|made| (made, tally.snapshot()))
 }
@@ -341,7 +341,7 @@ async fn a_server_that_restarts_under_a_copy_delays_it_and_no_more() {
     let copying = {
         let (export, tally) = (Arc::clone(&export), Arc::clone(&tally));
         tokio::spawn(async move {
-            let of = reclaim("old", "old", file_id);
+            let of = Original::Volume(reclaim("old", "old", file_id));
             copy_volume(
                 (&export, &of),
                 (&export, &request("new", "new")),

@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use nfs_operator::export::{Budget, ManagedExport, Tally, UndoOutcome, copy_volume};
+use nfs_operator::api::Reason;
+use nfs_operator::export::{Budget, ManagedExport, Original, Stage, Tally, UndoOutcome, copy_volume};
 
+use crate::archive_crash::{archived_as_it_was, restore, which};
 use crate::export_crash::{Operation, at_every_moment, clear};
 use crate::export_lab::{CLUSTER, Lab, names, reclaim, request};
 
@@ -20,7 +22,7 @@ async fn source(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
 }
 
 async fn copy(export: &Arc<ManagedExport>, uid: &str, file_id: u64) -> u64 {
-    let of = reclaim(&format!("{uid}-old"), "old", file_id);
+    let of = Original::Volume(reclaim(&format!("{uid}-old"), "old", file_id));
     let new = request(uid, "home/new");
     let tally = Arc::new(Tally::default());
     let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
@@ -88,4 +90,71 @@ async fn a_copy_that_dies_anywhere_is_undone_unless_it_was_finished() {
         clear(lab);
     })
     .await;
+}
+
+/// The claim `n<uid>` gets a copy of the archive of volume `pvc-<uid>`.
+async fn copy_of_archive(export: &Arc<ManagedExport>, uid: &str, file_id: u64) -> u64 {
+    let of = Original::Archive(which(uid, file_id));
+    let new = request(&format!("n{uid}"), "home/new");
+    let tally = Arc::new(Tally::default());
+    let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
+    made.unwrap().file_id
+}
+
+fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ManagedExport) -> Operation> {
+    Box::new(move |export| {
+        Box::pin(async move {
+            copy_of_archive(&Arc::new(export), &uid, file_id).await;
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_an_archive_that_dies_anywhere_ends_as_one_whole_copy_and_the_archive_as_it_was() {
+    at_every_moment(archived_as_it_was, copy_begun, async |lab, next, uid, file_id| {
+        let next = Arc::new(next);
+        let made = copy_of_archive(&next, uid, file_id).await;
+        let copy = lab.on_disk("home/new");
+        let found = fs::metadata(&copy).unwrap();
+        let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
+        assert_eq!(seen, (made, 0o2750, 1000, 1001));
+        assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
+        let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
+        assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+        let archive = lab.on_disk(&kept.note.target);
+        assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
+        let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+        assert_eq!(names(&staging), Vec::<String>::new());
+        clear(lab);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
+    let lab = Lab::start().await;
+    let export = Arc::new(lab.confirmed().await);
+    let file_id = archived_as_it_was(&lab, &export, "1").await;
+    let source = export.source(&Original::Archive(which("1", file_id))).await.unwrap();
+    let again = export.source(&Original::Archive(which("1", file_id))).await.unwrap();
+    for held in [Some(source), Some(again)] {
+        let purged = export.begin_purge(&which("1", file_id)).await.unwrap_err();
+        assert_eq!(purged.reason(), Reason::ArchiveBusy);
+        let moved = export.provision(&restore("1", file_id)).await.unwrap_err();
+        assert_eq!((moved.reason(), moved.definite_refusal()), (Reason::ArchiveBusy, true));
+        drop(held);
+    }
+    assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
+    export.begin_purge(&which("1", file_id)).await.unwrap();
+    let purging = export.source(&Original::Archive(which("1", file_id))).await;
+    assert_eq!(purging.err().unwrap().reason(), Reason::ArchiveBusy);
+    export.end_purge(&which("1", file_id)).await.unwrap();
+    let gone = export.source(&Original::Archive(which("1", file_id))).await;
+    assert_eq!(gone.err().unwrap().reason(), Reason::ArchiveNotFound);
+    let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
+    assert_eq!(
+        (gone.reason(), gone.definite_refusal()),
+        (Reason::ArchiveNotFound, true)
+    );
 }

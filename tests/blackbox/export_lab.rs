@@ -31,6 +31,8 @@ pub struct Lab {
 #[derive(Clone)]
 pub struct Life {
     pub cluster: &'static str,
+    /// All bytes of the key that its records are signed with.
+    pub key: u8,
     pub backend: &'static str,
     pub credential: Credential,
     pub ledger: Arc<Ledger>,
@@ -71,6 +73,7 @@ impl Lab {
     pub fn life(&self) -> Life {
         Life {
             cluster: CLUSTER,
+            key: 7,
             backend: "fast",
             credential: Credential::default(),
             ledger: Arc::new(Ledger::new()),
@@ -125,7 +128,7 @@ impl Life {
         };
         let keeper = Keeper {
             cluster_id: self.cluster.into(),
-            records_key: RecordsKey::new(&[7; 32]),
+            records_key: RecordsKey::new(&[self.key; 32]),
             backend: self.backend.into(),
             backend_uid: format!("uid-of-{}", self.backend),
             credential: self.credential,

@@ -35,22 +35,14 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
     Ok((backend, claim))
 }
 
-/// Seconds from the backend's turning Ready to the claim's being provisioned, as their conditions say.
-async fn cured(env: &TestEnv, backend: &Value, claim: &Value) -> rig::Result<i64> {
-    let ready = env
-        .objects
-        .wait_condition(backend, "Ready", "True", None, PATIENCE)
-        .await?;
-    let served = env
-        .objects
-        .wait_condition(claim, CONDITION, "True", None, PATIENCE)
-        .await?;
+/// The backend turns Ready, and that serves the claim: its own timer is minutes away, and nobody waits here as long as that.
+async fn cured(env: &TestEnv, backend: &Value, claim: &Value) -> Test {
+    for (object, condition) in [(backend, "Ready"), (claim, CONDITION)] {
+        let turned = env.objects.wait_condition(object, condition, "True", None, PATIENCE);
+        turned.await?;
+    }
     env.wait_bound(claim).await?;
-    let seconds = |condition: &Value| {
-        let since: jiff::Timestamp = condition["lastTransitionTime"].as_str().unwrap().parse().unwrap();
-        since.as_second()
-    };
-    Ok(seconds(&served) - seconds(&ready))
+    Ok(())
 }
 
 async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
@@ -64,9 +56,7 @@ async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Te
     proxy.refuse(true).await?;
     let (backend, claim) = fails(&env, json!({"nfs": {"port": proxy.port()}}), "ConnectionRefused").await?;
     proxy.refuse(false).await?;
-    let took = cured(&env, &backend, &claim).await?;
-    assert!(took <= 5, "{took} s after the probe that saw it");
-    Ok(())
+    cured(&env, &backend, &claim).await
 }
 
 #[tokio::test]

@@ -73,25 +73,10 @@ impl Ganesha {
         self.folder.join("data")
     }
 
-    pub fn kill(&mut self) {
+    /// Kills it and starts it again, with what it remembers of its clients.
+    pub fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-    }
-
-    pub fn restart(&mut self) {
-        self.kill();
-        self.resume();
-    }
-
-    /// Takes away what a killed server would remember of its clients.
-    pub fn forget(&self) {
-        let recovery = self.folder.join("recovery");
-        std::fs::remove_dir_all(&recovery).unwrap();
-        std::fs::create_dir_all(&recovery).unwrap();
-    }
-
-    /// Starts a killed server again.
-    pub fn resume(&mut self) {
         self.child = Self::run(&self.folder, self.port);
     }
 }

@@ -7,6 +7,7 @@
 )]
 //! Black-box tests: the program and its parts against real servers.
 
+mod archive_copy;
 mod archive_crash;
 mod archive_restore;
 mod archive_retention;
@@ -18,10 +19,12 @@ mod claims;
 mod clones;
 mod conformance;
 mod crashes;
+mod disaster;
 mod drop_in;
 mod drop_in_races;
 mod drop_in_start;
 mod expansion;
+mod export_adopt;
 mod export_copy;
 mod export_copy_crash;
 mod export_crash;

@@ -32,28 +32,30 @@ impl Stage {
     pub async fn set_with(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
+        let proxy = Proxy::start(nfs.address()).await?;
+        let stage = Self::open(run, nfs, proxy, None, args).await?;
+        stage.serve(spec).await?;
+        Ok(stage)
+    }
+
+    /// An empty cluster beside an NFS server, with that manifest in it, and an operator that is ready.
+    async fn open(
+        run: RunDir,
+        nfs: NfsServer,
+        proxy: Proxy,
+        manifest: Option<&str>,
+        args: &[&str],
+    ) -> Result<Self, Failure> {
         let cluster = Cluster::start(&run).await?;
         let kubeconfig = Operator::install(&cluster).await?;
+        if let Some(manifest) = manifest {
+            cluster.apply(manifest).await?;
+        }
         let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let operator = Operator::start(&run, options).await?;
-        let proxy = Proxy::start(nfs.address()).await?;
         let objects = Objects::new(cluster.client().await?);
-        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-        let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": proxy.port()}});
-        rig::objects::merge(&mut backend, &json!({"spec": usual}));
-        rig::objects::merge(&mut backend, &json!({"spec": spec}));
         operator.wait_ready().await?;
-        let backend = objects.create(&backend).await?;
-        objects
-            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
-            .await?;
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs");
-        rig::objects::merge(
-            &mut class,
-            &json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"}),
-        );
-        objects.create(&class).await?;
         Ok(Self {
             operator,
             objects,
@@ -63,6 +65,33 @@ impl Stage {
             nfs,
             run,
         })
+    }
+
+    /// The cluster is lost with all that is in it; an empty one takes its place, beside the same NFS server. `manifest` is
+    /// there before the operator, and neither backend nor class is.
+    pub async fn rebuilt(self, manifest: Option<&str>, args: &[&str]) -> Result<Self, Failure> {
+        self.operator.kill9().await?;
+        self.cluster.stop().await?;
+        Self::open(self.run, self.nfs, self.proxy, manifest, args).await
+    }
+
+    /// A backend `main` behind the proxy that is Ready, and a class `nfs`. `spec` is merged into the backend.
+    pub async fn serve(&self, spec: Value) -> Result<Value, Failure> {
+        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+        let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": self.proxy.port()}});
+        rig::objects::merge(&mut backend, &json!({"spec": usual}));
+        rig::objects::merge(&mut backend, &json!({"spec": spec}));
+        let backend = self.objects.create(&backend).await?;
+        self.objects
+            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .await?;
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs");
+        rig::objects::merge(
+            &mut class,
+            &json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"}),
+        );
+        self.objects.create(&class).await?;
+        Ok(backend)
     }
 
     /// One more operator, with these arguments.

@@ -51,6 +51,9 @@ pub async fn look(ctx: &Context, object: &NfsArchive) -> Result<Look, WriteError
         kind_going: deleting && kind_going(ctx).await?,
         delete: object.spec.deletion_policy == DeletionPolicy::Delete,
         held: object.spec.legal_hold,
+        copied: home
+            .as_ref()
+            .is_some_and(|home| home.export.is_being_copied(&home.which.volume)),
         due: due(ctx, object, Timestamp::now()),
         sight,
     };

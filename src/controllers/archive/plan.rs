@@ -14,6 +14,8 @@ pub struct Situation {
     pub delete: bool,
     /// It is held.
     pub held: bool,
+    /// A claim is getting a copy of it.
+    pub copied: bool,
     /// Why it may be purged although nobody deletes it.
     pub due: Option<String>,
     /// What is on the export.
@@ -81,6 +83,7 @@ fn leaving(situation: &Situation) -> Step {
         kind_going,
         delete,
         held,
+        copied,
         ..
     } = *situation;
     match &situation.sight {
@@ -88,6 +91,8 @@ fn leaving(situation: &Situation) -> Step {
         Sight::Purging { there: false } => Step::Purge,
         Sight::Restoring { done: true, .. } => Step::Finish,
         _ if kind_going => Step::LetGo,
+        // Whoever gets the copy is judged by this object until he has it.
+        Sight::Kept { .. } if copied => Step::Wait,
         Sight::Unrecorded => Step::LetGo,
         // Announced before the object was deleted: by us, because its time was over.
         Sight::Purging { there: true } => Step::Purge,
@@ -104,6 +109,7 @@ fn staying(situation: &Situation) -> Step {
         Sight::Restoring { done: true, .. } => Step::Finish,
         Sight::Purging { there: true } if !due => Step::Spare,
         Sight::Purging { .. } => Step::Purge,
+        Sight::Kept { there: true } if due && situation.copied => Step::Wait,
         // What is missing is for a person to look at, not for a clock.
         Sight::Kept { there: true } if due => Step::Purge,
         Sight::Kept { .. } | Sight::Unusable(_) | Sight::Unrecorded => Step::Rest,
@@ -201,7 +207,11 @@ fn kept(situation: &Situation) -> (&'static str, Verdict) {
     } else {
         "Available"
     };
-    (state, Verdict::yes(Reason::Archived, "the data are there"))
+    let message = match situation.copied && (situation.deleting || situation.due.is_some()) {
+        true => "the data are there, and stay until the claims that are getting a copy of them have it",
+        false => "the data are there",
+    };
+    (state, Verdict::yes(Reason::Archived, message))
 }
 
 #[cfg(test)]

@@ -2,12 +2,34 @@
 
 use crate::operator::backends::Known;
 
-/// Whether what is known now may serve what could not be served before.
+/// What a probe may have cured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cure {
+    /// Nothing that is known of.
+    Nothing,
+    /// That the former probe was too old to be believed: who looked meanwhile waits for this one. It cures no failure, or
+    /// thousands of failing claims would be tried at once whenever the operator is too busy to probe in time, and would
+    /// make it late again.
+    Doubt,
+    /// Whatever could not be served before.
+    Anything,
+}
+
+/// What may be served by what is known now, and could not be before.
 ///
 /// Waking everybody at every probe would make each backend's probe a look at every waiting claim of the cluster.
-pub fn may_have_come(former: &Known, now: &Known) -> bool {
-    // Who looked between the two may have found the former too old to be believed.
-    let turned_ready = now.ready.status == Some(true) && former.ready_now(now.probed).status != Some(true);
+pub fn of(former: &Known, now: &Known) -> Cure {
+    if may_serve_more(former, now) {
+        Cure::Anything
+    } else if now.is_ready() && former.ready_now(now.probed).status != Some(true) {
+        Cure::Doubt
+    } else {
+        Cure::Nothing
+    }
+}
+
+fn may_serve_more(former: &Known, now: &Known) -> bool {
+    let turned_ready = now.is_ready() && !former.is_ready();
     let total = |known: &Known| known.statistics.map(|statistics| statistics.total);
     turned_ready
         || former.object.spec != now.object.spec
@@ -31,7 +53,7 @@ mod tests {
 
     #[test]
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    fn a_probe_that_comes_too_late_cures_those_who_found_the_former_outdated() {
+    fn a_probe_that_comes_too_late_cures_those_who_found_the_former_outdated_and_no_failure() {
         let spec = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
         let former = Known {
             object: Arc::new(serde_json::from_value(spec).unwrap()),
@@ -47,7 +69,13 @@ mod tests {
             probed: former.probed + Duration::from_secs(seconds),
             ..former.clone()
         };
-        assert!(!may_have_come(&former, &after(90)));
-        assert!(may_have_come(&former, &after(91)));
+        assert_eq!(of(&former, &after(90)), Cure::Nothing);
+        assert_eq!(of(&former, &after(91)), Cure::Doubt);
+        let unready = Known {
+            ready: Verdict::no(Reason::NoSpace, ""),
+            ..former.clone()
+        };
+        assert_eq!(of(&unready, &after(1)), Cure::Anything);
+        assert_eq!(of(&former, &unready), Cure::Nothing);
     }
 }

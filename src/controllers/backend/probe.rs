@@ -138,6 +138,9 @@ async fn settle_and_write(
     let begun = found.open.iter().filter(|record| !is_of_former_cluster(record, ctx));
     for record in begun {
         backend.note_open(&record.volume, &record.claim);
+        if record.restores.is_some() {
+            backend.note_move(&record.volume);
+        }
     }
     for record in &found.stuck {
         tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was begun and its volume is gone: the directory stays until an administrator looks");

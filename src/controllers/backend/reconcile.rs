@@ -8,17 +8,20 @@ use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
+use super::cure::{self, Cure};
+use super::departure;
 use super::probe::{Probe, probe};
 use super::readopt;
+use super::records;
 use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
-use super::{cure, departure, records};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::controllers::archive::{of_backend, restock};
+use crate::export::ManagedExport;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::metrics::BackendFigures;
@@ -46,10 +49,12 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
         return let_go(&ctx, &object, &backend).await;
     }
     let (ready, status) = learn(&ctx, &object, &backend, &found, held);
+    // From now on, however long the API server takes for what follows: a backend is not believed for long.
+    let due = Instant::now() + jittered(next_probe(&object, &ready));
     let written = write_status(&ctx, &object, &status).await;
     tidy(&ctx, &object, &backend, &found).await?;
     written?;
-    Ok(Action::requeue(jittered(next_probe(&object, &ready))))
+    Ok(Action::requeue(due.saturating_duration_since(Instant::now())))
 }
 
 fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
@@ -186,16 +191,20 @@ fn learn(
         statistics: found.statistics,
         provisioned: totals.bytes,
     };
-    let cured = cure::may_have_come(&former, &known);
+    let cured = cure::of(&former, &known);
     backend.learned(known);
     backend.claims.call_in(&ctx.waiting);
     backend.reclaims.call_in(&ctx.waiting_volumes);
-    if cured {
-        ctx.waiting.wake_all();
-        ctx.waiting_volumes.wake_all();
-        of_backend(ctx, &backend.name)
-            .into_iter()
-            .for_each(|archive| ctx.look_at_archive(archive));
+    match cured {
+        Cure::Nothing => {}
+        Cure::Doubt => ctx.waiting.wake_soon(),
+        Cure::Anything => {
+            ctx.waiting.wake_all();
+            ctx.waiting_volumes.wake_all();
+            of_backend(ctx, &backend.name)
+                .into_iter()
+                .for_each(|archive| ctx.look_at_archive(archive));
+        }
     }
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
@@ -229,19 +238,20 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
 }
 
 /// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation.
-async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Result<(), WriteError> {
+async fn tidy(
+    ctx: &Arc<Context>,
+    object: &NfsBackend,
+    backend: &Arc<Backend>,
+    found: &Probe,
+) -> Result<(), WriteError> {
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
     };
-    // What is to be made again must not be taken for what nobody wants.
-    if readopt::asked(object).is_none() {
-        sweep(ctx, backend, export).await;
-    }
     if backend.is_settled(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
     readopt::follow(ctx, object, backend).await?;
-    restock(ctx, backend, export).await;
+    begin_sweep(ctx, object, backend, export);
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
@@ -251,6 +261,24 @@ async fn tidy(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Pro
         Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,
         None => Ok(()),
     }
+}
+
+/// One sweep of a backend at a time, and beside the probes: it asks the API server about each directory that was begun, which
+/// may be thousands, and the next probe must not come late for that.
+fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ManagedExport>) {
+    // What is to be made again must not be taken for what nobody wants.
+    let sweeps = readopt::asked(object).is_none();
+    let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
+        return;
+    };
+    let (ctx, backend, export) = (Arc::clone(ctx), Arc::clone(backend), Arc::clone(export));
+    tokio::spawn(async move {
+        if sweeps {
+            sweep(&ctx, &backend, &export).await;
+        }
+        restock(&ctx, &backend, &export).await;
+        drop(turn);
+    });
 }
 
 fn api(ctx: &Context) -> Api<NfsBackend> {

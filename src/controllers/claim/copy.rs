@@ -1,5 +1,7 @@
-//! A claim that asks for a copy of another claim's data: who that is, the copy in the background, and its end.
+//! A claim that asks for a copy of another claim's or an archive's data: where that is, the copy in the background, and its
+//! end.
 
+use std::fmt;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
@@ -9,30 +11,88 @@ use kube::{Api, ResourceExt};
 use super::overrides::Wanted;
 use super::provision::{Attempt, Journey};
 use super::report::Outcome;
+use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::controllers::volume;
-use crate::export::{CopyError, DirectoryRequest, ManagedExport, ReclaimRequest, UndoOutcome, copy_volume};
+use crate::export::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::copies::{For, Progress};
 use crate::operator::writes::WriteError;
 use crate::placement::quantity::{bytes, human};
 
+/// What a claim is to be a copy of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum CopyOf {
+    /// A claim of the same namespace.
+    Claim(String),
+    /// An archive that the claim may have.
+    Archive(Origin),
+}
+
+impl fmt::Display for CopyOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(name) => write!(f, "claim {name}"),
+            Self::Archive(origin) => origin.fmt(f),
+        }
+    }
+}
+
 /// Where the data is that a claim asks for a copy of.
 struct Source {
     export: Arc<ManagedExport>,
-    request: ReclaimRequest,
+    original: Original,
 }
 
 /// What a claim is told while its copy is being made; none when nothing of it is under way.
-pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &str) -> Option<Verdict> {
+pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &CopyOf) -> Option<Verdict> {
     let message = match ctx.copies.progress(&claim.uid().unwrap_or_default()) {
         Progress::None => return None,
-        Progress::Waiting => format!("copying claim {source}: other copies go first"),
-        Progress::Copying(tally) => format!("copying claim {source}: {}", tally.progress()),
+        Progress::Waiting => format!("copying {source}: other copies go first"),
+        Progress::Copying(tally) => format!("copying {source}: {}", tally.progress()),
     };
     Some(Verdict::no(Reason::Copying, message))
+}
+
+/// Ends the copy of a claim that may not have it any more, and takes back what there is of it. Whatever may be in use
+/// stays: a directory that has its volume, one that was moved, one whose backend can't be asked.
+pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
+    let uid = claim.uid().unwrap_or_default();
+    ctx.copies.end(&uid).await;
+    let backends = ctx.backends.all();
+    let Some(backend) = backends.iter().find(|backend| backend.is_open(volume)) else {
+        return Ok(());
+    };
+    let Some(export) = backend.known().export.clone() else {
+        return Ok(());
+    };
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let saved = volumes
+        .get_metadata_opt(volume)
+        .await
+        .map_err(|cause| WriteError::Api {
+            action: "look whether the claim has its volume",
+            cause: Box::new(cause),
+        })?;
+    if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
+        return Ok(());
+    }
+    match export.undo(volume, &uid).await {
+        Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => {
+            backend.settled(volume);
+            ctx.inventory.release(volume);
+            backend.trash.notify_one();
+        }
+        Ok(UndoOutcome::NotEmpty) => {}
+        Err(error) => tracing::warn!(
+            backend = backend.name,
+            volume,
+            "what was copied for a claim that may not have it stays: {error}"
+        ),
+    }
+    Ok(())
 }
 
 /// Whether a claim as it stands can be copied to one of this size; its volume's name. Pure.
@@ -100,13 +160,17 @@ impl Journey<'_> {
         backend: &Arc<Backend>,
         known: &Arc<Known>,
         (request, wanted, affinity): (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>),
-        (source, again): (&str, bool),
+        (source, again): (&CopyOf, bool),
     ) -> Result<Attempt, WriteError> {
         let Some(export) = known.export.clone() else {
             return Ok(Attempt::Ended(Outcome::Waiting(known.ready.clone())));
         };
         let uid = self.claim.uid().unwrap_or_default();
-        match self.ctx.copies.take(&uid) {
+        let ended = self.ctx.copies.take(&uid);
+        if ended.is_some() {
+            self.call_archive();
+        }
+        match ended {
             Some((Ok(directory), tally)) => {
                 let Some(_active) = backend.begin(&self.volume, &request.claim) else {
                     return Ok(Attempt::Ended(Outcome::Queued));
@@ -114,7 +178,7 @@ impl Journey<'_> {
                 let mut outcome = self.save(known, &export, &wanted, affinity, &directory).await;
                 if let Outcome::Provisioned { verdict, now: true } = &mut outcome {
                     backend.settled(&self.volume);
-                    verdict.message = format!("{}, a copy of claim {source} ({tally})", verdict.message);
+                    verdict.message = format!("{}, a copy of {source} ({tally})", verdict.message);
                 }
                 // The staging folder is in the trash.
                 backend.trash.notify_one();
@@ -122,7 +186,11 @@ impl Journey<'_> {
             }
             Some((Err(error), _)) => Ok(self.not_copied(backend, &export, &error).await),
             None => {
-                let found = match self.source(source).await? {
+                let found = match source {
+                    CopyOf::Claim(name) => self.claimed_source(name).await?,
+                    CopyOf::Archive(origin) => self.archived_source(origin),
+                };
+                let found = match found {
                     Ok(found) => found,
                     Err(outcome) => {
                         // Of a copy that was begun by a former life something may be there: its room stays promised.
@@ -157,14 +225,14 @@ impl Journey<'_> {
                 let Some(_active) = backend.begin(&volume, &request.claim) else {
                     return Err(CopyError::ExportChanged);
                 };
-                copy_volume((&from.export, &from.request), (&export, &request), &budget, &tally).await
+                copy_volume((&from.export, &from.original), (&export, &request), &budget, &tally).await
             },
             move || waiting.wake(claim),
         );
     }
 
     /// Where the data of that claim is: claim and volume read live, and all that the volume says of itself compared.
-    async fn source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
+    async fn claimed_source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
         let read = |cause| WriteError::Api {
             action: "read the claim to copy",
             cause: Box::new(cause),
@@ -203,12 +271,35 @@ impl Journey<'_> {
             return Ok(Err(Outcome::Copying(verdict)));
         };
         Ok(match volume::request(&volume, &backend, &known) {
-            Ok(request) => Ok(Source { export, request }),
+            Ok(request) => Ok(Source {
+                export,
+                original: Original::Volume(request),
+            }),
             Err(verdict) => Err(Outcome::Copying(Verdict::no(
                 Reason::CopySourceNotReady,
                 format!("claim {name} to copy: {}", verdict.message),
             ))),
         })
+    }
+
+    /// Where an archive is that this claim may have: what the record says of it is compared when it is opened.
+    fn archived_source(&self, origin: &Origin) -> Result<Source, Outcome> {
+        let not_ready = |why: String| {
+            let message = format!("{origin} to copy lies on backend {}: {why}", origin.backend);
+            Outcome::Copying(Verdict::no(Reason::CopySourceNotReady, message))
+        };
+        let Some(backend) = self.ctx.backends.get(&origin.backend) else {
+            return Err(not_ready("it does not exist or is not probed yet".into()));
+        };
+        let known = backend.known();
+        let Some(export) = known.export.clone() else {
+            return Err(not_ready(known.ready.message.clone()));
+        };
+        if known.identity.as_ref().map(|identity| &identity.id) != Some(&origin.export_id) {
+            return Err(not_ready("it is on another export than the archive".into()));
+        }
+        let original = Original::Archive(origin.which.clone());
+        Ok(Source { export, original })
     }
 
     /// A copy that came to nothing: what there is of it is taken back where another backend may do better.

@@ -29,6 +29,8 @@ pub enum Placed {
         verdict: Verdict,
         /// A backend would serve it on another node than the selected one.
         elsewhere: bool,
+        /// The next probe of a backend may say otherwise, and comes soon.
+        doubtful: bool,
     },
     /// Nowhere until somebody changes something.
     Infeasible(Verdict),
@@ -115,12 +117,14 @@ pub fn place(
                 None => Placed::Nowhere {
                     verdict: Verdict::no(Reason::NotProbed, "the backend is not probed yet"),
                     elsewhere: false,
+                    doubtful: false,
                 },
             }
         }
         Placement::Nowhere { refusals, summary } => Placed::Nowhere {
             verdict: summary,
             elsewhere: placement::elsewhere(&refusals),
+            doubtful: placement::doubtful(&refusals),
         },
     }
 }

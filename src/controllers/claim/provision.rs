@@ -3,20 +3,21 @@
 //! Every step may be the last one of this process; run again, the claim ends with one directory and one volume.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, VolumeNodeAffinity};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::copy;
+use super::copy::{self, CopyOf};
 use super::directory::Chosen;
 use super::guard::Request;
 use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
 use super::readoption;
 use super::report::{self, Outcome};
-use super::restore::origin;
+use super::restore::{Way, origin};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
 use crate::export::{ArchiveRef, ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
@@ -24,6 +25,7 @@ use crate::naming::PatternValues;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
+use crate::operator::gate::Coming;
 use crate::operator::writes::{self, WriteError};
 use crate::placement::topology;
 
@@ -51,6 +53,10 @@ pub(super) struct Journey<'a> {
     pub(super) volume: String,
     /// The archive whose directory becomes the volume's.
     pub(super) restore: Option<ArchiveRef>,
+    /// What the volume is to be a copy of.
+    pub(super) copy_of: Option<CopyOf>,
+    /// Its placement was written down on this journey.
+    marked: AtomicBool,
 }
 
 /// Provisions a claim.
@@ -72,14 +78,18 @@ pub async fn provision(
         return Ok(Outcome::Waiting(verdict));
     }
     let mut request = request.clone();
-    let mut restore = None;
+    let (mut restore, mut copy_of) = (None, request.source.clone().map(CopyOf::Claim));
     if let Some(archive) = request.restore.clone() {
         match origin(ctx, claim, &request, &archive).await? {
-            Ok(origin) => {
+            Ok((origin, Way::Move)) => {
                 request.parameters.backends = vec![origin.backend];
                 restore = Some(origin.which);
             }
-            Err(verdict) => return Ok(Outcome::Infeasible(verdict)),
+            Ok((origin, Way::Copy)) => copy_of = Some(CopyOf::Archive(origin)),
+            Err(verdict) => {
+                copy::abandon(ctx, claim, &volume).await?;
+                return Ok(Outcome::Infeasible(verdict));
+            }
         }
     }
     let request = &request;
@@ -90,9 +100,11 @@ pub async fn provision(
         namespace_uid: namespace.metadata.uid.clone().unwrap_or_default(),
         volume,
         restore,
+        copy_of,
+        marked: AtomicBool::new(false),
     };
     // Whatever became of its backend meanwhile: the copy tells when it ended.
-    if let Some(source) = &request.source
+    if let Some(source) = &journey.copy_of
         && let Some(verdict) = copy::under_way(ctx, claim, source)
     {
         return Ok(Outcome::Copying(verdict));
@@ -107,8 +119,15 @@ pub async fn provision(
                 }
                 Attempt::Ended(outcome) => return Ok(outcome),
             },
+            Placed::Nowhere {
+                verdict,
+                doubtful: true,
+                ..
+            } if refusals.verdicts.is_empty() => {
+                return Ok(Outcome::Doubtful(verdict));
+            }
             Placed::Nowhere { .. } if journey.withdraw_from_unwilling().await => {}
-            Placed::Nowhere { verdict, elsewhere } => return journey.nowhere(&refusals, verdict, elsewhere).await,
+            Placed::Nowhere { verdict, elsewhere, .. } => return journey.nowhere(&refusals, verdict, elsewhere).await,
             Placed::Infeasible(verdict) => return Ok(Outcome::Infeasible(verdict)),
         }
     }
@@ -151,12 +170,20 @@ impl Journey<'_> {
                 return Ok(Attempt::Refused { verdict, lasting: true });
             }
         };
-        if let Some(source) = &self.request.source {
+        if let Some(source) = &self.copy_of {
             return Box::pin(self.copy(backend, &known, (request, wanted, affinity), (source, again))).await;
+        }
+        if coming == Coming::Again
+            && let Some(error) = self.foreseen(backend, &export, &request).await
+        {
+            return Ok(self.refusal(backend, &error));
         }
         let Some(_active) = backend.begin(&self.volume, &request.claim) else {
             return Ok(Attempt::Ended(Outcome::Queued));
         };
+        if self.restore.is_some() {
+            backend.note_move(&self.volume);
+        }
         if let Some(gone) = self.mark(backend, again).await? {
             return Ok(Attempt::Ended(gone));
         }
@@ -173,6 +200,21 @@ impl Journey<'_> {
             }
             Err(error) => Ok(self.refusal(backend, &error)),
         }
+    }
+
+    /// What will refuse a claim that failed before once more, if that can be seen: then its placement is neither written down
+    /// nor taken back. Thousands of failing claims cost the API server nothing.
+    async fn foreseen(
+        &self,
+        backend: &Backend,
+        export: &ManagedExport,
+        request: &DirectoryRequest,
+    ) -> Option<ExportError> {
+        if request.restore.is_some() || backend.is_open(&self.volume) {
+            return None;
+        }
+        let looked = export.foresee(request).await;
+        looked.err().filter(ExportError::definite_refusal)
     }
 
     /// The nodes that reach the volume.
@@ -221,9 +263,11 @@ impl Journey<'_> {
         })
     }
 
-    /// The archive that is restored says how far that is, and goes when the volume is there.
-    fn call_archive(&self) {
-        if let Some(which) = &self.restore {
+    /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it
+    /// any more and its time is over.
+    pub(super) fn call_archive(&self) {
+        let copied = self.copy_of.as_ref().and_then(CopyOf::archive);
+        if let Some(which) = self.restore.as_ref().or(copied) {
             self.ctx.look_at_archive(ObjectRef::new(&which.volume));
         }
     }
@@ -239,6 +283,7 @@ impl Journey<'_> {
         }
         let fields = json!({"metadata": {"annotations": {PLACED_ON: backend.name}}});
         let (claims, action) = (self.claims(), "note the claim's placement");
+        self.marked.store(true, Ordering::Relaxed);
         let noted = writes::apply(&claims, self.claim, managers::PLACEMENT, fields, false, action).await;
         let Err(error) = noted else { return Ok(None) };
         self.ctx.inventory.release(&self.volume);
@@ -255,24 +300,12 @@ impl Journey<'_> {
         if refusals.verdicts.is_empty() {
             return self.wait_or_reschedule(verdict, elsewhere).await;
         }
-        // Every backend that was tried refused, and nothing was made there: the placement is taken back, if there is one.
-        let marked = refusals.passing || self.claim.annotations().contains_key(PLACED_ON);
-        if !marked {
+        let marked = self.marked.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
+        if !marked && !refusals.passing {
             return Ok(Outcome::Infeasible(verdict));
         }
-        let action = "take back the claim's placement";
-        match writes::apply(
-            &self.claims(),
-            self.claim,
-            managers::PLACEMENT,
-            json!({}),
-            false,
-            action,
-        )
-        .await
-        {
-            Ok(()) | Err(WriteError::Gone) => {}
-            Err(error) => return Err(error),
+        if marked {
+            self.unmark().await?;
         }
         if elsewhere {
             return self.wait_or_reschedule(verdict, elsewhere).await;
@@ -282,6 +315,15 @@ impl Journey<'_> {
         } else {
             Outcome::Infeasible(verdict)
         })
+    }
+
+    /// Every backend that was tried refused, and nothing was made there: the placement is taken back.
+    async fn unmark(&self) -> Result<(), WriteError> {
+        let (claims, action) = (self.claims(), "take back the claim's placement");
+        match writes::apply(&claims, self.claim, managers::PLACEMENT, json!({}), false, action).await {
+            Err(WriteError::Gone) => Ok(()),
+            written => written,
+        }
     }
 
     /// A backend on which the claim was begun and that will not have it any more (suspended, over its limit): what was

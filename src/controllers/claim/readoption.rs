@@ -99,6 +99,6 @@ fn could_serve(
 ) -> bool {
     let allowed = backend.spec.allowed_namespaces.as_ref();
     // A class that makes no sense is told so where it is placed.
-    class_under(ctx, request).is_ok_and(|class| placement::permits(&class, &backend.name_any(), backend.labels()))
+    class_under(ctx, request).is_ok_and(|class| placement::class_permits(&class, &backend.name_any(), backend.labels()))
         && allowed.is_none_or(|allowed| placement::admits(allowed, &namespace.name_any(), namespace.labels()))
 }

@@ -47,6 +47,8 @@ pub enum Outcome {
     Queued,
     /// No backend can serve it now; not a failure.
     Waiting(Verdict),
+    /// The same, and the next probe of a backend, which is late, may say otherwise: the claim waits for that one.
+    Doubtful(Verdict),
     /// Its volume is being copied, and the end of that wakes it; or what it is a copy of is not there yet.
     Copying(Verdict),
     /// No backend serves its selected node, which is given back after a pause.
@@ -102,6 +104,13 @@ pub async fn report(
             (verdict, Action::await_change())
         }
         Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
+        Outcome::Doubtful(verdict) => {
+            let action = wait(ctx, claim, looked, Action::requeue(jittered(WAITING)));
+            if told_to_wait(claim) {
+                return Ok(action);
+            }
+            (verdict, action)
+        }
         Outcome::Copying(verdict) => (verdict, Action::requeue(jittered(COPYING))),
         Outcome::WrongNode { verdict, pause } => (verdict, wait(ctx, claim, looked, Action::requeue(pause))),
         // The same node may be selected again while the watch is broken off, and then nothing tells of it.
@@ -117,6 +126,12 @@ pub async fn report(
     };
     tell(ctx, claim, &verdict).await?;
     Ok(action)
+}
+
+/// Whether the claim says that it waits, and for what. That a probe is late as well says nothing that would help, and it is
+/// late when there is too much to do already: a write to each claim that waits, and another one after the probe.
+fn told_to_wait(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|told| told.status != "True")
 }
 
 /// Waits for a change of a backend or a class, or for the action's time; looks again at once if one came meanwhile.
@@ -216,7 +231,7 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Durati
         Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
             tracing::debug!(%claim, ms, ?outcome);
         }
-        Outcome::Copying(verdict) => tracing::debug!(%claim, ms, "{}", verdict.message),
+        Outcome::Copying(verdict) | Outcome::Doubtful(verdict) => tracing::debug!(%claim, ms, "{}", verdict.message),
         Outcome::Waiting(verdict) | Outcome::WrongNode { verdict, .. } | Outcome::Rescheduled(verdict) => {
             tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
         }

@@ -1,11 +1,16 @@
 //! Claims that ask for an archive's data (`dataSourceRef`): whether they may have them, and how.
 
+use std::collections::BTreeMap;
+use std::fmt;
+
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use super::copy::CopyOf;
 use super::guard::Request;
+use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{RESTORE, volume_name};
@@ -13,24 +18,42 @@ use crate::controllers::archive::{due, which};
 use crate::export::ArchiveRef;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
-use crate::placement::{admits, quantity};
+use crate::placement::{admits, class_permits, quantity};
 
-/// Where a claim's data come from.
-#[derive(Debug)]
+/// The archive that a claim's data come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
-    /// The backend that the archive lies on: a move goes nowhere else.
+    /// The backend that it lies on: a move goes nowhere else.
     pub backend: String,
+    /// The identity of the export that it lies on.
+    pub export_id: String,
     /// The archive.
     pub which: ArchiveRef,
 }
 
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NfsArchive {}", self.which.volume)
+    }
+}
+
+impl CopyOf {
+    /// The archive, if it is one.
+    pub(super) fn archive(&self) -> Option<&ArchiveRef> {
+        match self {
+            Self::Archive(origin) => Some(&origin.which),
+            Self::Claim(_) => None,
+        }
+    }
+}
+
 /// How a claim gets an archive's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+pub enum Way {
     /// The archive's directory becomes the volume's.
     Move,
-    /// The archive stays, for this reason.
-    Copy(&'static str),
+    /// The archive stays, and the volume gets a copy.
+    Copy,
 }
 
 /// What the judgement rests on, besides the objects.
@@ -42,25 +65,29 @@ struct Asked<'a> {
     due: Option<String>,
     /// The one backend that the class's provisioner name reaches, when it is an alias.
     alias: Option<&'a str>,
-    /// The restore was begun: what was judged then holds.
-    begun: bool,
+    /// The labels of the backend that the archive lies on.
+    labels: &'a BTreeMap<String, String>,
+    /// That backend lets a namespace have what came from one of its name.
+    by_name: bool,
+    /// How the restore was begun: what was judged then holds.
+    begun: Option<Way>,
 }
 
-/// The archive that a claim asks for, if it may have it now. Archive and namespace are read live: what follows gives a
-/// tenant data.
+/// The archive that a claim asks for and how it gets its data, if it may have them now. Archive, namespace and what lets a
+/// namesake in are read live: what follows gives a tenant data.
 pub async fn origin(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &Request,
     name: &str,
-) -> Result<Result<Origin, Verdict>, WriteError> {
+) -> Result<Result<(Origin, Way), Verdict>, WriteError> {
     let failed = |cause| WriteError::Api {
         action: "read what the claim is to be restored from",
         cause: Box::new(cause),
     };
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
-    let namespaces: Api<Namespace> = Api::all(client);
+    let namespaces: Api<Namespace> = Api::all(client.clone());
     let in_namespace = claim.namespace().unwrap_or_default();
     let namespace = namespaces.get_metadata_opt(&in_namespace).await.map_err(failed)?;
     let Some(namespace) = namespace else {
@@ -70,16 +97,35 @@ pub async fn origin(
     let Some(archive) = archives.get_opt(name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
     };
-    let volume = volume_name(&claim.uid().unwrap_or_default());
+    let lies_on = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
+    let by_name = match is_namesake(&namespace, &archive) {
+        false => false,
+        true => {
+            let backend = Api::<NfsBackend>::all(client).get_opt(&archive.spec.backend).await;
+            let backend = backend.map_err(failed)?;
+            backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
+        }
+    };
     let asked = Asked {
         claim,
         request,
         namespace: &namespace,
         due: due(ctx, &archive, jiff::Timestamp::now()),
         alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
-        begun: ctx.backends.all().iter().any(|backend| backend.is_open(&volume)),
+        labels: lies_on.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
+        by_name,
+        begun: begun(ctx, &volume_name(&claim.uid().unwrap_or_default())),
     };
     Ok(judge(&asked, &archive))
+}
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+/// How the directory of a volume was begun, by this life or a former one, if it was.
+fn begun(ctx: &Context, volume: &str) -> Option<Way> {
+    let backends = ctx.backends.all();
+    let on = backends.iter().find(|backend| backend.is_open(volume))?;
+    Some(if on.is_move(volume) { Way::Move } else { Way::Copy })
 }
 
 fn not_found(name: &str) -> Verdict {
@@ -88,7 +134,7 @@ fn not_found(name: &str) -> Verdict {
 }
 
 /// A tenant learns nothing about an archive that is not for his namespace.
-fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<Origin, Verdict> {
+fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(Origin, Way), Verdict> {
     let (name, spec) = (archive.name_any(), &archive.spec);
     let which = which(archive).ok_or_else(|| not_found(&name))?;
     let came_from = is_where_it_came_from(asked.namespace, archive);
@@ -96,7 +142,8 @@ fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<Origin, Verdict> {
         .allowed_namespaces
         .as_ref()
         .is_some_and(|allowed| admits(allowed, &asked.namespace.name_any(), asked.namespace.labels()));
-    if !came_from && !listed {
+    let by_name = asked.by_name && is_namesake(asked.namespace, archive);
+    if !came_from && !listed && !by_name {
         let message = format!(
             "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have \
              it by spec.allowedNamespaces of the archive"
@@ -105,19 +152,22 @@ fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<Origin, Verdict> {
     }
     let origin = Origin {
         backend: spec.backend.clone(),
+        export_id: spec.export_id.clone(),
         which,
     };
-    if asked.begun && came_from {
-        return Ok(origin);
+    match asked.begun {
+        Some(Way::Move) if came_from => return Ok((origin, Way::Move)),
+        Some(Way::Copy) => return Ok((origin, Way::Copy)),
+        _ => {}
     }
     available(asked, archive)?;
-    match way(asked, archive, came_from)? {
-        Way::Move => Ok(origin),
-        Way::Copy(why) => Err(Verdict::no(
-            Reason::CopyNotSupported,
-            format!("NfsArchive {name} would have to be copied, which is not supported yet: {why}"),
-        )),
-    }
+    Ok((origin, way(asked, archive, came_from)?))
+}
+
+/// By name, and not by uid: perhaps the same people's in a cluster that was built anew, perhaps somebody else's.
+fn is_namesake(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
+    let name = &archive.spec.claim.namespace;
+    !name.is_empty() && namespace.name_any() == *name && !is_where_it_came_from(namespace, archive)
 }
 
 /// By uid: a namespace that was made anew under the same name is somebody else's.
@@ -152,26 +202,20 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), Verdict> {
     Ok(())
 }
 
+/// An archive is moved only where nobody can be left who holds a handle to it and should not: a rename revokes none.
 fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<Way, Verdict> {
-    let (backends, lies_on) = (&asked.request.parameters.backends, archive.spec.backend.as_str());
-    let elsewhere = !backends.is_empty() && !backends.iter().any(|backend| backend == lies_on);
-    Ok(match asked.claim.annotations().get(RESTORE).map(String::as_str) {
-        Some("copy") => Way::Copy("the claim asks for a copy"),
-        Some(other) if other != "move" => {
-            return Err(Verdict::no(
-                Reason::InvalidOverride,
-                format!("annotation {RESTORE} is {other:?}: move or copy"),
-            ));
-        }
-        _ if !came_from => {
-            Way::Copy("whoever had it may still hold handles to it, so it is not moved to another namespace")
-        }
-        _ if archive.spec.legal_hold => Way::Copy("it is held, so it stays where it is"),
-        _ if elsewhere || asked.alias.is_some_and(|alias| alias != lies_on) => {
-            Way::Copy("it lies on a backend that the claim's class does not reach")
-        }
-        _ => Way::Move,
-    })
+    let lies_on = archive.spec.backend.as_str();
+    let reached = class_permits(&asked.request.parameters, lies_on, asked.labels)
+        && asked.alias.is_none_or(|alias| alias == lies_on);
+    match asked.claim.annotations().get(RESTORE).map(String::as_str) {
+        Some("copy") => Ok(Way::Copy),
+        None | Some("move") if came_from && reached && !archive.spec.legal_hold => Ok(Way::Move),
+        None | Some("move") => Ok(Way::Copy),
+        Some(other) => Err(Verdict::no(
+            Reason::InvalidOverride,
+            format!("annotation {RESTORE} is {other:?}: move or copy"),
+        )),
+    }
 }
 
 /// The archive that a claim asks for.

@@ -95,6 +95,10 @@ impl CopyError {
     pub fn is_of_the_target(&self) -> bool {
         match self {
             Self::MayNotChown { .. } | Self::TargetTaken { .. } | Self::OwnerNotKept { .. } => true,
+            // These speak of the source.
+            Self::Export(
+                ExportError::ArchiveTaken { .. } | ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. },
+            ) => false,
             Self::Export(error) => error.definite_refusal(),
             Self::Nfs { source, .. } => matches!(
                 source.status(),

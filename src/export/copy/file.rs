@@ -119,8 +119,9 @@ impl Copier {
             Some((data, _)) => self.create(directory, name, &data.bytes, path).await?,
             None => self.create(directory, name, &Bytes::new(), path).await?,
         };
-        let after = match whole {
-            Some((_, change)) => change,
+        let before = details.mark();
+        let changed = match whole {
+            Some((_, after)) => after.differs_from(&before),
             None => {
                 // What is on its way now has its own share of the memory.
                 drop(memory);
@@ -131,10 +132,10 @@ impl Copier {
                 }
                 let now = self.from.managed.nfs().details(&handle).await;
                 match now {
-                    Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => details.change,
-                    Ok(now) => now.change,
+                    Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
+                    Ok(now) => now.mark().differs_from(&before),
                     // Removed meanwhile; what was read of it stays.
-                    Err(error) if error.status() == Some(Status::Stale) => details.change.wrapping_add(1),
+                    Err(error) if error.status() == Some(Status::Stale) => true,
                     Err(error) => return Err(self.failed(path, error)),
                 }
             }
@@ -142,7 +143,7 @@ impl Copier {
         self.copy_xattrs(&handle, &made.handle, path).await?;
         let trailing = (made.attributes.size != size).then_some(size);
         self.dress(&made.handle, &details, trailing, path).await?;
-        if after != details.change {
+        if changed {
             Tally::one(&self.tally.changed);
         }
         Tally::one(&self.tally.files);

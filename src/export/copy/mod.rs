@@ -1,4 +1,4 @@
-//! Copying a tree from one export to another, or within one: what a clone is made with.
+//! Copying a tree from one export to another, or within one: what clones and restored copies of archives are made with.
 //!
 //! A copy is made in a folder of ours (`staging`), where nobody sees it, and given its name once it is complete. It is made
 //! on the server where the server can (CLONE, else COPY of what is no hole), and streamed in bounded memory elsewhere, where zeros of a sparse file become holes again. Kept
@@ -15,6 +15,7 @@ mod error;
 mod file;
 mod links;
 mod publish;
+mod source;
 mod stage;
 mod tally;
 mod tree;
@@ -25,11 +26,13 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::Semaphore;
 
 pub use self::error::CopyError;
-pub use self::stage::{SourceTree, StagedCopy, Staging};
+pub(super) use self::source::ArchivesCopied;
+pub use self::source::{Original, SourceTree};
+pub use self::stage::{StagedCopy, Staging};
 pub use self::tally::{Tally, TallySnapshot};
 use super::ManagedExport;
 use super::ground::Ground;
-use super::request::{DirectoryRequest, ProvisionedDirectory, ReclaimRequest};
+use super::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::nfs::{FileHandle, FsId};
 
 /// Memory for file contents on their way, of all copies together, in KiB: with the requests that they are put into, and
@@ -105,14 +108,14 @@ struct Copier {
     links: links::Links,
 }
 
-/// Makes a copy of a volume's directory and gives it the name that `request` asks for; both may be of one backend. Nobody
-/// sees it before it is complete. Killed or dropped at any point, and run again, it ends with one complete copy.
+/// Makes a copy of a volume's or an archive's directory and gives it the name that `request` asks for; both may be of one
+/// backend. Nobody sees it before it is complete. Killed or dropped at any point, and run again, it ends with one complete copy.
 ///
 /// # Errors
 /// The first thing that could not be copied. The record of `request` then says that something was begun, until
 /// [`ManagedExport::undo`].
 pub async fn copy_volume(
-    (source, of): (&Arc<ManagedExport>, &ReclaimRequest),
+    (source, of): (&Arc<ManagedExport>, &Original),
     (target, request): (&Arc<ManagedExport>, &DirectoryRequest),
     budget: &Budget,
     tally: &Arc<Tally>,

@@ -69,7 +69,7 @@ impl ManagedExport {
         source: &SourceTree,
         staging: &Staging,
     ) -> Result<Option<u32>, CopyError> {
-        let as_is = &source.details.attributes;
+        let (as_is, request) = (&source.details.attributes, &source.asked(request));
         let mode = if request.mode_asked { request.mode } else { as_is.mode };
         let set = SetAttributes {
             mode: Some(mode),

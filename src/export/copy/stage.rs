@@ -1,31 +1,22 @@
-//! Before a copy: the source is compared with all that is known of it, the target's name held and recorded, the folder for
-//! the copy made; and nothing is begun that could not be finished for lack of a right.
+//! Before a copy: the target's name is held and recorded, the folder for the copy made; and nothing is begun that could not
+//! be finished for lack of a right.
 
 use std::sync::Arc;
 
-use super::{CopyError, Side};
+use super::CopyError;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::export::ledger::Holder;
 use crate::export::record::{Record, RecordError, State};
 use crate::export::records::{Created, Found};
-use crate::export::request::{DirectoryRequest, ProvisionedDirectory, ReclaimRequest};
+use crate::export::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::export::signature::Trust;
 use crate::export::{ManagedExport, layout};
 use crate::naming::DirectoryPath;
-use crate::nfs::{Details, Name, Node, SetAttributes, Status};
+use crate::nfs::{Name, Node, SetAttributes, Status};
 
 /// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.
 const SOMEBODY: u32 = 65_533;
-
-/// A volume's directory that is to be copied, found where volume and record say that it is.
-pub struct SourceTree {
-    pub(super) export: Arc<ManagedExport>,
-    pub(super) ground: Arc<Ground>,
-    pub(super) root: Node,
-    pub(super) details: Details,
-    directory: DirectoryPath,
-}
 
 /// A folder of ours with a copy in the making.
 #[derive(Debug, Clone)]
@@ -47,72 +38,7 @@ pub enum StagedCopy {
     Copy(Box<Staging>),
 }
 
-impl SourceTree {
-    pub(super) fn side(&self) -> Side {
-        Side {
-            managed: Arc::clone(&self.export),
-            ground: Arc::clone(&self.ground),
-            fsid: self.root.attributes.fsid,
-        }
-    }
-
-    /// Whether the source is still where it was: asked at the end, because what was copied of something that was being
-    /// removed is worth nothing.
-    pub(super) async fn still_there(&self) -> Result<(), CopyError> {
-        let ground = self.export.ground().await?;
-        let nodes = self.export.walk(&ground, &self.directory).await?;
-        let leaf = self.export.leaf_of(&nodes, &self.directory);
-        match leaf {
-            Some(leaf) if leaf.attributes.fileid == self.root.attributes.fileid => Ok(()),
-            Some(_) => Err(CopyError::SourceGone {
-                why: format!("something else has the name {}", self.directory),
-            }),
-            None => Err(CopyError::SourceGone {
-                why: format!("{} is not there any more", self.directory),
-            }),
-        }
-    }
-}
-
 impl ManagedExport {
-    /// Finds a volume's directory to copy from: record, path and fileid must agree, as for a reclaim (design 6.8).
-    pub async fn source(self: &Arc<Self>, request: &ReclaimRequest) -> Result<SourceTree, CopyError> {
-        let ground = self.ground().await?;
-        self.told(self.source_on(&ground, request).await)
-            .await
-            .map_err(CopyError::from)
-    }
-
-    async fn source_on(
-        self: &Arc<Self>,
-        ground: &Arc<Ground>,
-        request: &ReclaimRequest,
-    ) -> Result<SourceTree, ExportError> {
-        let file_id = self.agreed(ground, request).await?;
-        let nodes = self.walk(ground, &request.directory).await?;
-        let leaf = self.leaf_of(&nodes, &request.directory);
-        let missing = || ExportError::DirectoryMissing {
-            volume: request.volume.clone(),
-            directory: request.directory.to_string(),
-        };
-        let root = leaf.ok_or_else(missing)?;
-        if !ground.is_plain_directory(root) || root.attributes.fileid != file_id {
-            return Err(ExportError::Disagrees {
-                volume: request.volume.clone(),
-                directory: request.directory.to_string(),
-                what: format!("its directory had fileid {file_id}, and something else has the name now"),
-            });
-        }
-        let details = self.nfs.details(&root.handle).await;
-        Ok(SourceTree {
-            export: Arc::clone(self),
-            ground: Arc::clone(ground),
-            root: root.clone(),
-            details: details.while_(|| format!("looking at {}", request.directory))?,
-            directory: request.directory.clone(),
-        })
-    }
-
     /// Gets ready for a copy: finds that it is finished already, or writes the record and makes the folder for it. What a
     /// former life left of it goes into the trash.
     pub async fn stage_copy(&self, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {

@@ -19,7 +19,8 @@ impl ExportError {
             Self::NameUnusable { .. } => Reason::InvalidDirectoryName,
             Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => Reason::RecordMissing,
             Self::ArchiveHeld { .. } => Reason::ArchiveHeld,
-            Self::ArchiveTaken { .. } => Reason::ArchiveBusy,
+            Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } => Reason::ArchiveBusy,
+            Self::ArchiveGone { .. } => Reason::ArchiveNotFound,
             Self::ArchiveForeign { .. } => Reason::ArchiveNotAllowed,
             Self::ArchiveMissing { .. } => Reason::ArchiveMissing,
             Self::RecordForeign { .. } | Self::RecordDamaged { .. } | Self::RecordBusy { .. } => Reason::RecordUnusable,
@@ -77,6 +78,8 @@ impl ExportError {
             Self::NameUnusable { .. }
             | Self::ArchiveHeld { .. }
             | Self::ArchiveTaken { .. }
+            | Self::ArchiveCopied { .. }
+            | Self::ArchiveGone { .. }
             | Self::ArchiveForeign { .. }
             | Self::ArchiveMissing { .. }
             | Self::Overlaps { .. }

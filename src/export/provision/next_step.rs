@@ -33,8 +33,10 @@ pub(super) enum Step {
     /// Put mode and owner back, and record that all is well.
     Settle,
     Done,
-    /// It is nowhere, or there is no record of it.
+    /// It is nowhere.
     Missing,
+    /// There is no record of it any more.
+    Gone,
     /// Somebody else has it.
     Taken,
     /// Something has the name that the directory is to have.
@@ -50,7 +52,7 @@ pub(super) fn next(own: Own, source: Source, at_archive: bool, home: Option<bool
         (Own::Live, _, _, Some(true)) => Step::Done,
         (Own::Live, ..) => Step::Disagree,
         (_, Source::Others, ..) => Step::Taken,
-        (_, Source::Gone, ..) => Step::Missing,
+        (_, Source::Gone, ..) => Step::Gone,
         (_, _, _, Some(false)) => Step::Refuse,
         (Own::Nothing, Source::Mine, _, Some(true)) | (Own::Nothing, _, true, None) => Step::Record,
         (Own::Creating, Source::Mine, _, Some(true)) => Step::Settle,
@@ -83,8 +85,8 @@ mod tests {
             // Somebody was faster, or somebody else's things are there.
             (Nothing, Others, false, None, Step::Taken),
             (Creating, Others, false, None, Step::Taken),
-            (Nothing, Gone, false, None, Step::Missing),
-            (Creating, Gone, false, None, Step::Missing),
+            (Nothing, Gone, false, None, Step::Gone),
+            (Creating, Gone, false, None, Step::Gone),
             (Nothing, Kept, false, None, Step::Missing),
             (Creating, Mine, false, None, Step::Missing),
             (Nothing, Kept, true, Some(false), Step::Refuse),

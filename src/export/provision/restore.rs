@@ -123,6 +123,9 @@ impl ManagedExport {
             (Step::Missing, _, _) => Err(ExportError::ArchiveMissing {
                 volume: restore.which.volume.clone(),
             }),
+            (Step::Gone, _, _) => Err(ExportError::ArchiveGone {
+                volume: restore.which.volume.clone(),
+            }),
             (Step::Disagree, _, _) => Err(ExportError::Disagrees {
                 volume: restore.request.volume.clone(),
                 directory: directory.to_string(),
@@ -167,7 +170,7 @@ impl ManagedExport {
         if seen.note.terms.held {
             return Err(ExportError::ArchiveHeld { volume: volume.clone() });
         }
-        Ok(())
+        self.refuse_copied(volume)
     }
 
     /// The claim's own record: what is to come, and from which archive.

@@ -43,7 +43,7 @@ pub fn details(results: &mut Decoder) -> Result<Details, XdrError> {
         accessed: time(results)?,
         modified: time(results)?,
     };
-    let change = results.u64("ctime")?;
+    let altered = time(results)?;
     let attributes = Attributes {
         kind,
         mode,
@@ -59,7 +59,8 @@ pub fn details(results: &mut Decoder) -> Result<Details, XdrError> {
     Ok(Details {
         attributes,
         times,
-        change,
+        change: (altered.seconds.cast_unsigned() << 32) | u64::from(altered.nanos),
+        altered: Some(altered),
         used,
     })
 }

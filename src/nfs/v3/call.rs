@@ -66,6 +66,8 @@ impl Call {
 pub(super) struct Reply {
     action: &'static str,
     changes: bool,
+    /// Whether an earlier sending of the same call may have been carried out.
+    pub repeated: bool,
     /// The status; what follows it depends on the procedure.
     pub code: u32,
     results: Decoder,
@@ -78,6 +80,7 @@ impl Reply {
         Self {
             action: "fuzzing",
             changes: false,
+            repeated: false,
             code: code::OK,
             results,
         }
@@ -168,7 +171,8 @@ impl Client {
                     return Err(late(call.changes() && (!unsent || perhaps_done)));
                 }
             };
-            let reply = self.answered(call, &connection, message::reply(record))?;
+            let mut reply = self.answered(call, &connection, message::reply(record))?;
+            reply.repeated = perhaps_done;
             // JUKEBOX: not done, ask again later (RFC 1813 section 2.6).
             if reply.code != code::JUKEBOX || !pause.until(terms.deadline).await {
                 return Ok(reply);
@@ -199,13 +203,15 @@ impl Client {
         Ok(Reply {
             action: call.action,
             changes: call.changes(),
+            repeated: false,
             code,
             results,
         })
     }
 }
 
-fn lost(call: &Call, cause: String) -> NfsError {
+/// The error for a change of which nobody knows whether it was carried out.
+pub(super) fn lost(call: &Call, cause: String) -> NfsError {
     NfsError::ConnectionLost {
         action: call.action,
         cause,

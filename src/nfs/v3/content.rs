@@ -60,7 +60,7 @@ impl Client {
         if before.attributes.kind == FileKind::Regular
             && let Ok(data) = refusal(self.read(&handle, 0, first, terms).await)?
         {
-            begin = Some((data, self.details(&handle, terms).await?.change));
+            begin = Some((data, self.details(&handle, terms).await?.mark()));
         }
         Ok(Some(Found {
             handle,

@@ -1,10 +1,11 @@
 //! Small files: read whole, created with their content, replaced at once.
 
 use super::attributes;
-use super::call::{Call, Effect};
+use super::call::{Call, Effect, lost};
 use super::client::Client;
 use super::numbers::nfs;
 use super::results;
+use super::status::status;
 use crate::nfs::error::refusal;
 use crate::nfs::terms::Terms;
 use crate::nfs::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
@@ -147,6 +148,12 @@ impl Client {
             }
         }
         let mut reply = self.call(terms, &call).await?;
+        if reply.repeated && status(reply.code) == Status::Exists {
+            // Somebody else's, or this call's: a server that dies after it made the file and before it noted the
+            // verifier does not know its own work again.
+            let cause = "the name is taken, perhaps by the same call when its reply was lost";
+            return Err(lost(&call, cause.to_owned()));
+        }
         reply.ok()?;
         let told = reply.take(results::made)?;
         self.made(CREATE, directory, name, told, terms).await

@@ -268,6 +268,25 @@ async fn a_server_without_exclusive_creates_gets_a_guarded_one() {
 }
 
 #[tokio::test]
+async fn a_taken_name_is_somebody_elses_for_certain_only_if_the_call_was_sent_once() {
+    for cuts in [0, 1] {
+        let server = Server::start(move |before, asked| match asked.procedure {
+            nfs::CREATE if before < cuts => Answer::Cut,
+            nfs::CREATE => status(17),
+            _ => Answer::Usual,
+        })
+        .await;
+        let client = server.client().await;
+        let taken = client
+            .create_file(&handle("root"), &name("f"), b"content", 0o600, within(20))
+            .await
+            .unwrap_err();
+        assert_eq!(taken.outcome_unknown(), cuts > 0, "{taken}");
+        assert_eq!(taken.status() == Some(Status::Exists), cuts == 0, "{taken}");
+    }
+}
+
+#[tokio::test]
 async fn a_file_that_could_not_be_filled_is_removed_again() {
     let server = Server::start(|_, asked| match asked.procedure {
         nfs::WRITE => status(28),

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::numbers::{attribute, kind};
 use crate::nfs::xdr::{Decoder, Encoder, XdrError};
-use crate::nfs::{Attributes, Details, FileKind, FsId, SetAttributes, Time, Times};
+use crate::nfs::{Attributes, Details, FileKind, FsId, Mark, SetAttributes, Time, Times};
 
 /// Words in a bitmap that we take: the attributes of NFSv4.2 fit in three.
 const MOST_BITMAP_WORDS: usize = 8;
@@ -39,11 +39,17 @@ pub const DETAILS: &[u32] = &[
     attribute::OWNER_GROUP,
     attribute::SPACE_USED,
     attribute::TIME_ACCESS,
+    attribute::TIME_METADATA,
     attribute::TIME_MODIFY,
 ];
 
 /// What tells whether a file was changed while it was read.
-pub const CHANGE: &[u32] = &[attribute::CHANGE];
+pub const MARK: &[u32] = &[
+    attribute::CHANGE,
+    attribute::SIZE,
+    attribute::TIME_METADATA,
+    attribute::TIME_MODIFY,
+];
 
 /// What an entry of a listing is made of. Without RDATTR_ERROR, one entry that the server cannot stat fails the whole.
 pub const ENTRY: &[u32] = &[
@@ -154,6 +160,7 @@ pub struct Found {
     pub space_total: Option<u64>,
     pub space_used: Option<u64>,
     pub accessed: Option<Time>,
+    pub altered: Option<Time>,
     pub modified: Option<Time>,
     pub mounted_on_fileid: Option<u64>,
 }
@@ -205,6 +212,7 @@ fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(
         attribute::SPACE_TOTAL => found.space_total = Some(values.u64("space_total")?),
         attribute::SPACE_USED => found.space_used = Some(values.u64("space_used")?),
         attribute::TIME_ACCESS => found.accessed = Some(read_time(values)?),
+        attribute::TIME_METADATA => found.altered = Some(read_time(values)?),
         attribute::TIME_MODIFY => found.modified = Some(read_time(values)?),
         attribute::MOUNTED_ON_FILEID => found.mounted_on_fileid = Some(values.u64("mounted_on_fileid")?),
         value => {
@@ -253,13 +261,24 @@ impl Found {
             accessed: self.accessed.or(self.modified).ok_or("time_access")?,
             modified: self.modified.ok_or("time_modify")?,
         };
-        let (change, used) = (self.change.ok_or("change")?, self.space_used);
+        let (change, used, altered) = (self.change.ok_or("change")?, self.space_used, self.altered);
         let attributes = self.node()?;
         Ok(Details {
             used: used.unwrap_or(attributes.size),
             attributes,
             times,
             change,
+            altered,
+        })
+    }
+
+    /// What [`MARK`] asks for; none where the server left out too much of it.
+    pub fn mark(&self) -> Option<Mark> {
+        Some(Mark {
+            change: self.change?,
+            size: self.size?,
+            modified: self.modified?,
+            altered: self.altered,
         })
     }
 

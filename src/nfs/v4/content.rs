@@ -99,7 +99,7 @@ impl Client {
         compound.at(directory).lookup(name).op(op::GETFH);
         compound.attributes(attributes::DETAILS);
         read(&mut compound, 0, first);
-        compound.attributes(attributes::CHANGE);
+        compound.attributes(attributes::MARK);
         let mut reply = self.call(terms, &compound).await?;
         reply.op(op::PUTFH)?;
         match refusal(reply.op(op::LOOKUP))? {
@@ -112,8 +112,8 @@ impl Client {
         // Directories, links and special files end the compound here.
         let begin = match refusal(data(&mut reply, first))? {
             Ok((end, bytes)) => {
-                let change = reply.attributes()?.change;
-                change.map(|change| (Data { bytes, end }, change))
+                let mark = reply.attributes()?.mark();
+                mark.map(|mark| (Data { bytes, end }, mark))
             }
             Err(_) => None,
         };

@@ -98,6 +98,7 @@ pub mod attribute {
     pub const SPACE_USED: u32 = 45;
     pub const TIME_ACCESS: u32 = 47;
     pub const TIME_ACCESS_SET: u32 = 48;
+    pub const TIME_METADATA: u32 = 52;
     pub const TIME_MODIFY: u32 = 53;
     pub const TIME_MODIFY_SET: u32 = 54;
     pub const MOUNTED_ON_FILEID: u32 = 55;

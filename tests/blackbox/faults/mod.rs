@@ -9,13 +9,25 @@ mod restarts;
 
 use std::time::Duration;
 
-use nfs_operator::nfs::{ClientOwner, Credential, Name, SourcePort, Target, VersionChoice};
+use nfs_operator::nfs::{ClientOwner, Credential, Name, Protocol, SourcePort, Target, VersionChoice};
+use rig::{NfsOptions, NfsServer, RunDir};
 
 const ALL_MINORS: &str = "0,1,2";
 const NO_SQUASH: &str = "Squash = No_Root_Squash;";
 
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).unwrap()
+}
+
+/// A server that speaks this version, with the export `/data`.
+async fn server(protocol: Protocol) -> (NfsServer, RunDir) {
+    let run = RunDir::new().unwrap();
+    let options = NfsOptions {
+        exports: vec![rig::Export::new("/data")],
+        v3: protocol == Protocol::V3,
+        ..NfsOptions::default()
+    };
+    (NfsServer::start(&run, options).await.unwrap(), run)
 }
 
 fn target(port: u16, version: VersionChoice) -> Target {

@@ -3,17 +3,21 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_operator::nfs::{Export, Protocol, VersionChoice};
+use nfs_operator::nfs::{Export, Protocol, Target, VersionChoice};
+use rig::Recovery;
 
-use super::{ALL_MINORS, NO_SQUASH, name, target};
-use crate::ganesha::Ganesha;
+use super::{name, server, target};
 
 const FILES: usize = 40;
 
-async fn restarted(protocol: Protocol, forgets: bool) {
-    let mut server = Ganesha::start_speaking(ALL_MINORS, NO_SQUASH);
-    let version = VersionChoice::Exactly(protocol);
-    let export = Export::connect(target(server.port, version)).await.unwrap();
+async fn restarted(protocol: Protocol, recovery: Recovery) {
+    let (mut server, _run) = server(protocol).await;
+    let target = Target {
+        mount_port: Some(server.mount_port()),
+        ..target(server.port(), VersionChoice::Exactly(protocol))
+    };
+    let data = server.data_dir("/data").unwrap();
+    let export = Export::connect(target).await.unwrap();
     let root = Arc::new(export.root().await.unwrap().handle);
     let calls: Vec<_> = (0..FILES)
         .map(|number| {
@@ -26,14 +30,10 @@ async fn restarted(protocol: Protocol, forgets: bool) {
         })
         .collect();
     tokio::time::sleep(Duration::from_millis(60)).await;
-    server.kill();
-    if forgets {
-        server.forget();
-    }
-    server.resume();
+    server.restart(recovery).await.unwrap();
     let (mut made, mut unknown) = (0, 0);
     for (number, call) in calls.into_iter().enumerate() {
-        let file = server.data().join(format!("file{number}"));
+        let file = data.join(format!("file{number}"));
         match call.await.unwrap() {
             Ok(_) => {
                 made += 1;
@@ -46,21 +46,23 @@ async fn restarted(protocol: Protocol, forgets: bool) {
         }
     }
     println!("{protocol}: {made} made, {unknown} unknown");
-    assert!(made > 0 && export.generation() > 1);
+    assert!(made > 0);
     let root = export.root().await.unwrap().handle;
     export.create_file(&root, &name("after"), b"", 0o600).await.unwrap();
+    // On a busy machine all calls may have come before the end.
+    assert!(export.generation() > 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_with_its_state_makes_each_file_once_or_unknown() {
-    for protocol in [Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
-        restarted(protocol, false).await;
+    for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
+        restarted(protocol, Recovery::Kept).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_without_its_state_makes_each_file_once_or_unknown() {
     for protocol in [Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
-        restarted(protocol, true).await;
+        restarted(protocol, Recovery::Lost).await;
     }
 }

@@ -61,6 +61,9 @@ enum Command {
         /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
         #[arg(long, conflicts_with = "scale")]
         storm: Option<usize>,
+        /// So many claims that wait for a backend that is not there instead of all else: what they take in memory.
+        #[arg(long, conflicts_with_all = ["scale", "storm"])]
+        waiting: Option<usize>,
     },
     /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
     /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
@@ -114,6 +117,7 @@ async fn run(command: Command) -> ExitCode {
             lone,
             scale,
             storm,
+            waiting,
         } => {
             let options = BenchOptions {
                 operator,
@@ -122,6 +126,7 @@ async fn run(command: Command) -> ExitCode {
                 lone,
                 scale,
                 storm,
+                waiting,
             };
             bench(options).await
         }

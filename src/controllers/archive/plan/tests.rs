@@ -7,6 +7,7 @@ fn situation(sight: Sight) -> Situation {
         kind_going: false,
         delete: false,
         held: false,
+        copied: false,
         due: None,
         sight,
     }
@@ -91,6 +92,31 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
         ("deleted, unrecorded", deleting(true, Sight::Unrecorded), Step::LetGo),
         (
+            "expired, while it is copied",
+            Situation {
+                due: due(),
+                copied: true,
+                ..situation(kept())
+            },
+            Step::Wait,
+        ),
+        (
+            "deleted, while it is copied",
+            Situation {
+                copied: true,
+                ..deleting(true, kept())
+            },
+            Step::Wait,
+        ),
+        (
+            "let go, while it is copied",
+            Situation {
+                copied: true,
+                ..deleting(false, kept())
+            },
+            Step::Wait,
+        ),
+        (
             "purged by us",
             deleting(false, Sight::Purging { there: true }),
             Step::Purge,
@@ -123,13 +149,14 @@ fn what_is_held_is_never_purged_whatever_else_is_so() {
     for sight in sights() {
         // What is in the trash already can't be held back.
         let gone = matches!(sight, Sight::Purging { there: false });
-        for bits in 0..16 {
+        for bits in 0..32 {
             let situation = Situation {
                 deleting: bits & 1 > 0,
                 kind_going: bits & 2 > 0,
                 delete: bits & 4 > 0,
                 due: (bits & 8 > 0).then(|| "expired".to_owned()),
                 held: true,
+                copied: bits & 16 > 0,
                 sight: sight.clone(),
             };
             let (step, _) = plan(&situation);
@@ -147,6 +174,7 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
                 kind_going: true,
                 delete,
                 held,
+                copied: true,
                 due: None,
                 sight: sight.clone(),
             };

@@ -35,8 +35,10 @@ struct Case {
     annotation: Option<&'static str>,
     bytes: u128,
     backends: &'static [&'static str],
+    selector: Option<&'static str>,
+    by_name: bool,
     due: bool,
-    begun: bool,
+    begun: Option<Way>,
 }
 
 const USUAL: Case = Case {
@@ -45,19 +47,25 @@ const USUAL: Case = Case {
     annotation: None,
     bytes: 1 << 30,
     backends: &[],
+    selector: None,
+    by_name: false,
     due: false,
-    begun: false,
+    begun: None,
 };
 
-fn judged(case: &Case, spec: Value) -> Result<String, Reason> {
+fn judged(case: &Case, spec: Value) -> Result<Way, Reason> {
     let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
     let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
     let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
+    let selector = case
+        .selector
+        .map(|text| ("backendSelector".to_owned(), text.to_owned()));
+    let selector = selector.into_iter().collect();
     let request = Request {
         provisioner: "nfs-operator.io/nfs".into(),
         parameters: crate::api::ClassParameters {
             backends: case.backends.iter().map(|&name| name.to_owned()).collect(),
-            ..crate::api::ClassParameters::default()
+            ..crate::api::ClassParameters::parse(&selector).unwrap()
         },
         mount_options: Vec::new(),
         reclaim_policy: "Delete".into(),
@@ -73,10 +81,18 @@ fn judged(case: &Case, spec: Value) -> Result<String, Reason> {
         namespace: &serde_json::from_value(namespace).unwrap(),
         due: case.due.then(|| "its time was over".to_owned()),
         alias: None,
+        labels: &BTreeMap::from([("tier".to_owned(), "slow".to_owned())]),
+        by_name: case.by_name,
         begun: case.begun,
     };
     judge(&asked, &archive(&spec))
-        .map(|origin| origin.backend)
+        .map(|(origin, way)| {
+            assert_eq!(
+                (&*origin.backend, &*origin.export_id, origin.which.file_id),
+                ("main", "e", 1)
+            );
+            way
+        })
         .map_err(|verdict| verdict.reason)
 }
 
@@ -94,7 +110,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         ..at("other", "else")
     };
     for (what, case, spec, expected) in [
-        ("its own", USUAL, json!({}), Ok("main")),
+        ("its own", USUAL, json!({}), Ok(Way::Move)),
         (
             "made anew under the same name",
             at("team", "new"),
@@ -113,19 +129,14 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             of_old,
             Err(Reason::ArchiveNotAllowed),
         ),
-        (
-            "listed",
-            at("other", "else"),
-            listed.clone(),
-            Err(Reason::CopyNotSupported),
-        ),
+        ("listed", at("other", "else"), listed.clone(), Ok(Way::Copy)),
         (
             "listed, and another",
             at("third", "else"),
             listed,
             Err(Reason::ArchiveNotAllowed),
         ),
-        ("labelled", with_label, labelled.clone(), Err(Reason::CopyNotSupported)),
+        ("labelled", with_label, labelled.clone(), Ok(Way::Copy)),
         (
             "not labelled",
             at("other", "else"),
@@ -135,21 +146,73 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         (
             "begun, from another namespace",
             Case {
-                begun: true,
+                begun: Some(Way::Move),
                 ..at("other", "else")
             },
             json!({}),
             Err(Reason::ArchiveNotAllowed),
         ),
+        (
+            "a copy that was begun, and is not allowed any more",
+            Case {
+                begun: Some(Way::Copy),
+                ..at("other", "else")
+            },
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "a namesake, by name alone",
+            Case {
+                by_name: true,
+                ..at("team", "new")
+            },
+            json!({}),
+            Ok(Way::Copy),
+        ),
+        (
+            "a namesake, by name alone, begun as a move",
+            Case {
+                by_name: true,
+                begun: Some(Way::Move),
+                ..at("team", "new")
+            },
+            json!({}),
+            Ok(Way::Copy),
+        ),
+        (
+            "no namesake, by name alone",
+            Case {
+                by_name: true,
+                ..at("other", "else")
+            },
+            json!({}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "of no namespace at all, by name alone",
+            Case {
+                by_name: true,
+                ..at("", "else")
+            },
+            json!({"claim": {"namespace": "", "namespaceUID": ""}}),
+            Err(Reason::ArchiveNotAllowed),
+        ),
+        (
+            "its own, by name alone",
+            Case { by_name: true, ..USUAL },
+            json!({}),
+            Ok(Way::Move),
+        ),
     ] {
-        assert_eq!(judged(&case, spec), expected.map(str::to_owned), "{what}");
+        assert_eq!(judged(&case, spec), expected, "{what}");
     }
 }
 
 #[test]
-fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
+fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neither_moved_nor_copied() {
     for (what, case, spec, expected) in [
-        ("held", USUAL, json!({"legalHold": true}), Err(Reason::CopyNotSupported)),
+        ("held", USUAL, json!({"legalHold": true}), Ok(Way::Copy)),
         (
             "expired",
             Case { due: true, ..USUAL },
@@ -160,11 +223,11 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
             "expired, begun before",
             Case {
                 due: true,
-                begun: true,
+                begun: Some(Way::Move),
                 ..USUAL
             },
             json!({}),
-            Ok("main"),
+            Ok(Way::Move),
         ),
         (
             "too large",
@@ -179,7 +242,7 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
             "of unknown size",
             Case { bytes: 1, ..USUAL },
             json!({"size": null}),
-            Ok("main"),
+            Ok(Way::Move),
         ),
         (
             "a copy",
@@ -188,7 +251,7 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
                 ..USUAL
             },
             json!({}),
-            Err(Reason::CopyNotSupported),
+            Ok(Way::Copy),
         ),
         (
             "a move",
@@ -197,7 +260,7 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
                 ..USUAL
             },
             json!({}),
-            Ok("main"),
+            Ok(Way::Move),
         ),
         (
             "a mistake",
@@ -215,7 +278,7 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
                 ..USUAL
             },
             json!({}),
-            Ok("main"),
+            Ok(Way::Move),
         ),
         (
             "on another backend",
@@ -224,10 +287,58 @@ fn what_is_held_expired_too_large_or_elsewhere_is_not_moved() {
                 ..USUAL
             },
             json!({}),
-            Err(Reason::CopyNotSupported),
+            Ok(Way::Copy),
+        ),
+        (
+            "elsewhere by labels",
+            Case {
+                selector: Some("tier=fast"),
+                ..USUAL
+            },
+            json!({}),
+            Ok(Way::Copy),
+        ),
+        (
+            "of the labels that the class asks for",
+            Case {
+                selector: Some("tier=slow"),
+                ..USUAL
+            },
+            json!({}),
+            Ok(Way::Move),
+        ),
+        (
+            "expired, and to be copied",
+            Case {
+                due: true,
+                annotation: Some("copy"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::ArchiveExpired),
+        ),
+        (
+            "expired, and being copied",
+            Case {
+                due: true,
+                begun: Some(Way::Copy),
+                ..USUAL
+            },
+            json!({}),
+            Ok(Way::Copy),
+        ),
+        (
+            "too large for a copy",
+            Case {
+                bytes: (1 << 30) - 1,
+                annotation: Some("copy"),
+                ..USUAL
+            },
+            json!({}),
+            Err(Reason::ClaimTooSmall),
         ),
         ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
     ] {
-        assert_eq!(judged(&case, spec), expected.map(str::to_owned), "{what}");
+        assert_eq!(judged(&case, spec), expected, "{what}");
     }
 }

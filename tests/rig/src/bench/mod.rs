@@ -10,6 +10,7 @@ mod sightings;
 mod stage;
 mod storm;
 mod table;
+mod waiting;
 mod work;
 
 use std::path::PathBuf;
@@ -38,6 +39,8 @@ pub struct BenchOptions {
     pub scale: Option<usize>,
     /// So many claims that fail instead of all else.
     pub storm: Option<usize>,
+    /// So many claims that wait for a backend that is not there instead of all else.
+    pub waiting: Option<usize>,
 }
 
 /// What the operator does with the directories of deleted claims in a phase.
@@ -60,10 +63,11 @@ impl Policy {
 /// Measures, and prints the tables.
 pub async fn bench(options: BenchOptions) -> Result<()> {
     let run = RunDir::new()?;
-    let measured = match (options.scale, options.storm) {
-        (Some(claims), _) => scale::measure(&run, &options, claims).await,
-        (None, Some(claims)) => storm::measure(&run, &options, claims).await,
-        (None, None) => measure(&run, &options).await,
+    let measured = match (options.scale, options.storm, options.waiting) {
+        (Some(claims), ..) => scale::measure(&run, &options, claims).await,
+        (None, Some(claims), _) => storm::measure(&run, &options, claims).await,
+        (None, None, Some(claims)) => waiting::measure(&run, &options, claims).await,
+        (None, None, None) => measure(&run, &options).await,
     };
     if measured.is_err() {
         run.keep();

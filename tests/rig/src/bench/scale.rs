@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant},
 };
 
@@ -11,10 +12,18 @@ use super::{BenchOptions, Figures, progress, stage::Stage, table, work};
 use crate::{
     error::{Doing as _, Result},
     objects::reference,
+    operator::Operator,
     run_dir::RunDir,
+    wait,
 };
 
 const BACKENDS: usize = 5;
+/// Absent until the operator has ended a scan.
+const ENDED: &str = "nfs_operator_backend_scan_duration_seconds{";
+/// Volumes of a backend that the operator looks at in a second.
+const LOOKS_A_SECOND: usize = 10;
+/// More than that for the records, and for a busy machine.
+const SCANNED: Duration = Duration::from_secs(300);
 /// Two probes of each backend.
 const IDLE: Duration = Duration::from_secs(60);
 
@@ -54,6 +63,9 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
     progress("nothing to do");
     counts.push(("requests to the API server in an idle minute", idle(&stage).await?));
     figures.remember("after an idle minute", &operator)?;
+    progress("all exports are scanned for orphans");
+    counts.extend(scan(&stage, &operator, claims).await?);
+    figures.remember("after a scan for orphans", &operator)?;
     counts.push(("claims without a Bound volume", lost(&stage).await?));
     counts.push(("directories on the exports", stage.directories()?.to_string()));
     println!("\n{}", table::memory(&figures.memory, "goal < 40 at 10,000 claims"));
@@ -78,6 +90,43 @@ async fn provision(stage: &mut Stage, options: &BenchOptions, claims: usize) -> 
 async fn bind(stage: &mut Stage, claims: usize) -> Result<String> {
     stage.bind(claims).await?;
     Ok(format!("{} of {claims}", claims - unbound(stage).await?))
+}
+
+/// Has all backends scanned at once; answers how long that takes, and what it costs.
+async fn scan(stage: &Stage, operator: &Operator, claims: usize) -> Result<[(&'static str, String); 4]> {
+    let (before, used, began) = (requests(stage)?, stage.usage(Some(operator))?, Instant::now());
+    stage.ask_for_scans().await?;
+    let patience = SCANNED + Duration::from_secs((claims / BACKENDS / LOOKS_A_SECOND) as u64);
+    let highest = AtomicU64::new(0);
+    wait::until("all exports to be scanned", patience, async || {
+        let resident = operator.resident_bytes().map_err(|error| error.to_string())?;
+        highest.fetch_max(resident, Ordering::Relaxed);
+        let metrics = operator.metrics().await.map_err(|error| error.to_string())?;
+        let ended = metrics.lines().filter(|line| line.starts_with(ENDED)).count();
+        if ended == BACKENDS {
+            Ok(())
+        } else {
+            Err(format!("{ended} of {BACKENDS}"))
+        }
+    })
+    .await?;
+    let seconds = began.elapsed().as_secs_f64();
+    let used = stage.usage(Some(operator))?.since(&used);
+    Ok([
+        ("seconds of a scan for orphans", format!("{seconds:.0}")),
+        (
+            "requests to the API server in it",
+            (requests(stage)? - before).to_string(),
+        ),
+        (
+            "CPU of the operator in it",
+            format!("{:.1} %", 100.0 * used.operator / seconds),
+        ),
+        (
+            "highest resident memory in it, MiB",
+            format!("{:.1}", highest.into_inner() as f64 / table::MEBIBYTE),
+        ),
+    ])
 }
 
 /// What the operator asks of the API server, by the server's audit log; watches count when they end.

@@ -123,6 +123,21 @@ impl Stage {
         self.objects.patch(&backend(NAME), patch).await.map(drop)
     }
 
+    /// Changes a backend's labels, which may be what claims wait for.
+    pub async fn relabel(&self) -> Result<()> {
+        let patch = json!({ "metadata": { "labels": { "bench": "changed" } } });
+        self.objects.patch(&backend(NAME), patch).await.map(drop)
+    }
+
+    /// Has all backends scanned for orphans now.
+    pub async fn ask_for_scans(&self) -> Result<()> {
+        for name in &self.backends {
+            let asked = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-now": "true" } } });
+            self.objects.patch(&backend(name), asked).await?;
+        }
+        Ok(())
+    }
+
     /// Stops the controller manager, so that its pace and its share of the machine are in no figure.
     pub async fn without_binder(&mut self) -> Result<()> {
         if std::mem::take(&mut self.binder) {

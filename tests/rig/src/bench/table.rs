@@ -6,7 +6,7 @@ use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 
 use super::{BenchOptions, Pace, floor::Measured, lone::Latencies, stage::Usage};
 
-const MEBIBYTE: f64 = 1_048_576.0;
+pub const MEBIBYTE: f64 = 1_048_576.0;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

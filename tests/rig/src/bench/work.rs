@@ -16,11 +16,14 @@ use super::{
 use crate::{
     error::{Doing as _, Error, Result},
     objects::{Objects, condition, merge, reference},
+    operator::Operator,
     wait,
 };
 
 /// A condition follows its volume at once.
 const WRITTEN: Duration = Duration::from_secs(60);
+/// First attempts a second on a machine that others use too.
+const TOLD_A_SECOND: usize = 20;
 /// What the binder writes when it wants a claim provisioned.
 const ASKED: &str = "volume.kubernetes.io/storage-provisioner";
 
@@ -47,6 +50,69 @@ pub fn claim(name: &str, asked: Option<&str>) -> Value {
         );
     }
     claim
+}
+
+/// Creates so many claims of a class of their own, whose name theirs begin with, as the binder leaves them.
+pub async fn of_class(
+    stage: &Stage,
+    options: &BenchOptions,
+    name: &str,
+    parameters: Value,
+    claims: usize,
+) -> Result<()> {
+    let mut class = reference("storage.k8s.io/v1", "StorageClass", None, name);
+    let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
+    merge(&mut class, &rest);
+    stage.objects.create(&class).await?;
+    let all: Vec<usize> = (0..claims).collect();
+    each(&all, options, async |number| {
+        let mut claim = claim(&format!("{name}-{number}"), Some("nfs-operator.io/nfs"));
+        merge(&mut claim, &json!({ "spec": { "storageClassName": name } }));
+        stage.objects.create(&claim).await.map(drop)
+    })
+    .await
+}
+
+/// Waits until so many claims say that they have no volume for this reason.
+pub async fn told(operator: &Operator, reason: &str, claims: usize) -> Result<()> {
+    let patience = WRITTEN + Duration::from_secs((claims / TOLD_A_SECOND) as u64);
+    let series = format!("nfs_operator_claims_waiting{{reason=\"{reason}\"}}");
+    wait::until(
+        "every claim to say why it has no volume",
+        patience,
+        async || match metric(operator, &series).await.map_err(|error| error.to_string())? {
+            told if told >= claims as u64 => Ok(()),
+            told => Err(format!("{told} of {claims}")),
+        },
+    )
+    .await
+}
+
+/// The value of one of the operator's series, 0 where there is none.
+pub async fn metric(operator: &Operator, series: &str) -> Result<u64> {
+    let metrics = operator.metrics().await?;
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(line.and_then(|value| value.parse().ok()).unwrap_or(0))
+}
+
+/// What the operator wrote to claims whose names begin so, by the API server's audit log.
+pub fn writes_to_claims(stage: &Stage, beginning: &str) -> Result<usize> {
+    let log = stage.cluster.audit_log();
+    let text = fs::read_to_string(&log).doing(|| format!("read {}", log.display()))?;
+    let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let about = |event: &Value, pointer: &str| event.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+    let written = events.filter(|event| {
+        let is = |pointer: &str, ends: &str| about(event, pointer).is_some_and(|text| text.ends_with(ends));
+        let named = about(event, "/objectRef/name").is_some_and(|name| name.starts_with(beginning));
+        named
+            && is("/user/username", ":nfs-operator")
+            && is("/objectRef/resource", "persistentvolumeclaims")
+            && is("/stage", "ResponseComplete")
+            && is("/verb", "patch")
+    });
+    Ok(written.count())
 }
 
 /// The uid that the API server gave an object.
