@@ -1,6 +1,6 @@
 //! Backends whose volumes are being made again from their records, and the claims that must not be provisioned meanwhile.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -39,6 +39,8 @@ pub struct Outcome {
     pub first: Vec<LeftOut>,
     /// Claims whose volume was left out: provisioned anew, they would begin with nothing.
     pub claims: HashMap<ClaimName, String>,
+    /// Namespaces that some of those left out wait for.
+    pub namespaces: BTreeSet<String>,
 }
 
 impl Outcome {
@@ -95,6 +97,14 @@ impl Readoption {
             ..Stage::default()
         };
         news
+    }
+
+    /// A namespace is there: volumes that were left out may wait for it.
+    pub fn namespace_seen(&self, namespace: &str) {
+        let outcome = self.lock().outcome.clone();
+        if outcome.is_some_and(|outcome| outcome.namespaces.contains(namespace)) {
+            self.bell.notify_one();
+        }
     }
 
     /// A pass was cut off.

@@ -133,9 +133,9 @@ async fn settle_and_write(
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.settle(&has_volume).await?;
-    // What was live in a former cluster is no directory that was merely begun: nobody's claim is there any more, and its
-    // data is to be had again.
-    let begun = found.open.iter().filter(|record| !is_of_former_cluster(record, ctx));
+    // What was in use in a former cluster is no directory that was merely begun: its claim may come yet, and even an empty
+    // directory and its record are not to be taken for what nobody wants.
+    let begun = found.open.iter().filter(|record| may_be_begun(record, &ctx.home()));
     for record in begun {
         backend.note_open(&record.volume, &record.claim);
         if record.restores.is_some() {
@@ -157,11 +157,11 @@ async fn settle_and_write(
     Ok(written)
 }
 
-/// Whether a volume was in use in the cluster that this one was built in place of.
-fn is_of_former_cluster(record: &Record, ctx: &Context) -> bool {
-    // A record of release 0.1.0 lies in the folder of the cluster that wrote it.
-    let cluster = record.note.as_ref().map_or(&ctx.cluster_id, |note| &note.cluster);
-    record.state == State::Live && *cluster != ctx.home()
+/// Whether a directory without a volume may be one that this cluster, `home`, began and never saved a volume for. What is
+/// finished and says of another cluster, or of none, that its volume was there, was in use.
+fn may_be_begun(record: &Record, home: &str) -> bool {
+    let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
+    record.state == State::Creating || made_here
 }
 
 /// What could be written, against the owner that the backend asks for: giving a directory away needs root.

@@ -20,6 +20,8 @@ pub struct There<'a> {
     pub home: &'a str,
     /// The uid of the claim's namespace.
     pub namespace_uid: Option<&'a str>,
+    /// The backend is for that namespace.
+    pub admitted: bool,
     /// The claim of that name.
     pub claim: Option<&'a PersistentVolumeClaim>,
     /// The volume's provisioner name is served here.
@@ -39,37 +41,59 @@ pub enum Whose {
     Pending,
 }
 
-/// Decides it, or says why the volume is left out and whether claims of that name have to wait for a word about it.
-pub fn whose(kept: &KeptVolume, there: &There<'_>) -> Result<Whose, (String, bool)> {
+/// Why a volume is left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LeftOut {
+    /// No claim of it can be served here.
+    #[error("it was made under the provisioner name {0}, which this operator does not serve: see --provisioner-name")]
+    NotServed(String),
+    /// Whoever makes a namespace of that name one day is not who is meant now.
+    #[error("there is no namespace {0}: it is made again when that is there")]
+    NoNamespace(String),
+    /// It came to the backend when that was for other namespaces.
+    #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
+    NotAdmitted(String),
+    /// The namespace was deleted in this cluster.
+    #[error("namespace {0} is not the one that it was: it may be somebody else's now")]
+    OtherNamespace(String),
+    /// The claim was deleted in this cluster.
+    #[error("claim {0}/{1} was deleted in this cluster")]
+    Deleted(String, String),
+}
+
+impl LeftOut {
+    /// Whether claims of that name have to wait for a word about it. What is somebody else's holds up nobody.
+    pub fn holds(&self) -> bool {
+        !matches!(self, Self::OtherNamespace(_) | Self::Deleted(..))
+    }
+}
+
+/// Decides it, or says why the volume is left out.
+pub fn whose(kept: &KeptVolume, there: &There<'_>) -> Result<Whose, LeftOut> {
+    let claim = &kept.record.claim;
+    let namespace = || claim.namespace.clone();
     if !there.served {
-        let why = format!(
-            "it was made under the provisioner name {}, which this operator does not serve: see --provisioner-name",
-            kept.note.provisioner
-        );
-        return Err((why, true));
+        return Err(LeftOut::NotServed(kept.note.provisioner.clone()));
     }
     if kept.note.released {
         return Ok(Whose::Nobodys);
     }
     if kept.note.cluster != there.home {
-        // Rebuilt: neither its namespace nor its claim can be the same, and the administrator's word is for the names.
-        return Ok(Whose::Named);
+        // Rebuilt: neither its namespace nor its claim can be the same, and the administrator's word is for the names that
+        // are there now.
+        return match there.namespace_uid {
+            None => Err(LeftOut::NoNamespace(namespace())),
+            Some(_) if !there.admitted => Err(LeftOut::NotAdmitted(namespace())),
+            Some(_) => Ok(Whose::Named),
+        };
     }
-    let claim = &kept.record.claim;
     if claim.namespace_uid.is_empty() || there.namespace_uid != Some(&claim.namespace_uid) {
-        let why = format!(
-            "namespace {} is not the one that it was: it may be somebody else's now",
-            claim.namespace
-        );
-        return Err((why, false));
+        return Err(LeftOut::OtherNamespace(namespace()));
     }
     match there.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid)) {
         Some(found) if is_pending(found) => Ok(Whose::Pending),
         Some(_) => Ok(Whose::Known),
-        None => Err((
-            format!("claim {}/{} was deleted in this cluster", claim.namespace, claim.name),
-            false,
-        )),
+        None => Err(LeftOut::Deleted(namespace(), claim.name.clone())),
     }
 }
 

@@ -11,7 +11,7 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use super::asked::Asked;
-use super::object::{There, Whose, is_it, object, whose};
+use super::object::{LeftOut, There, Whose, is_it, object, whose};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache;
 use crate::export::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
@@ -19,6 +19,7 @@ use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::readoption::{ClaimName, Outcome};
 use crate::operator::writes;
+use crate::placement::admits;
 
 /// Records looked at side by side: enough to hide the round trips, few beside what servers and API servers bear.
 const SIDE_BY_SIDE: usize = 8;
@@ -46,6 +47,8 @@ enum Fate {
     Made,
     /// It is left out. With the claim that has to wait for a word about it.
     LeftOut(String, Option<ClaimName>),
+    /// It is left out until its claim's namespace is there.
+    NoNamespace(String, ClaimName),
 }
 
 /// A pass on its way.
@@ -83,7 +86,7 @@ impl Pass<'_> {
             self.note(&mut outcome, &volume, fate);
         }
         self.miss_named(&mut outcome, &records);
-        self.leave_others(&mut outcome).await?;
+        self.leave_others(&mut outcome, records.is_empty()).await?;
         Ok(outcome)
     }
 
@@ -123,13 +126,18 @@ impl Pass<'_> {
             namespace_uid: namespace
                 .as_ref()
                 .and_then(|namespace| namespace.metadata.uid.as_deref()),
+            admitted: namespace.as_ref().is_some_and(|namespace| {
+                let allowed = self.object.spec.allowed_namespaces.as_ref();
+                allowed.is_none_or(|allowed| admits(allowed, &claim.namespace, namespace.labels()))
+            }),
             claim: found.as_ref(),
             served: self.ctx.settings.serves(&kept.note.provisioner),
         };
         match whose(&kept, &there) {
             Ok(Whose::Pending) => Ok(Fate::Nothing),
             Ok(whose) => self.make(&kept, &whose).await,
-            Err((why, holds)) => Ok(Fate::LeftOut(why, holds.then(|| name_of(claim)))),
+            Err(why @ LeftOut::NoNamespace(_)) => Ok(Fate::NoNamespace(why.to_string(), name_of(claim))),
+            Err(why) => Ok(Fate::LeftOut(why.to_string(), why.holds().then(|| name_of(claim)))),
         }
     }
 
@@ -181,6 +189,10 @@ impl Pass<'_> {
                 }
                 outcome.leave_out(volume, why, claim);
             }
+            Fate::NoNamespace(why, claim) => {
+                outcome.namespaces.insert(claim.0.clone());
+                self.note(outcome, volume, Fate::LeftOut(why, Some(claim)));
+            }
         }
     }
 
@@ -193,10 +205,10 @@ impl Pass<'_> {
         }
     }
 
-    /// Where the cluster's own folder is a new one, what was here before lies in another: a claim of the same name is not
-    /// to be provisioned anew before somebody said so.
-    async fn leave_others(&self, outcome: &mut Outcome) -> Result<(), PassError> {
-        let goes_on = self.ctx.cluster_id != self.home;
+    /// Where the cluster's own folder is a new one, or there is `nothing` in it, what was here before lies in another: a
+    /// claim of the same name is not to be provisioned anew before somebody said so.
+    async fn leave_others(&self, outcome: &mut Outcome, nothing: bool) -> Result<(), PassError> {
+        let goes_on = self.ctx.cluster_id != self.home && !nothing;
         if goes_on || *self.asked != Asked::All {
             return Ok(());
         }

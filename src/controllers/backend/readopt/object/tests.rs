@@ -90,19 +90,26 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     let (bound, pending, other) = (claim("u", Some("pvc-u")), claim("u", None), claim("v", None));
     let rebuilt = There {
         home: "new",
+        namespace_uid: Some("anew"),
+        admitted: true,
         served: true,
         ..There::default()
     };
     let same = There {
         home: "old",
         namespace_uid: Some("ns"),
+        admitted: false,
         ..rebuilt
     };
     let with = |claim| There {
         claim: Some(claim),
         ..same
     };
-    let told = |there: &There<'_>| whose(&kept(), there).map_err(|(_, holds)| holds);
+    let (other_namespace, deleted) = (
+        LeftOut::OtherNamespace("team".into()),
+        LeftOut::Deleted("team".into(), "data".into()),
+    );
+    assert!(!other_namespace.holds() && !deleted.holds(), "they are about somebody else's");
     for (there, expected) in [
         (rebuilt, Ok(Whose::Named)),
         (
@@ -110,29 +117,44 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
                 served: false,
                 ..rebuilt
             },
-            Err(true),
+            Err(LeftOut::NotServed("p".into())),
+        ),
+        // Whoever makes a namespace one day is not meant by what an administrator says today.
+        (
+            There {
+                namespace_uid: None,
+                ..rebuilt
+            },
+            Err(LeftOut::NoNamespace("team".into())),
+        ),
+        (
+            There {
+                admitted: false,
+                ..rebuilt
+            },
+            Err(LeftOut::NotAdmitted("team".into())),
         ),
         (with(&bound), Ok(Whose::Known)),
         (with(&pending), Ok(Whose::Pending)),
         // Deleted here, and perhaps made anew: nobody who comes later gets what was in it.
-        (with(&other), Err(false)),
-        (same, Err(false)),
+        (with(&other), Err(deleted.clone())),
+        (same, Err(deleted)),
         (
             There {
                 namespace_uid: Some("another"),
                 ..with(&bound)
             },
-            Err(false),
+            Err(other_namespace.clone()),
         ),
         (
             There {
                 namespace_uid: None,
                 ..with(&bound)
             },
-            Err(false),
+            Err(other_namespace),
         ),
     ] {
-        assert_eq!(told(&there), expected, "{there:?}");
+        assert_eq!(whose(&kept(), &there), expected, "{there:?}");
     }
     let released = KeptVolume {
         note: VolumeNote {
