@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 use tokio::sync::Notify;
 
+use crate::api::NfsBackend;
 use crate::api::names::VOLUME_READOPTED;
 
 /// Namespace and name of a claim.
@@ -24,11 +25,28 @@ pub struct LeftOut {
 /// Left-out volumes that the condition names; all are in the log.
 const NAMED: usize = 10;
 
+/// What an administrator says on a backend, at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Word {
+    annotations: BTreeMap<String, String>,
+    generation: Option<i64>,
+}
+
+impl Word {
+    /// What the object says.
+    pub fn of(object: &NfsBackend) -> Self {
+        Self {
+            annotations: object.annotations().clone(),
+            generation: object.metadata.generation,
+        }
+    }
+}
+
 /// What one pass over a backend's records came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The annotations of the backend when the pass began: another word of the administrator asks for another pass.
-    pub annotations: BTreeMap<String, String>,
+    /// The administrator's word when the pass began: another one asks for another pass.
+    pub word: Word,
     /// Volumes in use that the records know, and that are there now.
     pub there: u64,
     /// Those of them that this pass made again.
@@ -80,6 +98,11 @@ impl Readoption {
     /// How far it is.
     pub fn stage(&self) -> Stage {
         self.lock().clone()
+    }
+
+    /// What the last pass came to that got to its end, if it was asked by this word.
+    pub fn outcome(&self, word: &Word) -> Option<Arc<Outcome>> {
+        self.lock().outcome.clone().filter(|outcome| outcome.word == *word)
     }
 
     /// So many of so many records were looked at.

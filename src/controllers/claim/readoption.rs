@@ -11,7 +11,7 @@ use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::READOPT;
 use crate::controllers::backend::asked;
 use crate::operator::context::Context;
-use crate::operator::readoption::ClaimName;
+use crate::operator::readoption::{ClaimName, Word};
 use crate::placement;
 use crate::placement::quantity::human;
 
@@ -48,7 +48,7 @@ fn reserved(ctx: &Context, name: &ClaimName, request: &Request) -> Option<Verdic
         Reason::VolumeReserved,
         format!(
             "volume {volume} has this claim's data and is kept for it. It has {}, and is bound by Kubernetes{too_small}. To \
-             have the claim provisioned anew, delete that volume",
+             have the claim provisioned anew, set that volume's persistentVolumeReclaimPolicy to Retain and delete it",
             human(size)
         ),
     ))
@@ -68,9 +68,8 @@ fn coming(
         .backends
         .get(&backend)
         .filter(|known| Some(&known.uid) == object.metadata.uid.as_ref());
-    let outcome = known.and_then(|known| known.readoption.stage().outcome);
-    // What a pass came to counts for the annotations that it was asked by.
-    match outcome.filter(|outcome| outcome.annotations == *object.annotations()) {
+    // What a pass came to counts for the word that it was asked by.
+    match known.and_then(|known| known.readoption.outcome(&Word::of(object))) {
         Some(outcome) => outcome.claims.get(name).map(|volume| {
             Verdict::no(
                 Reason::VolumeLeftOut,

@@ -22,7 +22,7 @@ use crate::api::names::READOPT;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
-use crate::operator::readoption::Outcome;
+use crate::operator::readoption::{Outcome, Word};
 use crate::operator::retry::jittered;
 use crate::operator::writes::{self, WriteError};
 use kube::{Api, ResourceExt};
@@ -116,9 +116,7 @@ fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Outcome) 
 /// status said so by then.
 pub(super) async fn follow(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<(), WriteError> {
     let asked = asked(object).is_some();
-    let outcome = backend.readoption.stage().outcome;
-    let outcome = outcome.filter(|outcome| outcome.annotations == *object.annotations());
-    match outcome {
+    match backend.readoption.outcome(&Word::of(object)) {
         _ if !asked => {
             backend.readoption.forget();
             Ok(())

@@ -22,7 +22,7 @@ pub struct There<'a> {
     pub namespace_uid: Option<&'a str>,
     /// The backend is for that namespace.
     pub admitted: bool,
-    /// The claim of that name.
+    /// The claim of that name, if this is the cluster that it was in.
     pub claim: Option<&'a PersistentVolumeClaim>,
     /// The volume's provisioner name is served here.
     pub served: bool,

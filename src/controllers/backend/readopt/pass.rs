@@ -17,7 +17,7 @@ use crate::controllers::volume::cache;
 use crate::export::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
-use crate::operator::readoption::{ClaimName, Outcome};
+use crate::operator::readoption::{ClaimName, Outcome, Word};
 use crate::operator::writes;
 use crate::placement::admits;
 
@@ -69,7 +69,7 @@ impl Pass<'_> {
         records.retain(|volume| self.asked.includes(volume));
         let claims = self.claims(&records).await?;
         let mut outcome = Outcome {
-            annotations: self.object.annotations().clone(),
+            word: Word::of(self.object),
             ..Outcome::default()
         };
         let of = records.len() as u64;
@@ -112,14 +112,11 @@ impl Pass<'_> {
             Remains::Volume(kept) => kept,
         };
         let claim = &kept.record.claim;
-        if claims.of(claim) > 1 && !kept.note.released {
-            let why = format!(
-                "another live record is for claim {}/{} too: name the volume that is meant in the annotation",
-                claim.namespace, claim.name
-            );
-            return Ok(Fate::LeftOut(why, Some(name_of(claim))));
-        }
-        let found = self.claim(claim).await?;
+        // In a cluster that was built anew no claim is the one that it was.
+        let found = match kept.note.cluster == self.home {
+            true => self.claim(claim).await?,
+            false => None,
+        };
         let namespace = self.ctx.namespace(&claim.namespace);
         let there = There {
             home: self.home,
@@ -135,6 +132,13 @@ impl Pass<'_> {
         };
         match whose(&kept, &there) {
             Ok(Whose::Pending) => Ok(Fate::Nothing),
+            Ok(Whose::Named) if claims.of(claim) > 1 => {
+                let why = format!(
+                    "another live record is for claim {}/{} too: name the volume that is meant in the annotation",
+                    claim.namespace, claim.name
+                );
+                Ok(Fate::LeftOut(why, Some(name_of(claim))))
+            }
             Ok(whose) => self.make(&kept, &whose).await,
             Err(why @ LeftOut::NoNamespace(_)) => Ok(Fate::NoNamespace(why.to_string(), name_of(claim))),
             Err(why) => Ok(Fate::LeftOut(why.to_string(), why.holds().then(|| name_of(claim)))),
