@@ -11,7 +11,7 @@ use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
 /// Probed often: what the condition says comes with a probe.
-fn often() -> Value {
+pub fn often() -> Value {
     json!({"probeInterval": "1s"})
 }
 
@@ -23,7 +23,7 @@ fn secret() -> Value {
 }
 
 /// The Secret as docs/disaster-recovery.md has it saved.
-async fn saved(stage: &Stage) -> Result<String, Failure> {
+pub async fn saved(stage: &Stage) -> Result<String, Failure> {
     let yaml = stage
         .cluster
         .kubectl(["-n", NAMESPACE, "get", "secret", NAME, "-o", "yaml"])
@@ -36,7 +36,7 @@ async fn saved(stage: &Stage) -> Result<String, Failure> {
 }
 
 /// A claim with a file in it, archived; the archive's object.
-async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
+pub async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
     let claim = stage.objects.create(&stage.claim(name)).await?;
     let volume = stage.bound(&claim).await?;
     fs::write(stage.directory(&volume)?.join("data"), name)?;
@@ -46,7 +46,7 @@ async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
 }
 
 /// Waits until an archive's object says that the data are there.
-async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
+pub async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
     let said = |found: &Value| match text(found, "/status/state") {
         "Available" => Ok(found.clone()),
         other => Err(other.to_owned()),
@@ -56,9 +56,14 @@ async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
 
 /// What the backend says of records, once it says all of that.
 async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+    said_of(stage, "RecordsTrusted", reason, parts).await
+}
+
+/// What a condition of the backend says, once it says all of that.
+pub async fn said_of(stage: &Stage, kind: &str, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let has = |found: &Value| {
-        let said = condition(found, "RecordsTrusted").cloned().unwrap_or_default();
+        let said = condition(found, kind).cloned().unwrap_or_default();
         let message = text(&said, "/message");
         let all = parts.iter().all(|part| message.contains(part));
         match all && said["reason"] == reason {
@@ -70,18 +75,22 @@ async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Fai
     Ok(stage.objects.wait(&backend, &what, PATIENCE, has).await?)
 }
 
-async fn adopt(stage: &Stage, record: &str) -> Test {
+pub async fn adopt(stage: &Stage, record: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/adopt-record": record}}});
     stage.objects.patch(&backend, asked).await?;
-    let gone = |found: &Value| match found.pointer("/metadata/annotations/nfs-operator.io~1adopt-record") {
-        None => Ok(()),
-        Some(_) => Err("the annotation is still there".to_owned()),
+    done(stage, "nfs-operator.io/adopt-record").await
+}
+
+/// Waits until an annotation of the backend is taken off.
+pub async fn done(stage: &Stage, annotation: &str) -> Test {
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let gone = |found: &Value| match &found["metadata"]["annotations"][annotation] {
+        Value::Null => Ok(()),
+        asked => Err(format!("it asks for {asked}")),
     };
-    Ok(stage
-        .objects
-        .wait(&backend, "to have adopted it", PATIENCE, gone)
-        .await?)
+    let what = format!("to have followed {annotation}");
+    Ok(stage.objects.wait(&backend, &what, PATIENCE, gone).await?)
 }
 
 async fn archives(stage: &Stage) -> rig::Result<Vec<String>> {
@@ -94,7 +103,7 @@ async fn archives(stage: &Stage) -> rig::Result<Vec<String>> {
 }
 
 /// The folders of clusters on the export.
-fn clusters(stage: &Stage) -> Result<Vec<PathBuf>, Failure> {
+pub fn clusters(stage: &Stage) -> Result<Vec<PathBuf>, Failure> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(stage.data()?.join(".nfs-operator"))? {
         let path = entry?.path();
