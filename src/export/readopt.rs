@@ -122,10 +122,10 @@ impl ManagedExport {
             return Err(ExportError::Disagrees {
                 volume: record.volume.clone(),
                 directory: directory.to_string(),
-                what: format!(
-                    "its record knows fileid {:?}, and what has its name has {file_id}",
-                    record.file_id
-                ),
+                what: match record.file_id {
+                    Some(known) => format!("its record knows fileid {known}, and what has its name has {file_id}"),
+                    None => "its record knows no fileid".to_owned(),
+                },
             });
         }
         if self.holds_reserved(leaf, &directory.to_string()).await? {

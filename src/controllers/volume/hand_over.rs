@@ -13,6 +13,7 @@ use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
 use crate::export::{ClaimRef, ReclaimRequest};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
+use crate::policy::is_released;
 
 /// Whether a volume has a claim, and its record may be another one's yet.
 pub fn is_due(volume: &PersistentVolume) -> bool {
@@ -24,7 +25,14 @@ pub fn is_due(volume: &PersistentVolume) -> bool {
 /// Hands the record over, then says so on the volume. Repeated, it goes on where it was.
 pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outcome, WriteError> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-    let later = |reason, message: String| Ok(Outcome::Later(Verdict::no(reason, message)));
+    let not_now = |verdict: Verdict| {
+        // Nobody waits for it while the claim is there; its reclaim does.
+        Ok(match is_released(volume) {
+            true => Outcome::Waiting(verdict),
+            false => Outcome::Later(verdict),
+        })
+    };
+    let later = |reason, message: String| not_now(Verdict::no(reason, message));
     let Some(backend) = ctx.backends.get(&name) else {
         return later(
             Reason::NotProbed,
@@ -33,11 +41,11 @@ pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outco
     };
     let known = backend.known();
     let Some(export) = &known.export else {
-        return Ok(Outcome::Later(known.ready.clone()));
+        return not_now(known.ready.clone());
     };
     let request = match request(volume, &backend, &known) {
         Ok(request) => as_recorded(volume, request),
-        Err(verdict) => return Ok(Outcome::Later(verdict)),
+        Err(verdict) => return not_now(verdict),
     };
     let to = now_has(ctx, volume);
     let Some(note) = note::note(volume, &ctx.home()) else {
