@@ -49,21 +49,35 @@ impl RecordName {
 }
 
 impl ManagedExport {
-    pub(super) async fn adopt_on(&self, ground: &Ground, name: &RecordName) -> Result<Adopted, ExportError> {
+    pub(super) async fn adopt_on(
+        &self,
+        ground: &Ground,
+        name: &RecordName,
+        is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Adopted, ExportError> {
         let foreign = name.cluster.as_ref().filter(|id| **id != self.keeper.cluster_id);
         match foreign {
             Some(cluster) => self.adopt_foreign(ground, cluster, &name.volume).await,
-            None => self.adopt_own(ground, &name.volume).await,
+            None => self.adopt_own(ground, &name.volume, is_backend).await,
         }
     }
 
     /// A record in this cluster's folder without a good signature.
-    async fn adopt_own(&self, ground: &Ground, volume: &str) -> Result<Adopted, ExportError> {
+    async fn adopt_own(
+        &self,
+        ground: &Ground,
+        volume: &str,
+        is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Adopted, ExportError> {
         let record = match self.read_record(ground, volume).await? {
             Found::Nothing => return Err(refused(volume, "there is no such record")),
             Found::Unreadable(why) => return Err(refused(volume, &why.to_string())),
             Found::Record(record, Trust::Signed) if record.backend == self.keeper.backend => {
                 return Ok(adopted(&record));
+            }
+            Found::Record(record, _) if record.backend != self.keeper.backend && is_backend(&record.backend) => {
+                let why = format!("it is of backend {}: annotate that one", record.backend);
+                return Err(refused(volume, &why));
             }
             Found::Record(record, _) => record,
         };
@@ -183,13 +197,10 @@ impl ManagedExport {
     /// and a directory is archived where the policy says Delete.
     fn as_ours(&self, record: &Record, node: &Node) -> Record {
         let state = match &record.state {
-            State::Archived(note) => State::Archived(ArchiveNote {
-                terms: Terms {
-                    held: note.terms.held,
-                    ..Terms::default()
-                },
-                ..note.clone()
-            }),
+            State::Archived(note) => State::Archived(note.on(&Terms {
+                held: note.terms.held,
+                ..Terms::default()
+            })),
             other => other.clone(),
         };
         Record {

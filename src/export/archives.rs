@@ -100,23 +100,18 @@ impl ManagedExport {
         }))
     }
 
-    /// Writes down what the object says shall become of the archive, and signs the record if it is not: the object says the
-    /// same as it.
+    /// Writes down what the object says shall become of the archive.
     pub(super) async fn keep_terms_on(
         &self,
         ground: &Ground,
         which: &ArchiveRef,
         terms: &Terms,
     ) -> Result<(), ExportError> {
-        let (record, trust) = self.record_and_trust(ground, which).await?;
+        let record = self.record_of(ground, which).await?;
         match &record.state {
-            State::Archived(note) if note.terms != *terms || trust != Trust::Signed => {
-                let note = ArchiveNote {
-                    terms: terms.clone(),
-                    ..note.clone()
-                };
-                self.replace_record(ground, &record.in_state(State::Archived(note)))
-                    .await
+            State::Archived(note) if note.terms != *terms => {
+                let archived = State::Archived(note.on(terms));
+                self.replace_record(ground, &record.in_state(archived)).await
             }
             _ => Ok(()),
         }
@@ -223,12 +218,16 @@ impl ManagedExport {
         Ok(())
     }
 
-    /// The record of an archive, if it is the one that is meant.
+    /// The record of an archive, if it is the one that is meant and this cluster signed it.
     pub(super) async fn record_of(&self, ground: &Ground, which: &ArchiveRef) -> Result<Box<Record>, ExportError> {
-        self.record_and_trust(ground, which).await.map(|(record, _)| record)
+        match self.record_and_trust(ground, which).await? {
+            (record, Trust::Signed) => Ok(record),
+            (record, Trust::Unsigned | Trust::Forged) => Err(ExportError::RecordUnsigned { volume: record.volume }),
+        }
     }
 
-    async fn record_and_trust(&self, ground: &Ground, which: &ArchiveRef) -> Result<(Box<Record>, Trust), ExportError> {
+    /// The same, whoever wrote it.
+    pub(super) async fn record_and_trust(&self, ground: &Ground, which: &ArchiveRef) -> Result<(Box<Record>, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &which.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),

@@ -103,6 +103,15 @@ pub enum ExportError {
         /// What is wrong with it.
         why: RecordError,
     },
+    /// Nothing is gone on with, moved or removed on the word of a record alone that this cluster did not sign.
+    #[error(
+        "this cluster did not sign the record of volume {volume}: nothing is done on its word; the backend's condition \
+         RecordsTrusted says what to do"
+    )]
+    RecordUnsigned {
+        /// The volume.
+        volume: String,
+    },
     /// A record that this cluster did not sign was not taken for its own.
     #[error("the record of volume {volume} is not adopted: {why}. Nothing was touched")]
     NotAdopted {

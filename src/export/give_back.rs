@@ -6,6 +6,7 @@ use super::ground::Ground;
 use super::ledger::Holder;
 use super::record::{ArchiveNote, Record, State};
 use super::records::Found;
+use super::signature::Trust;
 use super::{ManagedExport, layout};
 use crate::naming::{LONGEST_NAME, archive_name};
 
@@ -28,7 +29,8 @@ impl ManagedExport {
                         why,
                     });
                 }
-                Found::Record(record, _) => *record,
+                Found::Record(record, Trust::Signed) => *record,
+                Found::Record(record, _) => return Err(ExportError::RecordUnsigned { volume: record.volume }),
             };
             let State::Restoring { archive, to } = &record.state else {
                 return Ok(true);

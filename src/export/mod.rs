@@ -36,6 +36,7 @@ mod settle;
 mod signature;
 mod trash;
 mod undo;
+mod vouch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -280,6 +281,12 @@ impl ManagedExport {
         on_firm_ground!(self, ground => self.keep_terms_on(&ground, which, terms))
     }
 
+    /// Signs the record of an archive, if this cluster did not and the archive's object, as the caller says, agrees with it.
+    pub async fn vouch_for_archive(&self, which: &ArchiveRef, terms: &Terms) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&which.volume).await;
+        on_firm_ground!(self, ground => self.vouch_for_archive_on(&ground, which, terms))
+    }
+
     /// Announces that an archive will be purged: from now on it is not restored. One that is held is not.
     pub async fn begin_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
@@ -306,10 +313,15 @@ impl ManagedExport {
     }
 
     /// Takes a record that this cluster did not sign for its own, as an administrator said: signed, and moved out of another
-    /// cluster's folder. Has to be [settled](Self::settle) before, so that it is known what is in the way.
-    pub async fn adopt(&self, name: &RecordName) -> Result<Adopted, ExportError> {
+    /// cluster's folder. Has to be [settled](Self::settle) before, so that it is known what is in the way. What belongs to
+    /// another backend that is there is that one's to adopt.
+    pub async fn adopt(
+        &self,
+        name: &RecordName,
+        is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Adopted, ExportError> {
         let _turn = self.turns.of(&name.volume).await;
-        on_firm_ground!(self, ground => self.adopt_on(&ground, name))
+        on_firm_ground!(self, ground => self.adopt_on(&ground, name, is_backend))
     }
 
     /// Signs the record of a volume in use, if this cluster did not and the volume agrees with it.

@@ -81,7 +81,7 @@ impl ManagedExport {
             Trust::Forged => return unfit("its record's signature is wrong, or was made with another key".to_owned()),
         }
         let Some(note) = record.note.clone() else {
-            return unfit("its record does not say what the volume was: an earlier release wrote it".to_owned());
+            return unfit("its record does not say what the volume was".to_owned());
         };
         match self.judge_remains(ground, &record).await {
             Ok(file_id) => Ok(Remains::Volume(Box::new(KeptVolume {

@@ -44,7 +44,7 @@ pub struct Record {
     pub adopted: bool,
     /// The volume whose archive its data were, when they were put back from one.
     pub restores: Option<String>,
-    /// What its volume is; written only while it has one or is about to, and absent in records of release 0.1.0.
+    /// What its volume is; written only while it has one or is about to, and absent when that is too long.
     pub note: Option<VolumeNote>,
     /// How far it is.
     pub state: State,

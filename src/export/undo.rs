@@ -7,6 +7,7 @@ use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::Found;
 use super::request::UndoOutcome;
+use super::signature::Trust;
 use crate::nfs::{Node, Status};
 
 impl ManagedExport {
@@ -51,6 +52,10 @@ impl ManagedExport {
                     state: record.state.name(),
                     asked: "undoing",
                 });
+            }
+            // The word of whoever wrote it is not enough to remove anything.
+            Found::Record(record, Trust::Unsigned | Trust::Forged) => {
+                return Err(ExportError::RecordUnsigned { volume: record.volume });
             }
             Found::Record(record, _) if self.gave_back(ground, &record).await? => {
                 self.remove_record(ground, volume).await?;

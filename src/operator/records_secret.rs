@@ -10,9 +10,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{Namespace, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::PostParams;
-use kube::{Api, ResourceExt};
+use kube::{Api, Client, ResourceExt};
 
-use super::clients::Clients;
 use super::writes::http_status;
 use crate::export::{KEY_LENGTH, RecordsKey};
 
@@ -83,8 +82,7 @@ type Fault = (&'static str, String);
 
 impl RecordsSecret {
     /// What the Secret holds. One that is not there is made: of several that make it at once, all take the winner's.
-    pub async fn ensure(&self, clients: &Clients) -> Result<Records, SecretError> {
-        let client = clients.lease.clone();
+    pub async fn ensure(&self, client: &Client) -> Result<Records, SecretError> {
         let namespace = self.namespace.as_deref().unwrap_or(client.default_namespace());
         let store = Store {
             secret: format!("{namespace}/{}", self.name),
@@ -119,6 +117,16 @@ impl Store<'_> {
         }
     }
 
+    /// What another one made at the same time.
+    async fn read_winners(&self) -> Result<Option<Records>, SecretError> {
+        match self.secrets.get(self.name).await {
+            Ok(found) => self.parsed(&found).map(Some),
+            // Deleted in this moment: from the beginning.
+            Err(error) if http_status(&error) == Some(404) => Ok(None),
+            Err(error) => self.put_off("read", error),
+        }
+    }
+
     async fn make(&self) -> Result<Option<Records>, SecretError> {
         let Some(cluster_id) = self.cluster_id().await? else {
             return Ok(None);
@@ -132,8 +140,7 @@ impl Store<'_> {
                 );
                 self.parsed(&made).map(Some)
             }
-            // Somebody else made it: that one counts.
-            Err(error) if http_status(&error) == Some(409) => Ok(None),
+            Err(error) if http_status(&error) == Some(409) => self.read_winners().await,
             Err(error) => self.put_off("create", error),
         }
     }
@@ -141,7 +148,7 @@ impl Store<'_> {
     async fn cluster_id(&self) -> Result<Option<String>, SecretError> {
         match self.namespaces.get_metadata("kube-system").await {
             Ok(namespace) => Ok(namespace.uid()),
-            Err(error @ kube::Error::Api(_)) => Err(SecretError::ClusterId(Box::new(error))),
+            Err(error) if is_refusal(&error) => Err(SecretError::ClusterId(Box::new(error))),
             Err(error) => {
                 tracing::warn!("the API server does not answer, trying again: {error}");
                 Ok(None)
@@ -158,7 +165,7 @@ impl Store<'_> {
     }
 
     fn put_off(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
-        if let kube::Error::Api(_) = error {
+        if is_refusal(&error) {
             return Err(SecretError::Refused {
                 action,
                 secret: self.secret.clone(),
@@ -171,6 +178,11 @@ impl Store<'_> {
         );
         Ok(None)
     }
+}
+
+/// Whether it answered, and will answer the same again: it is not one that is starting, or has too much to do.
+fn is_refusal(error: &kube::Error) -> bool {
+    http_status(error).is_some_and(|status| (400..500).contains(&status) && status != 429)
 }
 
 /// Immutable: an edit by mistake would make strangers of all records.
@@ -223,52 +235,4 @@ fn is_uid(bytes: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use super::*;
-
-    const UID: &str = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0";
-
-    fn changed(change: impl FnOnce(&mut BTreeMap<String, ByteString>)) -> Option<Fault> {
-        let mut made = secret("records", UID, &[7; KEY_LENGTH]);
-        change(made.data.as_mut().unwrap());
-        parse(&made).err()
-    }
-
-    #[test]
-    fn what_is_made_is_read_again_and_cannot_be_edited() {
-        let made = secret("records", UID, &[7; KEY_LENGTH]);
-        assert_eq!(parse(&made).unwrap().cluster_id, UID);
-        assert_eq!(made.immutable, Some(true));
-    }
-
-    #[test]
-    fn a_damaged_secret_is_refused_by_the_name_of_what_is_wrong() {
-        let set = |name: &str, value: &[u8]| {
-            let (name, value) = (name.to_owned(), ByteString(value.to_vec()));
-            changed(|data| drop(data.insert(name, value))).map(|(field, _)| field)
-        };
-        assert_eq!(changed(|_| ()), None);
-        assert_eq!(changed(|data| drop(data.remove(KEY))), Some((KEY, "is missing".into())));
-        assert_eq!(
-            changed(|data| drop(data.remove(CLUSTER_ID))).map(|(field, _)| field),
-            Some(CLUSTER_ID)
-        );
-        assert_eq!(changed(BTreeMap::clear).map(|(field, _)| field), Some(KEY));
-        for wrong in [&b""[..], &[7; 31], &[7; 33], &[b'a'; 64]] {
-            assert_eq!(set(KEY, wrong), Some(KEY), "{wrong:?}");
-        }
-        let newline = format!("{UID}\n");
-        let upper = UID.to_uppercase();
-        for wrong in [
-            "",
-            "identity",
-            "../../../../../../../../../etc/passwd",
-            &*newline,
-            &*upper,
-        ] {
-            assert_eq!(set(CLUSTER_ID, wrong.as_bytes()), Some(CLUSTER_ID), "{wrong:?}");
-        }
-        assert!(parse(&Secret::default()).is_err());
-    }
-}
+mod tests;

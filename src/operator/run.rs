@@ -146,14 +146,14 @@ impl Front {
         let linger = options.election.linger();
         let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.guard, linger).await?;
         // Before the Lease: one that can't sign must not take the place of one that can.
-        options.records.ensure(&clients).await?;
+        options.records.ensure(&clients.lease).await?;
         if let Some(export) = &options.inherited {
             export.check(&clients).await?;
         }
         let candidate = Candidate::new(&clients, options.election.clone(), me, self.guard.clone());
         let term = candidate.acquire(&self.readiness).await?;
         // The Secret may have been restored while this process stood by.
-        let records = options.records.ensure(&clients).await?;
+        let records = options.records.ensure(&clients.lease).await?;
         let here = Here { clients, records };
         Ok(Elected { here, term })
     }

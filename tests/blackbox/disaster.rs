@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use rig::objects::{condition, reference};
+use rig::operator::repository;
 use serde_json::{Value, json};
 
 use crate::archives::archive_of;
@@ -22,17 +23,32 @@ fn secret() -> Value {
     reference("v1", "Secret", Some(NAMESPACE), NAME)
 }
 
-/// The Secret as docs/disaster-recovery.md has it saved.
-pub async fn saved(stage: &Stage) -> Result<String, Failure> {
-    let yaml = stage
-        .cluster
-        .kubectl(["-n", NAMESPACE, "get", "secret", NAME, "-o", "yaml"])
-        .await?;
-    let of_this_cluster = ["  uid:", "  resourceVersion:", "  creationTimestamp:"];
-    let kept = yaml
-        .lines()
-        .filter(|line| !of_this_cluster.iter().any(|field| line.starts_with(field)));
-    Ok(kept.collect::<Vec<_>>().join("\n"))
+/// The commands of docs/disaster-recovery.md, block by block.
+pub struct Guide {
+    pub save: String,
+    pub restore: String,
+    replace: String,
+    pub readopt: String,
+    pub readopted: String,
+    adopt: String,
+}
+
+pub fn guide() -> Result<Guide, Failure> {
+    let page = fs::read_to_string(repository().join("docs/disaster-recovery.md"))?;
+    let fenced = page.split("```").skip(1).step_by(2);
+    let blocks: Vec<String> = fenced
+        .map(|block| block.trim_start_matches("sh\n").to_owned())
+        .collect();
+    let blocks = <[String; 6]>::try_from(blocks).map_err(|blocks| format!("a block is tried by nobody: {blocks:?}"))?;
+    let [save, restore, replace, readopt, readopted, adopt] = blocks;
+    Ok(Guide {
+        save,
+        restore,
+        replace,
+        readopt,
+        readopted,
+        adopt,
+    })
 }
 
 /// A claim with a file in it, archived; the archive's object.
@@ -75,10 +91,15 @@ pub async fn said_of(stage: &Stage, kind: &str, reason: &str, parts: &[&str]) ->
     Ok(stage.objects.wait(&backend, &what, PATIENCE, has).await?)
 }
 
-pub async fn adopt(stage: &Stage, record: &str) -> Test {
-    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let asked = json!({"metadata": {"annotations": {"nfs-operator.io/adopt-record": record}}});
-    stage.objects.patch(&backend, asked).await?;
+/// Adopts a record, by the guide's command for one of this cluster's folder, or of another's.
+pub async fn adopt(stage: &Stage, cluster: Option<&str>, volume: &str) -> Test {
+    let commands = guide()?.adopt;
+    let (own, foreign) = commands.trim().split_once('\n').ok_or("two commands")?;
+    let command = match cluster {
+        None => own.replace("VOLUME", volume),
+        Some(cluster) => foreign.replace("VOLUME", volume).replace("CLUSTER-ID", cluster),
+    };
+    stage.does(&command.replace("NAME", "main")).await?;
     done(stage, "nfs-operator.io/adopt-record").await
 }
 
@@ -125,8 +146,9 @@ async fn a_cluster_built_anew_with_the_saved_secret_goes_on_in_its_own_folder_an
         other => Err(other.to_owned()),
     };
     stage.objects.wait(&archive, "to be Held", PATIENCE, is_held).await?;
-    let secret = saved(&stage).await?;
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let guide = guide()?;
+    stage.does(&guide.save).await?;
+    let stage = stage.rebuilt(Some(&guide.restore), &[]).await?;
     stage.serve(often()).await?;
     stage.objects.wait(&archive, "to be Held", PATIENCE, is_held).await?;
     let again = stage.objects.get(&archive).await?.unwrap_or_default();
@@ -140,6 +162,24 @@ async fn a_cluster_built_anew_with_the_saved_secret_goes_on_in_its_own_folder_an
     let mut both = [&archive, &another].map(|archive| text(archive, "/metadata/name").to_owned());
     both.sort();
     assert_eq!(archives(&stage).await?, both);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn where_the_operator_was_there_before_the_saved_secret_that_takes_the_place_of_the_one_it_made() -> Test {
+    let stage = Stage::set(often()).await?;
+    let archive = archived(&stage, "data").await?;
+    let guide = guide()?;
+    stage.does(&guide.save).await?;
+    let stage = stage.rebuilt(None, &[]).await?;
+    stage.serve(often()).await?;
+    said(&stage, "RecordsSigned", &[text(&archive, "/metadata/name")]).await?;
+    assert_eq!(archives(&stage).await?, Vec::<String>::new());
+    stage.operator.terminate().await?;
+    stage.does(&guide.replace).await?;
+    let operator = stage.another(&[]).await?;
+    operator.wait_ready().await?;
+    available(&stage, &archive).await?;
     Ok(())
 }
 
@@ -163,7 +203,7 @@ async fn a_cluster_built_anew_without_its_secret_makes_nothing_of_what_is_there_
     assert_eq!(archives(&stage).await?, [text(&other, "/metadata/name")]);
     assert_eq!(fs::read_dir(former.join("records"))?.count(), 2);
 
-    adopt(&stage, &format!("{id}/{name}")).await?;
+    adopt(&stage, Some(&id), name).await?;
     let again = available(&stage, &archive).await?;
     assert_eq!(again["spec"], archive["spec"]);
     said(
@@ -185,7 +225,8 @@ async fn records_that_somebody_forged_become_no_objects_and_are_named() -> Test 
     let own = archived(&stage, "own").await?;
     let edited = archived(&stage, "edited").await?;
     let records = clusters(&stage)?.remove(0).join("records");
-    let secret = saved(&stage).await?;
+    let guide = guide()?;
+    stage.does(&guide.save).await?;
     // Whose it was is changed, and a second one is made up for a directory that is none of ours.
     let path = records.join(text(&edited, "/metadata/name"));
     let record = fs::read_to_string(&path)?;
@@ -195,7 +236,7 @@ async fn records_that_somebody_forged_become_no_objects_and_are_named() -> Test 
     made_up["volume"] = json!("pvc-made-up");
     made_up["state"]["target"] = json!("archived-secret");
     fs::write(records.join("pvc-made-up"), made_up.to_string())?;
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = stage.rebuilt(Some(&guide.restore), &[]).await?;
     stage.serve(often()).await?;
     // The one that is as it was comes back: the others had their chance.
     available(&stage, &own).await?;
@@ -208,7 +249,7 @@ async fn records_that_somebody_forged_become_no_objects_and_are_named() -> Test 
     said(&stage, "RecordsUnsigned", &named).await?;
     assert_eq!(archives(&stage).await?, [text(&own, "/metadata/name")]);
     // Even an administrator's word makes nothing of what is not so.
-    adopt(&stage, "pvc-made-up, ../x").await?;
+    adopt(&stage, None, "pvc-made-up,../x").await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let event = stage.objects.wait_event(&backend, "RecordNotAdopted", PATIENCE).await?;
     assert!(

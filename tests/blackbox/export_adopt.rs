@@ -1,58 +1,26 @@
-//! Records that this cluster did not sign, on a real server: doubted, and adopted on an administrator's word alone.
+//! Records that this cluster did not sign, on a real server: adopted on an administrator's word alone.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::{
-    ExportError, Holder, KeptArchive, ManagedExport, Place, ReclaimRequest, Reclaimed, RecordName, Settled, Trust,
-};
+use nfs_operator::export::{Adopted, ExportError, Holder, ManagedExport, Place, RecordName, Trust};
 use serde_json::{Value, json};
 
 use crate::export_lab::{CLUSTER, Lab, Life, OTHER_CLUSTER, claim, reclaim, request};
+use crate::export_trust::{archived, doubted, forge, kept, path, settled};
 
-/// Takes in what is there, as an operator does that has no volumes.
-async fn settled(export: &ManagedExport) -> Settled {
-    export.settle(&|_| false).await.unwrap()
-}
-
-/// Makes a directory with a file in it, and archives it.
-async fn archived(export: &ManagedExport, lab: &Lab, uid: &str) -> String {
-    let made = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
-    fs::write(lab.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
-    let request = reclaim(uid, &format!("dir-{uid}"), made.file_id);
-    match export.archive(&request).await.unwrap() {
-        Reclaimed::Archived { name, .. } => name,
-        other => panic!("{other:?}"),
-    }
-}
-
-fn path(lab: &Lab, cluster: &str, volume: &str) -> std::path::PathBuf {
-    lab.on_disk(&format!(".nfs-operator/{cluster}/records/{volume}"))
-}
-
-/// Writes a record as somebody does who has no key: what `change` makes of the one of that volume.
-fn forge(lab: &Lab, volume: &str, change: impl FnOnce(&mut Value)) {
-    let mut record = lab.record(volume);
-    record.as_object_mut().unwrap().remove("signature");
-    change(&mut record);
-    fs::write(path(lab, CLUSTER, volume), record.to_string()).unwrap();
-}
-
-async fn kept(export: &ManagedExport, volume: &str) -> KeptArchive {
-    export.archive_kept(volume).await.unwrap().unwrap()
+/// On an administrator's word; of backends, there are `fast` and `slow`.
+async fn adopt(export: &ManagedExport, name: &str) -> Result<Adopted, ExportError> {
+    let is_backend = |name: &str| ["fast", "slow"].contains(&name);
+    export.adopt(&RecordName::parse(name).unwrap(), &is_backend).await
 }
 
 async fn refusal(export: &ManagedExport, name: &str) -> ExportError {
-    let error = export.adopt(&RecordName::parse(name).unwrap()).await.unwrap_err();
+    let error = adopt(export, name).await.unwrap_err();
     println!("{error}");
     assert_eq!(error.reason(), Reason::RecordNotAdopted);
     error
-}
-
-fn doubted(export: &ManagedExport) -> Vec<(String, Trust)> {
-    let own = export.doubts().own.into_iter();
-    own.map(|doubted| (doubted.volume, doubted.trust)).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,7 +48,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Forged);
 
     for volume in ["pvc-1", "pvc-2"] {
-        let adopted = export.adopt(&RecordName::parse(volume).unwrap()).await.unwrap();
+        let adopted = adopt(&export, volume).await.unwrap();
         assert!(
             adopted.archive && export.archives().contains(&adopted.volume),
             "{adopted:?}"
@@ -88,7 +56,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
         assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
         // Once more, as after an answer that was lost.
         assert_eq!(
-            export.adopt(&RecordName::parse(volume).unwrap()).await.unwrap(),
+            adopt(&export, volume).await.unwrap(),
             adopted
         );
     }
@@ -199,16 +167,16 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
     assert!(refusal(&export, "pvc-1").await.to_string().contains("no such record"));
     assert_eq!(lab.records(), Vec::<String>::new());
 
-    let full = |volume: &str| RecordName::parse(&format!("{OTHER_CLUSTER}/{volume}")).unwrap();
-    let adopted = export.adopt(&full("pvc-1")).await.unwrap();
+    let full = |volume: &str| format!("{OTHER_CLUSTER}/{volume}");
+    let adopted = adopt(&export, &full("pvc-1")).await.unwrap();
     assert_eq!((adopted.archive, &adopted.directory), (true, &name));
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
     assert_eq!(kept(&export, "pvc-1").await.claim, claim("1"));
-    let adopted = export.adopt(&full("pvc-2")).await.unwrap();
+    let adopted = adopt(&export, &full("pvc-2")).await.unwrap();
     assert_eq!((adopted.archive, &*adopted.directory), (false, "team/live"));
     assert!(!path(&lab, OTHER_CLUSTER, "pvc-1").exists() && !path(&lab, OTHER_CLUSTER, "pvc-2").exists());
     assert_eq!(export.doubts().others, []);
-    assert_eq!(export.adopt(&full("pvc-2")).await.unwrap(), adopted);
+    assert_eq!(adopt(&export, &full("pvc-2")).await.unwrap(), adopted);
     assert_eq!(fs::read_to_string(lab.on_disk("team/live/data")).unwrap(), "2");
 
     // Whoever had them does not touch them any more.
@@ -230,84 +198,19 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_begun_or_gone_on_with_on_the_word_of_a_record_alone() {
+async fn what_is_of_another_backend_that_is_there_is_that_ones_to_adopt() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     archived(&export, &lab, "1").await;
-    // As after a crash between the rename and the record: it would be completed, if it were signed.
-    forge(&lab, "pvc-1", |record| record["state"]["name"] = json!("Archiving"));
-    // A tombstone would be purged.
-    fs::create_dir(lab.on_disk(".nfs-operator-deleted-pvc-2")).unwrap();
-    fs::write(lab.on_disk(".nfs-operator-deleted-pvc-2/data"), "precious").unwrap();
-    let inode = fs::metadata(lab.on_disk(".nfs-operator-deleted-pvc-2")).unwrap().ino();
-    let mut tombstone = lab.record("pvc-1");
-    tombstone["volume"] = json!("pvc-2");
-    tombstone["directory"] = json!("dir-2");
-    tombstone["fileID"] = json!(inode);
-    tombstone["state"] = json!({"name": "Tombstone", "since": 1});
-    tombstone.as_object_mut().unwrap().remove("handle");
-    fs::write(path(&lab, CLUSTER, "pvc-2"), tombstone.to_string()).unwrap();
-    // A claim that waits, and a record that says that it has another's directory.
-    fs::create_dir(lab.on_disk("anothers")).unwrap();
-    let mut lie = lab.record("pvc-1");
-    lie["volume"] = json!("pvc-3");
-    lie["claim"]["uid"] = json!("3");
-    lie["directory"] = json!("anothers");
-    lie["fileID"] = json!(fs::metadata(lab.on_disk("anothers")).unwrap().ino());
-    lie["state"] = json!({"name": "Live"});
-    fs::write(path(&lab, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
-
-    let export = lab.life().begin().await;
-    let found = settled(&export).await;
-    let mut stuck: Vec<&str> = found.stuck.iter().map(|record| &*record.volume).collect();
-    stuck.sort_unstable();
-    assert_eq!(stuck, ["pvc-1", "pvc-2"]);
-    assert_eq!(lab.record("pvc-1")["state"]["name"], "Archiving");
-    assert_eq!(export.archives(), Vec::<String>::new());
-    export.purge_trash(Default::default()).await.unwrap();
-    assert!(lab.on_disk(".nfs-operator-deleted-pvc-2/data").exists());
-    let made = export.provision(&request("3", "its-own")).await.unwrap();
-    assert_eq!(made.directory.to_string(), "its-own");
-    let doubts = doubted(&export);
-    assert!(!doubts.iter().any(|(volume, _)| volume == "pvc-3"), "{doubts:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_vouches_for_its_own_record_and_for_no_other() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let made = export.provision(&request("1", "data")).await.unwrap();
-    fs::write(lab.on_disk("data/file"), "kept").unwrap();
-    let said = reclaim("1", "data", made.file_id);
-    let unsigned = |lab: &Lab| lab.record("pvc-1").get("signature").is_none();
-    assert!(!unsigned(&lab));
-    forge(&lab, "pvc-1", |record| {
-        record["claim"]["namespace"] = json!("of-a-thief")
-    });
-    for wrong in [
-        ReclaimRequest {
-            claim: claim("2"),
-            ..said.clone()
-        },
-        reclaim("1", "elsewhere", made.file_id),
-        reclaim("1", "data", made.file_id + 1),
-    ] {
-        let wrong = ReclaimRequest {
-            volume: "pvc-1".to_owned(),
-            ..wrong
-        };
-        assert!(export.vouch_for(&wrong).await.is_err());
-        assert!(unsigned(&lab));
+    for backend in ["slow", "gone"] {
+        forge(&lab, "pvc-1", |record| record["backend"] = json!(backend));
+        let export = lab.life().begin().await;
+        settled(&export).await;
+        if backend == "slow" {
+            assert!(refusal(&export, "pvc-1").await.to_string().contains("of backend slow"));
+        } else {
+            assert!(adopt(&export, "pvc-1").await.unwrap().archive);
+        }
     }
-    export.vouch_for(&said).await.unwrap();
-    assert!(!unsigned(&lab));
-    assert_eq!(
-        lab.record("pvc-1")["claim"]["namespace"],
-        "team",
-        "the volume's word, not the record's"
-    );
-    // Its reclaim goes on with a record of an earlier release, and leaves a signed one.
-    forge(&lab, "pvc-1", |_| ());
-    export.archive(&said).await.unwrap();
-    assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
+    assert_eq!(lab.record("pvc-1")["backend"], "fast");
 }

@@ -33,6 +33,7 @@ mod export_lab;
 mod export_purge;
 mod export_reclaim;
 mod export_rules;
+mod export_trust;
 mod failures;
 mod faults;
 mod ganesha;

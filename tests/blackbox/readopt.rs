@@ -7,7 +7,7 @@ use rig::objects::{condition, merge, reference};
 use rig::wait;
 use serde_json::{Value, json};
 
-use crate::disaster::{archived, available, done, often, said_of, saved};
+use crate::disaster::{archived, available, done, guide, often, said_of};
 use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
@@ -20,12 +20,25 @@ pub fn asking(value: &str) -> Value {
     json!({"metadata": {"annotations": {READOPT: value}}, "spec": often()})
 }
 
-/// Has the backend ask for its volumes.
-pub async fn ask(stage: &Stage, value: Value) -> Test {
+/// Has the backend ask for its volumes, by the guide's command.
+pub async fn ask(stage: &Stage) -> Test {
+    stage.does(&guide()?.readopt.replace("NAME", "main")).await?;
+    Ok(())
+}
+
+/// Has the backend ask for something else.
+pub async fn ask_for(stage: &Stage, value: Value) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let asked = json!({"metadata": {"annotations": {READOPT: value}}});
     stage.objects.patch(&backend, asked).await?;
     Ok(())
+}
+
+/// The cluster is lost, and built anew as the guide says.
+pub async fn rebuilt(stage: Stage) -> Result<Stage, Failure> {
+    let guide = guide()?;
+    stage.does(&guide.save).await?;
+    stage.rebuilt(Some(&guide.restore), &[]).await
 }
 
 /// What the backend says of its volumes, once it says all of that.
@@ -118,9 +131,9 @@ async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_th
     recorded(&stage, &volume, "to be noted as released", |record| record["note"]["released"] == true).await?;
     former.insert("kept", volume);
     let archive = archived(&stage, "old").await?;
-    let (names, secret) = (stage.names()?, saved(&stage).await?);
+    let names = stage.names()?;
 
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = rebuilt(stage).await?;
     stage.class("nfs", json!({})).await?;
     for (name, fields) in &classes {
         stage.class(name, fields.clone()).await?;
@@ -188,8 +201,8 @@ async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_do
         fs::write(stage.directory(&volume)?.join("data"), text(claim, "/metadata/name"))?;
         former.push(volume);
     }
-    let (names, secret) = (stage.names()?, saved(&stage).await?);
-    let mut stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let names = stage.names()?;
+    let mut stage = rebuilt(stage).await?;
     stage.class("nfs", json!({})).await?;
     for claim in &claims {
         stage.objects.create(claim).await?;

@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use rig::objects::{merge, reference};
+use rig::objects::merge;
 use rig::{Action, wait};
 use serde_json::{Value, json};
 
 use crate::crashes::making_of;
-use crate::disaster::{adopt, archived, clusters, done, often, saved};
-use crate::readopt::{ask, asking, claim_in, is_back, namespace, said, with_data};
+use crate::disaster::{adopt, archived, clusters, done, guide, often};
+use crate::readopt::{ask, ask_for, asking, claim_in, is_back, namespace, rebuilt, said, with_data};
 use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
@@ -63,11 +63,11 @@ async fn without_the_secret_no_volume_is_made_and_claims_wait_until_one_is_adopt
     assert_eq!(stage.volumes().await?.len(), 0);
     assert_eq!(fs::read_dir(former.join("records"))?.count(), 2);
 
-    adopt(&stage, &format!("{id}/{}", name_of(&first))).await?;
+    adopt(&stage, Some(&id), name_of(&first)).await?;
     is_back(&stage, &adopted, &first).await?;
     said(&stage, "VolumesLeftOut", &["1 left out", name_of(&second)]).await?;
     assert_eq!(stage.volumes().await?.len(), 1);
-    ask(&stage, Value::Null).await?;
+    ask_for(&stage, Value::Null).await?;
     begins_anew(&stage, &given_up, &second).await
 }
 
@@ -79,7 +79,6 @@ async fn records_that_somebody_forged_become_no_volumes_and_their_claims_are_tol
     for claim in &claims {
         volumes.push(with_data(&stage, claim).await?);
     }
-    let secret = saved(&stage).await?;
     let records = clusters(&stage)?.remove(0).join("records");
     let rewrite = |volume: &Value, change: &dyn Fn(&mut Value)| -> Test {
         let path = records.join(name_of(volume));
@@ -97,7 +96,7 @@ async fn records_that_somebody_forged_become_no_volumes_and_their_claims_are_tol
     made_up["volume"] = json!("pvc-made-up");
     fs::write(records.join("pvc-made-up"), made_up.to_string())?;
 
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = rebuilt(stage).await?;
     stage.class("nfs", json!({})).await?;
     let thief = stage.claim("of-a-thief");
     for claim in claims.iter().chain([&thief]) {
@@ -144,7 +143,7 @@ async fn in_a_living_cluster_a_lost_volume_comes_back_to_its_own_claim_and_never
     stage.objects.delete(&namespace("team")).await?;
     stage.objects.wait_gone(&namespace("team"), PATIENCE).await?;
     stage.objects.create(&namespace("team")).await?;
-    ask(&stage, json!("true")).await?;
+    ask(&stage).await?;
     let gone = format!("{} (claim default/deleted was deleted in this cluster)", name_of(&volumes[1]));
     let another = format!("{} (namespace team is not the one that it was", name_of(&volumes[2]));
     said(&stage, "VolumesLeftOut", &["1 of them made again; 2 left out", &gone, &another]).await?;
@@ -165,8 +164,7 @@ async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_bac
         stage.objects.create(&namespace(text(claim, "/metadata/namespace"))).await?;
         volumes.push(with_data(&stage, claim).await?);
     }
-    let secret = saved(&stage).await?;
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = rebuilt(stage).await?;
     stage.class("nfs", json!({})).await?;
     stage.objects.create(&namespace("shop")).await?;
     stage.objects.create(&shop).await?;
@@ -195,8 +193,7 @@ async fn of_two_volumes_for_one_claim_neither_comes_back_until_one_is_named() ->
     stage.objects.delete(&claim).await?;
     stage.objects.wait_gone(&claim, PATIENCE).await?;
     let other = with_data(&stage, &claim).await?;
-    let secret = saved(&stage).await?;
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = rebuilt(stage).await?;
     stage.class("nfs", json!({})).await?;
     stage.objects.create(&claim).await?;
     stage.backend(asking("true")).await?;
@@ -204,7 +201,7 @@ async fn of_two_volumes_for_one_claim_neither_comes_back_until_one_is_named() ->
     said(&stage, "VolumesLeftOut", &parts).await?;
     is_told(&stage, &claim, "pvc-").await?;
     assert_eq!(stage.volumes().await?.len(), 0);
-    ask(&stage, json!(name_of(&meant))).await?;
+    ask_for(&stage, json!(name_of(&meant))).await?;
     is_back(&stage, &claim, &meant).await?;
     done(&stage, READOPT).await?;
     assert_eq!(stage.volumes().await?.len(), 1);
@@ -234,8 +231,7 @@ async fn an_empty_directory_and_its_record_wait_for_their_claim_in_a_cluster_bui
     .await?;
     stage.operator.kill9().await?;
     assert_eq!(stage.volumes().await?.len(), 1);
-    let secret = saved(&stage).await?;
-    let stage = stage.rebuilt(Some(&secret), &[]).await?;
+    let stage = rebuilt(stage).await?;
     stage.proxy.clear_hooks();
     stage.serve(often()).await?;
     wait::until("what was begun to be swept", PATIENCE, async || {
@@ -249,11 +245,10 @@ async fn an_empty_directory_and_its_record_wait_for_their_claim_in_a_cluster_bui
     // Some sweeps later as well.
     archived(&stage, "another").await?;
     assert!(stage.directory(&volume)?.is_dir());
-    ask(&stage, json!("true")).await?;
-    said(&stage, "VolumesReadopted", &["1 of them made again"]).await?;
+    ask(&stage).await?;
+    let message = stage.does(&guide()?.readopted.replace("NAME", "main")).await?;
+    assert!(message.contains("1 of them made again"), "{message}");
     stage.objects.create(&empty).await?;
     assert_eq!(name_of(&stage.bound(&empty).await?), name_of(&volume));
-    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    stage.objects.wait_condition(&backend, "Readopted", "True", None, PATIENCE).await?;
     Ok(())
 }

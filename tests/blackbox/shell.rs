@@ -11,6 +11,7 @@ use crate::scene::Failure;
 
 /// A shell in the checkout, for an administrator of the cluster.
 pub struct Shell {
+    folder: PathBuf,
     path: String,
     kubeconfig: PathBuf,
 }
@@ -23,9 +24,15 @@ impl Shell {
         symlink(built_beside_tests()?, programs.join("nfs-operator"))?;
         let path = std::env::var("PATH").unwrap_or_default();
         Ok(Self {
+            folder: repository(),
             path: format!("{}:{path}", programs.display()),
             kubeconfig: cluster.kubeconfig().to_owned(),
         })
+    }
+
+    /// The same in another folder.
+    pub fn at(self, folder: PathBuf) -> Self {
+        Self { folder, ..self }
     }
 
     /// What the commands print; they all have to succeed.
@@ -33,7 +40,7 @@ impl Shell {
         let mut shell = Command::new("bash");
         shell
             .args(["-euo", "pipefail", "-c", commands])
-            .current_dir(repository());
+            .current_dir(&self.folder);
         shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
         let done = shell.output().await?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();

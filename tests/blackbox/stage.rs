@@ -8,6 +8,10 @@ use rig::{Cluster, Login, NfsOptions, NfsServer, Objects, Operator, OperatorOpti
 use serde_json::{Value, json};
 
 use crate::scene::{Failure, PATIENCE};
+use crate::shell::Shell;
+
+/// The administrator's folder.
+const DESK: &str = "desk";
 
 /// All that a story needs, for itself.
 pub struct Stage {
@@ -38,19 +42,19 @@ impl Stage {
         Ok(stage)
     }
 
-    /// An empty cluster beside an NFS server, with that manifest in it, and an operator that is ready.
+    /// An empty cluster beside an NFS server, in which an administrator did that, and then an operator that is ready.
     async fn open(
         run: RunDir,
         nfs: NfsServer,
         proxy: Proxy,
-        manifest: Option<&str>,
+        before: Option<&str>,
         args: &[&str],
     ) -> Result<Self, Failure> {
         let cluster = Cluster::start(&run).await?;
-        let kubeconfig = Operator::install(&cluster).await?;
-        if let Some(manifest) = manifest {
-            cluster.apply(manifest).await?;
+        if let Some(commands) = before {
+            Shell::new(&run, &cluster)?.at(run.folder(DESK)?).run(commands).await?;
         }
+        let kubeconfig = Operator::install(&cluster).await?;
         let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let operator = Operator::start(&run, options).await?;
@@ -67,12 +71,18 @@ impl Stage {
         })
     }
 
-    /// The cluster is lost with all that is in it; an empty one takes its place, beside the same NFS server. `manifest` is
-    /// there before the operator, and neither backend nor class is.
-    pub async fn rebuilt(self, manifest: Option<&str>, args: &[&str]) -> Result<Self, Failure> {
+    /// The cluster is lost with all that is in it; an empty one takes its place, beside the same NFS server. The
+    /// administrator does that before there is an operator; neither backend nor class is there.
+    pub async fn rebuilt(self, before: Option<&str>, args: &[&str]) -> Result<Self, Failure> {
         self.operator.kill9().await?;
         self.cluster.stop().await?;
-        Self::open(self.run, self.nfs, self.proxy, manifest, args).await
+        Self::open(self.run, self.nfs, self.proxy, before, args).await
+    }
+
+    /// What an administrator does, in a folder that outlives clusters.
+    pub async fn does(&self, commands: &str) -> Result<String, Failure> {
+        let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.folder(DESK)?);
+        shell.run(commands).await
     }
 
     /// A backend `main` behind the proxy that is Ready, and a class `nfs`. `spec` is merged into the backend.

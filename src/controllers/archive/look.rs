@@ -13,7 +13,7 @@ use super::plan::{Sight, Situation};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::VOLUME_FILE_ID;
-use crate::export::{ArchiveRef, Destination, ExportError, ManagedExport, Stage, Trust};
+use crate::export::{ArchiveRef, Destination, ExportError, KeptArchive, ManagedExport, Stage, Trust};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
@@ -90,7 +90,7 @@ fn home(ctx: &Context, object: &NfsArchive) -> Result<Home, Verdict> {
 async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight, WriteError> {
     // Bounded for each backend: one that hangs holds up only its own archives.
     let _slot = home.backend.archives.acquire().await;
-    let kept = match home.export.archive_kept(&home.which.volume).await {
+    let kept = match believed(object, home).await {
         Ok(Some(kept)) => kept,
         Ok(None) => return Ok(Sight::Unrecorded),
         Err(error) => return Ok(unusable(ctx, &home.backend, &error)),
@@ -101,8 +101,7 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
             "the record on the export is about another claim or directory than this object: nothing is touched",
         )));
     }
-    let unsigned = kept.trust != Trust::Signed;
-    if unsigned && !says_the_same(object, &kept, &home.backend.name) {
+    if kept.trust != Trust::Signed {
         return Ok(Sight::Unusable(Verdict::no(
             Reason::RecordUnusable,
             "this cluster did not sign the record on the export, and it says something else than this object: nothing is \
@@ -111,7 +110,7 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
     }
     let wanted = terms(object);
     if kept.stage == Stage::Kept
-        && (kept.note.terms != wanted || unsigned)
+        && kept.note.terms != wanted
         && let Err(error) = home.export.keep_terms(&home.which, &wanted).await
     {
         return Ok(unusable(ctx, &home.backend, &error));
@@ -124,6 +123,20 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Home) -> Result<Sight,
             Sight::Restoring { to, done }
         }
     })
+}
+
+/// What the export keeps of the archive. Where the object says the same as a record that this cluster did not sign, it vouches
+/// for it.
+async fn believed(object: &NfsArchive, home: &Home) -> Result<Option<KeptArchive>, ExportError> {
+    let (export, volume) = (&home.export, &home.which.volume);
+    let kept = export.archive_kept(volume).await?;
+    match &kept {
+        Some(kept) if kept.trust != Trust::Signed && says_the_same(object, kept, &home.backend.name) => {
+            export.vouch_for_archive(&home.which, &terms(object)).await?;
+            export.archive_kept(volume).await
+        }
+        _ => Ok(kept),
+    }
 }
 
 fn unusable(ctx: &Context, backend: &Backend, error: &ExportError) -> Sight {

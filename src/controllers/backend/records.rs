@@ -1,5 +1,6 @@
 //! Records that this cluster did not sign: what the backend says of them, and those that an administrator wants adopted.
 
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
 use crate::api::NfsBackend;
@@ -74,7 +75,7 @@ pub(super) async fn adopt(
         return Ok(());
     };
     for text in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        match adopt_one(export, text).await {
+        match adopt_one(ctx, export, text).await {
             Ok(adopted) => tell(ctx, object, Severity::Normal, Reason::RecordAdopted, &done(&adopted)),
             Err(error) if error.reason().is_of_the_backend() || error.outcome_unknown() => {
                 tracing::warn!(backend = backend.name, record = text, "not adopted yet: {error}");
@@ -93,8 +94,9 @@ pub(super) async fn adopt(
     writes::remove_annotation(&backends, object, ADOPT_RECORD, asked).await
 }
 
-async fn adopt_one(export: &ManagedExport, text: &str) -> Result<Adopted, ExportError> {
-    export.adopt(&RecordName::parse(text)?).await
+async fn adopt_one(ctx: &Context, export: &ManagedExport, text: &str) -> Result<Adopted, ExportError> {
+    let is_backend = |name: &str| ctx.stores.backends.get(&ObjectRef::new(name)).is_some();
+    export.adopt(&RecordName::parse(text)?, &is_backend).await
 }
 
 fn done(adopted: &Adopted) -> String {

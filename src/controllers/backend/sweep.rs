@@ -74,7 +74,10 @@ async fn yield_to_others(
             // What is wrong with a record is an administrator's to see; all else may be otherwise at the next probe.
             Ok(matches!(
                 error,
-                ExportError::RecordDamaged { .. } | ExportError::RecordForeign { .. } | ExportError::RecordBusy { .. }
+                ExportError::RecordDamaged { .. }
+                    | ExportError::RecordForeign { .. }
+                    | ExportError::RecordUnsigned { .. }
+                    | ExportError::RecordBusy { .. }
             ))
         }
     }
@@ -125,7 +128,10 @@ async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume
         }
         Err(error) => {
             tracing::warn!(backend = backend.name, volume, reason = %error.reason(), "cannot remove the directory of a claim that is gone: {error}");
-            return;
+            // The backend's condition tells of it until an administrator looks.
+            if !matches!(error, ExportError::RecordUnsigned { .. }) {
+                return;
+            }
         }
     }
     drop(active);

@@ -23,7 +23,10 @@ impl ExportError {
             Self::ArchiveGone { .. } => Reason::ArchiveNotFound,
             Self::ArchiveForeign { .. } => Reason::ArchiveNotAllowed,
             Self::ArchiveMissing { .. } => Reason::ArchiveMissing,
-            Self::RecordForeign { .. } | Self::RecordDamaged { .. } | Self::RecordBusy { .. } => Reason::RecordUnusable,
+            Self::RecordForeign { .. }
+            | Self::RecordDamaged { .. }
+            | Self::RecordUnsigned { .. }
+            | Self::RecordBusy { .. } => Reason::RecordUnusable,
             Self::NotAdopted { .. } => Reason::RecordNotAdopted,
             Self::Overlaps { .. }
             | Self::Held { .. }

@@ -35,15 +35,18 @@ impl ManagedExport {
         request: &ReclaimRequest,
         asked: &'static str,
     ) -> Result<(Record, u64), ExportError> {
-        match self.recorded(ground, request).await? {
-            Recorded::Agreed(record, file_id) if record.state == State::Live => Ok((*record, file_id)),
-            Recorded::Agreed(record, _) => Err(ExportError::RecordBusy {
+        match self.compared(ground, request).await? {
+            (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
+                self.sign(ground, &record, trust).await?;
+                Ok((*record, file_id))
+            }
+            (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
                 volume: request.volume.clone(),
                 state: record.state.name(),
                 asked,
             }),
-            Recorded::Nothing(At::Nothing) => Err(super::missing(request)),
-            Recorded::Nothing(_) => Err(super::unrecorded(request)),
+            (Recorded::Nothing(At::Nothing), _) => Err(super::missing(request)),
+            (Recorded::Nothing(_), _) => Err(super::unrecorded(request)),
         }
     }
 }

@@ -18,8 +18,26 @@ pub(super) enum Recorded {
 }
 
 impl ManagedExport {
-    /// Compares what the volume says with the record (design 6.8).
+    /// Compares what the volume says with the record (design 6.8). One that this cluster did not sign is signed if they agree:
+    /// the volume vouches for it.
     pub(super) async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
+        let (recorded, trust) = self.compared(ground, request).await?;
+        if let Recorded::Agreed(record, _) = &recorded {
+            self.sign(ground, record, trust).await?;
+        }
+        Ok(recorded)
+    }
+
+    /// Signs a record that agrees with its volume, if this cluster did not.
+    pub(super) async fn sign(&self, ground: &Ground, record: &Record, trust: Trust) -> Result<(), ExportError> {
+        match trust {
+            Trust::Signed => Ok(()),
+            Trust::Unsigned | Trust::Forged => self.replace_record(ground, record).await,
+        }
+    }
+
+    /// The same, and nothing is signed.
+    pub(super) async fn compared(&self, ground: &Ground, request: &ReclaimRequest) -> Result<(Recorded, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &request.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => {
@@ -34,7 +52,7 @@ impl ManagedExport {
                     Ok(_) | Err(ExportError::PathUnusable { .. }) => At::Stranger,
                     Err(error) => return Err(error),
                 };
-                return Ok(Recorded::Nothing(there));
+                return Ok((Recorded::Nothing(there), Trust::Signed));
             }
         };
         if record.claim.uid != request.claim.uid {
@@ -56,17 +74,16 @@ impl ManagedExport {
                 Err(disagrees(format!("it says fileid {said}, and its record {known}")))
             }
             (Some(known), _) => {
-                if trust == Trust::Signed {
-                    return Ok(Recorded::Agreed(record, known));
-                }
-                // The volume vouches for it, also for whose it was; not for what it says the volume is.
-                let record = Record {
-                    claim: request.claim.clone(),
-                    note: None,
-                    ..*record
+                let record = match trust {
+                    Trust::Signed => record,
+                    // Whose it was is the volume's word too; what the record says that the volume is, nobody vouches for.
+                    Trust::Unsigned | Trust::Forged => Box::new(Record {
+                        claim: request.claim.clone(),
+                        note: None,
+                        ..*record
+                    }),
                 };
-                self.replace_record(ground, &record).await?;
-                Ok(Recorded::Agreed(Box::new(record), known))
+                Ok((Recorded::Agreed(record, known), trust))
             }
             (None, _) => Err(disagrees("its record knows no fileid: it was never finished".into())),
         }

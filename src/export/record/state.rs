@@ -32,6 +32,17 @@ pub struct ArchiveNote {
     pub terms: Terms,
 }
 
+impl ArchiveNote {
+    /// The same archive, with these terms.
+    #[must_use]
+    pub fn on(&self, terms: &Terms) -> Self {
+        Self {
+            terms: terms.clone(),
+            ..self.clone()
+        }
+    }
+}
+
 /// What the archive's object says shall become of it, so that an object that is lost comes back with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
