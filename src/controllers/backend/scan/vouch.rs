@@ -13,8 +13,8 @@ fn is_unsigned(look: &Look) -> bool {
     matches!(look.record, Found::Record(_, Trust::Unsigned | Trust::Forged))
 }
 
-/// Whether the record of a volume in use, with this size, could not be made a volume of again: a release that knew nothing
-/// of that wrote it, or its writer died too early.
+/// Whether the record of a volume in use, with this size, could not be made a volume of again: its writer died too
+/// early, or it was signed on the volume's word, which leaves out what nobody vouched for.
 fn says_too_little(look: &Look, size: Option<u128>) -> bool {
     let Found::Record(record, _) = &look.record else {
         return false;
@@ -26,10 +26,11 @@ fn says_too_little(look: &Look, size: Option<u128>) -> bool {
 impl Walk<'_> {
     /// Sees to it that the record of a volume in use will do on the day when the volume is lost.
     pub(super) async fn keep_believable(&mut self, volume: &str, look: &Look) -> Result<(), ScanError> {
-        if is_unsigned(look) {
+        let unsigned = is_unsigned(look);
+        if unsigned {
             self.vouch(volume).await?;
         }
-        if says_too_little(look, self.ctx.inventory.size_of(volume))
+        if (unsigned || says_too_little(look, self.ctx.inventory.size_of(volume)))
             && let Some(object) = self.volume(volume).await?
         {
             note::keep(self.ctx, &object).await;
