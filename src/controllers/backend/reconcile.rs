@@ -52,7 +52,8 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     // From now on, however long the API server takes for what follows: a backend is not believed for long.
     let due = Instant::now() + jittered(next_probe(&object, &ready));
     let written = write_status(&ctx, &object, &status).await;
-    tidy(&ctx, &object, &backend, &found).await?;
+    let said = written.is_ok().then_some(&status);
+    tidy(&ctx, &object, &backend, &found, said).await?;
     written?;
     Ok(Action::requeue(due.saturating_duration_since(Instant::now())))
 }
@@ -237,12 +238,14 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
     .await
 }
 
-/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation.
+/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation. `said`:
+/// the status, if it was written.
 async fn tidy(
     ctx: &Arc<Context>,
     object: &NfsBackend,
     backend: &Arc<Backend>,
     found: &Probe,
+    said: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
@@ -250,7 +253,7 @@ async fn tidy(
     if backend.is_settled(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
-    readopt::follow(ctx, object, backend).await?;
+    readopt::follow(ctx, object, backend, said).await?;
     begin_sweep(ctx, object, backend, export);
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();

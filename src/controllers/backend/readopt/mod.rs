@@ -17,7 +17,7 @@ use kube::runtime::reflector::ObjectRef;
 pub use asked::asked;
 pub use verdict::verdict;
 
-use crate::api::NfsBackend;
+use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::api::names::READOPT;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
@@ -112,13 +112,24 @@ fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Outcome) 
     ctx.waiting.wake_all();
 }
 
-/// After a probe: asks for a look where there is something to look at, and takes the annotation off when all is done. Its
-/// status said so by then.
-pub(super) async fn follow(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<(), WriteError> {
+/// After a probe: asks for a look where there is something to look at, and takes the annotation off when all is done and
+/// the backend `said` so. Without the annotation, the condition is what is left to remember it by.
+pub(super) async fn follow(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    said: Option<&NfsBackendStatus>,
+) -> Result<(), WriteError> {
     let asked = asked(object).is_some();
+    let told = said.is_some_and(|status| verdict::is_told(&status.conditions));
     match backend.readoption.outcome(&Word::of(object)) {
         _ if !asked => {
             backend.readoption.forget();
+            Ok(())
+        }
+        // The pass came to its end after the status was put together.
+        Some(outcome) if outcome.left_out == 0 && !told => {
+            ctx.doubt(&backend.name);
             Ok(())
         }
         Some(outcome) if outcome.left_out == 0 => {

@@ -31,8 +31,16 @@ pub fn verdict(asked: Option<&Asked>, stage: &Stage, former: &[Condition]) -> Op
 
 /// A good end is remembered when the annotation is gone.
 fn kept(condition: &Condition) -> Option<Verdict> {
-    let good = condition.type_ == BackendCondition::Readopted.to_string() && condition.status == "True";
-    good.then(|| Verdict::yes(Reason::VolumesReadopted, condition.message.clone()))
+    is_good(condition).then(|| Verdict::yes(Reason::VolumesReadopted, condition.message.clone()))
+}
+
+/// Whether a good end is told.
+pub fn is_told(conditions: &[Condition]) -> bool {
+    conditions.iter().any(is_good)
+}
+
+fn is_good(condition: &Condition) -> bool {
+    condition.type_ == BackendCondition::Readopted.to_string() && condition.status == "True"
 }
 
 /// What a pass came to, in words.
@@ -97,6 +105,7 @@ mod tests {
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
         let now = Time(Timestamp::from_second(1).unwrap());
         let written = |verdict: &Verdict| verdict.condition("Readopted", Some(1), &[], now.clone());
+        assert!(is_told(&[written(&good)]));
         assert_eq!(verdict(None, &Stage::default(), &[written(&good)]), Some(good));
         for number in 0..12 {
             outcome.leave_out(&format!("pvc-{number}"), "it is not signed".into(), None);
@@ -106,6 +115,7 @@ mod tests {
         for part in ["12 left out: pvc-0 (it is not signed)", "and 2 more", READOPT] {
             assert!(bad.message.contains(part), "{}", bad.message);
         }
+        assert!(!is_told(&[written(&bad)]));
         assert_eq!(verdict(None, &Stage::default(), &[written(&bad)]), None);
     }
 }
