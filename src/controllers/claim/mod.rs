@@ -6,6 +6,7 @@ mod directory;
 mod guard;
 mod overrides;
 pub(super) mod place;
+mod plan;
 mod provision;
 mod readoption;
 mod reconcile;
