@@ -101,8 +101,8 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
 fn untold(claim: &PersistentVolumeClaim) -> Option<String> {
     let begun = condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
-    // One that was made again is named after the claim that it was made for first.
-    let ours = name == own_name(claim) || waited_for_readoption(claim);
+    // One that was made again is named after the claim that it was made for first; who waited may have got that.
+    let ours = name == own_name(claim) || is_told_to_wait(claim);
     (ours && begun && !is_told_provisioned(claim)).then_some(name)
 }
 
@@ -111,10 +111,8 @@ fn own_name(claim: &PersistentVolumeClaim) -> String {
     volume_name(&claim.uid().unwrap_or_default())
 }
 
-fn waited_for_readoption(claim: &PersistentVolumeClaim) -> bool {
-    let awaited = [Reason::Readopting, Reason::VolumeReserved, Reason::VolumeLeftOut].map(|reason| reason.to_string());
-    let told = condition(claim).and_then(|condition| condition.reason.as_ref());
-    told.is_some_and(|reason| awaited.contains(reason))
+fn is_told_to_wait(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|condition| condition.status == "False")
 }
 
 fn is_told_provisioned(claim: &PersistentVolumeClaim) -> bool {
