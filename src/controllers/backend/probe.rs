@@ -274,3 +274,43 @@ fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
 fn refusal(error: &ExportError) -> Verdict {
     Verdict::no(error.reason(), error.to_string())
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::ClaimRef;
+    use crate::naming::DirectoryPath;
+
+    #[test]
+    fn what_was_in_use_in_another_cluster_or_may_have_been_is_not_taken_for_begun() {
+        let record = |state: State, cluster: Option<&str>| Record {
+            volume: "pvc-1".into(),
+            backend: "main".into(),
+            claim: ClaimRef::default(),
+            directory: DirectoryPath::parse("team/data").unwrap(),
+            file_id: Some(7),
+            handle: None,
+            adopted: false,
+            restores: None,
+            note: cluster.map(|cluster| {
+                let note = json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
+                serde_json::from_value(note).unwrap()
+            }),
+            state,
+        };
+        for (state, cluster, begun) in [
+            (State::Live, Some("home"), true),
+            (State::Live, Some("lost"), false),
+            (State::Live, None, false),
+            (State::Creating, Some("home"), true),
+            (State::Creating, Some("lost"), true),
+            (State::Creating, None, true),
+        ] {
+            let said = record(state.clone(), cluster);
+            assert_eq!(may_be_begun(&said, "home"), begun, "{state:?} {cluster:?}");
+        }
+    }
+}
