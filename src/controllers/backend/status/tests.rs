@@ -181,6 +181,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
             totals: Totals::default(),
             purged: &purged,
             orphans: None,
+            readoption: Stage::default(),
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };
@@ -223,6 +224,7 @@ fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
             totals: Totals::default(),
             purged: &purged,
             orphans,
+            readoption: Stage::default(),
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };
