@@ -71,7 +71,9 @@ pub async fn follow_namespaces(
         ctx.waiting.wake_soon();
         let name = namespace.name_any();
         let backends = ctx.backends.all();
-        backends.iter().for_each(|backend| backend.readoption.namespace_seen(&name));
+        backends
+            .iter()
+            .for_each(|backend| backend.readoption.namespace_seen(&name));
     })
     .await
 }

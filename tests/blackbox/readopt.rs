@@ -82,7 +82,11 @@ async fn recorded(stage: &Stage, volume: &Value, what: &str, so: impl Fn(&Value)
             .into_iter()
             .find(|(name, _)| name == text(volume, "/metadata/name"));
         let (_, record) = own.ok_or("no record")?;
-        if so(&record) { Ok(record) } else { Err(record.to_string()) }
+        if so(&record) {
+            Ok(record)
+        } else {
+            Err(record.to_string())
+        }
     });
     Ok(found.await?)
 }
@@ -91,7 +95,10 @@ async fn recorded(stage: &Stage, volume: &Value, what: &str, so: impl Fn(&Value)
 fn known_of(volume: &Value) -> Value {
     let mut spec = volume["spec"].clone();
     let mut annotations = volume["metadata"]["annotations"].clone();
-    spec["claimRef"] = json!([text(volume, "/spec/claimRef/namespace"), text(volume, "/spec/claimRef/name")]);
+    spec["claimRef"] = json!([
+        text(volume, "/spec/claimRef/namespace"),
+        text(volume, "/spec/claimRef/name")
+    ]);
     annotations[NAMESPACE_UID] = Value::Null;
     json!({"spec": spec, "annotations": annotations, "finalizers": volume["metadata"]["finalizers"]})
 }
@@ -100,7 +107,10 @@ fn known_of(volume: &Value) -> Value {
 async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_the_claim_of_its_name() -> Test {
     let stage = Stage::set(often()).await?;
     let classes = [
-        ("growing", json!({"allowVolumeExpansion": true, "mountOptions": ["hard", "timeo=70"]})),
+        (
+            "growing",
+            json!({"allowVolumeExpansion": true, "mountOptions": ["hard", "timeo=70"]}),
+        ),
         ("kept", json!({"reclaimPolicy": "Retain"})),
     ];
     let of_class = |name: &str, class: &str| {
@@ -122,13 +132,19 @@ async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_th
     let volume = with_data(&stage, &grown).await?;
     let more = json!({"spec": {"resources": {"requests": {"storage": "5Mi"}}}});
     stage.objects.patch(&grown, more).await?;
-    recorded(&stage, &volume, "the new size to be noted", |record| record["note"]["size"] == "5Mi").await?;
+    recorded(&stage, &volume, "the new size to be noted", |record| {
+        record["note"]["size"] == "5Mi"
+    })
+    .await?;
     former.insert("grown", stage.bound(&grown).await?);
     let nothing_in_it = stage.objects.create(&empty).await?;
     former.insert("empty", stage.bound(&nothing_in_it).await?);
     let volume = with_data(&stage, &kept).await?;
     stage.objects.delete(&kept).await?;
-    recorded(&stage, &volume, "to be noted as released", |record| record["note"]["released"] == true).await?;
+    recorded(&stage, &volume, "to be noted as released", |record| {
+        record["note"]["released"] == true
+    })
+    .await?;
     former.insert("kept", volume);
     let archive = archived(&stage, "old").await?;
     let names = stage.names()?;
@@ -143,36 +159,61 @@ async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_th
         stage.objects.create(claim).await?;
     }
     let backend = stage.backend(asking("true")).await?;
-    said(&stage, "VolumesReadopted", &["4 volumes that the records know are there, 4 of them made again"]).await?;
+    said(
+        &stage,
+        "VolumesReadopted",
+        &["4 volumes that the records know are there, 4 of them made again"],
+    )
+    .await?;
     stage.objects.wait_event(&backend, "VolumesReadopted", PATIENCE).await?;
     done(&stage, READOPT).await?;
     stage.objects.create(&empty).await?;
     for (claim, name) in [(&data, "data"), (&grown, "grown")] {
         is_back(&stage, claim, &former[name]).await?;
     }
-    assert_eq!(text(&stage.bound(&empty).await?, "/metadata/name"), text(&former["empty"], "/metadata/name"));
+    assert_eq!(
+        text(&stage.bound(&empty).await?, "/metadata/name"),
+        text(&former["empty"], "/metadata/name")
+    );
     available(&stage, &archive).await?;
     let default = stage.objects.get(&namespace("default")).await?.unwrap_or_default();
     for (name, claim) in [("data", &data), ("grown", &grown), ("empty", &empty)] {
         let claim = stage.objects.get(claim).await?.unwrap_or_default();
         let uid = &claim["metadata"]["uid"];
-        recorded(&stage, &former[name], "to be the claim's", |record| record["claim"]["uid"] == *uid).await?;
+        recorded(&stage, &former[name], "to be the claim's", |record| {
+            record["claim"]["uid"] == *uid
+        })
+        .await?;
         let handed = |volume: &Value| match &volume["metadata"]["annotations"][READOPTED] {
             Value::Null => Ok(volume.clone()),
             first => Err(format!("it is still that of {first}")),
         };
-        let volume = stage.objects.wait(&former[name], "to be handed over", PATIENCE, handed).await?;
-        assert_eq!(volume["metadata"]["annotations"][NAMESPACE_UID], default["metadata"]["uid"]);
+        let volume = stage
+            .objects
+            .wait(&former[name], "to be handed over", PATIENCE, handed)
+            .await?;
+        assert_eq!(
+            volume["metadata"]["annotations"][NAMESPACE_UID],
+            default["metadata"]["uid"]
+        );
         assert_eq!(known_of(&volume), known_of(&former[name]));
     }
     for claim in [&data, &grown] {
-        let told = stage.objects.wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE);
+        let told = stage
+            .objects
+            .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE);
         told.await?;
     }
-    let nobodys = stage.objects.wait(&former["kept"], "to be Released", PATIENCE, |volume| {
-        let phase = text(volume, "/status/phase");
-        if phase == "Released" { Ok(volume.clone()) } else { Err(phase.to_owned()) }
-    });
+    let nobodys = stage
+        .objects
+        .wait(&former["kept"], "to be Released", PATIENCE, |volume| {
+            let phase = text(volume, "/status/phase");
+            if phase == "Released" {
+                Ok(volume.clone())
+            } else {
+                Err(phase.to_owned())
+            }
+        });
     assert_eq!(nobodys.await?["spec"]["persistentVolumeReclaimPolicy"], "Retain");
     assert_eq!(stage.names()?, names, "no directory was made or moved");
     assert_eq!(stage.volumes().await?.len(), 4);
@@ -181,7 +222,10 @@ async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_th
     stage.objects.delete(&data).await?;
     stage.objects.wait_gone(&former["data"], PATIENCE).await?;
     let archive = available(&stage, &crate::archives::archive_of(&former["data"])).await?;
-    assert_eq!(archive["spec"]["claim"]["namespaceUID"], default["metadata"]["uid"], "{archive}");
+    assert_eq!(
+        archive["spec"]["claim"]["namespaceUID"], default["metadata"]["uid"],
+        "{archive}"
+    );
     let path = stage.data()?.join(text(&archive, "/spec/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
     Ok(())
@@ -211,7 +255,11 @@ async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_do
     for made in [1, 10, 20, 30, VOLUMES] {
         wait::until("some to be made again", PATIENCE, async || {
             let there = stage.volumes().await.map_err(|error| error.to_string())?.len();
-            if there >= made { Ok(()) } else { Err(format!("{there} of {made}")) }
+            if there >= made {
+                Ok(())
+            } else {
+                Err(format!("{there} of {made}"))
+            }
         })
         .await?;
         stage.operator.restart().await?;
@@ -220,7 +268,10 @@ async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_do
     for (claim, volume) in claims.iter().zip(&former) {
         is_back(&stage, claim, volume).await?;
         let claim = stage.objects.get(claim).await?.unwrap_or_default();
-        uids.insert(text(volume, "/metadata/name").to_owned(), claim["metadata"]["uid"].clone());
+        uids.insert(
+            text(volume, "/metadata/name").to_owned(),
+            claim["metadata"]["uid"].clone(),
+        );
     }
     done(&stage, READOPT).await?;
     assert_eq!(stage.volumes().await?.len(), VOLUMES);
@@ -231,7 +282,11 @@ async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_do
             .into_iter()
             .map(|(name, record)| (name, record["claim"]["uid"].clone()))
             .collect();
-        if whose == uids { Ok(()) } else { Err(format!("{whose:?}")) }
+        if whose == uids {
+            Ok(())
+        } else {
+            Err(format!("{whose:?}"))
+        }
     })
     .await?;
     Ok(())
@@ -243,12 +298,18 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
     let mut silent = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "silent");
     // Nobody listens there.
     let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": 9}});
-    merge(&mut silent, &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}));
+    merge(
+        &mut silent,
+        &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}),
+    );
     let silent = stage.objects.create(&silent).await?;
     let kind = "nfs-operator.io/Provisioned";
     for name in ["first", "second"] {
         let claim = stage.objects.create(&stage.claim(name)).await?;
-        let waits = stage.objects.wait_condition(&claim, kind, "False", Some("Readopting"), PATIENCE).await?;
+        let waits = stage
+            .objects
+            .wait_condition(&claim, kind, "False", Some("Readopting"), PATIENCE)
+            .await?;
         assert!(text(&waits, "/message").contains("silent"), "{waits}");
         // Also one that has just started, and has looked at nothing.
         stage.operator.restart().await?;
@@ -270,5 +331,8 @@ async fn said_of_silent(stage: &Stage, backend: &Value) -> Test {
         let waits = message.contains("begins once the export is confirmed");
         if waits { Ok(()) } else { Err(said.to_string()) }
     };
-    Ok(stage.objects.wait(backend, "to wait for its export", PATIENCE, begins).await?)
+    Ok(stage
+        .objects
+        .wait(backend, "to wait for its export", PATIENCE, begins)
+        .await?)
 }

@@ -21,7 +21,10 @@ fn name_of(volume: &Value) -> &str {
 /// The claim waits, because a volume of its was left out.
 async fn is_told(stage: &Stage, claim: &Value, volume: &str) -> Test {
     let (kind, reason) = ("nfs-operator.io/Provisioned", Some("VolumeLeftOut"));
-    let told = stage.objects.wait_condition(claim, kind, "False", reason, PATIENCE).await?;
+    let told = stage
+        .objects
+        .wait_condition(claim, kind, "False", reason, PATIENCE)
+        .await?;
     assert!(text(&told, "/message").contains(volume), "{told}");
     Ok(())
 }
@@ -32,14 +35,21 @@ async fn begins_anew(stage: &Stage, claim: &Value, former: &Value) -> Test {
     assert_ne!(name_of(&volume), name_of(former));
     assert_eq!(fs::read_dir(stage.directory(&volume)?)?.count(), 0);
     let data = stage.directory(former)?.join("data");
-    assert_eq!(fs::read_to_string(data)?, text(claim, "/metadata/name"), "the former data lie where they were");
+    assert_eq!(
+        fs::read_to_string(data)?,
+        text(claim, "/metadata/name"),
+        "the former data lie where they were"
+    );
     Ok(())
 }
 
 /// A volume's object goes, in spite of all that holds it.
 async fn lose(stage: &Stage, volume: &Value) -> Test {
     stage.objects.delete(volume).await?;
-    stage.objects.patch(volume, json!({"metadata": {"finalizers": null}})).await?;
+    stage
+        .objects
+        .patch(volume, json!({"metadata": {"finalizers": null}}))
+        .await?;
     Ok(stage.objects.wait_gone(volume, PATIENCE).await?)
 }
 
@@ -57,7 +67,12 @@ async fn without_the_secret_no_volume_is_made_and_claims_wait_until_one_is_adopt
     }
     stage.backend(asking("true")).await?;
     let recorded = format!("it is recorded for cluster {id}");
-    said(&stage, "VolumesLeftOut", &["2 left out", name_of(&first), name_of(&second), &recorded]).await?;
+    said(
+        &stage,
+        "VolumesLeftOut",
+        &["2 left out", name_of(&first), name_of(&second), &recorded],
+    )
+    .await?;
     is_told(&stage, &adopted, name_of(&first)).await?;
     is_told(&stage, &given_up, name_of(&second)).await?;
     assert_eq!(stage.volumes().await?.len(), 0);
@@ -88,7 +103,9 @@ async fn records_that_somebody_forged_become_no_volumes_and_their_claims_are_tol
     };
     // Whose it was, without a signature, and a directory that was moved in the place of another by the export's root.
     rewrite(&volumes[1], &|record| record["claim"]["name"] = json!("of-a-thief"))?;
-    rewrite(&volumes[2], &|record| drop(record.as_object_mut().map(|fields| fields.remove("signature"))))?;
+    rewrite(&volumes[2], &|record| {
+        drop(record.as_object_mut().map(|fields| fields.remove("signature")))
+    })?;
     let moved = stage.directory(&volumes[3])?;
     fs::rename(&moved, moved.with_extension("aside"))?;
     fs::create_dir(&moved)?;
@@ -144,9 +161,17 @@ async fn in_a_living_cluster_a_lost_volume_comes_back_to_its_own_claim_and_never
     stage.objects.wait_gone(&namespace("team"), PATIENCE).await?;
     stage.objects.create(&namespace("team")).await?;
     ask(&stage).await?;
-    let gone = format!("{} (claim default/deleted was deleted in this cluster)", name_of(&volumes[1]));
+    let gone = format!(
+        "{} (claim default/deleted was deleted in this cluster)",
+        name_of(&volumes[1])
+    );
     let another = format!("{} (namespace team is not the one that it was", name_of(&volumes[2]));
-    said(&stage, "VolumesLeftOut", &["1 of them made again; 2 left out", &gone, &another]).await?;
+    said(
+        &stage,
+        "VolumesLeftOut",
+        &["1 of them made again; 2 left out", &gone, &another],
+    )
+    .await?;
     is_back(&stage, &own, &volumes[0]).await?;
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         stage.objects.create(claim).await?;
@@ -161,7 +186,10 @@ async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_bac
     let (absent, shop) = (claim_in(&stage, "absent", "data"), claim_in(&stage, "shop", "data"));
     let mut volumes = Vec::new();
     for claim in [&absent, &shop] {
-        stage.objects.create(&namespace(text(claim, "/metadata/namespace"))).await?;
+        stage
+            .objects
+            .create(&namespace(text(claim, "/metadata/namespace")))
+            .await?;
         volumes.push(with_data(&stage, claim).await?);
     }
     let stage = rebuilt(stage).await?;
@@ -169,9 +197,16 @@ async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_bac
     stage.objects.create(&namespace("shop")).await?;
     stage.objects.create(&shop).await?;
     let mut backend = asking("true");
-    merge(&mut backend, &json!({"spec": {"allowedNamespaces": {"matchNames": ["absent"]}}}));
+    merge(
+        &mut backend,
+        &json!({"spec": {"allowedNamespaces": {"matchNames": ["absent"]}}}),
+    );
     let backend = stage.backend(backend).await?;
-    let parts = ["2 left out", "there is no namespace absent", "namespace shop may not have volumes here"];
+    let parts = [
+        "2 left out",
+        "there is no namespace absent",
+        "namespace shop may not have volumes here",
+    ];
     said(&stage, "VolumesLeftOut", &parts).await?;
     is_told(&stage, &shop, name_of(&volumes[1])).await?;
     assert_eq!(stage.volumes().await?.len(), 0);
@@ -179,7 +214,10 @@ async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_bac
     stage.objects.create(&absent).await?;
     is_back(&stage, &absent, &volumes[0]).await?;
     said(&stage, "VolumesLeftOut", &["1 left out"]).await?;
-    stage.objects.patch(&backend, json!({"spec": {"allowedNamespaces": null}})).await?;
+    stage
+        .objects
+        .patch(&backend, json!({"spec": {"allowedNamespaces": null}}))
+        .await?;
     is_back(&stage, &shop, &volumes[1]).await?;
     done(&stage, READOPT).await
 }
@@ -197,7 +235,12 @@ async fn of_two_volumes_for_one_claim_neither_comes_back_until_one_is_named() ->
     stage.class("nfs", json!({})).await?;
     stage.objects.create(&claim).await?;
     stage.backend(asking("true")).await?;
-    let parts = ["2 left out", "another live record is for claim default/data too", name_of(&meant), name_of(&other)];
+    let parts = [
+        "2 left out",
+        "another live record is for claim default/data too",
+        name_of(&meant),
+        name_of(&other),
+    ];
     said(&stage, "VolumesLeftOut", &parts).await?;
     is_told(&stage, &claim, "pvc-").await?;
     assert_eq!(stage.volumes().await?.len(), 0);

@@ -1,7 +1,7 @@
 //! The record of a volume that is in use, for what is done with it meanwhile.
 
-use super::recorded::Recorded;
 use super::decide::At;
+use super::recorded::Recorded;
 use crate::export::ManagedExport;
 use crate::export::error::ExportError;
 use crate::export::ground::Ground;

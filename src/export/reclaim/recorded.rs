@@ -37,7 +37,11 @@ impl ManagedExport {
     }
 
     /// The same, and nothing is signed.
-    pub(super) async fn compared(&self, ground: &Ground, request: &ReclaimRequest) -> Result<(Recorded, Trust), ExportError> {
+    pub(super) async fn compared(
+        &self,
+        ground: &Ground,
+        request: &ReclaimRequest,
+    ) -> Result<(Recorded, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &request.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => {

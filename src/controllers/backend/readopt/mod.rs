@@ -17,8 +17,8 @@ use kube::runtime::reflector::ObjectRef;
 pub use asked::asked;
 pub use verdict::verdict;
 
-use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::api::names::READOPT;
+use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;

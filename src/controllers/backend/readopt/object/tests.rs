@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 use serde_json::{Value, json};
 
 use super::*;
@@ -109,7 +109,10 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         LeftOut::OtherNamespace("team".into()),
         LeftOut::Deleted("team".into(), "data".into()),
     );
-    assert!(!other_namespace.holds() && !deleted.holds(), "they are about somebody else's");
+    assert!(
+        !other_namespace.holds() && !deleted.holds(),
+        "they are about somebody else's"
+    );
     for (there, expected) in [
         (rebuilt, Ok(Whose::Named)),
         (
