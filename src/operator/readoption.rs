@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use tokio::sync::Notify;
 
 use crate::api::NfsBackend;
-use crate::api::names::VOLUME_READOPTED;
+use crate::api::names::{VOLUME_BACKEND, VOLUME_READOPTED, volume_name};
 
 /// Namespace and name of a claim.
 pub type ClaimName = (String, String);
@@ -145,8 +145,8 @@ impl Readoption {
     }
 }
 
-/// The volumes that were made again and not bound yet, by the claim that each is kept for. As long as there is one for a
-/// claim, that claim is not provisioned: the control plane may be about to bind it.
+/// The volumes that were made again, by the claim that each is kept for. As long as there is one for a claim, that claim is
+/// not provisioned: the control plane may be about to bind it.
 #[derive(Default)]
 pub struct Reserved(Mutex<Pairs>);
 
@@ -154,6 +154,9 @@ pub struct Reserved(Mutex<Pairs>);
 struct Pairs {
     by_volume: HashMap<String, ClaimName>,
     by_claim: HashMap<ClaimName, String>,
+    /// By the claim's uid, once the control plane gave the volume to it: the claim itself says so later, and the watch of
+    /// claims may be later still. A uid never comes back, so these stay.
+    bound: HashMap<String, String>,
 }
 
 impl Pairs {
@@ -174,6 +177,8 @@ impl Reserved {
         if let Some(claim) = waits_for(volume) {
             pairs.by_claim.insert(claim.clone(), name.clone());
             pairs.by_volume.insert(name, claim);
+        } else if let Some(uid) = bound_to(volume) {
+            pairs.bound.insert(uid.to_owned(), name);
         }
     }
 
@@ -182,9 +187,10 @@ impl Reserved {
         self.lock().part(volume);
     }
 
-    /// The volume that is kept for a claim.
-    pub fn of(&self, claim: &ClaimName) -> Option<String> {
-        self.lock().by_claim.get(claim).cloned()
+    /// The volume that is kept for a claim of this name, or was given to the one with this uid.
+    pub fn of(&self, claim: &ClaimName, uid: &str) -> Option<String> {
+        let pairs = self.lock();
+        pairs.bound.get(uid).or_else(|| pairs.by_claim.get(claim)).cloned()
     }
 
     fn lock(&self) -> MutexGuard<'_, Pairs> {
@@ -204,6 +210,14 @@ fn waits_for(volume: &PersistentVolume) -> Option<ClaimName> {
     Some((claim.namespace.clone()?, claim.name.clone()?))
 }
 
+/// The uid of the claim that has a volume of ours which was made for another one first.
+fn bound_to(volume: &PersistentVolume) -> Option<&str> {
+    let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
+    let uid = claim.uid.as_deref().filter(|uid| !uid.is_empty())?;
+    let again = volume.annotations().contains_key(VOLUME_BACKEND) && volume.name_any() != volume_name(uid);
+    again.then_some(uid)
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
@@ -220,20 +234,28 @@ mod tests {
     fn a_volume_is_kept_for_its_claim_until_it_is_bound_or_gone() {
         let (reserved, claim) = (Reserved::default(), ("team".to_owned(), "data".to_owned()));
         let name = json!({"namespace": "team", "name": "data"});
-        let ours = json!({VOLUME_READOPTED: "u"});
+        let (ours, handed_over) = (
+            json!({VOLUME_READOPTED: "u", VOLUME_BACKEND: "main"}),
+            json!({VOLUME_BACKEND: "main"}),
+        );
         reserved.see(&volume(name.clone(), json!({})));
-        assert_eq!(reserved.of(&claim), None, "not made again by us");
+        assert_eq!(reserved.of(&claim, "v"), None, "not made again by us");
         reserved.see(&volume(name.clone(), ours.clone()));
-        assert_eq!(reserved.of(&claim).as_deref(), Some("pvc-1"));
-        assert_eq!(reserved.of(&("team".into(), "other".into())), None);
-        reserved.see(&volume(
-            json!({"namespace": "team", "name": "data", "uid": "v"}),
-            ours.clone(),
-        ));
-        assert_eq!(reserved.of(&claim), None, "bound");
+        assert_eq!(reserved.of(&claim, "v").as_deref(), Some("pvc-1"));
+        assert_eq!(reserved.of(&("team".into(), "other".into()), "v"), None);
+        let bound = json!({"namespace": "team", "name": "data", "uid": "v"});
+        for annotations in [ours.clone(), handed_over.clone()] {
+            reserved.see(&volume(bound.clone(), annotations));
+            let its = reserved.of(&claim, "v");
+            assert_eq!(its.as_deref(), Some("pvc-1"), "the claim may not know it yet");
+            assert_eq!(reserved.of(&claim, "w"), None, "the next one of that name has no part in it");
+        }
+        let own = json!({"namespace": "team", "name": "other", "uid": "1"});
+        reserved.see(&volume(own, handed_over));
+        assert_eq!(reserved.of(&("team".into(), "other".into()), "1"), None, "made for it in the first place");
         reserved.see(&volume(name, ours));
         reserved.gone("pvc-1");
-        assert_eq!(reserved.of(&claim), None);
+        assert_eq!(reserved.of(&claim, "w"), None);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) fn awaited(
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<Verdict> {
     let name = (claim.namespace().unwrap_or_default(), claim.name_any());
-    reserved(ctx, &name, request).or_else(|| {
+    reserved(ctx, &name, claim, request).or_else(|| {
         let backends = ctx.stores.backends.state();
         backends
             .iter()
@@ -32,8 +32,13 @@ pub(super) fn awaited(
 }
 
 /// A volume that was made again is there for it: what is missing is the control plane's to do, if it can.
-fn reserved(ctx: &Context, name: &ClaimName, request: &Request) -> Option<Verdict> {
-    let volume = ctx.reserved.of(name)?;
+fn reserved(
+    ctx: &Context,
+    name: &ClaimName,
+    claim: &PersistentVolumeClaim,
+    request: &Request,
+) -> Option<Verdict> {
+    let volume = ctx.reserved.of(name, &claim.uid().unwrap_or_default())?;
     let size = ctx.inventory.size_of(&volume).unwrap_or_default();
     let too_small = if size < request.bytes {
         format!(
