@@ -21,7 +21,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run the operator.
-    Run(commands::run::RunArguments),
+    Run(Box<commands::run::RunArguments>),
     /// Print the CustomResourceDefinitions, or install them.
     Crd(commands::crd::CrdArguments),
     /// Say what a backend's probe would say of an export, without a cluster.
@@ -33,7 +33,7 @@ enum Command {
 #[tokio::main]
 async fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run(arguments) => commands::run::run(arguments).await,
+        Command::Run(arguments) => commands::run::run(*arguments).await,
         Command::Crd(arguments) => commands::crd::run(arguments).await,
         Command::Probe(arguments) => commands::probe::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,

@@ -227,7 +227,11 @@ impl ManagedExport {
     }
 
     /// The same, whoever wrote it.
-    pub(super) async fn record_and_trust(&self, ground: &Ground, which: &ArchiveRef) -> Result<(Box<Record>, Trust), ExportError> {
+    pub(super) async fn record_and_trust(
+        &self,
+        ground: &Ground,
+        which: &ArchiveRef,
+    ) -> Result<(Box<Record>, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &which.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => return Err(damaged(&which.volume, why)),

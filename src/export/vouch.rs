@@ -23,7 +23,9 @@ impl ManagedExport {
         }
         let kept = match &record.state {
             State::Archived(note) => Some(note),
-            State::Purging { archive, .. } if self.at_archive(ground, &record, archive).await?.is_some() => Some(archive),
+            State::Purging { archive, .. } if self.at_archive(ground, &record, archive).await?.is_some() => {
+                Some(archive)
+            }
             _ => None,
         };
         let record = match kept {

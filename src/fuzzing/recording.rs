@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 //! Writes `fuzz/corpus` anew from a conversation with a real server, through the rig's proxy.
 
+mod contents;
 mod v3;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,7 +24,7 @@ use crate::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, 
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 /// Inputs of one decoder that are kept, those of different shape first.
-const MOST: usize = 24;
+const MOST: usize = 48;
 /// The longest input that is kept, in bytes: small ones are what a fuzzer works best with.
 const LONGEST: usize = 2048;
 /// Operations' numbers (RFC 8881 section 16.2).
@@ -85,6 +86,7 @@ async fn the_corpus_is_recorded_from_a_real_server() {
             _ => {
                 let replies: Vec<_> = proxy.answers().into_iter().map(|(_, reply)| reply).collect();
                 take_apart(protocol, &replies, &mut corpus);
+                contents::are_never_told_by_this_server(&mut corpus);
             }
         }
         corpus.write();
@@ -166,18 +168,23 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
     }
     managed.purge_trash(PurgeLimits::default()).await.unwrap();
     let root = export.root().await.unwrap();
-    let odd = disk.join("odd");
+    let odd = disk.join(format!("odd-{protocol}"));
     std::fs::create_dir_all(&odd).unwrap();
     for number in 0..40 {
         std::fs::write(odd.join(format!("file-{number}")), "").unwrap();
     }
     let name = |name: &str| crate::nfs::Name::new(name.to_owned()).unwrap();
-    let listed = export.lookup(&root.handle, &name("odd")).await.unwrap().unwrap();
+    let listed = export
+        .lookup(&root.handle, &name(&format!("odd-{protocol}")))
+        .await
+        .unwrap()
+        .unwrap();
     export.list(&listed.handle, None).await.unwrap();
     export.statistics().await.unwrap();
+    contents::are_copied(&export, &listed.handle).await.unwrap();
     // What the server refuses is a conversation too.
     export
-        .remove_directory(&root.handle, &name("odd"), 1)
+        .remove_directory(&root.handle, &name(&format!("odd-{protocol}")), 1)
         .await
         .unwrap_err();
     export

@@ -55,10 +55,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
         );
         assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
         // Once more, as after an answer that was lost.
-        assert_eq!(
-            adopt(&export, volume).await.unwrap(),
-            adopted
-        );
+        assert_eq!(adopt(&export, volume).await.unwrap(), adopted);
     }
     assert_eq!(doubted(&export), []);
     let terms = kept(&export, "pvc-2").await.note.terms;
@@ -138,6 +135,7 @@ async fn a_record_is_adopted_only_if_what_it_says_is_so() {
     let export = life.begin().await;
     settled(&export).await;
     assert!(refusal(&export, "pvc-1").await.to_string().contains("being purged"));
+    forge(&lab, "pvc-2", |_| ());
     assert!(refusal(&export, "pvc-2").await.to_string().contains("PersistentVolume"));
     assert!(refusal(&export, "pvc-9").await.to_string().contains("no such record"));
     for name in ["", "a b", "../x", "x/../y", "x/y/z", "/y", "PVC"] {
@@ -180,12 +178,9 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
     assert_eq!(fs::read_to_string(lab.on_disk("team/live/data")).unwrap(), "2");
 
     // Whoever had them does not touch them any more.
-    let begun = there.archive(&reclaim(
-        "2",
-        "team/live",
-        lab.record("pvc-2")["fileID"].as_u64().unwrap(),
-    ));
-    assert_eq!(begun.await.unwrap_err().reason(), Reason::RecordMissing);
+    let file_id = lab.record("pvc-2")["fileID"].as_u64().unwrap();
+    let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
+    assert_eq!(error.reason(), Reason::RecordMissing);
     // A name that is taken here is not taken over.
     let record = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
     let stranger = String::from_utf8(record.clone())

@@ -17,30 +17,30 @@ async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
     let export = lab.confirmed().await;
     fs::create_dir(lab.on_disk("old")).unwrap();
     fs::write(lab.on_disk("old/data"), "precious").unwrap();
-    assert_eq!(
-        refused(&export, &request("1", "old")).await,
-        (Reason::DirectoryExists, true)
-    );
+    symlink("/etc", lab.on_disk("link")).unwrap();
+    fs::write(lab.on_disk("file"), "").unwrap();
     let by_label = DirectoryRequest {
         adoptable: false,
         ..adopting("1", "old")
     };
-    assert_eq!(refused(&export, &by_label).await, (Reason::DirectoryExists, true));
-    symlink("/etc", lab.on_disk("link")).unwrap();
-    assert_eq!(
-        refused(&export, &adopting("1", "link")).await,
-        (Reason::NotADirectory, true)
-    );
-    assert_eq!(
-        refused(&export, &adopting("1", "link/sub")).await,
-        (Reason::NotADirectory, true)
-    );
-    fs::write(lab.on_disk("file"), "").unwrap();
-    assert_eq!(
-        refused(&export, &adopting("1", "file")).await,
-        (Reason::NotADirectory, true)
-    );
+    for (request, reason) in [
+        (request("1", "old"), Reason::DirectoryExists),
+        (by_label, Reason::DirectoryExists),
+        (adopting("1", "link"), Reason::NotADirectory),
+        (adopting("1", "link/sub"), Reason::NotADirectory),
+        (adopting("1", "file"), Reason::NotADirectory),
+    ] {
+        // Who was refused before looks first, and finds what it will be told.
+        let foreseen = export.foresee(&request).await.unwrap_err();
+        assert_eq!((foreseen.reason(), foreseen.definite_refusal()), (reason, true));
+        assert_eq!(refused(&export, &request).await, (reason, true));
+    }
     assert_eq!(lab.records(), Vec::<String>::new());
+    for welcome in [request("1", "new"), adopting("1", "old")] {
+        export.foresee(&welcome).await.unwrap();
+    }
+    assert!(!lab.on_disk("new").exists());
+    assert_eq!(lab.records(), Vec::<String>::new(), "to look changes nothing");
 
     let made = export.provision(&adopting("1", "old")).await.unwrap();
     assert!(made.adopted);

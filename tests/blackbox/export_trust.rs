@@ -206,7 +206,10 @@ async fn an_archives_object_vouches_for_its_record_and_not_for_a_purge() {
         export.spare(&which).await.map(drop),
         export.keep_terms(&which, &Terms::default()).await,
     ] {
-        assert!(matches!(refused, Err(ExportError::RecordUnsigned { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(ExportError::RecordUnsigned { .. })),
+            "{refused:?}"
+        );
     }
     let held = Terms {
         held: true,

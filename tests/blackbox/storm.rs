@@ -153,8 +153,8 @@ async fn a_storm_of_failing_claims_is_tried_ever_more_seldom_and_good_claims_are
         begun.elapsed()
     );
     assert!(more <= bound, "{more} attempts, at most {bound}");
-    // The placement is noted and taken back.
-    assert!(written <= 2 * (more + storm), "{written} writes for {more} attempts");
+    // Who was refused before looks first, and announces nothing that would be refused again.
+    assert!(written <= storm / 10, "{written} writes for {more} attempts");
     assert_eq!(
         writes(&stage, "never")?,
         never,

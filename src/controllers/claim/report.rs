@@ -240,3 +240,27 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Durati
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    fn a_claim_that_says_already_what_it_waits_for_is_not_told_that_a_probe_is_late() {
+        let told = |conditions: serde_json::Value| {
+            let claim = json!({"metadata": {"name": "data"}, "status": {"conditions": conditions}});
+            told_to_wait(&serde_json::from_value(claim).unwrap())
+        };
+        let says = |status: &str| json!([{"type": "nfs-operator.io/Provisioned", "status": status}]);
+        assert!(told(says("False")));
+        assert!(!told(json!([])), "a new claim hears why it waits");
+        assert!(!told(says("True")), "its volume went");
+        assert!(
+            !told(json!([{"type": "Resizing", "status": "False"}])),
+            "another condition"
+        );
+    }
+}

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 use super::*;
 
 const RECORD: &[u8] = br#"{"version":1,"volume":"pvc-1","state":{"name":"Live"}}

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::collections::VecDeque;
 use std::future::ready;
@@ -67,7 +67,9 @@ fn answering(answers: Vec<(u16, Value)>) -> (Client, Asked) {
         heard.lock().unwrap().push(question);
         let (status, answer) = answers.lock().unwrap().pop_front().unwrap();
         let answer = Body::from(answer.to_string().into_bytes());
-        ready(Ok::<_, BoxError>(Response::builder().status(status).body(answer).unwrap()))
+        ready(Ok::<_, BoxError>(
+            Response::builder().status(status).body(answer).unwrap(),
+        ))
     });
     (Client::new(service, "operators"), asked)
 }

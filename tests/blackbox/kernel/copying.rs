@@ -22,6 +22,7 @@ async fn copies_on_the_server(export: &str) {
     let proxy = Proxy::start(([127, 0, 0, 1], vm.nfs_port()).into()).await.unwrap();
     let life = Life {
         cluster: CLUSTER,
+        key: 7,
         backend: "kernel",
         credential: Credential::default(),
         ledger: Arc::new(Ledger::new()),

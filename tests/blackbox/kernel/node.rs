@@ -14,6 +14,7 @@ use crate::scene::text;
 pub fn life(vm: &KernelVm, path: &'static str) -> Life {
     Life {
         cluster: CLUSTER,
+        key: 7,
         backend: "kernel",
         credential: Credential::default(),
         ledger: Arc::new(Ledger::new()),
