@@ -248,11 +248,19 @@ mod tests {
             reserved.see(&volume(bound.clone(), annotations));
             let its = reserved.of(&claim, "v");
             assert_eq!(its.as_deref(), Some("pvc-1"), "the claim may not know it yet");
-            assert_eq!(reserved.of(&claim, "w"), None, "the next one of that name has no part in it");
+            assert_eq!(
+                reserved.of(&claim, "w"),
+                None,
+                "the next one of that name has no part in it"
+            );
         }
         let own = json!({"namespace": "team", "name": "other", "uid": "1"});
         reserved.see(&volume(own, handed_over));
-        assert_eq!(reserved.of(&("team".into(), "other".into()), "1"), None, "made for it in the first place");
+        assert_eq!(
+            reserved.of(&("team".into(), "other".into()), "1"),
+            None,
+            "made for it in the first place"
+        );
         reserved.see(&volume(name, ours));
         reserved.gone("pvc-1");
         assert_eq!(reserved.of(&claim, "w"), None);

@@ -32,12 +32,7 @@ pub(super) fn awaited(
 }
 
 /// A volume that was made again is there for it: what is missing is the control plane's to do, if it can.
-fn reserved(
-    ctx: &Context,
-    name: &ClaimName,
-    claim: &PersistentVolumeClaim,
-    request: &Request,
-) -> Option<Verdict> {
+fn reserved(ctx: &Context, name: &ClaimName, claim: &PersistentVolumeClaim, request: &Request) -> Option<Verdict> {
     let volume = ctx.reserved.of(name, &claim.uid().unwrap_or_default())?;
     let size = ctx.inventory.size_of(&volume).unwrap_or_default();
     let too_small = if size < request.bytes {
