@@ -44,7 +44,7 @@ fn mode(mode: u32) -> SetAttributes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_is_made_with_mode_and_owner_then_found_renamed_and_removed() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let export = connected(&server).await;
     println!("{:?}", export.negotiated());
     let root = export.root().await.unwrap().handle;
@@ -102,7 +102,7 @@ async fn a_directory_is_made_with_mode_and_owner_then_found_renamed_and_removed(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_files_are_created_once_read_replaced_and_linked() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let file = export
@@ -164,7 +164,7 @@ async fn small_files_are_created_once_read_replaced_and_linked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_compound() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let trash = export
@@ -210,7 +210,7 @@ async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_c
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     std::fs::create_dir_all(server.data().join("a/b")).unwrap();
     std::fs::write(server.data().join("a/file"), b"").unwrap();
     symlink("b", server.data().join("a/link")).unwrap();
@@ -247,7 +247,7 @@ async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_walk_goes_deeper_than_one_compound_and_ends_where_a_name_is_missing() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let names: Vec<_> = (0..100).map(|number| name(&format!("d{number}"))).collect();
@@ -263,11 +263,11 @@ async fn a_walk_goes_deeper_than_one_compound_and_ends_where_a_name_is_missing()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_goes_on_after_the_server_was_restarted() {
-    let mut server = Ganesha::start();
+    let mut server = Ganesha::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let generation = export.generation();
-    server.restart();
+    server.restart().await;
     export.make_directory(&root, &name("after"), mode(0o755)).await.unwrap();
     assert!(export.generation() > generation);
     assert!(server.data().join("after").is_dir());
@@ -275,7 +275,7 @@ async fn work_goes_on_after_the_server_was_restarted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let old = connected(&server).await;
     let root = old.root().await.unwrap().handle;
     let new = Export::connect(target(&server, "test", 2)).await.unwrap();
@@ -292,7 +292,7 @@ async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_asked_for_the_versions_it_offers() {
-    let server = Ganesha::start();
+    let server = Ganesha::speaking(&[1, 2]).await;
     let offered = Export::offered_versions(&target(&server, "asks", 1)).await.unwrap();
     assert_eq!(
         (offered.v3, offered.v4_0, offered.v4_1, offered.v4_2),
@@ -302,7 +302,7 @@ async fn a_server_is_asked_for_the_versions_it_offers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let calls = (0..1000).map(|number| {
@@ -323,7 +323,7 @@ async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_whose_reply_the_network_lost_is_made_once() {
-    let server = Ganesha::start();
+    let server = Ganesha::start().await;
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
     let proxy = rig::Proxy::start(address).await.unwrap();
     let mut through = target(&server, "test", 1);
@@ -346,7 +346,7 @@ async fn a_change_whose_reply_the_network_lost_is_made_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn squashed_root_gets_a_directory_and_the_refusal_of_its_owner_beside_it() {
-    let server = Ganesha::start_with("Squash = Root_Squash; Anonymous_Uid = 65534; Anonymous_Gid = 65534;");
+    let server = Ganesha::naming_nobody().await;
     std::os::unix::fs::chown(server.data(), Some(65534), Some(65534)).unwrap();
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;

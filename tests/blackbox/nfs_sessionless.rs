@@ -11,8 +11,6 @@ use rig::proxy::{carries, rename_of};
 
 use crate::ganesha::Ganesha;
 
-const NO_SQUASH: &str = "Squash = No_Root_Squash;";
-
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).unwrap()
 }
@@ -42,7 +40,7 @@ async fn connected(server: &Ganesha) -> Export {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
-    let server = Ganesha::start_speaking("0", NO_SQUASH);
+    let server = Ganesha::speaking(&[0]).await;
     let export = Export::connect(target(server.port, VersionChoice::Auto)).await.unwrap();
     let negotiated = export.negotiated();
     assert_eq!(
@@ -54,7 +52,7 @@ async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
     let refused = Export::connect(newer).await.unwrap_err();
     assert!(matches!(refused, NfsError::ProtocolNotSupported { .. }), "{refused}");
 
-    let both = Ganesha::start_speaking("0,1", NO_SQUASH);
+    let both = Ganesha::speaking(&[0, 1]).await;
     let newest = Export::connect(target(both.port, VersionChoice::Auto)).await.unwrap();
     assert_eq!(
         (newest.negotiated().protocol, newest.negotiated().protocol.fences()),
@@ -62,7 +60,7 @@ async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
     );
     let pinned = connected(&both).await;
     assert_eq!(pinned.negotiated().protocol, Protocol::V4_0);
-    let without = Ganesha::start_speaking("1,2", NO_SQUASH);
+    let without = Ganesha::speaking(&[1, 2]).await;
     let older = target(without.port, VersionChoice::Exactly(Protocol::V4_0));
     let refused = Export::connect(older).await.unwrap_err();
     assert!(matches!(refused, NfsError::ProtocolNotSupported { .. }), "{refused}");
@@ -70,7 +68,7 @@ async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn files_and_directories_come_and_go_without_a_session() {
-    let server = Ganesha::start_speaking("0", NO_SQUASH);
+    let server = Ganesha::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let set = SetAttributes {
@@ -132,7 +130,7 @@ async fn files_and_directories_come_and_go_without_a_session() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hundreds_of_files_at_once_share_a_bounded_connection() {
-    let server = Ganesha::start_speaking("0", NO_SQUASH);
+    let server = Ganesha::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     let names: Vec<_> = (0..300).map(|number| name(&format!("file{number}"))).collect();
@@ -151,11 +149,11 @@ async fn hundreds_of_files_at_once_share_a_bounded_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restarted_server_that_forgot_our_client_id_gets_another() {
-    let mut server = Ganesha::start_speaking("0", NO_SQUASH);
+    let mut server = Ganesha::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
     export.create_file(&root, &name("before"), b"1", 0o600).await.unwrap();
-    server.restart();
+    server.restart().await;
     export.create_file(&root, &name("after"), b"2", 0o600).await.unwrap();
     assert_eq!(export.generation(), 2);
     assert_eq!(std::fs::read(server.data().join("after")).unwrap(), b"2");
@@ -163,7 +161,7 @@ async fn a_restarted_server_that_forgot_our_client_id_gets_another() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_whose_reply_was_lost_is_not_sent_again_without_a_session() {
-    let server = Ganesha::start_speaking("0", NO_SQUASH);
+    let server = Ganesha::speaking(&[0]).await;
     let proxy = rig::Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.port)))
         .await
         .unwrap();

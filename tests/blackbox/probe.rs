@@ -232,8 +232,10 @@ async fn probe_with_write_says_that_root_is_squashed() -> Test {
 
 #[tokio::test]
 async fn probe_says_whether_the_server_wants_a_reserved_port() {
-    for (more, needed) in [("", false), ("PrivilegedPort = true;", true)] {
-        let server = Ganesha::start_with(&format!("Squash = No_Root_Squash; {more}"));
+    let open = rig::Export::new("/data");
+    let reserved = open.clone().extra("PrivilegedPort", "true");
+    for (export, needed) in [(open, false), (reserved, true)] {
+        let server = Ganesha::offering(export).await;
         let (report, code) = asked("127.0.0.1:/data", server.port, &[]).await;
         assert_eq!(
             (code, row(&report, "reserved-port")),

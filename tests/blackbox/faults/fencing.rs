@@ -7,13 +7,13 @@ use std::time::Duration;
 use nfs_operator::nfs::{Export, NfsError, Protocol, SetAttributes, VersionChoice};
 use rig::Proxy;
 
-use super::{ALL_MINORS, NO_SQUASH, name, target};
+use super::{name, target};
 use crate::ganesha::Ganesha;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_of_a_paused_leader_that_arrive_late_change_nothing() {
     for protocol in [Protocol::V4_1, Protocol::V4_2] {
-        let server = Ganesha::start_speaking(ALL_MINORS, NO_SQUASH);
+        let server = Ganesha::start().await;
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.port)))
             .await
             .unwrap();

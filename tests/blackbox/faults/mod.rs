@@ -12,9 +12,6 @@ use std::time::Duration;
 use nfs_operator::nfs::{ClientOwner, Credential, Name, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
 
-const ALL_MINORS: &str = "0,1,2";
-const NO_SQUASH: &str = "Squash = No_Root_Squash;";
-
 fn name(text: &str) -> Name {
     Name::new(text.as_bytes().to_vec()).unwrap()
 }

@@ -127,6 +127,8 @@ pub struct NfsOptions {
     pub grace_seconds: Option<u32>,
     /// A mount namespace of its own, so that exports on a [`Tmpfs`] can be added later. Needs root.
     pub private_mounts: bool,
+    /// Spells owners as names where it knows some, instead of numbers.
+    pub named_owners: bool,
 }
 
 impl Default for NfsOptions {
@@ -141,6 +143,7 @@ impl Default for NfsOptions {
             lease_seconds: 10,
             grace_seconds: None,
             private_mounts: false,
+            named_owners: false,
         }
     }
 }
@@ -188,8 +191,8 @@ NFSV4 {{
   RecoveryBackend = fs;
   RecoveryRoot = \"{state}\";
   Minor_Versions = {minors};
-  # Owners are numbers on both sides: there is no domain to map names in.
-  Only_Numeric_Owners = true;
+  # Numbers, usually: there is no domain to map names in.
+  Only_Numeric_Owners = {numeric};
 }}
 # Tests change the disk behind the server's back and want to see it at once: no attributes are kept, and no
 # listings either, for a directory that changes twice in one tick of its clock looks unchanged.
@@ -200,6 +203,7 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
         graceless = options.grace_seconds.is_none(),
         grace = options.grace_seconds.unwrap_or(0),
         lease = options.lease_seconds,
+        numeric = !options.named_owners,
         state = state.display(),
     );
     for Offer { id, disk, export } in offers {
