@@ -26,6 +26,8 @@ enum Command {
     Crd(commands::crd::CrdArguments),
     /// Say what a backend's probe would say of an export, without a cluster.
     Probe(commands::probe::ProbeArguments),
+    /// List what volumes and archives lie on an export, whichever cluster's they are, without a cluster.
+    Archives(commands::archives::ArchivesArguments),
     /// Make a claim of a StorageClass and delete it again, and say how that went.
     Check(commands::check::CheckArguments),
 }
@@ -36,6 +38,7 @@ async fn main() -> ExitCode {
         Command::Run(arguments) => commands::run::run(*arguments).await,
         Command::Crd(arguments) => commands::crd::run(arguments).await,
         Command::Probe(arguments) => commands::probe::run(arguments).await,
+        Command::Archives(arguments) => commands::archives::run(arguments).await,
         Command::Check(arguments) => commands::check::run(arguments).await,
     }
 }

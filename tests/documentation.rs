@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io, path::Path, time::Duration};
 
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
@@ -10,6 +11,7 @@ use nfs_operator::nfs::Statistics;
 use nfs_operator::operator::copies::For;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};
+use nfs_operator::operator::usage::Figures;
 use serde_json::Value;
 
 type Test = Result<(), Box<dyn std::error::Error>>;
@@ -128,6 +130,17 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         ..OrphansStatus::default()
     };
     metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
+    let usages = metrics.usages();
+    usages.tell_of_each_volume();
+    usages.turn_on("backend", Some(Timestamp::UNIX_EPOCH));
+    let volume = PersistentVolume {
+        spec: Some(PersistentVolumeSpec {
+            claim_ref: Some(ObjectReference::default()),
+            ..PersistentVolumeSpec::default()
+        }),
+        ..PersistentVolume::default()
+    };
+    usages.counted(&volume, "backend", Figures::default());
     // A copy that is begun and never goes on.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::backend::AllowedNamespaces;
 pub use super::schema::FileId;
+use super::usage::ArchiveUsage;
 
 /// A directory that is kept on an export after its volume was deleted. Made by the operator, named after the volume.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
@@ -28,7 +29,8 @@ pub use super::schema::FileId;
     printcolumn(name = "Backend", type_ = "string", json_path = ".spec.backend"),
     printcolumn(name = "Age", type_ = "date", json_path = ".spec.archivedAt"),
     printcolumn(name = "Expires", type_ = "string", json_path = ".spec.expiresAt"),
-    printcolumn(name = "Size", type_ = "string", json_path = ".spec.size"),
+    printcolumn(name = "Request", type_ = "string", json_path = ".spec.size"),
+    printcolumn(name = "Size", type_ = "string", json_path = ".status.usage.size"),
     printcolumn(name = "State", type_ = "string", json_path = ".status.state"),
     printcolumn(name = "Directory", type_ = "string", json_path = ".spec.directory", priority = 1),
     printcolumn(name = "Held", type_ = "boolean", json_path = ".spec.legalHold", priority = 1),
@@ -141,4 +143,7 @@ pub struct NfsArchiveStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
+    /// What it takes, once counted: only where the backend's `spec.usage` asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<ArchiveUsage>,
 }

@@ -14,6 +14,7 @@ pub use super::schema::{
     DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, Retention, ServerAddress, StorageAmount,
 };
 use super::schema::{optional_owner_number, optional_port, owner_number, port};
+pub use super::usage::UsageSettings;
 pub use status::{CapacityStatus, NfsBackendStatus, TrashStatus};
 
 mod status;
@@ -52,6 +53,7 @@ mod status;
         json_path = ".status.capacity.provisioned",
         priority = 1
     ),
+    printcolumn(name = "Used", type_ = "string", json_path = ".status.usage.size", priority = 1),
     printcolumn(name = "Archives", type_ = "integer", json_path = ".status.archives", priority = 1),
     printcolumn(
         name = "Orphans",
@@ -112,6 +114,9 @@ pub struct NfsBackendSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub claim_overrides: Vec<ClaimOverride>,
+    /// Count what the volumes and archives here really hold, slowly and in the background. Absent: they are not counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageSettings>,
     /// Nodes that can mount this export. Put on the volumes, and respected when a claim binds late.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<VolumeNodeAffinity>,

@@ -291,6 +291,9 @@ reasons! {
     /// The record of a volume that was the claim's was left out when volumes were made again.
     VolumeLeftOut,
 
+    /// The claim's volume holds more than it asked for.
+    OverRequest,
+
     /// A claim is provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,
     /// A claim could not be provisioned (event of the ProvisionController library).

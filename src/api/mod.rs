@@ -8,6 +8,7 @@ pub mod orphans;
 pub mod parameters;
 mod schema;
 mod selector;
+pub mod usage;
 mod verdict;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
@@ -15,6 +16,7 @@ pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
+pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;
 

@@ -41,6 +41,17 @@ pub const VOLUME_NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
 /// On a volume: the policy that a class or a claim asked for; absent = the backend's at the time of deletion.
 pub const VOLUME_ON_DELETE: &str = "nfs-operator.io/on-delete";
 
+/// On a volume: the bytes that its data take on the server's disk, as they were counted last.
+pub const VOLUME_USED_BYTES: &str = "nfs-operator.io/used-bytes";
+/// On a volume: the bytes that its files say they have, holes included.
+pub const VOLUME_APPARENT_BYTES: &str = "nfs-operator.io/apparent-bytes";
+/// On a volume: how many names its data have.
+pub const VOLUME_USED_FILES: &str = "nfs-operator.io/used-files";
+/// On a volume: how many of its directories could not be read, so that it holds more than was counted; absent = none.
+pub const VOLUME_UNREAD: &str = "nfs-operator.io/unread-directories";
+/// On a volume: when these figures were written.
+pub const VOLUME_COUNTED_AT: &str = "nfs-operator.io/counted-at";
+
 /// Keeps a volume until its directory is reclaimed; only while the reclaim policy is Delete.
 pub const RECLAIM_FINALIZER: &str = "nfs-operator.io/reclaim";
 /// Keeps a backend until its volumes and archives are gone.
@@ -58,6 +69,8 @@ pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
 pub const READOPT: &str = "nfs-operator.io/readopt";
 /// On a volume that was made again and is not bound yet: the uid of the claim that it was made for first.
 pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
+/// On a backend: `"true"` asks for what its volumes hold to be counted now; taken off when it is heard.
+pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
 /// On a backend: records that an administrator wants adopted although this cluster did not sign them, each as `<volume>` or
 /// `<cluster id>/<volume>`, with commas between; taken off when that is done.
 pub const ADOPT_RECORD: &str = "nfs-operator.io/adopt-record";
@@ -69,6 +82,9 @@ pub const ACKNOWLEDGE_MISSING: &str = "nfs-operator.io/acknowledge-missing";
 /// The condition type that we set on claims.
 pub const CLAIM_CONDITION: &str = "nfs-operator.io/Provisioned";
 
+/// The condition type that we set on claims whose volume holds more than they asked for.
+pub const OVER_REQUEST_CONDITION: &str = "nfs-operator.io/OverRequest";
+
 /// Field managers, one for each concern (an apply removes the manager's fields that it leaves out).
 pub mod managers {
     /// `placed-on` on claims.
@@ -77,6 +93,9 @@ pub mod managers {
     pub const CONDITION: &str = "nfs-operator/condition";
     /// The status of backends and archives.
     pub const STATUS: &str = "nfs-operator/status";
+    /// What volumes and archives hold: annotations on volumes, the condition on claims above their request, the status of
+    /// archives.
+    pub const USAGE: &str = "nfs-operator/usage";
     /// CRDs that `nfs-operator crd --apply` installs. It is Helm's, which made them in the first place: under another one,
     /// Helm 4 finds a conflict when a chart of another version is installed after an uninstall.
     pub const CRD: &str = "helm";

@@ -135,6 +135,20 @@ checked_string! {
 }
 
 checked_string! {
+    /// How long it is from one count of all volumes to the next, in Go's notation.
+    CountInterval,
+    json_schema!({
+        "type": "string",
+        "example": "24h",
+        "maxLength": 32,
+        "x-kubernetes-validations": [
+            {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",
+             "message": "a duration between 1m and 720h, such as \"24h\""},
+        ],
+    })
+}
+
+checked_string! {
     /// How long archives are kept: days, hours, minutes and seconds, such as `30d` or `1d12h`.
     Retention,
     json_schema!({

@@ -44,6 +44,12 @@ pub struct RunArguments {
     /// only when a backend's annotation asks for it.
     #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = go_duration)]
     scan_interval: Duration,
+    /// How many names are counted in a second where a backend has `spec.usage`, of each backend.
+    #[arg(long, env = "NFS_OPERATOR_COUNT_RATE", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    count_rate: u32,
+    /// Also tell in the metrics what each volume holds that was counted: two series for each.
+    #[arg(long, env = "NFS_OPERATOR_VOLUME_METRICS", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    volume_metrics: bool,
     /// Where /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
@@ -158,6 +164,8 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         retries,
         purge_pause: arguments.archive_purge_pause,
         scan_interval: arguments.scan_interval,
+        count_rate: arguments.count_rate,
+        volume_metrics: arguments.volume_metrics,
         http_addr: arguments.http_addr,
         kubeconfig: arguments.kubeconfig,
         election,

@@ -9,6 +9,7 @@
 mod adopt;
 mod archives;
 mod copy;
+mod count;
 mod doubts;
 mod error;
 mod folders;
@@ -34,6 +35,7 @@ mod records;
 mod request;
 mod settle;
 mod signature;
+mod survey;
 mod trash;
 mod undo;
 mod vouch;
@@ -48,6 +50,7 @@ use self::ledger::FileKey;
 pub use adopt::{Adopted, RecordName};
 pub use archives::{ArchiveRef, KeptArchive, Stage};
 pub use copy::{Budget, CopyError, Original, SourceTree, StagedCopy, Staging, Tally, TallySnapshot, copy_volume};
+pub use count::{Content, Pace, Place as TreePlace};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
 pub use foreign::TheirVolume;
@@ -62,9 +65,10 @@ pub use request::{
     PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
+pub use survey::{Presence, Signature, Survey, Surveyed};
 
 use crate::naming::DirectoryPath;
-use crate::nfs::Export;
+use crate::nfs::{Export, Node};
 
 /// Runs an operation on ground whose identity was confirmed on the present connection, and begins again on new ground
 /// when the connection or what is there changed meanwhile: each operation is safe to repeat.
@@ -374,6 +378,10 @@ impl ManagedExport {
     /// The volumes in use that other clusters' records know on a backend of this name.
     pub async fn volumes_of_others(&self) -> Result<Vec<TheirVolume>, ExportError> {
         on_firm_ground!(self, ground => self.volumes_of_others_on(&ground))
+    }
+
+    async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<Node>, ExportError> {
+        on_firm_ground!(self, ground => self.tree_at_on(&ground, place, file_id))
     }
 
     /// How many archives this backend has: those found by [`settle`](Self::settle) and made since.

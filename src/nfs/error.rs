@@ -239,6 +239,11 @@ impl NfsError {
             _ => None,
         }
     }
+
+    /// Whether the server said something, if only nonsense: asked again, it would say the same.
+    pub fn is_an_answer(&self) -> bool {
+        matches!(self, Self::Status { .. } | Self::Protocol { .. } | Self::Limit { .. })
+    }
 }
 
 /// The status as a value when that is what failed a call, any other error as an error.

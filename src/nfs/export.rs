@@ -254,6 +254,17 @@ impl Export {
         either!(&self.client, client => client.list(directory, from, self.terms()).await)
     }
 
+    /// The same with what each entry takes on the disk, in a page of at most about so many bytes: the server looks up each
+    /// entry's attributes before it answers, so a short page is a short wait, for others too.
+    pub async fn list_with_usage(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        most: u32,
+    ) -> Result<Page, NfsError> {
+        either!(&self.client, client => client.list_with_usage(directory, from, most, self.terms()).await)
+    }
+
     /// Space and inodes at the export's root.
     pub async fn statistics(&self) -> Result<Statistics, NfsError> {
         either!(&self.client, client => client.statistics(self.terms()).await)

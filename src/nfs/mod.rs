@@ -20,6 +20,7 @@ mod error;
 mod export;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod listing;
 mod rpc;
 mod terms;
 mod types;
@@ -30,8 +31,9 @@ mod xdr;
 pub use content::{Copied, Data, Details, Found, Mark, Time, Times, Written};
 pub use error::{NfsError, Status};
 pub use export::Export;
+pub use listing::{Entry, Page, PageCookie};
 pub use types::{
-    Attributes, ClientOwner, Credential, Entry, FileHandle, FileKind, FsId, MadeDirectory, Name, NameError, Negotiated,
-    Node, OfferedVersions, Page, PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort,
-    Statistics, Target, VersionChoice,
+    Attributes, ClientOwner, Credential, FileHandle, FileKind, FsId, MadeDirectory, Name, NameError, Negotiated, Node,
+    OfferedVersions, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics, Target,
+    VersionChoice,
 };

@@ -8,6 +8,7 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::gate::Gate;
 use super::readoption::Readoption;
+use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
@@ -54,6 +55,8 @@ pub struct Backend {
     scanned: Mutex<Option<Scanned>>,
     /// Volumes made again after their objects were lost.
     pub readoption: Readoption,
+    /// The count of what its volumes hold.
+    pub count: Counting,
 }
 
 /// What the last scan for orphans found.
@@ -108,6 +111,7 @@ impl Drop for Backend {
         // Who waits for the time of the next scan, which may be hours, is to find that there is none.
         self.scan.notify_one();
         self.readoption.bell.notify_one();
+        self.count.bell.notify_one();
     }
 }
 
@@ -177,6 +181,7 @@ impl Backend {
             scan: Arc::default(),
             scanned: Mutex::default(),
             readoption: Readoption::default(),
+            count: Counting::default(),
         }
     }
 

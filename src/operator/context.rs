@@ -25,6 +25,7 @@ use super::retry::Backoff;
 use super::stop::Stop;
 use super::term::Leadership;
 use super::told::Told;
+use super::usage::Usages;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use crate::api::{NfsArchive, NfsBackend};
 use crate::export::{Ledger, RecordsKey};
@@ -46,6 +47,8 @@ pub struct Settings {
     pub deadline: Duration,
     /// How often each export is scanned for orphans; zero: only when somebody asks.
     pub scan_interval: Duration,
+    /// How many names are counted in a second of each backend whose volumes are.
+    pub count_rate: u32,
     /// When this life began.
     pub began: Instant,
 }
@@ -115,6 +118,8 @@ pub struct Context {
     pub events: Events,
     /// Copies that are being made.
     pub copies: Copies,
+    /// What volumes hold, as far as they were counted.
+    pub usages: Usages,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Pauses of claims that failed.

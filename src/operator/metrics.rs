@@ -18,6 +18,7 @@ use prometheus_client::registry::{Metric as Registered, Registry};
 
 use super::copies::Copies;
 use super::inventory::Totals;
+use super::usage::Usages;
 use crate::api::{OrphanKind, OrphansStatus};
 use crate::nfs::Statistics;
 
@@ -70,6 +71,7 @@ pub struct Metrics {
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
     copies: Copies,
+    usages: Usages,
 }
 
 /// What is told of each backend: name behind `nfs_operator_backend_`, and help.
@@ -188,6 +190,8 @@ impl Default for Metrics {
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
         let copies = Copies::default();
         registry.register_collector(Box::new(copies.clone()));
+        let usages = Usages::default();
+        registry.register_collector(Box::new(usages.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -250,6 +254,7 @@ impl Default for Metrics {
             ),
             waiting,
             copies,
+            usages,
             registry: std::mem::take(registry),
         }
     }
@@ -335,6 +340,11 @@ impl Metrics {
         self.copies.clone()
     }
 
+    /// What volumes hold, as it is told.
+    pub fn usages(&self) -> Usages {
+        self.usages.clone()
+    }
+
     /// A backend was probed just now.
     pub fn backend_probed(&self, backend: &str, figures: &BackendFigures) {
         let labels = backend_labels(backend);
@@ -367,6 +377,7 @@ impl Metrics {
         for kind in OrphanKind::ALL {
             self.orphans.remove(&orphan_labels(backend, kind));
         }
+        self.usages.turn_off(backend);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
         for family in &self.backends {

@@ -17,6 +17,7 @@ use super::backends::Backends;
 use super::context::{Context, Settings, Stores};
 use super::events::Events;
 use super::inventory::Inventory;
+use super::metrics::Metrics;
 use super::readoption::Reserved;
 use super::reschedules::Reschedules;
 use super::retry::Backoff;
@@ -24,6 +25,7 @@ use super::run::{Front, Here, Options};
 use super::stop::Stop;
 use super::term::Leadership;
 use super::told::Told;
+use super::usage::Usages;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
 use crate::api::{NfsArchive, NfsBackend};
@@ -85,6 +87,7 @@ pub(super) fn assemble(
             verifier: rand::rng().random(),
             deadline: EXPORT_DEADLINE,
             scan_interval: options.scan_interval,
+            count_rate: options.count_rate,
             began: tokio::time::Instant::now(),
         },
         stores: Stores {
@@ -106,6 +109,7 @@ pub(super) fn assemble(
         leadership,
         stop,
         copies: front.metrics.copies(),
+        usages: usages(&front.metrics, options.volume_metrics),
         metrics: front.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
@@ -129,6 +133,15 @@ pub(super) fn assemble(
         called,
     };
     (parts, Arc::new(ctx))
+}
+
+/// What volumes hold, with a series for each if that is wanted.
+fn usages(metrics: &Metrics, of_each_volume: bool) -> Usages {
+    let usages = metrics.usages();
+    if of_each_volume {
+        usages.tell_of_each_volume();
+    }
+    usages
 }
 
 impl Parts {

@@ -49,6 +49,10 @@ pub struct Options {
     pub http_addr: SocketAddr,
     /// How often each export is scanned for orphans; zero: only when somebody asks.
     pub scan_interval: Duration,
+    /// How many names are counted in a second of each backend whose volumes are.
+    pub count_rate: u32,
+    /// Whether the metrics have a series for each volume that was counted.
+    pub volume_metrics: bool,
     /// Kubernetes configuration.
     pub kubeconfig: Option<PathBuf>,
     /// The Secret with the key that records are signed with.

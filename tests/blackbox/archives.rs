@@ -99,6 +99,7 @@ async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_clai
             "BACKEND",
             "AGE",
             "EXPIRES",
+            "REQUEST",
             "SIZE",
             "STATE"
         ]

@@ -25,9 +25,12 @@ fn at_port(block: &str, port: u16) -> String {
     let has_settings = block.lines().any(|line| line == "  nfs:");
     let mut text = String::new();
     for line in block.lines() {
-        let probe = line.contains("nfs-operator probe").then(|| format!(" --port {port}"));
+        let asks = ["nfs-operator probe", "nfs-operator archives"]
+            .iter()
+            .any(|command| line.contains(command));
+        let asks = asks.then(|| format!(" --port {port}"));
         text += &line.replace(SERVER, "127.0.0.1");
-        text += probe.as_deref().unwrap_or_default();
+        text += asks.as_deref().unwrap_or_default();
         text.push('\n');
         if line == "  nfs:" {
             text += &format!("    port: {port}\n");

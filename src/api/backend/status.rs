@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::orphans::OrphansStatus;
+use crate::api::usage::UsageStatus;
 
 /// What the operator found out about a backend.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
@@ -41,6 +42,10 @@ pub struct NfsBackendStatus {
     /// Directories and volumes that have lost each other, as of the last scan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub orphans: Option<OrphansStatus>,
+    /// What the volumes really hold; only where `spec.usage` asks for it. Written when all were counted, and at most once a
+    /// minute meanwhile.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageStatus>,
     /// When the export was last probed; written at most once a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<Time>,

@@ -16,7 +16,7 @@ use super::look::{self, Home, Look};
 use super::object::{EnsureError, ensure, terms};
 use super::plan::{Report, Step, plan};
 use super::status::status;
-use crate::api::archive::NfsArchive;
+use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::Verdict;
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::controllers::claim;
@@ -165,7 +165,11 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), Writ
 /// Answers whether there was news.
 async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
-    if object.status.as_ref() == Some(&planned) {
+    let former = object
+        .status
+        .clone()
+        .map(|status| NfsArchiveStatus { usage: None, ..status });
+    if former.as_ref() == Some(&planned) {
         return Ok(false);
     }
     let fields = json!({ "status": planned });

@@ -20,5 +20,7 @@ pub fn status(object: &NfsArchive, report: &Report, now: Timestamp) -> NfsArchiv
         observed_generation: generation,
         state: Some(report.state.to_owned()),
         conditions: conditions.collect(),
+        // Another manager's: what an archive takes is counted elsewhere.
+        usage: None,
     }
 }

@@ -12,6 +12,7 @@ mod scan;
 mod status;
 mod sweep;
 mod trash;
+mod usage;
 
 pub use address::{roots, target};
 pub use departure::Follower;

@@ -17,8 +17,9 @@ use super::scan;
 use super::status::{self, Observed};
 use super::sweep::sweep;
 use super::trash::keep_purged;
+use super::usage;
 use crate::api::conditions::{Reason, Verdict};
-use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, SCAN_NOW, managers};
+use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::controllers::archive::{of_backend, restock};
 use crate::export::ManagedExport;
@@ -65,6 +66,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
         scan::begin(ctx, &backend, object);
         readopt::begin(ctx, &backend);
+        usage::begin(ctx, &backend, object);
     }
     backend
 }
@@ -177,6 +179,7 @@ fn learn(
         purged: &purged,
         orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
         readoption: backend.readoption.stage(),
+        usage: usage::status(ctx, object, backend),
         held,
         now: Timestamp::now(),
     };
@@ -194,6 +197,9 @@ fn learn(
     };
     let cured = cure::of(&former, &known);
     backend.learned(known);
+    if former.object.spec.usage != object.spec.usage {
+        backend.count.bell.notify_one();
+    }
     backend.claims.call_in(&ctx.waiting);
     backend.reclaims.call_in(&ctx.waiting_volumes);
     match cured {
@@ -258,6 +264,11 @@ async fn tidy(
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
+    }
+    if let Some(asked) = usage::is_asked_for(object) {
+        backend.count.note(|progress| progress.asked = true);
+        backend.count.bell.notify_one();
+        writes::remove_annotation(&api(ctx), object, COUNT_NOW, asked).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {
         // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.

@@ -6,9 +6,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
 use super::{readopt, records, scan};
-use crate::api::OrphansStatus;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
+use crate::api::{OrphansStatus, UsageStatus};
 use crate::export::PurgeReport;
 use crate::nfs::Statistics;
 use crate::operator::inventory::Totals;
@@ -32,6 +32,8 @@ pub struct Observed<'a> {
     pub orphans: Option<&'a OrphansStatus>,
     /// How far the re-adoption of its volumes is.
     pub readoption: Stage,
+    /// What its volumes hold, where that is counted.
+    pub usage: Option<UsageStatus>,
     /// Why the backend can't go although it is being deleted.
     pub held: Option<Verdict>,
     /// Now.
@@ -196,6 +198,7 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
             .or(former.archives),
         trash: Some(trash(observed.purged)),
         orphans: observed.orphans.cloned(),
+        usage: observed.usage.clone(),
         last_probe_time: Some(Time(observed.now)),
     };
     if changed(&former, &planned) || due(&former, observed.now) {
@@ -251,6 +254,11 @@ fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
+        // That they are counted, or no more, or all were counted once again.
+        usage: status.usage.as_ref().map(|usage| UsageStatus {
+            last_completed: usage.last_completed.clone(),
+            ..UsageStatus::default()
+        }),
         orphans: status.orphans.clone().map(|orphans| OrphansStatus {
             last_scan: None,
             ..orphans

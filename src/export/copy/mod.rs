@@ -33,7 +33,7 @@ pub use self::tally::{Tally, TallySnapshot};
 use super::ManagedExport;
 use super::ground::Ground;
 use super::request::{DirectoryRequest, ProvisionedDirectory};
-use crate::nfs::{FileHandle, FsId};
+use crate::nfs::{FileHandle, FsId, Node};
 
 /// Memory for file contents on their way, of all copies together, in KiB: with the requests that they are put into, and
 /// what is copied of them for that, a copy stays far below the 64 MiB that a small pod has.
@@ -156,19 +156,17 @@ impl ManagedExport {
             ability: Ability::default(),
             links: links::Links::new(staging.links.handle.clone()),
         });
-        copier
-            .run(source.root.handle.clone(), staging.tree.handle.clone())
-            .await?;
+        copier.run(source.root.clone(), staging.tree.handle.clone()).await?;
         source.still_there().await
     }
 }
 
 impl Copier {
     /// Copies, and counts what there is to copy at the same time.
-    async fn run(self: Arc<Self>, from: FileHandle, to: FileHandle) -> Outcome {
+    async fn run(self: Arc<Self>, from: Node, to: FileHandle) -> Outcome {
         let mut counting = tokio::task::JoinSet::new();
         counting.spawn(Arc::clone(&self).count(from.clone()));
-        let copied = Arc::clone(&self).tree(from, to).await;
+        let copied = Arc::clone(&self).tree(from.handle, to).await;
         // What is left to count is of no interest any more.
         counting.abort_all();
         copied

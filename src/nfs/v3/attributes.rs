@@ -84,6 +84,14 @@ fn kind(results: &mut Decoder) -> Result<FileKind, XdrError> {
     }
 }
 
+/// `post_op_attr`, all of it.
+pub fn optional_details(results: &mut Decoder) -> Result<Option<Details>, XdrError> {
+    results
+        .boolean("attributes follow")?
+        .then(|| details(results))
+        .transpose()
+}
+
 /// `post_op_attr`.
 pub fn optional(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
     results.boolean("attributes follow")?.then(|| read(results)).transpose()

@@ -9,12 +9,15 @@ use super::client::Client;
 use super::numbers::{code, nfs};
 use crate::nfs::error::refusal;
 use crate::nfs::terms::Terms;
-use crate::nfs::{Attributes, Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+use crate::nfs::{Details, Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
 /// The longest page, in bytes: about 1,500 entries, a fraction of a millisecond of decoding.
 const LONGEST_PAGE: u32 = 256 << 10;
+
+/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+const SHORTEST_PAGE: u32 = 1024;
 
 /// The longest name that is taken off the wire, so that the error for a bad name can show it.
 const LONGEST_NAME: usize = 4096;
@@ -34,14 +37,26 @@ enum Form {
 impl Client {
     /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
     pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+        self.list_with_usage(directory, from, LONGEST_PAGE, terms).await
+    }
+
+    /// The same, at most so many bytes. What an entry takes on the disk is told in this version anyway.
+    pub async fn list_with_usage(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        most: u32,
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let most = self.limits().read.min(LONGEST_PAGE).min(most.max(SHORTEST_PAGE));
         let mut from = from;
         loop {
-            let mut page = match self.page(directory, from, Form::Plus, terms).await {
+            let mut page = match self.page(directory, from, (Form::Plus, most), terms).await {
                 // Some servers don't have it at all, some not for every file system.
                 Err(NfsError::Status {
                     status: Status::NotSupported,
                     ..
-                }) => self.page(directory, from, Form::Plain, terms).await?,
+                }) => self.page(directory, from, (Form::Plain, most), terms).await?,
                 page => page?,
             };
             // `.` and `..` alone fill a page of some servers.
@@ -58,10 +73,9 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        form: Form,
+        (form, most): (Form, u32),
         terms: Terms,
     ) -> Result<Page, NfsError> {
-        let most = self.limits().read.min(LONGEST_PAGE);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let procedure = match form {
             Form::Plus => nfs::READDIRPLUS,
@@ -109,6 +123,7 @@ impl Client {
             entry.kind = Some(found.attributes.kind);
             entry.size = Some(found.attributes.size);
             entry.fsid = Some(found.attributes.fsid);
+            entry.links = Some(found.attributes.links);
         }
         Ok(())
     }
@@ -128,9 +143,9 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         let fileid = reply.take(|results| results.u64("fileid"))?;
         let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
         let cookie = reply.take(|results| results.u64("cookie"))?;
-        let mut attributes: Option<Attributes> = None;
+        let mut told: Option<Details> = None;
         if form == Form::Plus {
-            attributes = reply.take(attributes::optional)?;
+            told = reply.take(attributes::optional_details)?;
             reply.take(attributes::optional_handle)?;
         }
         let place = place.get_or_insert_with(|| PageCookie::start(verifier));
@@ -144,13 +159,16 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         // Names outlive the page; a slice would keep the whole of it in memory.
         let name = Name::new(bytes::Bytes::copy_from_slice(&name))
             .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        let attributes = told.as_ref().map(|told| &told.attributes);
         entries.push(Entry {
             name,
-            kind: attributes.as_ref().map(|attributes| attributes.kind),
-            size: attributes.as_ref().map(|attributes| attributes.size),
+            kind: attributes.map(|attributes| attributes.kind),
+            size: attributes.map(|attributes| attributes.size),
             // At a mount point this is the covered directory's, as the attributes' is not.
             fileid: Some(fileid),
-            fsid: attributes.as_ref().map(|attributes| attributes.fsid),
+            fsid: attributes.map(|attributes| attributes.fsid),
+            used: told.as_ref().map(|told| told.used),
+            links: attributes.map(|attributes| attributes.links),
         });
     }
     let end = reply.take(|results| results.boolean("end of directory"))?;

@@ -61,6 +61,18 @@ pub const ENTRY: &[u32] = &[
     attribute::MOUNTED_ON_FILEID,
 ];
 
+/// The same, with what it takes on the disk.
+pub const ENTRY_WITH_USAGE: &[u32] = &[
+    attribute::TYPE,
+    attribute::SIZE,
+    attribute::FSID,
+    attribute::RDATTR_ERROR,
+    attribute::FILEID,
+    attribute::NUMLINKS,
+    attribute::SPACE_USED,
+    attribute::MOUNTED_ON_FILEID,
+];
+
 /// What file system statistics are made of.
 pub const STATISTICS: &[u32] = &[
     attribute::FILES_FREE,

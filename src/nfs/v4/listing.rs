@@ -27,9 +27,34 @@ const LONGEST_NAME: usize = 4096;
 impl Client {
     /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
     pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+        let wanted = attributes::ENTRY;
+        self.list_asking(directory, from, (LONGEST_PAGE, wanted), terms).await
+    }
+
+    /// The same with what each entry takes on the disk, at most so many bytes.
+    pub async fn list_with_usage(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        most: u32,
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let longest = usize::try_from(most).unwrap_or(LONGEST_PAGE);
+        let wanted = attributes::ENTRY_WITH_USAGE;
+        self.list_asking(directory, from, (longest, wanted), terms).await
+    }
+
+    async fn list_asking(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        (longest, wanted): (usize, &[u32]),
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
         let most = self
             .longest_reply()
             .saturating_sub(REPLY_HEADERS)
+            .min(longest)
             .clamp(SHORTEST_PAGE as usize, LONGEST_PAGE);
         let mut most = u32::try_from(most).unwrap_or(u32::MAX);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
@@ -37,7 +62,7 @@ impl Client {
             let mut compound = Compound::new(LIST);
             let message = compound.at(directory).op(op::READDIR);
             message.u64(cookie).fixed(&verifier).u32(most).u32(most);
-            attributes::bitmap(message, attributes::ENTRY);
+            attributes::bitmap(message, wanted);
             let reply = self.call(terms, &compound).await?;
             // The server's limit is lower than it said.
             if !reply.too_much() || most <= SHORTEST_PAGE {
@@ -85,6 +110,8 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
             size: found.size.filter(|_| known),
             fileid: found.mounted_on_fileid.or(found.fileid).filter(|_| known),
             fsid: found.fsid.filter(|_| known),
+            used: found.space_used.filter(|_| known),
+            links: found.links.filter(|_| known),
         });
     }
     let end = reply.take(|results| results.boolean("end of directory"))?;

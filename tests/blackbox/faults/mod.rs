@@ -1,6 +1,7 @@
 //! Faults of the network and of servers, against real and hostile servers. `docs/reliability.md` has a row for each.
 
 mod cuts;
+mod evil_counts;
 mod evil_trees;
 mod fencing;
 mod hostile;

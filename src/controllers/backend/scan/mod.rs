@@ -23,6 +23,7 @@ use crate::api::{NfsBackend, OrphansStatus};
 use crate::operator::backends::{Backend, Scanned};
 use crate::operator::context::Context;
 use crate::operator::retry::jittered;
+pub(super) use walk::speaks_of_the_export;
 use walk::{ScanError, Walk};
 
 /// The first scan of a life, and the next try after one that was cut off, come after this part of the interval: what a

@@ -3,7 +3,7 @@
 
 use kube::ResourceExt;
 
-use super::walk::{ScanError, Walk, ends_the_scan};
+use super::walk::{ScanError, Walk, speaks_of_the_export};
 use crate::controllers::volume::{note, request};
 use crate::export::{Found, Look, State, Trust};
 use crate::placement::quantity::bytes;
@@ -57,7 +57,7 @@ impl Walk<'_> {
                 volume = object.name_any(),
                 "signed its record, with which the volume agrees"
             ),
-            Err(error) if ends_the_scan(&error) => return Err(error.into()),
+            Err(error) if speaks_of_the_export(&error) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!(backend, volume, reason = %error.reason(), "its record is not signed: {error}");
             }

@@ -183,7 +183,7 @@ impl<'a> Walk<'a> {
         self.looked += 1;
         match self.export.kept_of(volume, path).await {
             Ok(look) => Ok(Some(look)),
-            Err(error) if ends_the_scan(&error) => Err(error.into()),
+            Err(error) if speaks_of_the_export(&error) => Err(error.into()),
             Err(error) => {
                 self.found.skipped += 1;
                 tracing::warn!(backend = self.backend.name, volume, reason = %error.reason(), "cannot be looked at: {error}");
@@ -321,7 +321,7 @@ fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
 }
 
 /// Whether an error speaks of the export and not of one name on it.
-pub(super) fn ends_the_scan(error: &ExportError) -> bool {
+pub(in crate::controllers::backend) fn speaks_of_the_export(error: &ExportError) -> bool {
     let reason = error.reason();
     reason.is_of_the_connection()
         || matches!(

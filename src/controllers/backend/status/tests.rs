@@ -47,6 +47,7 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendSt
         purged: &purged,
         orphans: None,
         readoption: Stage::default(),
+        usage: None,
         held: None,
         now: Timestamp::from_second(at).unwrap(),
     };
@@ -182,6 +183,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
             purged: &purged,
             orphans: None,
             readoption: Stage::default(),
+            usage: None,
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };
@@ -214,6 +216,51 @@ fn what_was_known_of_the_identity_outlives_a_failed_probe() {
 }
 
 #[test]
+fn that_all_was_counted_is_news_and_how_far_a_count_is_waits_for_a_minute() {
+    let probe = well();
+    let purged = PurgeReport::default();
+    let told = |object: &NfsBackend, usage: Option<UsageStatus>, at| {
+        let observed = Observed {
+            object,
+            probe: &probe,
+            totals: Totals::default(),
+            purged: &purged,
+            orphans: None,
+            usage,
+            readoption: Stage::default(),
+            held: None,
+            now: Timestamp::from_second(at).unwrap(),
+        };
+        let ready = ready(&observed);
+        status(&observed, &ready).usage
+    };
+    let counted = |bytes, ended: Option<i64>| {
+        Some(UsageStatus {
+            bytes,
+            last_completed: ended.map(|at| Time(Timestamp::from_second(at).unwrap())),
+            ..UsageStatus::default()
+        })
+    };
+    let before = |usage: &Option<UsageStatus>| {
+        let status = judged(&backend(json!({}), &NfsBackendStatus::default()), &well(), 1000).1;
+        let usage = usage.clone();
+        backend(json!({}), &NfsBackendStatus { usage, ..status })
+    };
+    let first = counted(1, Some(900));
+    assert_eq!(told(&before(&None), first.clone(), 1001), first, "counting is new");
+    assert_eq!(told(&before(&first), counted(2, Some(900)), 1001), first, "more is not");
+    let later = counted(2, Some(900));
+    assert_eq!(
+        told(&before(&first), later.clone(), 1060),
+        later,
+        "after a minute it is"
+    );
+    let ended = counted(2, Some(1001));
+    assert_eq!(told(&before(&first), ended.clone(), 1001), ended);
+    assert_eq!(told(&before(&first), None, 1001), None, "so is that nobody counts");
+}
+
+#[test]
 fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
     let probe = well();
     let purged = PurgeReport::default();
@@ -225,6 +272,7 @@ fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
             purged: &purged,
             orphans,
             readoption: Stage::default(),
+            usage: None,
             held: None,
             now: Timestamp::from_second(at).unwrap(),
         };

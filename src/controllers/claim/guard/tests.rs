@@ -15,6 +15,7 @@ fn settings() -> Settings {
         verifier: [0; 8],
         deadline: Duration::from_secs(1),
         scan_interval: Duration::ZERO,
+        count_rate: 1,
         began: tokio::time::Instant::now(),
     }
 }

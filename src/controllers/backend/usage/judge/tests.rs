@@ -1,0 +1,251 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(seconds).unwrap()
+}
+
+#[test]
+fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
+    let hour = Duration::from_secs(3600);
+    let ended = Progress {
+        last_completed: Some(at(10_000)),
+        ..Progress::default()
+    };
+    let asked = Progress {
+        asked: true,
+        ..ended.clone()
+    };
+    let cut_off = Progress {
+        under_way: Some(CountUnderWay::default()),
+        ..ended.clone()
+    };
+    for (progress, now, expected) in [
+        (&Progress::default(), 0, 0),
+        (&ended, 10_000, 3600),
+        (&ended, 10_600, 3000),
+        (&ended, 13_600, 0),
+        (&ended, 99_999, 0),
+        // The clock went back.
+        (&ended, 5_000, 3600),
+        (&asked, 10_000, 0),
+        (&cut_off, 10_000, 0),
+    ] {
+        assert_eq!(wait(progress, hour, at(now)).as_secs(), expected, "{progress:?} {now}");
+    }
+}
+
+#[test]
+fn what_is_cut_off_again_and_again_is_left_out_and_the_next_one_begins_afresh() {
+    let mut at = CountUnderWay {
+        archives: true,
+        after: "a".into(),
+        attempts: 0,
+    };
+    let mut tries = 0;
+    while let (begun, true) = begun(&at) {
+        (at, tries) = (begun, tries + 1);
+        assert!(tries < 10 && at.archives && at.after == "a", "{at:?}");
+    }
+    assert_eq!(tries, 3);
+    let next = past(&at, "b");
+    assert_eq!((next.archives, next.after.as_str(), next.attempts), (true, "b", 0));
+    let nonsense = CountUnderWay {
+        attempts: i64::MAX,
+        ..at
+    };
+    assert!(!begun(&nonsense).1);
+}
+
+#[test]
+fn nothing_is_counted_on_what_is_suspended_goes_away_or_may_be_another_export() {
+    let object = |spec: Value, metadata: Value| -> NfsBackend {
+        let mut all = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}});
+        for (part, more) in [("spec", spec), ("metadata", metadata)] {
+            all[part]
+                .as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+        }
+        serde_json::from_value(all).unwrap()
+    };
+    let plain = object(json!({}), json!({}));
+    for (reason, halted) in [
+        (Reason::Ready, false),
+        (Reason::NoSpace, false),
+        (Reason::ReadOnly, false),
+        (Reason::ServerNotResponding, false),
+        (Reason::Fenced, true),
+        (Reason::IdentityMismatch, true),
+        (Reason::IdentityNotConfirmed, true),
+    ] {
+        assert_eq!(is_halted(&plain, &Verdict::no(reason, "")), halted, "{reason}");
+    }
+    let ready = Verdict::yes(Reason::Ready, "");
+    assert!(is_halted(&object(json!({"suspend": true}), json!({})), &ready));
+    let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    assert!(is_halted(&object(json!({}), going), &ready));
+}
+
+fn told(figures: Figures, written: i64) -> PersistentVolume {
+    let mut annotations = json!({
+        VOLUME_USED_BYTES: figures.bytes.to_string(),
+        VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
+        VOLUME_USED_FILES: figures.files.to_string(),
+        VOLUME_COUNTED_AT: at(written).to_string(),
+    });
+    if figures.unread > 0 {
+        annotations[VOLUME_UNREAD] = json!(figures.unread.to_string());
+    }
+    serde_json::from_value(json!({"metadata": {"name": "v", "annotations": annotations}})).unwrap()
+}
+
+#[test]
+fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
+    let before = Figures {
+        bytes: GIB,
+        apparent: GIB,
+        files: 1000,
+        unread: 0,
+    };
+    let week = 7 * 24 * 3600;
+    for (now, age, news) in [
+        (before, 0, false),
+        (before, week - 1, false),
+        (before, week, true),
+        (
+            Figures {
+                bytes: GIB + GIB / 100,
+                ..before
+            },
+            1,
+            false,
+        ),
+        (
+            Figures {
+                bytes: GIB + GIB / 100 + 1,
+                ..before
+            },
+            1,
+            true,
+        ),
+        (Figures { bytes: 0, ..before }, 1, true),
+        (
+            Figures {
+                apparent: 2 * GIB,
+                ..before
+            },
+            1,
+            true,
+        ),
+        (Figures { files: 1100, ..before }, 1, false),
+        (Figures { files: 1101, ..before }, 1, true),
+        (Figures { unread: 1, ..before }, 1, true),
+    ] {
+        assert_eq!(is_news(&told(before, 0), &now, at(age)), news, "{now:?} after {age} s");
+    }
+    let small = Figures {
+        bytes: 4096,
+        ..Figures::default()
+    };
+    assert!(!is_news(&told(small, 0), &Figures { bytes: MIB, ..small }, at(1)));
+    let unread = Figures { unread: 1, ..before };
+    assert!(!is_news(&told(unread, 0), &Figures { unread: 2, ..before }, at(1)));
+    let never: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "v"}})).unwrap();
+    assert!(is_news(&never, &before, at(0)));
+}
+
+#[test]
+fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
+    let claim = |request: &str| -> PersistentVolumeClaim {
+        let spec = json!({"resources": {"requests": {"storage": request}}});
+        serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": spec})).unwrap()
+    };
+    let holds = |bytes| Figures {
+        bytes,
+        files: 3,
+        ..Figures::default()
+    };
+    assert_eq!(over(&claim("1Gi"), &holds(GIB)), None);
+    let message = over(&claim("1Gi"), &holds(GIB + 1)).unwrap();
+    assert!(
+        message.contains("asks for 1Gi") && message.contains(&(GIB + 1).to_string()),
+        "{message}"
+    );
+    assert!(!message.contains("at least"), "{message}");
+    let partly = Figures {
+        unread: 1,
+        ..holds(GIB + 1)
+    };
+    assert!(over(&claim("1Gi"), &partly).unwrap().contains("at least 1Gi"));
+    assert_eq!(over(&claim("nonsense"), &holds(u64::MAX)), None);
+}
+
+fn settings() -> Settings {
+    Settings {
+        provisioner: "ours".into(),
+        aliases: BTreeMap::from([("theirs".to_owned(), "main".to_owned())]),
+        slots: 1,
+        purge_pause: Duration::ZERO,
+        verifier: [0; 8],
+        deadline: Duration::ZERO,
+        scan_interval: Duration::ZERO,
+        count_rate: 1,
+        began: tokio::time::Instant::now(),
+    }
+}
+
+fn volume(by: &str, annotations: Value, status: &str) -> PersistentVolume {
+    let mut all = json!({PROVISIONED_BY: by});
+    all.as_object_mut()
+        .unwrap()
+        .extend(annotations.as_object().unwrap().clone());
+    let spec =
+        json!({"nfs": {"server": "nfs", "path": "/export/team/data"}, "persistentVolumeReclaimPolicy": "Delete"});
+    serde_json::from_value(json!({
+        "metadata": {"name": "v", "annotations": all}, "spec": spec, "status": {"phase": status},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn only_what_lies_on_this_backends_export_and_is_not_being_reclaimed_is_counted() {
+    let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}});
+    let object: NfsBackend = serde_json::from_value(object).unwrap();
+    let here = json!({
+        VOLUME_BACKEND: "main", VOLUME_EXPORT_ID: "id", VOLUME_DIRECTORY: "team/data", VOLUME_FILE_ID: "7",
+    });
+    let but = |name: &str, value: Option<&str>| {
+        let mut changed = here.clone();
+        match value {
+            Some(value) => changed[name] = json!(value),
+            None => drop(changed.as_object_mut().unwrap().remove(name)),
+        }
+        changed
+    };
+    for (by, annotations, status, expected) in [
+        ("ours", here.clone(), "Bound", Some(Some(7))),
+        ("theirs", json!({}), "Bound", Some(None)),
+        ("somebody's", here.clone(), "Bound", None),
+        ("ours", but(VOLUME_BACKEND, Some("other")), "Bound", None),
+        ("ours", but(VOLUME_EXPORT_ID, Some("copy")), "Bound", None),
+        ("ours", but(VOLUME_FILE_ID, None), "Bound", None),
+        ("ours", but(VOLUME_DIRECTORY, Some("../up")), "Bound", None),
+    ] {
+        let volume = volume(by, annotations, status);
+        let found = lies_at(&volume, &settings(), ("main", &object, "id"));
+        let found = found.map(|(directory, file_id)| {
+            assert_eq!(directory.to_string(), "team/data");
+            file_id
+        });
+        assert_eq!(found, expected, "{volume:?}");
+    }
+}

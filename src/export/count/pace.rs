@@ -1,0 +1,64 @@
+//! How fast it is counted.
+
+use std::time::Duration;
+
+/// Pauses shorter than this are saved up: the timer has no shorter ones.
+const SHORTEST: Duration = Duration::from_millis(10);
+
+/// At most so many names in a second, however fast the server is. The time that it takes itself is not taken off: one that
+/// has much to do is asked less.
+#[derive(Debug)]
+pub struct Pace {
+    each: Duration,
+    owed: Duration,
+}
+
+impl Pace {
+    /// As fast as one call after the other goes.
+    pub fn unlimited() -> Self {
+        Self::taking(Duration::ZERO)
+    }
+
+    /// So many names a second.
+    pub fn of(names_a_second: u32) -> Self {
+        Self::taking(Duration::from_secs(1) / names_a_second.max(1))
+    }
+
+    fn taking(each: Duration) -> Self {
+        Self {
+            each,
+            owed: Duration::ZERO,
+        }
+    }
+
+    /// Pauses for so many names.
+    pub async fn spend(&mut self, names: usize) {
+        let names = u32::try_from(names).unwrap_or(u32::MAX);
+        self.owed = self.owed.saturating_add(self.each.saturating_mul(names));
+        if self.owed >= SHORTEST {
+            tokio::time::sleep(std::mem::take(&mut self.owed)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn names_take_their_time_one_by_one_or_a_page_at_once() {
+        for page in [1, 250] {
+            let (began, mut pace) = (Instant::now(), Pace::of(1000));
+            for _ in 0..10_000 / page {
+                pace.spend(page).await;
+            }
+            let took = began.elapsed();
+            assert!(
+                took >= Duration::from_millis(9_990) && took <= Duration::from_secs(11),
+                "{took:?}"
+            );
+        }
+    }
+}

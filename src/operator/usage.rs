@@ -1,0 +1,345 @@
+//! What volumes hold, as far as they were counted: the book behind status and metrics. It is fed by the annotations on
+//! volumes, so that a start knows what was counted before it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use tokio::sync::Notify;
+
+use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
+use crate::api::usage::CountUnderWay;
+use crate::export::Content;
+
+/// How far the count of a backend's volumes is.
+#[derive(Debug, Clone, Default)]
+pub struct Progress {
+    /// While one goes on: how far it is.
+    pub under_way: Option<CountUnderWay>,
+    /// Somebody asked for one more.
+    pub asked: bool,
+    /// Volumes and archives that could not be counted, in this or else the last count.
+    pub skipped: i64,
+    /// When the last one ended.
+    pub last_completed: Option<Timestamp>,
+}
+
+/// The count of what a backend's volumes hold.
+#[derive(Default)]
+pub struct Counting {
+    /// Rung when they are to be counted now or no more, and when the backend is forgotten.
+    pub bell: Arc<Notify>,
+    progress: Mutex<Progress>,
+}
+
+impl Counting {
+    /// How far it is.
+    pub fn progress(&self) -> Progress {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// It goes on, ends, or is asked for.
+    pub fn note(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// What a volume holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes on the server's disk.
+    pub bytes: u64,
+    /// Bytes that its files say they have.
+    pub apparent: u64,
+    /// Names.
+    pub files: u64,
+    /// Directories that could not be read.
+    pub unread: u64,
+}
+
+impl Figures {
+    /// What a volume's annotations say; none when it was not counted.
+    pub fn of(volume: &PersistentVolume) -> Option<Self> {
+        let number = |name: &str| volume.annotations().get(name).and_then(|text| text.parse().ok());
+        Some(Self {
+            bytes: number(VOLUME_USED_BYTES)?,
+            apparent: number(VOLUME_APPARENT_BYTES).unwrap_or_default(),
+            files: number(VOLUME_USED_FILES)?,
+            unread: number(VOLUME_UNREAD).unwrap_or_default(),
+        })
+    }
+}
+
+impl From<&Content> for Figures {
+    fn from(content: &Content) -> Self {
+        Self {
+            bytes: content.used,
+            apparent: content.size,
+            files: content.names,
+            unread: content.unread,
+        }
+    }
+}
+
+/// Sums over a backend's volumes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Total {
+    /// Volumes that were counted.
+    pub volumes: u64,
+    /// Bytes on the server's disk.
+    pub bytes: u64,
+    /// Names.
+    pub files: u64,
+}
+
+/// What volumes hold. Cheap to clone; clones are one book.
+#[derive(Clone, Default)]
+pub struct Usages(Arc<Mutex<Book>>);
+
+#[derive(Default)]
+struct Book {
+    of_each_volume: bool,
+    volumes: HashMap<String, Counted>,
+    /// The backends whose volumes are counted, and when they last were.
+    backends: BTreeMap<Arc<str>, Option<Timestamp>>,
+}
+
+struct Counted {
+    backend: Arc<str>,
+    figures: Figures,
+    /// Namespace and name of its claim; only where each volume has series of its own: ten thousand are two megabytes.
+    claim: Option<Box<(String, String)>>,
+}
+
+impl Usages {
+    /// From now on the metrics tell of each volume.
+    pub fn tell_of_each_volume(&self) {
+        self.book().of_each_volume = true;
+    }
+
+    /// A volume of a backend exists, and says this.
+    pub fn see(&self, volume: &PersistentVolume, backend: &str) {
+        match Figures::of(volume) {
+            Some(figures) => self.counted(volume, backend, figures),
+            None => self.forget(&volume.name_any()),
+        }
+    }
+
+    /// A volume was counted.
+    pub fn counted(&self, volume: &PersistentVolume, backend: &str, figures: Figures) {
+        let mut book = self.book();
+        let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let claim = claim.filter(|_| book.of_each_volume).map(|claim| {
+            let (namespace, name) = (claim.namespace.clone(), claim.name.clone());
+            Box::new((namespace.unwrap_or_default(), name.unwrap_or_default()))
+        });
+        let known = book.backends.get_key_value(backend);
+        let backend = known.map_or_else(|| backend.into(), |(known, _)| Arc::clone(known));
+        let counted = Counted {
+            backend,
+            figures,
+            claim,
+        };
+        book.volumes.insert(volume.name_any(), counted);
+    }
+
+    /// A volume is gone, or not counted any more.
+    pub fn forget(&self, volume: &str) {
+        self.book().volumes.remove(volume);
+    }
+
+    /// The volumes of a backend that were counted.
+    pub fn volumes_of(&self, backend: &str) -> Vec<String> {
+        let book = self.book();
+        let of_it = book.volumes.iter().filter(|(_, counted)| &*counted.backend == backend);
+        of_it.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// A backend's volumes are counted, and were so last at that time.
+    pub fn turn_on(&self, backend: &str, last_completed: Option<Timestamp>) {
+        self.book().backends.insert(backend.into(), last_completed);
+    }
+
+    /// A backend's volumes are not counted any more, or it is gone: its series end.
+    pub fn turn_off(&self, backend: &str) {
+        self.book().backends.remove(backend);
+    }
+
+    /// A backend's sums.
+    pub fn total(&self, backend: &str) -> Total {
+        self.book().total(backend)
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    fn total(&self, backend: &str) -> Total {
+        let of_it = self.volumes.values().filter(|counted| &*counted.backend == backend);
+        of_it.fold(Total::default(), |sum, counted| Total {
+            volumes: sum.volumes + 1,
+            bytes: sum.bytes.saturating_add(counted.figures.bytes),
+            files: sum.files.saturating_add(counted.figures.files),
+        })
+    }
+}
+
+impl fmt::Debug for Usages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Usages")
+    }
+}
+
+/// What is told of each backend: name behind `nfs_operator_backend_`, help, and the figure.
+type OfBackend = (&'static str, &'static str, fn(&Total, Option<Timestamp>) -> Option<u64>);
+const OF_BACKENDS: [OfBackend; 4] = [
+    (
+        "used_bytes",
+        "Bytes on the server's disk that volumes take which were counted",
+        |total, _| Some(total.bytes),
+    ),
+    ("used_files", "Names in volumes that were counted", |total, _| {
+        Some(total.files)
+    }),
+    (
+        "counted_volumes",
+        "Volumes that were counted at least once",
+        |total, _| Some(total.volumes),
+    ),
+    (
+        "last_count_timestamp_seconds",
+        "When all volumes were counted last, in seconds since 1970",
+        |_, at| at.and_then(|at| u64::try_from(at.as_second()).ok()),
+    ),
+];
+
+/// What is told of each volume: name behind `nfs_operator_volume_`, help, and the figure.
+type OfVolume = (&'static str, &'static str, fn(&Figures) -> u64);
+const OF_VOLUMES: [OfVolume; 2] = [
+    (
+        "used_bytes",
+        "Bytes on the server's disk that a volume takes, as it was counted last",
+        |figures| figures.bytes,
+    ),
+    ("used_files", "Names in a volume, as it was counted last", |figures| {
+        figures.files
+    }),
+];
+
+impl Collector for Usages {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let book = self.book();
+        let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
+        let backends: Vec<_> = book
+            .backends
+            .iter()
+            .map(|(name, at)| (name, book.total(name), *at))
+            .collect();
+        for (name, help, figure) in OF_BACKENDS {
+            let name = format!("nfs_operator_backend_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for (backend, total, at) in &backends {
+                if let Some(value) = figure(total, *at) {
+                    gauge(value).encode(family.encode_family(&[("backend", backend.to_string())])?)?;
+                }
+            }
+        }
+        for (name, help, figure) in OF_VOLUMES {
+            let name = format!("nfs_operator_volume_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+            for (volume, counted) in &book.volumes {
+                let Some(claim) = counted.claim.as_deref() else {
+                    continue;
+                };
+                if !book.backends.contains_key(&counted.backend) {
+                    continue;
+                }
+                let labels = [
+                    ("backend", counted.backend.as_ref()),
+                    ("claim", claim.1.as_str()),
+                    ("namespace", claim.0.as_str()),
+                    ("volume", volume.as_str()),
+                ];
+                gauge(figure(&counted.figures)).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use prometheus_client::registry::Registry;
+    use serde_json::json;
+
+    use super::*;
+
+    fn volume(name: &str, bytes: &str) -> PersistentVolume {
+        let annotations = json!({VOLUME_USED_BYTES: bytes, VOLUME_USED_FILES: "3"});
+        let claim = json!({"namespace": "team", "name": "data"});
+        serde_json::from_value(
+            json!({"metadata": {"name": name, "annotations": annotations}, "spec": {"claimRef": claim}}),
+        )
+        .unwrap()
+    }
+
+    fn told(usages: &Usages) -> String {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(usages.clone()));
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text.lines()
+            .filter(|line| !line.starts_with('#'))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    #[test]
+    fn a_backends_sums_are_those_of_its_volumes_that_were_counted_and_still_are_there() {
+        let usages = Usages::default();
+        usages.see(&volume("a", "10"), "main");
+        usages.see(&volume("b", "20"), "main");
+        usages.see(&volume("c", "40"), "other");
+        usages.see(&volume("d", "no number"), "main");
+        let total = |volumes, bytes, files| Total { volumes, bytes, files };
+        assert_eq!(usages.total("main"), total(2, 30, 6));
+        usages.see(&volume("a", &u64::MAX.to_string()), "main");
+        usages.forget("b");
+        assert_eq!(usages.total("main"), total(1, u64::MAX, 3));
+    }
+
+    #[test]
+    fn volumes_have_series_of_their_own_only_where_that_is_wanted_and_while_they_are_counted() {
+        let usages = Usages::default();
+        usages.see(&volume("a", "10"), "main");
+        assert_eq!(told(&usages), "");
+        usages.turn_on("main", Timestamp::from_second(1000).ok());
+        let text = told(&usages);
+        assert!(
+            text.contains("nfs_operator_backend_used_bytes{backend=\"main\"} 10"),
+            "{text}"
+        );
+        assert!(
+            text.contains("last_count_timestamp_seconds{backend=\"main\"} 1000"),
+            "{text}"
+        );
+        assert!(!text.contains("nfs_operator_volume"), "{text}");
+        usages.tell_of_each_volume();
+        usages.see(&volume("a", "10"), "main");
+        let series =
+            "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",namespace=\"team\",volume=\"a\"} 10";
+        assert!(told(&usages).contains(series), "{}", told(&usages));
+        usages.turn_off("main");
+        assert_eq!(told(&usages), "");
+    }
+}
