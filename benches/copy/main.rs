@@ -177,6 +177,7 @@ fn request(name: &str) -> DirectoryRequest {
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
+        note: None,
     }
 }
 

@@ -21,6 +21,8 @@ pub enum BackendCondition {
     TrashPurged,
     /// Every directory has its volume, and every volume its directory.
     NoOrphans,
+    /// The volumes that were lost with their cluster are there again.
+    Readopted,
     /// No record is there that this cluster did not sign.
     RecordsTrusted,
 }
@@ -277,6 +279,17 @@ reasons! {
     ArchiveRestoring,
     /// The archive was restored (event).
     ArchiveRestored,
+
+    /// The volumes of a backend are being made again from its records; claims wait for that.
+    Readopting,
+    /// Every live record of a backend has its volume again.
+    VolumesReadopted,
+    /// Some records of a backend were left out when its volumes were made again.
+    VolumesLeftOut,
+    /// A volume that was made again is there for the claim, and the control plane has not bound it yet.
+    VolumeReserved,
+    /// The record of a volume that was the claim's was left out when volumes were made again.
+    VolumeLeftOut,
 
     /// The claim's volume holds more than it asked for.
     OverRequest,

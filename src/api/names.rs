@@ -64,6 +64,11 @@ pub const ARCHIVE_FINALIZER: &str = "nfs-operator.io/archive";
 pub const ACCEPT_IDENTITY: &str = "nfs-operator.io/accept-identity";
 /// On a backend: `"true"` asks for a scan for orphans now; taken off when it begins.
 pub const SCAN_NOW: &str = "nfs-operator.io/scan-now";
+/// On a backend: `"true"` asks for the volumes of its live records to be made again after their objects were lost, or the
+/// names of the volumes that are, with commas between; taken off when all are there.
+pub const READOPT: &str = "nfs-operator.io/readopt";
+/// On a volume that was made again and is not bound yet: the uid of the claim that it was made for first.
+pub const VOLUME_READOPTED: &str = "nfs-operator.io/readopted";
 /// On a backend: `"true"` asks for what its volumes hold to be counted now; taken off when it is heard.
 pub const COUNT_NOW: &str = "nfs-operator.io/count-now";
 /// On a backend: records that an administrator wants adopted although this cluster did not sign them, each as `<volume>` or

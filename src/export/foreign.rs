@@ -9,6 +9,7 @@ use super::ground::Ground;
 use super::layout;
 use super::record::{Record, State};
 use super::records::Found;
+use super::request::ClaimRef;
 use super::{Arc, ManagedExport, PoisonError};
 use crate::naming::DirectoryPath;
 use crate::nfs::{FileHandle, FileKind, Name, Node};
@@ -28,6 +29,19 @@ struct Theirs {
     volume: String,
     segments: Vec<String>,
     file_id: Option<u64>,
+}
+
+/// A volume in use that another cluster's record knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TheirVolume {
+    /// The other cluster.
+    pub cluster: String,
+    /// The volume.
+    pub volume: String,
+    /// The backend that it was made through.
+    pub backend: String,
+    /// Whose it is.
+    pub claim: ClaimRef,
 }
 
 /// The directories of all other clusters, as of some moment.
@@ -98,12 +112,43 @@ impl ManagedExport {
     }
 
     async fn read_foreign(&self, ground: &Ground) -> Result<Vec<Theirs>, ExportError> {
+        let mut directories = Vec::new();
+        for (cluster, read) in self.records_of_others(ground).await? {
+            directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
+                cluster: cluster.clone(),
+                volume: record.volume.clone(),
+                segments: record.directory.folded(),
+                file_id: record.file_id,
+            }));
+        }
+        Ok(directories)
+    }
+
+    /// The volumes in use of all other clusters.
+    pub(super) async fn live_of_others(&self, ground: &Ground) -> Result<Vec<TheirVolume>, ExportError> {
+        let mut volumes = Vec::new();
+        for (cluster, read) in self.records_of_others(ground).await? {
+            let released = |record: &Record| record.note.as_ref().is_some_and(|note| note.released);
+            let live = read
+                .into_iter()
+                .filter(|record| record.state == State::Live && !released(record));
+            volumes.extend(live.map(|record| TheirVolume {
+                cluster: cluster.clone(),
+                volume: record.volume,
+                backend: record.backend,
+                claim: record.claim,
+            }));
+        }
+        Ok(volumes)
+    }
+
+    async fn records_of_others(&self, ground: &Ground) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
         let ours = layout::cluster(&self.keeper.cluster_id)?;
         let records = layout::name(layout::RECORDS)?;
         let names = self
             .names_in(&ground.reserved.handle, layout::RESERVED, MOST_CLUSTERS)
             .await?;
-        let mut directories = Vec::new();
+        let mut found = Vec::new();
         for name in names.into_iter().filter(|name| *name != ours) {
             let doing = || format!("reading the records of the cluster {name}");
             // A file, such as the identity, or a link: no cluster's folder, and not gone through.
@@ -120,15 +165,9 @@ impl ManagedExport {
                 continue;
             }
             let read = self.read_all(ground, &folder.handle, &doing()).await?;
-            let cluster = name.to_string();
-            directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
-                cluster: cluster.clone(),
-                volume: record.volume.clone(),
-                segments: record.directory.folded(),
-                file_id: record.file_id,
-            }));
+            found.push((name.to_string(), read));
         }
-        Ok(directories)
+        Ok(found)
     }
 
     async fn read_all(&self, ground: &Ground, records: &FileHandle, doing: &str) -> Result<Vec<Record>, ExportError> {

@@ -23,9 +23,11 @@ mod judge;
 pub(crate) mod layout;
 pub mod ledger;
 mod look;
+mod note;
 mod probe;
 mod provision;
 mod purge;
+mod readopt;
 mod reason;
 mod reclaim;
 mod record;
@@ -54,10 +56,12 @@ pub use copy::{
 pub use count::{Content, Pace, Place as TreePlace};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
+pub use foreign::TheirVolume;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
+pub use readopt::{KeptVolume, Remains};
 pub use reason::{Circumstances, reason_of, remedy_of};
-pub use record::{ArchiveNote, CopyNote, Destination, Record, RecordError, State, Terms};
+pub use record::{ArchiveNote, CopyNote, Destination, Record, RecordError, State, Terms, VolumeNote};
 pub use records::Found;
 pub use request::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
@@ -223,6 +227,23 @@ impl ManagedExport {
         on_firm_ground!(self, ground => self.register_on(&ground, request, adopted))
     }
 
+    /// Writes down what a volume is by now, if its record agrees with what is asked.
+    pub async fn keep_note(&self, request: &ReclaimRequest, note: &VolumeNote) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.keep_note_on(&ground, request, note))
+    }
+
+    /// Gives the record of a volume that was made again to the claim that has it by now. Repeated, it changes nothing.
+    pub async fn hand_over(
+        &self,
+        request: &ReclaimRequest,
+        to: &ClaimRef,
+        note: &VolumeNote,
+    ) -> Result<(), ExportError> {
+        let _turn = self.turns.of(&request.volume).await;
+        on_firm_ground!(self, ground => self.hand_over_on(&ground, request, to, note))
+    }
+
     /// Renames a volume's directory to an archive, or removes it if it is empty.
     pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
         let _turn = self.turns.of(&request.volume).await;
@@ -346,6 +367,23 @@ impl ManagedExport {
     pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
+    }
+
+    /// The claim that a live volume of this backend was for, by its record, whether that is signed or not. None: there is no
+    /// such record, or the volume's claim was gone already.
+    pub async fn recorded_claim(&self, volume: &str) -> Result<Option<ClaimRef>, ExportError> {
+        on_firm_ground!(self, ground => self.recorded_claim_on(&ground, volume))
+    }
+
+    /// What is left of a volume whose object is gone; an error only where it could not be looked.
+    pub async fn remains_of(&self, volume: &str) -> Result<Remains, ExportError> {
+        let _turn = self.turns.of(volume).await;
+        on_firm_ground!(self, ground => self.remains_of_on(&ground, volume))
+    }
+
+    /// The volumes in use that other clusters' records know on a backend of this name.
+    pub async fn volumes_of_others(&self) -> Result<Vec<TheirVolume>, ExportError> {
+        on_firm_ground!(self, ground => self.volumes_of_others_on(&ground))
     }
 
     async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<Node>, ExportError> {

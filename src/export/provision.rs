@@ -176,12 +176,17 @@ impl ManagedExport {
                 };
                 self.live(ground, record, &made).await.map(|()| Some(made))
             }
-            (Step::Done, Some(leaf)) => Ok(Some(Made {
-                file_id: leaf.attributes.fileid,
-                handle: handle_of(leaf),
-                adopted: record.adopted(),
-                mode_not_kept: None,
-            })),
+            (Step::Done, Some(leaf)) => {
+                if let Recorded::Open(record) = record {
+                    self.renote(ground, record, request).await?;
+                }
+                Ok(Some(Made {
+                    file_id: leaf.attributes.fileid,
+                    handle: handle_of(leaf),
+                    adopted: record.adopted(),
+                    mode_not_kept: None,
+                }))
+            }
             (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
                 volume: request.volume.clone(),
                 directory: directory.to_string(),
@@ -297,6 +302,7 @@ impl ManagedExport {
             handle: None,
             adopted: adopted.is_some(),
             restores: None,
+            note: request.note.clone(),
             state: State::Creating,
         };
         match write {

@@ -6,6 +6,7 @@ mod archive;
 mod decide;
 mod delete;
 mod give_up;
+mod in_use;
 mod recorded;
 
 use self::decide::{At, End, Next, Seen, Step, Wish, decide};

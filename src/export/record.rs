@@ -3,6 +3,7 @@
 //! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
 //! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
 
+mod note;
 mod state;
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,7 @@ use super::request::ClaimRef;
 use super::signature::SIGNATURE_LENGTH;
 use crate::naming::DirectoryPath;
 use crate::nfs::Node;
+pub use note::VolumeNote;
 pub use state::{ArchiveNote, CopyNote, Destination, State, Terms};
 
 /// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
@@ -42,6 +44,8 @@ pub struct Record {
     pub adopted: bool,
     /// The volume whose archive its data were, when they were put back from one.
     pub restores: Option<String>,
+    /// What its volume is; written only while it has one or is about to, and absent when that is too long.
+    pub note: Option<VolumeNote>,
     /// How far it is.
     pub state: State,
 }
@@ -76,6 +80,8 @@ struct Wire {
     adopted: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restores: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<VolumeNote>,
     state: State,
 }
 
@@ -97,6 +103,7 @@ impl Record {
             handle: self.handle.clone(),
             adopted: self.adopted,
             restores: self.restores.clone(),
+            note: self.note.clone().filter(|_| self.state.is_open()),
             state: self.state.clone(),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
@@ -162,6 +169,7 @@ impl Record {
             handle: wire.handle,
             adopted: wire.adopted,
             restores: wire.restores,
+            note: wire.note,
             state: wire.state,
         })
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{ArchiveNote, Record, Terms};
+use super::record::{ArchiveNote, Record, Terms, VolumeNote};
 use crate::api::backend::Existing;
 use crate::naming::DirectoryPath;
 use crate::nfs::{Attributes, Credential, FsId};
@@ -119,6 +119,8 @@ pub struct DirectoryRequest {
     pub adoptable: bool,
     /// The archive whose directory it becomes; absent: it is made, or adopted.
     pub restore: Option<ArchiveRef>,
+    /// What the volume is going to be; absent when that is too long to be recorded.
+    pub note: Option<VolumeNote>,
 }
 
 /// A directory that is there, judged and recorded.

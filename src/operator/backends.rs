@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore};
 
 use super::gate::Gate;
+use super::readoption::Readoption;
 use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
@@ -52,6 +53,8 @@ pub struct Backend {
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
+    /// Volumes made again after their objects were lost.
+    pub readoption: Readoption,
     /// The count of what its volumes hold.
     pub count: Counting,
 }
@@ -107,6 +110,7 @@ impl Drop for Backend {
     fn drop(&mut self) {
         // Who waits for the time of the next scan, which may be hours, is to find that there is none.
         self.scan.notify_one();
+        self.readoption.bell.notify_one();
         self.count.bell.notify_one();
     }
 }
@@ -176,6 +180,7 @@ impl Backend {
             sweeping: Arc::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
+            readoption: Readoption::default(),
             count: Counting::default(),
         }
     }

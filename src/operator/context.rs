@@ -19,6 +19,7 @@ use super::guard::Guard;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
 use super::readiness::Readiness;
+use super::readoption::Reserved;
 use super::reschedules::Reschedules;
 use super::retry::Backoff;
 use super::stop::Stop;
@@ -127,6 +128,8 @@ pub struct Context {
     pub volume_retries: Backoff,
     /// Pauses of archives whose copy failed.
     pub archive_retries: Backoff,
+    /// Volumes that were made again and are kept for their claims.
+    pub reserved: Reserved,
     /// Selected nodes that no backend serves, and when they are given back.
     pub reschedules: Reschedules,
     /// What was last said of volumes that could not be reclaimed.
@@ -163,6 +166,15 @@ impl Context {
     /// False: the operator stops before that, and nothing may be decided.
     pub async fn caught_up(&self) -> bool {
         self.stop.or(self.readiness.all()).await.is_some()
+    }
+
+    /// The uid of the kube-system namespace: which cluster this is, whatever it is called on exports. Known once the caches
+    /// are filled.
+    pub fn home(&self) -> String {
+        let namespace = self.namespace("kube-system");
+        namespace
+            .and_then(|namespace| namespace.metadata.uid.clone())
+            .unwrap_or_default()
     }
 
     /// A node's labels.

@@ -193,6 +193,16 @@ impl Inventory {
             .map(|holding| holding.backend.to_string())
     }
 
+    /// The size of the volume object of this name, in bytes.
+    pub fn size_of(&self, volume: &str) -> Option<u128> {
+        let books = self.books();
+        books
+            .holdings
+            .get(volume)
+            .filter(|holding| holding.saved)
+            .map(|holding| holding.bytes)
+    }
+
     /// The backend and, where the volume says it, the identity of the export that the volume object of this name is on.
     pub fn place_of(&self, volume: &str) -> Option<(String, Option<String>)> {
         let books = self.books();

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod metrics;
 mod parts;
 pub mod readiness;
+pub mod readoption;
 pub mod records_secret;
 pub mod reschedules;
 pub mod retry;

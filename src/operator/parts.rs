@@ -18,6 +18,7 @@ use super::context::{Context, Settings, Stores};
 use super::events::Events;
 use super::inventory::Inventory;
 use super::metrics::Metrics;
+use super::readoption::Reserved;
 use super::reschedules::Reschedules;
 use super::retry::Backoff;
 use super::run::{Front, Here, Options};
@@ -113,6 +114,7 @@ pub(super) fn assemble(
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
+        reserved: Reserved::default(),
         reschedules: Reschedules::default(),
         told: Told::default(),
         probe_bell,

@@ -67,7 +67,15 @@ pub async fn follow_namespaces(
         })
         .reflect(writer)
         .inspect(report_filled(&ctx, "namespaces"));
-    wake_on_change("namespaces", touched(stream), |_| ctx.waiting.wake_soon()).await
+    wake_on_change("namespaces", touched(stream), |namespace| {
+        ctx.waiting.wake_soon();
+        let name = namespace.name_any();
+        let backends = ctx.backends.all();
+        backends
+            .iter()
+            .for_each(|backend| backend.readoption.namespace_seen(&name));
+    })
+    .await
 }
 
 /// Follows the nodes: names and labels. Their kubelets write to them all the time; only a change of labels wakes claims.

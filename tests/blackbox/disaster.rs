@@ -12,7 +12,7 @@ use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
 /// Probed often: what the condition says comes with a probe.
-fn often() -> Value {
+pub fn often() -> Value {
     json!({"probeInterval": "1s"})
 }
 
@@ -24,31 +24,35 @@ fn secret() -> Value {
 }
 
 /// The commands of docs/disaster-recovery.md, block by block.
-struct Guide {
-    save: String,
-    restore: String,
+pub struct Guide {
+    pub save: String,
+    pub restore: String,
     replace: String,
+    pub readopt: String,
+    pub readopted: String,
     adopt: String,
 }
 
-fn guide() -> Result<Guide, Failure> {
+pub fn guide() -> Result<Guide, Failure> {
     let page = fs::read_to_string(repository().join("docs/disaster-recovery.md"))?;
     let fenced = page.split("```").skip(1).step_by(2);
     let blocks: Vec<String> = fenced
         .map(|block| block.trim_start_matches("sh\n").to_owned())
         .collect();
-    let blocks = <[String; 4]>::try_from(blocks).map_err(|blocks| format!("a block is tried by nobody: {blocks:?}"))?;
-    let [save, restore, replace, adopt] = blocks;
+    let blocks = <[String; 6]>::try_from(blocks).map_err(|blocks| format!("a block is tried by nobody: {blocks:?}"))?;
+    let [save, restore, replace, readopt, readopted, adopt] = blocks;
     Ok(Guide {
         save,
         restore,
         replace,
+        readopt,
+        readopted,
         adopt,
     })
 }
 
 /// A claim with a file in it, archived; the archive's object.
-async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
+pub async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
     let claim = stage.objects.create(&stage.claim(name)).await?;
     let volume = stage.bound(&claim).await?;
     fs::write(stage.directory(&volume)?.join("data"), name)?;
@@ -58,7 +62,7 @@ async fn archived(stage: &Stage, name: &str) -> Result<Value, Failure> {
 }
 
 /// Waits until an archive's object says that the data are there.
-async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
+pub async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
     let said = |found: &Value| match text(found, "/status/state") {
         "Available" => Ok(found.clone()),
         other => Err(other.to_owned()),
@@ -68,9 +72,14 @@ async fn available(stage: &Stage, archive: &Value) -> Result<Value, Failure> {
 
 /// What the backend says of records, once it says all of that.
 async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+    said_of(stage, "RecordsTrusted", reason, parts).await
+}
+
+/// What a condition of the backend says, once it says all of that.
+pub async fn said_of(stage: &Stage, kind: &str, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let has = |found: &Value| {
-        let said = condition(found, "RecordsTrusted").cloned().unwrap_or_default();
+        let said = condition(found, kind).cloned().unwrap_or_default();
         let message = text(&said, "/message");
         let all = parts.iter().all(|part| message.contains(part));
         match all && said["reason"] == reason {
@@ -83,7 +92,7 @@ async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Fai
 }
 
 /// Adopts a record, by the guide's command for one of this cluster's folder, or of another's.
-async fn adopt(stage: &Stage, cluster: Option<&str>, volume: &str) -> Test {
+pub async fn adopt(stage: &Stage, cluster: Option<&str>, volume: &str) -> Test {
     let commands = guide()?.adopt;
     let (own, foreign) = commands.trim().split_once('\n').ok_or("two commands")?;
     let command = match cluster {
@@ -91,15 +100,18 @@ async fn adopt(stage: &Stage, cluster: Option<&str>, volume: &str) -> Test {
         Some(cluster) => foreign.replace("VOLUME", volume).replace("CLUSTER-ID", cluster),
     };
     stage.does(&command.replace("NAME", "main")).await?;
-    let gone = |found: &Value| match found.pointer("/metadata/annotations/nfs-operator.io~1adopt-record") {
-        None => Ok(()),
-        Some(_) => Err("the annotation is still there".to_owned()),
-    };
+    done(stage, "nfs-operator.io/adopt-record").await
+}
+
+/// Waits until an annotation of the backend is taken off.
+pub async fn done(stage: &Stage, annotation: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    Ok(stage
-        .objects
-        .wait(&backend, "to have adopted it", PATIENCE, gone)
-        .await?)
+    let gone = |found: &Value| match &found["metadata"]["annotations"][annotation] {
+        Value::Null => Ok(()),
+        asked => Err(format!("it asks for {asked}")),
+    };
+    let what = format!("to have followed {annotation}");
+    Ok(stage.objects.wait(&backend, &what, PATIENCE, gone).await?)
 }
 
 async fn archives(stage: &Stage) -> rig::Result<Vec<String>> {
@@ -112,7 +124,7 @@ async fn archives(stage: &Stage) -> rig::Result<Vec<String>> {
 }
 
 /// The folders of clusters on the export.
-fn clusters(stage: &Stage) -> Result<Vec<PathBuf>, Failure> {
+pub fn clusters(stage: &Stage) -> Result<Vec<PathBuf>, Failure> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(stage.data()?.join(".nfs-operator"))? {
         let path = entry?.path();

@@ -185,6 +185,7 @@ pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
+        note: None,
     }
 }
 

@@ -60,6 +60,8 @@ mod pages;
 mod policies;
 mod probe;
 mod program;
+mod readopt;
+mod readopt_refused;
 mod reasons;
 mod refusals;
 mod rights;

@@ -87,21 +87,31 @@ impl Stage {
 
     /// A backend `main` behind the proxy that is Ready, and a class `nfs`. `spec` is merged into the backend.
     pub async fn serve(&self, spec: Value) -> Result<Value, Failure> {
+        let backend = self.backend(json!({"spec": spec})).await?;
+        self.class("nfs", json!({})).await?;
+        Ok(backend)
+    }
+
+    /// A backend `main` behind the proxy that is Ready. `fields` are merged into it.
+    pub async fn backend(&self, fields: Value) -> Result<Value, Failure> {
         let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
         let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": self.proxy.port()}});
         rig::objects::merge(&mut backend, &json!({"spec": usual}));
-        rig::objects::merge(&mut backend, &json!({"spec": spec}));
+        rig::objects::merge(&mut backend, &fields);
         let backend = self.objects.create(&backend).await?;
         self.objects
             .wait_condition(&backend, "Ready", "True", None, PATIENCE)
             .await?;
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs");
-        rig::objects::merge(
-            &mut class,
-            &json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"}),
-        );
-        self.objects.create(&class).await?;
         Ok(backend)
+    }
+
+    /// A class of ours. `fields` are merged into it.
+    pub async fn class(&self, name: &str, fields: Value) -> Result<Value, Failure> {
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, name);
+        let usual = json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"});
+        rig::objects::merge(&mut class, &usual);
+        rig::objects::merge(&mut class, &fields);
+        Ok(self.objects.create(&class).await?)
     }
 
     /// One more operator, with these arguments.

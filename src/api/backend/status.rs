@@ -14,7 +14,7 @@ pub struct NfsBackendStatus {
     /// The generation of the spec that this status speaks of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged, NoOrphans.
+    /// Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged, NoOrphans, RecordsTrusted; and, once its volumes are asked for, Readopted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,

@@ -1,5 +1,6 @@
 //! Whether a probe found something that claims and volumes may have waited for. Pure.
 
+use super::readopt::asked;
 use crate::operator::backends::Known;
 
 /// What a probe may have cured.
@@ -31,7 +32,10 @@ pub fn of(former: &Known, now: &Known) -> Cure {
 fn may_serve_more(former: &Known, now: &Known) -> bool {
     let turned_ready = now.is_ready() && !former.is_ready();
     let total = |known: &Known| known.statistics.map(|statistics| statistics.total);
+    let asks = |known: &Known| asked(&known.object).is_some();
     turned_ready
+        // Claims waited for its volumes, and nobody asks for them any more.
+        || (asks(former) && !asks(now))
         || former.object.spec != now.object.spec
         || former.object.metadata.labels != now.object.metadata.labels
         || former.object.metadata.deletion_timestamp != now.object.metadata.deletion_timestamp
@@ -50,6 +54,7 @@ mod tests {
 
     use super::*;
     use crate::api::conditions::{Reason, Verdict};
+    use crate::api::names::READOPT;
 
     #[test]
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -77,5 +82,10 @@ mod tests {
         };
         assert_eq!(of(&unready, &after(1)), Cure::Anything);
         assert_eq!(of(&former, &unready), Cure::Nothing);
+        let mut asking = former.clone();
+        let annotations = [(READOPT.to_owned(), "true".to_owned())];
+        Arc::make_mut(&mut asking.object).metadata.annotations = Some(annotations.into());
+        assert_eq!(of(&asking, &former), Cure::Anything);
+        assert_eq!(of(&former, &asking), Cure::Nothing);
     }
 }

@@ -5,6 +5,7 @@ mod cure;
 mod departure;
 mod expectation;
 mod probe;
+mod readopt;
 mod reconcile;
 mod records;
 mod scan;
@@ -15,4 +16,5 @@ mod usage;
 
 pub use address::{roots, target};
 pub use departure::Follower;
+pub use readopt::asked;
 pub use reconcile::{on_error, reconcile};

@@ -6,7 +6,9 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, WriteProbe};
+use crate::export::{
+    Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe,
+};
 use crate::nfs::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
@@ -131,7 +133,10 @@ async fn settle_and_write(
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.settle(&has_volume).await?;
-    for record in &found.open {
+    // What was in use in a former cluster is no directory that was merely begun: its claim may come yet, and even an empty
+    // directory and its record are not to be taken for what nobody wants.
+    let begun = found.open.iter().filter(|record| may_be_begun(record, &ctx.home()));
+    for record in begun {
         backend.note_open(&record.volume, &record.claim);
         if record.restores.is_some() {
             backend.note_move(&record.volume);
@@ -150,6 +155,13 @@ async fn settle_and_write(
     backend.set_settled(export);
     backend.trash.notify_one();
     Ok(written)
+}
+
+/// Whether a directory without a volume may be one that this cluster, `home`, began and never saved a volume for. What is
+/// finished and says of another cluster, or of none, that its volume was there, was in use.
+fn may_be_begun(record: &Record, home: &str) -> bool {
+    let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
+    record.state == State::Creating || made_here
 }
 
 /// What could be written, against the owner that the backend asks for: giving a directory away needs root.
@@ -261,4 +273,44 @@ fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
 
 fn refusal(error: &ExportError) -> Verdict {
     Verdict::no(error.reason(), error.to_string())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::export::ClaimRef;
+    use crate::naming::DirectoryPath;
+
+    #[test]
+    fn what_was_in_use_in_another_cluster_or_may_have_been_is_not_taken_for_begun() {
+        let record = |state: State, cluster: Option<&str>| Record {
+            volume: "pvc-1".into(),
+            backend: "main".into(),
+            claim: ClaimRef::default(),
+            directory: DirectoryPath::parse("team/data").unwrap(),
+            file_id: Some(7),
+            handle: None,
+            adopted: false,
+            restores: None,
+            note: cluster.map(|cluster| {
+                let note = json!({"cluster": cluster, "provisioner": "p", "size": "1Gi", "reclaimPolicy": "Delete"});
+                serde_json::from_value(note).unwrap()
+            }),
+            state,
+        };
+        for (state, cluster, begun) in [
+            (State::Live, Some("home"), true),
+            (State::Live, Some("lost"), false),
+            (State::Live, None, false),
+            (State::Creating, Some("home"), true),
+            (State::Creating, Some("lost"), true),
+            (State::Creating, None, true),
+        ] {
+            let said = record(state.clone(), cluster);
+            assert_eq!(may_be_begun(&said, "home"), begun, "{state:?} {cluster:?}");
+        }
+    }
 }

@@ -11,6 +11,7 @@ use serde_json::json;
 use super::cure::{self, Cure};
 use super::departure;
 use super::probe::{Probe, probe};
+use super::readopt;
 use super::records;
 use super::scan;
 use super::status::{self, Observed};
@@ -52,7 +53,8 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
     // From now on, however long the API server takes for what follows: a backend is not believed for long.
     let due = Instant::now() + jittered(next_probe(&object, &ready));
     let written = write_status(&ctx, &object, &status).await;
-    tidy(&ctx, &object, &backend, &found).await?;
+    let said = written.is_ok().then_some(&status);
+    tidy(&ctx, &object, &backend, &found, said).await?;
     written?;
     Ok(Action::requeue(due.saturating_duration_since(Instant::now())))
 }
@@ -63,6 +65,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     if new {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
         scan::begin(ctx, &backend, object);
+        readopt::begin(ctx, &backend);
         usage::begin(ctx, &backend, object);
     }
     backend
@@ -175,6 +178,7 @@ fn learn(
         totals,
         purged: &purged,
         orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
+        readoption: backend.readoption.stage(),
         usage: usage::status(ctx, object, backend),
         held,
         now: Timestamp::now(),
@@ -240,12 +244,14 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
     .await
 }
 
-/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation.
+/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation. `said`:
+/// the status, if it was written.
 async fn tidy(
     ctx: &Arc<Context>,
     object: &NfsBackend,
     backend: &Arc<Backend>,
     found: &Probe,
+    said: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
@@ -253,7 +259,8 @@ async fn tidy(
     if backend.is_settled(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
-    begin_sweep(ctx, backend, export);
+    readopt::follow(ctx, object, backend, said).await?;
+    begin_sweep(ctx, object, backend, export);
     if let Some(asked) = scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
@@ -272,13 +279,17 @@ async fn tidy(
 
 /// One sweep of a backend at a time, and beside the probes: it asks the API server about each directory that was begun, which
 /// may be thousands, and the next probe must not come late for that.
-fn begin_sweep(ctx: &Arc<Context>, backend: &Arc<Backend>, export: &Arc<ManagedExport>) {
+fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ManagedExport>) {
+    // What is to be made again must not be taken for what nobody wants.
+    let sweeps = readopt::asked(object).is_none();
     let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
         return;
     };
     let (ctx, backend, export) = (Arc::clone(ctx), Arc::clone(backend), Arc::clone(export));
     tokio::spawn(async move {
-        sweep(&ctx, &backend, &export).await;
+        if sweeps {
+            sweep(&ctx, &backend, &export).await;
+        }
         restock(&ctx, &backend, &export).await;
         clear_out(&ctx, &backend, &export).await;
         drop(turn);

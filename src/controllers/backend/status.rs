@@ -5,13 +5,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
-use super::{records, scan};
+use super::{readopt, records, scan};
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
 use crate::api::{OrphansStatus, UsageStatus};
 use crate::export::PurgeReport;
 use crate::nfs::Statistics;
 use crate::operator::inventory::Totals;
+use crate::operator::readoption::Stage;
 use crate::placement;
 
 /// Figures change all the time; they are written at most this often, in seconds.
@@ -29,6 +30,8 @@ pub struct Observed<'a> {
     pub purged: &'a PurgeReport,
     /// What the last scan for orphans found.
     pub orphans: Option<&'a OrphansStatus>,
+    /// How far the re-adoption of its volumes is.
+    pub readoption: Stage,
     /// What its volumes hold, where that is counted.
     pub usage: Option<UsageStatus>,
     /// Why the backend can't go although it is being deleted.
@@ -163,7 +166,15 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
             probe.doubts.as_ref().map_or_else(unknown, records::verdict),
         ),
     ];
-    let conditions = verdicts.iter().map(|(type_, verdict)| {
+    let readopted = readopt::verdict(
+        readopt::asked(observed.object).as_ref(),
+        &observed.readoption,
+        &former.conditions,
+    );
+    let verdicts = verdicts
+        .into_iter()
+        .chain(readopted.map(|verdict| (BackendCondition::Readopted, verdict)));
+    let conditions = verdicts.map(|(type_, verdict)| {
         verdict.condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
     });
     let negotiated = probe.export.as_ref().map(|export| export.nfs().negotiated());

@@ -4,11 +4,11 @@
 use std::fmt;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::overrides::Wanted;
+use super::plan::Planned;
 use super::provision::{Attempt, Journey};
 use super::report::Outcome;
 use super::restore::Origin;
@@ -119,7 +119,7 @@ impl Journey<'_> {
         &self,
         backend: &Arc<Backend>,
         known: &Arc<Known>,
-        (request, wanted, affinity): (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>),
+        (request, wanted, affinity): Planned,
         (source, again): (&CopyOf, bool),
     ) -> Result<Attempt, WriteError> {
         let Some(export) = known.export.clone() else {

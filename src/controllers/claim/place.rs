@@ -130,7 +130,7 @@ pub fn place(
 }
 
 /// The class's parameters; under an alias it reaches that alias' backend only.
-fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verdict> {
+pub(super) fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verdict> {
     let mut class = request.parameters.clone();
     if let Some(backend) = ctx.settings.aliases.get(&request.provisioner) {
         if class.backends.iter().any(|name| name != backend) {

@@ -5,28 +5,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, VolumeNodeAffinity};
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::copy::{self, CopyOf};
-use super::directory::Chosen;
 use super::guard::Request;
-use super::overrides::{Wanted, wanted};
 use super::place::{self, Placed};
+use super::readoption;
 use super::report::{self, Outcome};
 use super::restore::{Way, origin};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
-use crate::export::{ArchiveRef, ClaimRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
-use crate::naming::PatternValues;
-use crate::operator::backends::{Backend, Known};
+use crate::export::{ArchiveRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
+use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::gate::Coming;
 use crate::operator::writes::{self, WriteError};
-use crate::placement::topology;
 
 /// How an attempt on one backend ended.
 pub(super) enum Attempt {
@@ -72,6 +69,9 @@ pub async fn provision(
     let volume = volume_name(&claim.uid().unwrap_or_default());
     if ctx.inventory.is_saved(&volume) {
         return Ok(Outcome::Nothing);
+    }
+    if let Some(verdict) = readoption::awaited(ctx, claim, request, &namespace) {
+        return Ok(Outcome::Waiting(verdict));
     }
     let mut request = request.clone();
     let (mut restore, mut copy_of) = (None, request.source.clone().map(CopyOf::Claim));
@@ -148,15 +148,7 @@ impl Journey<'_> {
             self.ctx.inventory.release(&self.volume);
             return Ok(Attempt::Ended(Outcome::Queued));
         };
-        let planned =
-            wanted(&known.object.spec, &self.request.parameters, self.claim.annotations()).and_then(|wanted| {
-                Ok((
-                    self.directory_request(&known, &wanted)?,
-                    wanted,
-                    self.node_affinity(&known)?,
-                ))
-            });
-        let (request, wanted, affinity) = match planned {
+        let (request, wanted, affinity) = match self.plan(&known, &export) {
             Ok(planned) => planned,
             Err(verdict) => {
                 self.ctx.inventory.release(&self.volume);
@@ -208,51 +200,6 @@ impl Journey<'_> {
         }
         let looked = export.foresee(request).await;
         looked.err().filter(ExportError::definite_refusal)
-    }
-
-    /// The nodes that reach the volume.
-    fn node_affinity(&self, known: &Known) -> Result<Option<VolumeNodeAffinity>, Verdict> {
-        topology::common(known.object.spec.node_affinity.as_ref(), &self.request.topologies)
-            .map_err(|error| Verdict::no(Reason::TopologyMismatch, error.to_string()))
-    }
-
-    /// What the directory is to be.
-    fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
-        let settings = &known.object.spec.directory;
-        let name = self.claim.name_any();
-        let namespace = self.claim.namespace().unwrap_or_default();
-        let uid = self.claim.uid().unwrap_or_default();
-        let values = PatternValues {
-            namespace: &namespace,
-            claim: &name,
-            claim_uid: &uid,
-            volume: &self.volume,
-            labels: self.claim.labels(),
-            annotations: self.claim.annotations(),
-        };
-        let chosen = Chosen::of(
-            self.request.parameters.pattern.as_deref(),
-            &settings.pattern,
-            self.ctx.settings.aliases.contains_key(&self.request.provisioner),
-            &values,
-        )?;
-        Ok(DirectoryRequest {
-            claim: ClaimRef {
-                namespace,
-                namespace_uid: self.namespace_uid.clone(),
-                name,
-                uid,
-            },
-            volume: self.volume.clone(),
-            directory: chosen.directory,
-            mode: wanted.mode,
-            mode_asked: wanted.mode_asked,
-            uid: wanted.uid,
-            gid: wanted.gid,
-            existing: self.request.parameters.existing.unwrap_or(settings.existing),
-            adoptable: chosen.adoptable,
-            restore: self.restore.clone(),
-        })
     }
 
     /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it

@@ -85,6 +85,8 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
     Ok(match volume {
         // It was here before this operator, and is left as it is.
         Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => Outcome::Nothing,
+        // One that was made by hand, while it waited.
+        Some(volume) if !is_of_this_operator(&volume) && volume.name_any() != own_name(claim) => Outcome::Nothing,
         Some(volume) => Outcome::Provisioned {
             verdict: Verdict::yes(Reason::Provisioned, located(&volume)),
             now: false,
@@ -98,9 +100,19 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
 /// not either: one that was here before this operator needs no look at it.
 fn untold(claim: &PersistentVolumeClaim) -> Option<String> {
     let begun = condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
-    let name = volume_name(&claim.uid().unwrap_or_default());
-    let ours = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_ref()) == Some(&name);
+    let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
+    // One that was made again is named after the claim that it was made for first; who waited may have got that.
+    let ours = name == own_name(claim) || is_told_to_wait(claim);
     (ours && begun && !is_told_provisioned(claim)).then_some(name)
+}
+
+/// The name of the volume that is made for a claim.
+fn own_name(claim: &PersistentVolumeClaim) -> String {
+    volume_name(&claim.uid().unwrap_or_default())
+}
+
+fn is_told_to_wait(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|condition| condition.status == "False")
 }
 
 fn is_told_provisioned(claim: &PersistentVolumeClaim) -> bool {

@@ -9,24 +9,25 @@ use super::provision::Journey;
 use super::report::{self, Outcome};
 use super::volume::{self, Parts, located};
 use crate::api::conditions::{Reason, Verdict};
-use crate::controllers::volume::cache;
-use crate::export::{ManagedExport, ProvisionedDirectory};
+use crate::controllers::volume::{cache, note};
+use crate::export::{ManagedExport, ProvisionedDirectory, VolumeNote};
+use crate::naming::DirectoryPath;
 use crate::operator::backends::Known;
 use crate::operator::events::Severity;
 use crate::operator::writes;
 
 impl Journey<'_> {
-    /// Creates the volume.
-    pub(super) async fn save(
+    /// The volume as it is to be.
+    fn object(
         &self,
         known: &Known,
         export: &ManagedExport,
         wanted: &Wanted,
         node_affinity: Option<VolumeNodeAffinity>,
         directory: &ProvisionedDirectory,
-    ) -> Outcome {
+    ) -> PersistentVolume {
         let negotiated = export.nfs().negotiated();
-        let object = volume::volume(&Parts {
+        volume::volume(&Parts {
             claim: self.claim,
             namespace_uid: &self.namespace_uid,
             request: self.request,
@@ -38,7 +39,39 @@ impl Journey<'_> {
             peer: negotiated.peer,
             node_affinity,
             directory,
-        });
+        })
+    }
+
+    /// What the record is to say of the volume, before there is a directory.
+    pub(super) fn note(
+        &self,
+        known: &Known,
+        export: &ManagedExport,
+        wanted: &Wanted,
+        node_affinity: Option<VolumeNodeAffinity>,
+        directory: &DirectoryPath,
+    ) -> Option<VolumeNote> {
+        // Neither is in the note.
+        let directory = ProvisionedDirectory {
+            directory: directory.clone(),
+            file_id: 0,
+            adopted: false,
+            mode_not_kept: None,
+        };
+        let object = self.object(known, export, wanted, node_affinity, &directory);
+        note::note(&object, &self.ctx.home())
+    }
+
+    /// Creates the volume.
+    pub(super) async fn save(
+        &self,
+        known: &Known,
+        export: &ManagedExport,
+        wanted: &Wanted,
+        node_affinity: Option<VolumeNodeAffinity>,
+        directory: &ProvisionedDirectory,
+    ) -> Outcome {
+        let object = self.object(known, export, wanted, node_affinity, directory);
         let saved = match self.create(export, &object).await {
             Ok(saved) => saved,
             Err(outcome) => return outcome,

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::plan::{Plan, at_rest, plan, refused, settled};
 use super::room::{Room, hold};
 use crate::api::conditions::{Reason, Verdict};
-use crate::controllers::volume::cache;
+use crate::controllers::volume::{cache, note};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::retry::jittered;
@@ -79,6 +79,7 @@ async fn carry_out(
                 // Counted until the watch tells that it has it.
                 writes::patch_as_read(&volumes, &volume, capacity, false, "set the volume's capacity").await?;
                 say(&claims, &claim, &size, ctx).await?;
+                note::keep(ctx, &grown(volume, size)).await;
             }
             Room::Unknown => return Ok(Action::requeue(SOON)),
             Room::Refused(verdict) => {
@@ -86,7 +87,10 @@ async fn carry_out(
                 return refuse(&claims, &claim, &verdict, ctx, looked).await;
             }
         },
-        Plan::Say(size) => say(&claims, &claim, &size, ctx).await?,
+        Plan::Say(size) => {
+            say(&claims, &claim, &size, ctx).await?;
+            note::keep(ctx, &volume).await;
+        }
         Plan::Clear => write(&claims, &claim, settled(&claim, None)).await?,
     }
     Ok(Action::await_change())
@@ -102,6 +106,13 @@ where
         cause: Box::new(cause),
     })?;
     found.ok_or(WriteError::Gone)
+}
+
+/// The volume as it is by now.
+fn grown(mut volume: PersistentVolume, size: Quantity) -> PersistentVolume {
+    let capacity = volume.spec.get_or_insert_default().capacity.get_or_insert_default();
+    capacity.insert("storage".to_owned(), size);
+    volume
 }
 
 /// The volume has it; the claim says so, and an event.

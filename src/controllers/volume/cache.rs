@@ -72,6 +72,7 @@ impl Follower {
 
 fn see(volume: &PersistentVolume, ctx: &Context) {
     saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
+    ctx.reserved.see(volume);
     let name = volume.name_any();
     match ctx.inventory.saved_on(&name) {
         Some(backend) => ctx.usages.see(volume, &backend),
@@ -82,6 +83,7 @@ fn see(volume: &PersistentVolume, ctx: &Context) {
 /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
 fn forget(name: &str, ctx: &Context) {
     ctx.inventory.gone(name);
+    ctx.reserved.gone(name);
     ctx.usages.forget(name);
     ctx.ledger.remove(&Holder::Volume(name.to_owned()));
     ctx.waiting.wake_soon();

@@ -1,7 +1,9 @@
 //! Volumes: when a claim is gone, the archive policy is carried out on its directory.
 
 pub mod cache;
+mod hand_over;
 mod inherited;
+pub(super) mod note;
 mod reclaim;
 mod reconcile;
 mod report;

@@ -10,6 +10,7 @@ use kube::{Api, ResourceExt};
 
 use super::reclaim::reclaim;
 use super::report::{Outcome, report};
+use super::{hand_over, note};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
@@ -24,8 +25,15 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     }
     let (started, looked) = (Instant::now(), ctx.waiting_volumes.moment());
     let outcome = match decide(&volume, &ctx) {
-        Decision::Nothing => set_finalizers(&volume, &ctx, missing_finalizer(&volume, &ctx.settings)).await?,
+        // Before anything is done with it: until then the record is not its claim's.
+        _ if hand_over::is_due(&volume) => Box::pin(hand_over::hand_over(&ctx, &volume)).await?,
+        Decision::Nothing => {
+            note_end(&volume, &ctx).await;
+            set_finalizers(&volume, &ctx, missing_finalizer(&volume, &ctx.settings)).await?
+        }
         Decision::DropFinalizer => {
+            // Whoever makes it again is to know that it is not to be reclaimed.
+            note::keep(&ctx, &volume).await;
             let others = writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false);
             set_finalizers(&volume, &ctx, others).await?
         }
@@ -62,7 +70,17 @@ pub fn decide(volume: &PersistentVolume, ctx: &Context) -> Decision {
 pub fn settled(volume: &PersistentVolume, settings: &Settings) -> bool {
     // Whatever the backend's policy is: it only chooses between ways to reclaim.
     let decision = policy::decide(volume, &settings.provisioners(), OnDelete::Archive, false);
-    decision == Decision::Nothing && missing_finalizer(volume, settings).is_none()
+    decision == Decision::Nothing
+        && missing_finalizer(volume, settings).is_none()
+        && !note::is_kept_without_claim(volume)
+        && !hand_over::is_due(volume)
+}
+
+/// A volume that is nobody's any more, and stays: whoever makes it again is to know.
+async fn note_end(volume: &PersistentVolume, ctx: &Context) {
+    if note::is_kept_without_claim(volume) {
+        note::keep(ctx, volume).await;
+    }
 }
 
 /// The finalizers that a volume should have, when ours is missing. A policy edited to Delete: the data is ours to

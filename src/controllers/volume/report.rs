@@ -32,6 +32,8 @@ pub enum Outcome {
     Changed,
     /// All of its backend's slots for reclaims are in use: the volume is in its queue.
     Queued,
+    /// Its record can't be given to its claim now, which nobody waits for.
+    Later(Verdict),
     /// The backend can't be reached now; not a failure of this volume.
     Waiting(Verdict),
     /// A call's outcome is unknown: looking tells.
@@ -59,6 +61,10 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
             event(ctx, volume, Severity::Normal, verdict.reason, &verdict.message);
             tracing::info!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
             Action::await_change()
+        }
+        Outcome::Later(verdict) => {
+            tracing::info!(volume = volume.name_any(), reason = %verdict.reason, "{}", verdict.message);
+            wait(ctx, volume, looked, jittered(WAITING))
         }
         Outcome::Waiting(verdict) => {
             tell_once(ctx, volume, verdict);

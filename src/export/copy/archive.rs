@@ -228,6 +228,7 @@ impl ManagedExport {
             handle: None,
             adopted: false,
             restores: None,
+            note: None,
             state: State::Copying(note.clone()),
         };
         let (target, held) = self.free_target(ground, &record, LONGEST_NAME).await?;

@@ -164,6 +164,7 @@ impl ManagedExport {
             handle: None,
             restores: None,
             adopted: false,
+            note: request.note.clone(),
             state: State::Creating,
         };
         if over {

@@ -43,6 +43,7 @@ fn judged(
         existing: Existing::Refuse,
         adoptable: true,
         restore: None,
+        note: None,
     };
     let kept = Kept {
         attributes,

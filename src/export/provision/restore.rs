@@ -90,12 +90,17 @@ impl ManagedExport {
         let at_archive = seen.as_ref().is_some_and(|seen| seen.node.is_some());
         let step = next(restore.own(), source, at_archive, home);
         match (step, seen, leaf) {
-            (Step::Done, _, Some(leaf)) => Ok(Some(Made {
-                file_id: leaf.attributes.fileid,
-                handle: handle_of(leaf),
-                adopted: restore.own.adopted(),
-                mode_not_kept: None,
-            })),
+            (Step::Done, _, Some(leaf)) => {
+                if let Recorded::Open(record) = &restore.own {
+                    self.renote(ground, record, restore.request).await?;
+                }
+                Ok(Some(Made {
+                    file_id: leaf.attributes.fileid,
+                    handle: handle_of(leaf),
+                    adopted: restore.own.adopted(),
+                    mode_not_kept: None,
+                }))
+            }
             (Step::Record, Some(seen), _) => {
                 self.may_move(restore.request, &seen)?;
                 self.refuse_volume(&seen.record)?;
@@ -179,6 +184,7 @@ impl ManagedExport {
             handle: None,
             adopted: false,
             restores: Some(restore.which.volume.clone()),
+            note: restore.request.note.clone(),
             state: State::Creating,
         };
         match restore.own {

@@ -116,6 +116,7 @@ impl ManagedExport {
             handle: Some(handle_of(&leaf)),
             adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
             restores: None,
+            note: None,
             state: State::Live,
         };
         if begun.is_some() {

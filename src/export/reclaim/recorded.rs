@@ -1,11 +1,10 @@
 //! What the record of a volume says beside the volume (design 6.8).
 
 use super::decide::At;
-use super::{missing, unrecorded};
 use crate::export::ManagedExport;
 use crate::export::error::ExportError;
 use crate::export::ground::Ground;
-use crate::export::record::{Record, State};
+use crate::export::record::Record;
 use crate::export::records::Found;
 use crate::export::request::ReclaimRequest;
 use crate::export::signature::Trust;
@@ -19,26 +18,6 @@ pub(super) enum Recorded {
 }
 
 impl ManagedExport {
-    /// The fileid on which a volume in use and its record agree.
-    pub(in crate::export) async fn agreed(
-        &self,
-        ground: &Ground,
-        request: &ReclaimRequest,
-    ) -> Result<u64, ExportError> {
-        match self.compared(ground, request).await? {
-            (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
-                self.sign(ground, &record, trust).await.map(|()| file_id)
-            }
-            (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
-                volume: request.volume.clone(),
-                state: record.state.name(),
-                asked: "copying",
-            }),
-            (Recorded::Nothing(At::Nothing), _) => Err(missing(request)),
-            (Recorded::Nothing(_), _) => Err(unrecorded(request)),
-        }
-    }
-
     /// Compares what the volume says with the record (design 6.8). One that this cluster did not sign is signed if they agree:
     /// the volume vouches for it.
     pub(super) async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
@@ -49,14 +28,20 @@ impl ManagedExport {
         Ok(recorded)
     }
 
-    async fn sign(&self, ground: &Ground, record: &Record, trust: Trust) -> Result<(), ExportError> {
+    /// Signs a record that agrees with its volume, if this cluster did not.
+    pub(super) async fn sign(&self, ground: &Ground, record: &Record, trust: Trust) -> Result<(), ExportError> {
         match trust {
             Trust::Signed => Ok(()),
             Trust::Unsigned | Trust::Forged => self.replace_record(ground, record).await,
         }
     }
 
-    async fn compared(&self, ground: &Ground, request: &ReclaimRequest) -> Result<(Recorded, Trust), ExportError> {
+    /// The same, and nothing is signed.
+    pub(super) async fn compared(
+        &self,
+        ground: &Ground,
+        request: &ReclaimRequest,
+    ) -> Result<(Recorded, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &request.volume).await? {
             Found::Record(record, trust) => (record, trust),
             Found::Unreadable(why) => {
@@ -95,9 +80,10 @@ impl ManagedExport {
             (Some(known), _) => {
                 let record = match trust {
                     Trust::Signed => record,
-                    // Also whose it was is the volume's word.
+                    // Whose it was is the volume's word too; what the record says that the volume is, nobody vouches for.
                     Trust::Unsigned | Trust::Forged => Box::new(Record {
                         claim: request.claim.clone(),
+                        note: None,
                         ..*record
                     }),
                 };

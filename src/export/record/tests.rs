@@ -17,6 +17,7 @@ fn record(state: State) -> Record {
         handle: Some("0a".into()),
         adopted: true,
         restores: None,
+        note: None,
         state,
     }
 }
@@ -129,4 +130,60 @@ fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
         Record::parse("pvc-1", br#"{"version":2,"x":1}"#),
         Err(RecordError::TooNew(2))
     );
+}
+
+#[test]
+fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
+    let note = VolumeNote {
+        cluster: "c".into(),
+        provisioner: "p".into(),
+        size: "1Gi".into(),
+        class: None,
+        access_modes: vec!["ReadWriteMany".into()],
+        mount_options: Vec::new(),
+        reclaim_policy: "Delete".into(),
+        on_delete: None,
+        node_affinity: Some(serde_json::json!({"required": {"nodeSelectorTerms": []}})),
+        released: true,
+    };
+    for (state, kept) in [
+        (State::Creating, true),
+        (State::Live, true),
+        (State::Deleting { since: 7 }, false),
+        (archiving("archived-data"), false),
+    ] {
+        let noted = Record {
+            note: Some(note.clone()),
+            ..record(state)
+        };
+        let read = Record::parse("pvc-1", &noted.to_bytes().unwrap()).unwrap();
+        assert_eq!(read.note.is_some(), kept, "{:?}", read.state);
+        assert!(read.note.is_none_or(|read| read == note));
+    }
+}
+
+#[test]
+fn a_note_that_is_too_long_for_a_record_is_none() {
+    let note = VolumeNote {
+        cluster: "c".into(),
+        provisioner: "p".into(),
+        size: "1Gi".into(),
+        class: None,
+        access_modes: Vec::new(),
+        mount_options: vec!["x".repeat(8 * 1024)],
+        reclaim_policy: "Delete".into(),
+        on_delete: None,
+        node_affinity: None,
+        released: false,
+    };
+    assert_eq!(note.clone().if_it_fits(), None);
+    let short = VolumeNote {
+        mount_options: vec!["x".repeat(7 * 1024)],
+        ..note
+    };
+    let longest = Record {
+        note: short.if_it_fits(),
+        ..record(State::Live)
+    };
+    assert!(longest.note.is_some() && longest.to_bytes().is_ok());
 }

@@ -97,6 +97,7 @@ mod tests {
             handle: None,
             adopted: false,
             restores: None,
+            note: None,
             state,
         };
         Found::Record(Box::new(record), Trust::Signed)

@@ -4,17 +4,42 @@
 use kube::ResourceExt;
 
 use super::walk::{ScanError, Walk, speaks_of_the_export};
-use crate::controllers::volume::request;
-use crate::export::{Found, Look, Trust};
+use crate::controllers::volume::{note, request};
+use crate::export::{Found, Look, State, Trust};
+use crate::placement::quantity::bytes;
 
 /// Whether the record is there and needs somebody who vouches for it.
-pub(super) fn is_unsigned(look: &Look) -> bool {
+fn is_unsigned(look: &Look) -> bool {
     matches!(look.record, Found::Record(_, Trust::Unsigned | Trust::Forged))
 }
 
+/// Whether the record of a volume in use, with this size, could not be made a volume of again: its writer died too
+/// early, or it was signed on the volume's word, which leaves out what nobody vouched for.
+fn says_too_little(look: &Look, size: Option<u128>) -> bool {
+    let Found::Record(record, _) = &look.record else {
+        return false;
+    };
+    let noted = record.note.as_ref().and_then(|note| bytes(&note.size));
+    record.state == State::Live && noted != size
+}
+
 impl Walk<'_> {
+    /// Sees to it that the record of a volume in use will do on the day when the volume is lost.
+    pub(super) async fn keep_believable(&mut self, volume: &str, look: &Look) -> Result<(), ScanError> {
+        let unsigned = is_unsigned(look);
+        if unsigned {
+            self.vouch(volume).await?;
+        }
+        if (unsigned || says_too_little(look, self.ctx.inventory.size_of(volume)))
+            && let Some(object) = self.volume(volume).await?
+        {
+            note::keep(self.ctx, &object).await;
+        }
+        Ok(())
+    }
+
     /// Signs the record of a volume, by what the volume says now.
-    pub(super) async fn vouch(&mut self, volume: &str) -> Result<(), ScanError> {
+    async fn vouch(&mut self, volume: &str) -> Result<(), ScanError> {
         let Some(object) = self.volume(volume).await? else {
             return Ok(());
         };

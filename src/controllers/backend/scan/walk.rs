@@ -11,7 +11,6 @@ use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::judge::{Volume, judge};
-use super::vouch::is_unsigned;
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
@@ -49,7 +48,7 @@ pub(super) enum ScanError {
 
 /// A scan on its way.
 pub(super) struct Walk<'a> {
-    ctx: &'a Context,
+    pub(super) ctx: &'a Context,
     pub(super) backend: &'a Backend,
     object: &'a NfsBackend,
     pub(super) export: &'a ManagedExport,
@@ -136,8 +135,10 @@ impl<'a> Walk<'a> {
             Volume::Here { .. } | Volume::Gone => None,
         };
         let look = self.look(volume, path.as_ref()).await?;
-        if matches!(remembered, Volume::Here { .. }) && look.as_ref().is_some_and(is_unsigned) {
-            self.vouch(volume).await?;
+        if matches!(remembered, Volume::Here { .. })
+            && let Some(look) = &look
+        {
+            self.keep_believable(volume, look).await?;
         }
         Ok(look.is_some_and(|look| judge(&look, remembered, false).is_some()))
     }

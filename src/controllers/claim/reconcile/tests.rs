@@ -63,6 +63,24 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             bound("nfs-operator.io/nfs", "1Gi", true, Some(("False", "VolumeLost"))),
             false,
         ),
+        (
+            "it waited, and a volume of another name came, perhaps one that was made again",
+            with(
+                bound("nfs-operator.io/nfs", "1Gi", false, Some(("False", "NoBackend"))),
+                "/spec/volumeName",
+                json!("pvc-former"),
+            ),
+            false,
+        ),
+        (
+            "a volume that was there before anything was said",
+            with(
+                bound("nfs-operator.io/nfs", "1Gi", true, None),
+                "/spec/volumeName",
+                json!("pvc-former"),
+            ),
+            true,
+        ),
         ("inherited", bound("old/nfs", "1Gi", false, None), true),
         (
             "begun here, made by nfs-subdir",

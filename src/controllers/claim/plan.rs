@@ -1,0 +1,73 @@
+//! What is to be made for a claim on a backend: the directory, and the volume that it is for.
+
+use k8s_openapi::api::core::v1::VolumeNodeAffinity;
+use kube::ResourceExt;
+
+use super::directory::Chosen;
+use super::overrides::{Wanted, wanted};
+use super::provision::Journey;
+use crate::api::conditions::{Reason, Verdict};
+use crate::export::{ClaimRef, DirectoryRequest, ManagedExport};
+use crate::naming::PatternValues;
+use crate::operator::backends::Known;
+use crate::placement::topology;
+
+/// The directory, what was asked for it, and the nodes that reach the volume.
+pub(super) type Planned = (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>);
+
+impl Journey<'_> {
+    /// What is to be made on a backend, and what its record is to say of the volume.
+    pub(super) fn plan(&self, known: &Known, export: &ManagedExport) -> Result<Planned, Verdict> {
+        let wanted = wanted(&known.object.spec, &self.request.parameters, self.claim.annotations())?;
+        let request = self.directory_request(known, &wanted)?;
+        let affinity = self.node_affinity(known)?;
+        let note = self.note(known, export, &wanted, affinity.clone(), &request.directory);
+        Ok((DirectoryRequest { note, ..request }, wanted, affinity))
+    }
+
+    /// The nodes that reach the volume.
+    fn node_affinity(&self, known: &Known) -> Result<Option<VolumeNodeAffinity>, Verdict> {
+        topology::common(known.object.spec.node_affinity.as_ref(), &self.request.topologies)
+            .map_err(|error| Verdict::no(Reason::TopologyMismatch, error.to_string()))
+    }
+
+    /// What the directory is to be.
+    fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
+        let settings = &known.object.spec.directory;
+        let name = self.claim.name_any();
+        let namespace = self.claim.namespace().unwrap_or_default();
+        let uid = self.claim.uid().unwrap_or_default();
+        let values = PatternValues {
+            namespace: &namespace,
+            claim: &name,
+            claim_uid: &uid,
+            volume: &self.volume,
+            labels: self.claim.labels(),
+            annotations: self.claim.annotations(),
+        };
+        let chosen = Chosen::of(
+            self.request.parameters.pattern.as_deref(),
+            &settings.pattern,
+            self.ctx.settings.aliases.contains_key(&self.request.provisioner),
+            &values,
+        )?;
+        Ok(DirectoryRequest {
+            claim: ClaimRef {
+                namespace,
+                namespace_uid: self.namespace_uid.clone(),
+                name,
+                uid,
+            },
+            volume: self.volume.clone(),
+            directory: chosen.directory,
+            mode: wanted.mode,
+            mode_asked: wanted.mode_asked,
+            uid: wanted.uid,
+            gid: wanted.gid,
+            existing: self.request.parameters.existing.unwrap_or(settings.existing),
+            adoptable: chosen.adoptable,
+            restore: self.restore.clone(),
+            note: None,
+        })
+    }
+}

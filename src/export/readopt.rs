@@ -1,0 +1,166 @@
+//! Volumes that have a record here and no object any more: judged before they are made again (design 6.8). Nothing is
+//! changed here.
+
+use super::ManagedExport;
+use super::error::ExportError;
+use super::foreign::TheirVolume;
+use super::ground::Ground;
+use super::ledger::Holder;
+use super::record::{Record, State, VolumeNote};
+use super::records::Found;
+use super::request::ClaimRef;
+use super::signature::Trust;
+
+/// What is left of a volume.
+#[derive(Debug)]
+pub enum Remains {
+    /// Nothing that a volume could be made of: no record, or one that is another backend's, an archive's, or of a directory
+    /// on its way in or out.
+    Nothing,
+    /// Its directory, as its record says.
+    Volume(Box<KeptVolume>),
+    /// Something that must not be made a volume of.
+    Unfit {
+        /// Whose it was, as far as that can be read.
+        claim: Option<ClaimRef>,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// A volume's directory that was found to be the one that its signed record is about.
+#[derive(Debug, Clone)]
+pub struct KeptVolume {
+    /// The record.
+    pub record: Record,
+    /// What the volume was.
+    pub note: VolumeNote,
+    /// The directory's fileid.
+    pub file_id: u64,
+    /// The export's identity.
+    pub export_id: String,
+}
+
+impl ManagedExport {
+    /// The claim that a live volume of this backend was for, by its record, whatever that is worth.
+    pub(super) async fn recorded_claim_on(
+        &self,
+        ground: &Ground,
+        volume: &str,
+    ) -> Result<Option<ClaimRef>, ExportError> {
+        let Found::Record(record, _) = self.read_record(ground, volume).await? else {
+            return Ok(None);
+        };
+        let released = record.note.as_ref().is_some_and(|note| note.released);
+        let counts = self.is_live_here(&record) && !released;
+        Ok(counts.then_some(record.claim))
+    }
+
+    pub(super) async fn remains_of_on(&self, ground: &Ground, volume: &str) -> Result<Remains, ExportError> {
+        let (record, trust) = match self.read_record(ground, volume).await? {
+            Found::Nothing => return Ok(Remains::Nothing),
+            Found::Unreadable(why) => {
+                let why = format!("its record is unreadable: {why}");
+                return Ok(Remains::Unfit { claim: None, why });
+            }
+            Found::Record(record, trust) => (*record, trust),
+        };
+        if !self.is_live_here(&record) {
+            return Ok(Remains::Nothing);
+        }
+        let claim = record.claim.clone();
+        let unfit = |why: String| {
+            Ok(Remains::Unfit {
+                claim: Some(claim),
+                why,
+            })
+        };
+        match trust {
+            Trust::Signed => {}
+            Trust::Unsigned => return unfit("its record is not signed".to_owned()),
+            Trust::Forged => return unfit("its record's signature is wrong, or was made with another key".to_owned()),
+        }
+        let Some(note) = record.note.clone() else {
+            return unfit("its record does not say what the volume was".to_owned());
+        };
+        match self.judge_remains(ground, &record).await {
+            Ok(file_id) => Ok(Remains::Volume(Box::new(KeptVolume {
+                export_id: ground.identity.id.clone(),
+                record,
+                note,
+                file_id,
+            }))),
+            Err(error) if is_about_it(&error) => unfit(error.to_string()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The volumes of a backend of this name that other clusters' records know.
+    pub(super) async fn volumes_of_others_on(&self, ground: &Ground) -> Result<Vec<TheirVolume>, ExportError> {
+        let all = self.live_of_others(ground).await?;
+        let backend = &self.keeper.backend;
+        Ok(all.into_iter().filter(|theirs| theirs.backend == *backend).collect())
+    }
+
+    fn is_live_here(&self, record: &Record) -> bool {
+        record.state == State::Live && record.backend == self.keeper.backend
+    }
+
+    /// The directory's fileid, if the directory is the one that the record knows, and nobody else's.
+    async fn judge_remains(&self, ground: &Ground, record: &Record) -> Result<u64, ExportError> {
+        let directory = &record.directory;
+        let nodes = self.walk(ground, directory).await?;
+        self.judge_way(ground, directory, &nodes).await?;
+        let Some(leaf) = self.leaf_of(&nodes, directory) else {
+            return Err(ExportError::DirectoryMissing {
+                volume: record.volume.clone(),
+                directory: directory.to_string(),
+            });
+        };
+        let file_id = leaf.attributes.fileid;
+        if record.file_id != Some(file_id) || !ground.is_plain_directory(leaf) {
+            return Err(ExportError::Disagrees {
+                volume: record.volume.clone(),
+                directory: directory.to_string(),
+                what: match record.file_id {
+                    Some(known) => format!("its record knows fileid {known}, and what has its name has {file_id}"),
+                    None => "its record knows no fileid".to_owned(),
+                },
+            });
+        }
+        if self.holds_reserved(leaf, &directory.to_string()).await? {
+            return Err(ExportError::NestedBackend {
+                path: directory.to_string(),
+            });
+        }
+        if let Some(conflict) = self.in_the_way(ground, &record.volume, directory) {
+            return Err(ExportError::Overlaps {
+                directory: directory.to_string(),
+                conflict: Box::new(conflict),
+            });
+        }
+        let own = Holder::Volume(record.volume.clone());
+        if let Some(holder) = self.ledger.holder_of(&ground.file_key(file_id), Some(&own)) {
+            return Err(ExportError::Held {
+                directory: directory.to_string(),
+                holder,
+            });
+        }
+        self.refuse_foreign(ground, directory, &nodes, false).await?;
+        Ok(file_id)
+    }
+}
+
+/// Whether an error speaks of this one volume, and not of the way to the export.
+fn is_about_it(error: &ExportError) -> bool {
+    matches!(
+        error,
+        ExportError::DirectoryMissing { .. }
+            | ExportError::Disagrees { .. }
+            | ExportError::NestedBackend { .. }
+            | ExportError::Overlaps { .. }
+            | ExportError::Held { .. }
+            | ExportError::HeldByOtherCluster { .. }
+            | ExportError::PathUnusable { .. }
+    )
+}
