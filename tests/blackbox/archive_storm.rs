@@ -7,6 +7,7 @@ use rig::objects::reference;
 use serde_json::{Value, json};
 
 use crate::archives::archive_of;
+use crate::disaster::{adopt, said_of};
 use crate::scene::{Failure, PATIENCE, Test, text};
 use crate::stage::Stage;
 
@@ -176,7 +177,7 @@ async fn a_held_archive_whose_deletion_went_past_the_policy_stays_until_it_is_le
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_of_a_former_release_gets_its_object() -> Test {
+async fn an_archive_of_a_former_release_gets_its_object_when_its_record_is_adopted() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&stage, 1).await?;
     stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
@@ -187,7 +188,7 @@ async fn an_archive_of_a_former_release_gets_its_object() -> Test {
         .patch(&archive, json!({"metadata": {"finalizers": null}}))
         .await?;
     stage.objects.delete(&archive).await?;
-    // What release 0.1.0 wrote.
+    // What was written before records were signed and archives expired.
     for cluster in std::fs::read_dir(stage.data()?.join(".nfs-operator"))? {
         let record = cluster?
             .path()
@@ -197,9 +198,14 @@ async fn an_archive_of_a_former_release_gets_its_object() -> Test {
         let mut content: Value = serde_json::from_slice(&content)?;
         let state = content["state"].as_object_mut().ok_or("no state")?;
         state.retain(|name, _| ["name", "target", "mode", "uid", "gid"].contains(&name.as_str()));
+        content.as_object_mut().ok_or("no record")?.remove("signature");
         std::fs::write(&record, serde_json::to_vec(&content)?)?;
     }
     stage.operator.restart().await?;
+    let volume = text(&volumes[0], "/metadata/name");
+    said_of(&stage, "RecordsTrusted", "RecordsUnsigned", &[volume]).await?;
+    assert_eq!(archives(&stage).await?, BTreeSet::new());
+    adopt(&stage, None, volume).await?;
     let all = names_of(&volumes);
     settle(&stage, "the object to be made", |names| *names == all).await?;
     let made = stage.objects.get(&archive).await?.ok_or("no object")?;

@@ -30,9 +30,10 @@ impl ManagedExport {
             });
         }
         let (nodes, step) = self.observe(ground, request, directory, Written::Nothing).await?;
-        match self.leaf_of(&nodes, directory) {
-            Some(leaf) => self.refuse(ground, request, directory, step, leaf).await,
-            None => Ok(()),
+        match (step, self.leaf_of(&nodes, directory)) {
+            (Step::Adopt { .. }, Some(leaf)) => self.refuse_adoption(ground, request, directory, &nodes, leaf).await,
+            (step, Some(leaf)) => self.refuse(ground, request, directory, step, leaf).await,
+            (_, None) => Ok(()),
         }
     }
 

@@ -28,6 +28,7 @@ const OPERATIONS: &[(&str, bool)] = &[
     ("replace_file", true),
     ("link", true),
     ("list", false),
+    ("list_with_usage", false),
     ("statistics", false),
 ];
 
@@ -123,6 +124,7 @@ async fn perform(operation: &str, export: &Export, folder: &str, disk: &Path) ->
         }
         "link" => export.link(&file.handle, here, &name("linked")).await?,
         "list" => assert_eq!(export.list(here, None).await?.entries.len(), 5),
+        "list_with_usage" => assert_eq!(export.list_with_usage(here, None, 32 << 10).await?.entries.len(), 5),
         "statistics" => assert!(export.statistics().await?.total > 0),
         unknown => panic!("{unknown} has no test"),
     }
