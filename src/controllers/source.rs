@@ -31,10 +31,7 @@ pub(super) async fn bound(
     namespace: &str,
     name: &str,
 ) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), Verdict>, WriteError> {
-    let read = |cause| WriteError::Api {
-        action: "read the claim to copy",
-        cause: Box::new(cause),
-    };
+    let read = WriteError::of("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     let claim = claims.get_opt(name).await.map_err(read)?;
     let (claim, volume) = match copyable(claim, name) {

@@ -279,31 +279,19 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
     }
 }
 
-/// Asks the server, and again when it does not answer.
+/// Asks the server, and again when it was not there. One that refuses us, or has been given to another leader, is not asked
+/// again.
 async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -> Result<T, NfsError> {
     let mut tries = 1;
     loop {
         match call().await {
-            Err(error) if may_come_back(&error) && tries < MOST_TRIES => {
+            Err(error) if error.is_of_the_way() && tries < MOST_TRIES => {
                 tries += 1;
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
             answered => return answered,
         }
     }
-}
-
-/// Whether the server was not there. One that refuses us, or has been given to another leader, is not asked again.
-fn may_come_back(error: &NfsError) -> bool {
-    matches!(
-        error,
-        NfsError::NameResolution { .. }
-            | NfsError::ConnectionRefused { .. }
-            | NfsError::ConnectionTimedOut { .. }
-            | NfsError::Unreachable { .. }
-            | NfsError::NotResponding { .. }
-            | NfsError::ConnectionLost { .. }
-    )
 }
 
 impl Step {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::error::{ExportError, While as _};
 use super::layout;
-use super::ledger::Holder;
+use super::ledger::{Holder, Reservation};
 use super::request::Identity;
 use super::{Conflict, Expected, FileKey, ManagedExport, Place};
 use crate::naming::DirectoryPath;
@@ -262,6 +262,22 @@ impl ManagedExport {
         let places = self.places_of(&ground.identity.id, &directory.to_string());
         let holder = Holder::Volume(volume.to_owned());
         self.ledger.overlap(&places, &holder, &self.keeper.backend)
+    }
+
+    /// Takes a directory's places for a volume, if nobody is in the way.
+    pub(super) fn reserve(
+        &self,
+        ground: &Ground,
+        volume: &str,
+        directory: &DirectoryPath,
+    ) -> Result<Reservation, ExportError> {
+        let places = self.places_of(&ground.identity.id, &directory.to_string());
+        let holder = Holder::Volume(volume.to_owned());
+        let reserved = self.ledger.reserve(holder, places, &self.keeper.backend);
+        reserved.map_err(|conflict| ExportError::Overlaps {
+            directory: directory.to_string(),
+            conflict: Box::new(conflict),
+        })
     }
 
     /// Whether a directory holds nothing.

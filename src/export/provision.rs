@@ -13,7 +13,6 @@ use self::make::Made;
 use super::ManagedExport;
 use super::error::ExportError;
 use super::ground::Ground;
-use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
 use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
@@ -111,15 +110,7 @@ impl ManagedExport {
         directory: &DirectoryPath,
         mut record: Recorded,
     ) -> Result<ProvisionedDirectory, ExportError> {
-        let places = self.places_of(&ground.identity.id, &directory.to_string());
-        let holder = Holder::Volume(request.volume.clone());
-        let reservation = self
-            .ledger
-            .reserve(holder, places, &self.keeper.backend)
-            .map_err(|conflict| ExportError::Overlaps {
-                directory: directory.to_string(),
-                conflict: Box::new(conflict),
-            })?;
+        let reservation = self.reserve(ground, &request.volume, directory)?;
         for _ in 0..STEPS {
             if let Some(made) = self.step(ground, request, directory, &mut record).await? {
                 reservation.keep(Some(ground.file_key(made.file_id)));

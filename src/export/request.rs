@@ -28,6 +28,20 @@ pub struct Keeper {
     pub roots: Vec<Place>,
 }
 
+impl Keeper {
+    /// Of an export that is only looked at, by somebody who keeps nothing there: writes no record, and has no folder.
+    pub fn onlooker(credential: Credential) -> Self {
+        Self {
+            cluster_id: String::new(),
+            records_key: RecordsKey::random(),
+            backend: String::new(),
+            backend_uid: String::new(),
+            credential,
+            roots: Vec::new(),
+        }
+    }
+}
+
 /// A claim, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -240,6 +240,19 @@ impl NfsError {
         }
     }
 
+    /// Whether the way to the server failed, or it was silent: waiting may cure that.
+    pub fn is_of_the_way(&self) -> bool {
+        matches!(
+            self,
+            Self::NameResolution { .. }
+                | Self::ConnectionRefused { .. }
+                | Self::ConnectionTimedOut { .. }
+                | Self::Unreachable { .. }
+                | Self::NotResponding { .. }
+                | Self::ConnectionLost { .. }
+        )
+    }
+
     /// Whether the server said something, if only nonsense: asked again, it would say the same.
     pub fn is_an_answer(&self) -> bool {
         matches!(self, Self::Status { .. } | Self::Protocol { .. } | Self::Limit { .. })

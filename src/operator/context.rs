@@ -74,6 +74,25 @@ impl Settings {
     }
 }
 
+#[cfg(test)]
+impl Settings {
+    /// Those of an operator that serves `provisioner`, and each alias with its backend, in a unit test.
+    pub fn for_tests(provisioner: &str, aliases: &[(&str, &str)]) -> Self {
+        let owned = |(alias, backend): &(&str, &str)| ((*alias).to_owned(), (*backend).to_owned());
+        Self {
+            provisioner: provisioner.to_owned(),
+            aliases: aliases.iter().map(owned).collect(),
+            slots: 1,
+            purge_pause: Duration::ZERO,
+            verifier: [0; 8],
+            deadline: Duration::from_secs(1),
+            scan_interval: Duration::ZERO,
+            count_rate: 1,
+            began: Instant::now(),
+        }
+    }
+}
+
 /// The watch caches.
 pub struct Stores {
     /// All claims.

@@ -27,6 +27,7 @@ pub mod run;
 pub mod stop;
 pub mod term;
 pub mod told;
+pub mod turns;
 pub mod usage;
 pub mod waiting;
 pub mod watched;

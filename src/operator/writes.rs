@@ -14,6 +14,9 @@ use super::retry::{Backoff, jittered};
 /// A write that the API server did not answer is tried again after this long, whatever it was.
 pub const AFTER_ERROR: Duration = Duration::from_secs(5);
 
+/// How often a finalizer is tried to be dropped while others write to the object too.
+const FINALIZER_TRIES: usize = 5;
+
 /// Why a write to an object did not happen.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
@@ -32,6 +35,16 @@ pub enum WriteError {
         #[source]
         cause: Box<kube::Error>,
     },
+}
+
+impl WriteError {
+    /// What a call was for that the API server refused or did not answer: for `map_err`.
+    pub fn of(action: &'static str) -> impl Fn(kube::Error) -> Self + Copy {
+        move |cause| Self::Api {
+            action,
+            cause: Box::new(cause),
+        }
+    }
 }
 
 /// How long an object waits after a write failed. A refusal is the object's own failure; without an answer, the API
@@ -89,10 +102,7 @@ where
     written.map_err(|cause| match &cause {
         kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::Gone,
         kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => WriteError::Gone,
-        _ => WriteError::Api {
-            action,
-            cause: Box::new(cause),
-        },
+        _ => WriteError::of(action)(cause),
     })
 }
 
@@ -147,10 +157,7 @@ where
     patched.map_err(|cause| match http_status(&cause) {
         Some(404) => WriteError::Gone,
         Some(409) => WriteError::Changed,
-        _ => WriteError::Api {
-            action,
-            cause: Box::new(cause),
-        },
+        _ => WriteError::of(action)(cause),
     })
 }
 
@@ -163,25 +170,43 @@ where
         "/metadata/annotations/{}",
         annotation.replace('~', "~0").replace('/', "~1")
     );
+    let failed = WriteError::of("remove an annotation");
     let operations = serde_json::from_value(json!([
         {"op": "test", "path": "/metadata/uid", "value": object.uid()},
         {"op": "test", "path": path, "value": value},
         {"op": "remove", "path": path},
     ]))
-    .map_err(|cause| WriteError::Api {
-        action: "remove an annotation",
-        cause: Box::new(kube::Error::SerdeError(cause)),
-    })?;
+    .map_err(|cause| failed(kube::Error::SerdeError(cause)))?;
     let patch: Patch<()> = Patch::Json(operations);
     match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
         Ok(_) => Ok(()),
         // 422: a test failed, so it was changed or removed already.
         Err(error) if matches!(http_status(&error), Some(404 | 409 | 422)) => Ok(()),
-        Err(cause) => Err(WriteError::Api {
-            action: "remove an annotation",
-            cause: Box::new(cause),
-        }),
+        Err(cause) => Err(failed(cause)),
     }
+}
+
+/// Drops a finalizer from an object, which may be written by others meanwhile; done when the object is gone.
+pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    for _ in 0..FINALIZER_TRIES {
+        let now = api.get_opt(&object.name_any()).await;
+        let now = now.map_err(WriteError::of("read an object before it is let go"))?;
+        let Some(now) = now.filter(|now| now.uid() == object.uid()) else {
+            return Ok(());
+        };
+        let Some(finalizers) = with_finalizer(now.meta(), finalizer, false) else {
+            return Ok(());
+        };
+        match set_finalizers(api, &now, &finalizers).await {
+            Err(WriteError::Changed) => {}
+            Err(WriteError::Gone) => return Ok(()),
+            written => return written,
+        }
+    }
+    Err(WriteError::Changed)
 }
 
 /// The object's finalizers with or without one, or `None` when that is so already.

@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::time::Duration;
 
+use rig::TestEnv;
 use rig::objects::{merge, reference};
-use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
 use crate::archive_restore::asking;
 use crate::archives::{archive_of, archived, in_state, path};
-use crate::clones::{contents, said, slow, staging, under_way};
+use crate::clones::{contents, copy_gone, said, slow, staging, under_way};
 use crate::scene::{self, PATIENCE, Test, text};
 use crate::stage::Stage;
 
@@ -210,16 +210,7 @@ async fn a_copy_for_another_namespace_ends_when_that_may_not_have_it_any_more() 
         PATIENCE,
     );
     refused.await?;
-    wait::until("record and copy to be gone", PATIENCE, async || {
-        let records = stage.records().map_err(|error| error.to_string())?.len();
-        let staged = staging(&stage).map_err(|error| error.to_string())?;
-        if records == 1 && staged.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{records} records, {staged:?}"))
-        }
-    })
-    .await?;
+    copy_gone(&stage).await?;
     assert_eq!(stage.names()?.len(), 1);
     at_full_speed(&stage);
     scene::trash_empty(&stage.data()?).await?;

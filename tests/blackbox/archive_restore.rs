@@ -21,6 +21,18 @@ fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
+/// The namespace is deleted and made anew; its claim `data` asks for the archive, and is refused.
+async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Value> {
+    let namespace = reference("v1", "Namespace", None, &env.name);
+    env.objects.delete(&namespace).await?;
+    env.objects.wait_gone(&namespace, PATIENCE).await?;
+    env.objects.create(&namespace).await?;
+    let heir = asking(env.claim("data", class), name_of(archive));
+    let heir = env.objects.create(&heir).await?;
+    scene::refused(env, &heir, "ArchiveNotAllowed").await?;
+    Ok(heir)
+}
+
 #[tokio::test]
 async fn a_claim_gets_an_archive_back_at_once_with_its_mode_and_owner_and_the_archive_is_gone() -> Test {
     let env = TestEnv::new("restore").await?;
@@ -86,15 +98,7 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
     assert_eq!(fs::read_dir(env.directory(&empty)?)?.count(), 0);
     env.objects.delete(&crossing).await?;
     env.objects.wait_gone(&empty, PATIENCE).await?;
-    let namespace = reference("v1", "Namespace", None, &env.name);
-    env.objects.delete(&namespace).await?;
-    env.objects.wait_gone(&namespace, PATIENCE).await?;
-    env.objects.create(&namespace).await?;
-    let heir = env
-        .objects
-        .create(&asking(env.claim("data", &class), name_of(&archive)))
-        .await?;
-    scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    let heir = heir(&env, &class, &archive).await?;
     // Nor does a word of their own help.
     env.objects
         .patch(
@@ -126,15 +130,7 @@ async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so
     let [_, _, archive] = archived(&env, "data", &class, "theirs").await?;
     let other = reference("v1", "Namespace", None, &env.named("other"));
     env.objects.create(&other).await?;
-    let namespace = reference("v1", "Namespace", None, &env.name);
-    env.objects.delete(&namespace).await?;
-    env.objects.wait_gone(&namespace, PATIENCE).await?;
-    env.objects.create(&namespace).await?;
-    let heir = env
-        .objects
-        .create(&asking(env.claim("data", &class), name_of(&archive)))
-        .await?;
-    scene::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    let heir = heir(&env, &class, &archive).await?;
     env.objects
         .patch(&backend, json!({"spec": {"archivePolicy": {"restoreByName": true}}}))
         .await?;

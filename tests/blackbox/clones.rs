@@ -115,25 +115,7 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
 async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
     let env = TestEnv::new("clone-foreign").await?;
     let class = env.ready_class().await?;
-    let secret = env.data().join("secret");
-    fs::create_dir(&secret)?;
-    fs::write(secret.join("data"), "another's")?;
-    let name = env.named("byhand");
-    let mut volume = rig::objects::reference("v1", "PersistentVolume", None, &name);
-    let spec = json!({
-        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
-        "persistentVolumeReclaimPolicy": "Retain",
-        "nfs": {"server": "127.0.0.1", "path": format!("{}/secret", env.export())},
-    });
-    merge(&mut volume, &json!({ "spec": spec }));
-    let volume = env.objects.create(&volume).await?;
-    let mut source = env.claim("old", &class);
-    merge(
-        &mut source,
-        &json!({"spec": {"storageClassName": "", "volumeName": name}}),
-    );
-    let source = env.objects.create(&source).await?;
-    env.wait_bound(&source).await?;
+    let (source, volume) = scene::bound_by_hand(&env, "secret", "old").await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
     assert!(message.contains("was not made by this operator"), "{message}");
@@ -161,6 +143,20 @@ pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
 
 pub fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
     staged_on(&stage.data()?)
+}
+
+/// Waits until nothing is left of a copy: one record, of the volume that was copied from, and nothing in staging.
+pub async fn copy_gone(stage: &Stage) -> rig::Result<()> {
+    wait::until("record and copy to be gone", PATIENCE, async || {
+        let records = stage.records().map_err(|error| error.to_string())?.len();
+        let staged = staging(stage).map_err(|error| error.to_string())?;
+        if records == 1 && staged.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{records} records, {staged:?}"))
+        }
+    })
+    .await
 }
 
 /// The copies on an export that are not complete.
@@ -224,16 +220,7 @@ async fn a_copy_whose_claim_is_deleted_ends_and_leaves_nothing_behind() -> Test 
     let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
     under_way(&stage).await?;
     stage.objects.delete(&claim).await?;
-    wait::until("record and copy to be gone", PATIENCE, async || {
-        let records = stage.records().map_err(|error| error.to_string())?.len();
-        let staged = staging(&stage).map_err(|error| error.to_string())?;
-        if records == 1 && staged.is_empty() {
-            Ok(())
-        } else {
-            Err(format!("{records} records, {staged:?}"))
-        }
-    })
-    .await?;
+    copy_gone(&stage).await?;
     assert_eq!(stage.names()?.len(), 1);
     scene::trash_empty(&stage.data()?).await?;
     Ok(())

@@ -156,25 +156,7 @@ async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
     let message = pending(&env, &unbound, "CopySourceNotReady").await?;
     assert!(message.contains("is Pending: it has to be Bound"), "{message}");
 
-    let secret = env.data().join("secret");
-    fs::create_dir(&secret)?;
-    fs::write(secret.join("data"), "another's")?;
-    let name = env.named("byhand");
-    let mut volume = reference("v1", "PersistentVolume", None, &name);
-    let spec = json!({
-        "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1Mi"}, "storageClassName": "",
-        "persistentVolumeReclaimPolicy": "Retain",
-        "nfs": {"server": "127.0.0.1", "path": format!("{}/secret", env.export())},
-    });
-    merge(&mut volume, &json!({ "spec": spec }));
-    let volume = env.objects.create(&volume).await?;
-    let mut theirs = env.claim("theirs", &class);
-    merge(
-        &mut theirs,
-        &json!({"spec": {"storageClassName": "", "volumeName": name}}),
-    );
-    let theirs = env.objects.create(&theirs).await?;
-    env.wait_bound(&theirs).await?;
+    let (theirs, volume) = scene::bound_by_hand(&env, "secret", "theirs").await?;
     let foreign = make("foreign", "theirs").await?;
     let message = pending(&env, &foreign, "CopySourceUnsuitable").await?;
     assert!(message.contains("was not made by this operator"), "{message}");

@@ -130,6 +130,43 @@ pub async fn trash_empty(root: &Path) -> rig::Result<()> {
     .await
 }
 
+/// An administrator's own volume of a class: directory `word` beside a backend's volumes, with `word` in its file `data`.
+pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Failure> {
+    let directory = env.data().join(word);
+    fs::create_dir(&directory)?;
+    fs::write(directory.join("data"), word)?;
+    let mut volume = reference("v1", "PersistentVolume", None, &env.named(word));
+    let spec = json!({
+        "accessModes": ["ReadWriteMany"],
+        "capacity": { "storage": "1Mi" },
+        "nfs": { "server": "127.0.0.1", "path": format!("{}/{word}", env.export()) },
+        "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": class,
+    });
+    merge(&mut volume, &json!({ "spec": spec }));
+    let volume = env.objects.create(&volume).await?;
+    // Until the binder has seen it, it would ask for another one.
+    let available = |volume: &Value| match text(volume, "/status/phase") {
+        "Available" => Ok(()),
+        phase => Err(phase.to_owned()),
+    };
+    env.objects
+        .wait(&volume, "to be Available", PATIENCE, available)
+        .await?;
+    Ok(volume)
+}
+
+/// A claim bound to such a volume without a class; claim and volume.
+pub async fn bound_by_hand(env: &TestEnv, word: &str, claim: &str) -> Result<(Value, Value), Failure> {
+    let volume = by_hand(env, word, "").await?;
+    let mut wants = env.claim(claim, &Value::Null);
+    let spec = json!({"storageClassName": "", "volumeName": text(&volume, "/metadata/name")});
+    merge(&mut wants, &json!({ "spec": spec }));
+    let claim = env.objects.create(&wants).await?;
+    env.wait_bound(&claim).await?;
+    Ok((claim, volume))
+}
+
 /// A reference to a backend of this test.
 pub fn backend_named(env: &TestEnv, word: &str) -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &env.named(word))

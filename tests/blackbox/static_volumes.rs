@@ -3,37 +3,11 @@
 use std::fs;
 
 use rig::TestEnv;
-use rig::objects::{merge, reference};
+use rig::objects::merge;
 use serde_json::{Value, json};
 
 use crate::old::{Old, untouched};
 use crate::scene::{self, PATIENCE, Test, text};
-
-/// A volume made by hand on the test's export, for claims of that class, with data in it.
-async fn by_hand(env: &TestEnv, word: &str, class: &Value) -> Result<Value, scene::Failure> {
-    let directory = env.data().join(word);
-    fs::create_dir(&directory)?;
-    fs::write(directory.join("data"), word)?;
-    let mut volume = reference("v1", "PersistentVolume", None, &env.named(word));
-    let spec = json!({
-        "accessModes": ["ReadWriteMany"],
-        "capacity": { "storage": "1Mi" },
-        "nfs": { "server": "127.0.0.1", "path": format!("{}/{word}", env.export()) },
-        "persistentVolumeReclaimPolicy": "Delete",
-        "storageClassName": text(class, "/metadata/name"),
-    });
-    merge(&mut volume, &json!({ "spec": spec }));
-    let volume = env.objects.create(&volume).await?;
-    // Until the binder has seen it, it would ask for another one.
-    let available = |volume: &Value| match text(volume, "/status/phase") {
-        "Available" => Ok(()),
-        phase => Err(phase.to_owned()),
-    };
-    env.objects
-        .wait(&volume, "to be Available", PATIENCE, available)
-        .await?;
-    Ok(volume)
-}
 
 #[tokio::test]
 async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> Test {
@@ -47,7 +21,7 @@ async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> 
         .await?;
     let mut kept = Vec::new();
     for (word, class) in [("own", &own), ("alias", &alias)] {
-        let volume = by_hand(&env, word, class).await?;
+        let volume = scene::by_hand(&env, word, text(class, "/metadata/name")).await?;
         let before = scene::tree(&env.data().join(word))?;
         let claim = env.objects.create(&env.claim(word, class)).await?;
         let bound = env.wait_bound(&claim).await?;
@@ -81,7 +55,7 @@ async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> 
 async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     let env = TestEnv::new("named-volume").await?;
     let class = env.ready_class().await?;
-    let volume = by_hand(&env, "data", &class).await?;
+    let volume = scene::by_hand(&env, "data", text(&class, "/metadata/name")).await?;
     let mut claim = env.claim("data", &class);
     merge(
         &mut claim,

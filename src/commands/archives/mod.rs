@@ -94,15 +94,7 @@ async fn look(connection: &Connection, key: Option<&RecordsKey>) -> Result<Surve
         source: Box::new(source),
         circumstances: Circumstances::default(),
     })?;
-    // The keeper of an export that is only looked at: it writes no record.
-    let keeper = Keeper {
-        cluster_id: String::new(),
-        records_key: RecordsKey::random(),
-        backend: String::new(),
-        backend_uid: String::new(),
-        credential,
-        roots: Vec::new(),
-    };
+    let keeper = Keeper::onlooker(credential);
     let managed = ManagedExport::new(export.clone(), keeper, Arc::new(Ledger::default()));
     let survey = managed.survey(key).await;
     export.close().await;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, RecordsKey, remedy_of};
+use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, remedy_of};
 use nfs_operator::nfs::{Attributes, Credential, Export, NfsError, OfferedVersions, Protocol, Statistics, Target};
 use nfs_operator::placement::quantity::human;
 use serde_json::json;
@@ -232,16 +232,7 @@ async fn space(export: &Export, findings: &mut Findings) {
 
 /// The identity that is there; none is made.
 async fn identity(export: &Export, credential: Credential, findings: &mut Findings) {
-    // The keeper of an export that is only looked at.
-    let keeper = Keeper {
-        cluster_id: String::new(),
-        // It writes no record.
-        records_key: RecordsKey::random(),
-        backend: String::new(),
-        backend_uid: String::new(),
-        credential,
-        roots: Vec::new(),
-    };
+    let keeper = Keeper::onlooker(credential);
     let managed = ManagedExport::new(export.clone(), keeper, Arc::new(Ledger::default()));
     match managed.read_identity().await {
         Ok(Some(identity)) => findings.add(

@@ -14,9 +14,6 @@ use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
 
-/// How often the finalizer is tried to be dropped while others write to the object too.
-const FINALIZER_TRIES: usize = 5;
-
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]
 pub enum ActError {
@@ -103,7 +100,7 @@ impl Scene<'_> {
                 tracing::info!(archive = self.which.volume, "its purge is refused: {error}");
                 Ok(false)
             }
-            Err(cause) => Err(failed("delete the archive's object")(cause)),
+            Err(cause) => Err(WriteError::of("delete the archive's object")(cause)),
         }
     }
 }
@@ -114,30 +111,13 @@ pub async fn kind_going(ctx: &Context) -> Result<bool, WriteError> {
     let kind = kinds
         .get_metadata_opt(NfsArchive::crd_name())
         .await
-        .map_err(failed("read the definition of NfsArchive"))?;
+        .map_err(WriteError::of("read the definition of NfsArchive"))?;
     Ok(kind.is_none_or(|kind| kind.metadata.deletion_timestamp.is_some()))
 }
 
 /// Drops our finalizer from an object.
 pub async fn let_go(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
-    let (api, name) = (api(ctx), object.name_any());
-    for _ in 0..FINALIZER_TRIES {
-        let Some(now) = api.get_opt(&name).await.map_err(failed("read the archive"))? else {
-            return Ok(());
-        };
-        if now.uid() != object.uid() {
-            return Ok(());
-        }
-        let Some(finalizers) = writes::with_finalizer(&now.metadata, ARCHIVE_FINALIZER, false) else {
-            return Ok(());
-        };
-        match writes::set_finalizers(&api, &now, &finalizers).await {
-            Err(WriteError::Changed) => {}
-            Err(WriteError::Gone) => return Ok(()),
-            written => return written,
-        }
-    }
-    Err(WriteError::Changed)
+    writes::drop_finalizer(&api(ctx), object, ARCHIVE_FINALIZER).await
 }
 
 /// Sends an event about an archive.
@@ -149,12 +129,4 @@ pub fn event(ctx: &Context, object: &NfsArchive, severity: Severity, reason: Rea
 /// All archives.
 pub fn api(ctx: &Context) -> Api<NfsArchive> {
     Api::all(ctx.clients.calls.clone())
-}
-
-/// What a call that failed was for.
-pub fn failed(action: &'static str) -> impl Fn(kube::Error) -> WriteError {
-    move |cause| WriteError::Api {
-        action,
-        cause: Box::new(cause),
-    }
 }

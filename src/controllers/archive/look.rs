@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt};
 
-use super::act::{failed, kind_going};
+use super::act::kind_going;
 use super::due::due;
 use super::object::{says_the_same, terms, which};
 use super::plan::{Sight, Situation};
@@ -165,7 +165,7 @@ async fn has_it(ctx: &Context, to: &Destination, file_id: u64) -> Result<bool, W
     let volume = volumes
         .get_opt(&to.volume)
         .await
-        .map_err(failed("read the volume that gets the archive"))?;
+        .map_err(WriteError::of("read the volume that gets the archive"))?;
     Ok(volume.is_some_and(|volume| {
         let claim = volume
             .spec

@@ -108,7 +108,10 @@ pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume
         }
         // 409 on create is a question, not a success.
         Err(error) if writes::http_status(&error) == Some(409) => {
-            let there = api.get_opt(volume).await.map_err(failed("read the archive's object"))?;
+            let there = api
+                .get_opt(volume)
+                .await
+                .map_err(WriteError::of("read the archive's object"))?;
             match there {
                 Some(there) if is_about(&there, &wanted) => Ok(()),
                 Some(_) => Err(EnsureError::Taken(Verdict::no(
@@ -123,14 +126,9 @@ pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume
                 None => Err(WriteError::Changed.into()),
             }
         }
-        Err(error) => Err(failed("create the archive's object (is the kind NfsArchive installed?)")(error).into()),
-    }
-}
-
-fn failed(action: &'static str) -> impl Fn(kube::Error) -> WriteError {
-    move |cause| WriteError::Api {
-        action,
-        cause: Box::new(cause),
+        Err(error) => {
+            Err(WriteError::of("create the archive's object (is the kind NfsArchive installed?)")(error).into())
+        }
     }
 }
 

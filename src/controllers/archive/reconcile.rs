@@ -114,7 +114,7 @@ async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Home, step: Ste
         return Ok(Acted::LookAgain(wait));
     }
     let live = act::api(ctx).get_opt(&object.name_any()).await;
-    let live = live.map_err(act::failed("read the archive before it goes"))?;
+    let live = live.map_err(WriteError::of("read the archive before it goes"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Acted::Done);
     };

@@ -71,10 +71,7 @@ pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
     let saved = volumes
         .get_metadata_opt(volume)
         .await
-        .map_err(|cause| WriteError::Api {
-            action: "look whether the claim has its volume",
-            cause: Box::new(cause),
-        })?;
+        .map_err(WriteError::of("look whether the claim has its volume"))?;
     if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }

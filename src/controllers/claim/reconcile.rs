@@ -78,10 +78,10 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
     };
     // The cache has no volumes that there is nothing to do about.
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let volume = volumes.get_opt(&name).await.map_err(|cause| WriteError::Api {
-        action: "read the claim's volume",
-        cause: Box::new(cause),
-    })?;
+    let volume = volumes
+        .get_opt(&name)
+        .await
+        .map_err(WriteError::of("read the claim's volume"))?;
     Ok(match volume {
         // It was here before this operator, and is left as it is.
         Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => Outcome::Nothing,

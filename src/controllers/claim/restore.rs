@@ -81,10 +81,7 @@ pub async fn origin(
     request: &Request,
     name: &str,
 ) -> Result<Result<(Origin, Way), Verdict>, WriteError> {
-    let failed = |cause| WriteError::Api {
-        action: "read what the claim is to be restored from",
-        cause: Box::new(cause),
-    };
+    let failed = WriteError::of("read what the claim is to be restored from");
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
     let namespaces: Api<Namespace> = Api::all(client.clone());

@@ -101,10 +101,10 @@ async fn live<K>(api: &Api<K>, name: &str) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    let found = api.get_opt(name).await.map_err(|cause| WriteError::Api {
-        action: "read a claim and its volume before an expansion",
-        cause: Box::new(cause),
-    })?;
+    let found = api
+        .get_opt(name)
+        .await
+        .map_err(WriteError::of("read a claim and its volume before an expansion"))?;
     found.ok_or(WriteError::Gone)
 }
 

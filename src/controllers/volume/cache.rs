@@ -149,24 +149,13 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use std::collections::BTreeMap;
-    use std::time::Duration;
 
     use serde_json::json;
 
     use super::*;
 
     fn settings() -> Settings {
-        Settings {
-            provisioner: "p".into(),
-            aliases: BTreeMap::new(),
-            slots: 1,
-            purge_pause: Duration::ZERO,
-            verifier: [0; 8],
-            deadline: Duration::from_secs(1),
-            scan_interval: Duration::ZERO,
-            count_rate: 1,
-            began: tokio::time::Instant::now(),
-        }
+        Settings::for_tests("p", &[])
     }
 
     #[test]

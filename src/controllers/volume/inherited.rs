@@ -93,10 +93,10 @@ impl<'a> Inherited<'a> {
             return Ok(None);
         };
         let classes: Api<StorageClass> = Api::all(self.ctx.clients.calls.clone());
-        let class = classes.get_opt(&name).await.map_err(|cause| WriteError::Api {
-            action: "read the volume's StorageClass before its reclaim",
-            cause: Box::new(cause),
-        })?;
+        let class = classes
+            .get_opt(&name)
+            .await
+            .map_err(WriteError::of("read the volume's StorageClass before its reclaim"))?;
         let settings = &self.ctx.settings;
         let ours = class.filter(|class| settings.serves(&class.provisioner));
         Ok(ours.map(|class| class_parameters(&class, settings)))

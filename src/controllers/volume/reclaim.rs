@@ -21,9 +21,6 @@ use crate::operator::writes::{self, WriteError};
 use crate::policy::inherited::alias_backend;
 use crate::policy::{Decision, Home, Stop, locate, retention};
 
-/// How often the finalizer is tried to be dropped while other controllers write to the volume too.
-const FINALIZER_TRIES: usize = 5;
-
 /// Carries out the policy on a volume that looks released.
 pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
     let name = match home(ctx, seen) {
@@ -115,10 +112,7 @@ fn home(ctx: &Context, volume: &PersistentVolume) -> Result<String, Stop> {
 /// The volume read live, with its policy, if it is released and its claim is gone: what follows can't be taken back.
 async fn released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<(PersistentVolume, OnDelete)>, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let read = |cause| WriteError::Api {
-        action: "read the volume before its reclaim",
-        cause: Box::new(cause),
-    };
+    let read = WriteError::of("read the volume before its reclaim");
     let Some(volume) = volumes.get_opt(&seen.name_any()).await.map_err(read)? else {
         return Ok(None);
     };
@@ -267,13 +261,6 @@ fn failure(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
 /// Deletes the volume object and drops our finalizer from it.
 async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let name = volume.name_any();
-    let failed = |action| {
-        move |cause: kube::Error| WriteError::Api {
-            action,
-            cause: Box::new(cause),
-        }
-    };
     let params = DeleteParams {
         preconditions: Some(Preconditions {
             uid: volume.uid(),
@@ -281,26 +268,10 @@ async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteErr
         }),
         ..DeleteParams::default()
     };
-    match api.delete(&name, &params).await {
+    match api.delete(&volume.name_any(), &params).await {
         // 409: another object has the name now, so ours is gone.
         Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
-        answered => answered.map_err(failed("delete the volume"))?,
+        answered => answered.map_err(WriteError::of("delete the volume"))?,
     };
-    for _ in 0..FINALIZER_TRIES {
-        let Some(now) = api.get_opt(&name).await.map_err(failed("read the volume"))? else {
-            return Ok(());
-        };
-        if now.uid() != volume.uid() {
-            return Ok(());
-        }
-        let Some(finalizers) = writes::with_finalizer(&now.metadata, RECLAIM_FINALIZER, false) else {
-            return Ok(());
-        };
-        match writes::set_finalizers(&api, &now, &finalizers).await {
-            Err(WriteError::Changed) => {}
-            Err(WriteError::Gone) => return Ok(()),
-            written => return written,
-        }
-    }
-    Err(WriteError::Changed)
+    writes::drop_finalizer(&api, volume, RECLAIM_FINALIZER).await
 }

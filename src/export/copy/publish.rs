@@ -3,7 +3,6 @@
 use super::{CopyError, SourceTree, Staging};
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
-use crate::export::ledger::Holder;
 use crate::export::record::{Record, State, handle_of};
 use crate::export::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::export::{ManagedExport, layout};
@@ -182,14 +181,7 @@ impl ManagedExport {
     }
 
     fn ledger_takes(&self, ground: &Ground, record: &Record) -> Result<(), ExportError> {
-        let places = self.places_of(&ground.identity.id, &record.directory.to_string());
-        let holder = Holder::Volume(record.volume.clone());
-        let reserved = self.ledger.reserve(holder, places, &self.keeper.backend);
-        reserved
-            .map_err(|conflict| ExportError::Overlaps {
-                directory: record.directory.to_string(),
-                conflict: Box::new(conflict),
-            })?
+        self.reserve(ground, &record.volume, &record.directory)?
             .keep(record.file_id.map(|id| ground.file_key(id)));
         Ok(())
     }

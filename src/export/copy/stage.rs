@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::CopyError;
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
-use crate::export::ledger::Holder;
 use crate::export::record::{Record, RecordError, State};
 use crate::export::records::{Created, Found};
 use crate::export::request::{DirectoryRequest, ProvisionedDirectory};
@@ -62,15 +61,7 @@ impl ManagedExport {
             .as_ref()
             .map_or(&request.directory, |record| &record.directory)
             .clone();
-        let places = self.places_of(&ground.identity.id, &directory.to_string());
-        let holder = Holder::Volume(request.volume.clone());
-        let reservation = self
-            .ledger
-            .reserve(holder, places, &self.keeper.backend)
-            .map_err(|conflict| ExportError::Overlaps {
-                directory: directory.to_string(),
-                conflict: Box::new(conflict),
-            })?;
+        let reservation = self.reserve(ground, &request.volume, &directory)?;
         let nodes = self.walk(ground, &directory).await?;
         self.judge_way(ground, &directory, &nodes).await?;
         if let Some(leaf) = self.leaf_of(&nodes, &directory) {

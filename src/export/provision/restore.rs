@@ -12,7 +12,6 @@ use crate::export::archives::{ArchiveRef, changed_meanwhile};
 use crate::export::error::{ExportError, While as _};
 use crate::export::ground::Ground;
 use crate::export::layout;
-use crate::export::ledger::Holder;
 use crate::export::record::{ArchiveNote, Destination, Record, State, handle_of};
 use crate::export::records::{Created, Found};
 use crate::export::request::{DirectoryRequest, ProvisionedDirectory};
@@ -46,15 +45,7 @@ impl ManagedExport {
         directory: &DirectoryPath,
         own: Recorded,
     ) -> Result<ProvisionedDirectory, ExportError> {
-        let places = self.places_of(&ground.identity.id, &directory.to_string());
-        let holder = Holder::Volume(request.volume.clone());
-        let reservation = self
-            .ledger
-            .reserve(holder, places, &self.keeper.backend)
-            .map_err(|conflict| ExportError::Overlaps {
-                directory: directory.to_string(),
-                conflict: Box::new(conflict),
-            })?;
+        let reservation = self.reserve(ground, &request.volume, directory)?;
         // Taken after the claim's own, by everybody who takes both.
         let _turn = self.turns.of(&which.volume).await;
         let mut restore = Restore {

@@ -278,15 +278,5 @@ impl Shared {
 
 /// Whether waiting may cure a failure to connect.
 fn may_pass(error: &NfsError) -> bool {
-    matches!(
-        error,
-        NfsError::NameResolution { .. }
-            | NfsError::ConnectionRefused { .. }
-            | NfsError::ConnectionTimedOut { .. }
-            | NfsError::Unreachable { .. }
-            | NfsError::NotResponding { .. }
-            | NfsError::ConnectionLost { .. }
-            | NfsError::Status { .. }
-            | NfsError::Protocol { .. }
-    )
+    error.is_of_the_way() || matches!(error, NfsError::Status { .. } | NfsError::Protocol { .. })
 }

@@ -52,7 +52,7 @@ pub(super) async fn begin(ctx: &Context, object: &NfsArchive) -> Result<Outcome,
         return Ok(Outcome::Waiting(verdict));
     }
     let live = act::api(ctx).get_opt(&object.name_any()).await;
-    let live = live.map_err(act::failed("read the archive before it is made"))?;
+    let live = live.map_err(WriteError::of("read the archive before it is made"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid() && live.metadata.deletion_timestamp.is_none())
     else {
         return Ok(Outcome::Gone);

@@ -5,7 +5,6 @@ use std::time::Instant;
 use k8s_openapi::api::core::v1::Namespace;
 use kube::{Api, ResourceExt};
 
-use super::super::act::failed;
 use super::judge::{Subject, nameable};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Verdict;
@@ -28,7 +27,7 @@ pub(super) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
     }
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
     let namespace = namespaces.get_metadata_opt(&asked.namespace).await;
-    let namespace = namespace.map_err(failed("read the namespace of the claim to copy"))?;
+    let namespace = namespace.map_err(WriteError::of("read the namespace of the claim to copy"))?;
     let (claim, volume) = match source::bound(ctx, &asked.namespace, &asked.name).await? {
         Ok(bound) => bound,
         Err(verdict) => return Ok(Err(verdict)),

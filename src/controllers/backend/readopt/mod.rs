@@ -11,8 +11,8 @@ mod verdict;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
 
 pub use asked::asked;
 pub use verdict::verdict;
@@ -24,8 +24,8 @@ use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::readoption::{Outcome, Word};
 use crate::operator::retry::jittered;
+use crate::operator::turns::next_turn;
 use crate::operator::writes::{self, WriteError};
-use kube::{Api, ResourceExt};
 use pass::Pass;
 
 /// A backend that is asked to and not ready, or a pass that was cut off, is looked at again after this long.
@@ -40,20 +40,7 @@ pub(super) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>) {
 
 async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
     let mut until = Duration::MAX;
-    loop {
-        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.readoption.bell)) else {
-            return;
-        };
-        let due = async {
-            tokio::select! {
-                () = bell.notified() => {}
-                () = tokio::time::sleep(until) => {}
-            }
-        };
-        if ctx.stop.or(due).await.is_none() {
-            return;
-        }
-        let Some(backend) = backend.upgrade() else { return };
+    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.readoption.bell, until).await {
         let Some(pause) = ctx.stop.or(look(&ctx, &backend)).await else {
             return;
         };

@@ -23,6 +23,7 @@ use crate::api::{NfsBackend, OrphansStatus};
 use crate::operator::backends::{Backend, Scanned};
 use crate::operator::context::Context;
 use crate::operator::retry::jittered;
+use crate::operator::turns::next_turn;
 pub(super) use walk::speaks_of_the_export;
 use walk::{ScanError, Walk};
 
@@ -78,20 +79,7 @@ fn pause(length: Duration) -> Duration {
 
 /// Scans a backend's export whenever it is due or asked for, until the operator stops or the backend is forgotten.
 async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Duration) {
-    loop {
-        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.scan)) else {
-            return;
-        };
-        let due = async {
-            tokio::select! {
-                () = bell.notified() => {}
-                () = tokio::time::sleep(until) => {}
-            }
-        };
-        if ctx.stop.or(due).await.is_none() {
-            return;
-        }
-        let Some(backend) = backend.upgrade() else { return };
+    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.scan, until).await {
         let Some(ended) = ctx.stop.or(scan(&ctx, &backend)).await else {
             return;
         };

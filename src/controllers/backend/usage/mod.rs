@@ -20,6 +20,7 @@ use crate::api::{NfsBackend, UsageStatus};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::retry::jittered;
+use crate::operator::turns::next_turn;
 use crate::operator::usage::Progress;
 use crate::placement::quantity::human;
 use round::{CountError, Round, clear};
@@ -54,21 +55,11 @@ fn interval(object: &NfsBackend) -> Option<Duration> {
 
 /// Counts whenever it is due, until the operator stops or the backend is forgotten.
 async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
+    if !ctx.caught_up().await {
+        return;
+    }
     let (mut until, mut told) = (Duration::ZERO, String::new());
-    loop {
-        let Some(bell) = backend.upgrade().map(|backend| Arc::clone(&backend.count.bell)) else {
-            return;
-        };
-        let due = async {
-            tokio::select! {
-                () = bell.notified() => {}
-                () = tokio::time::sleep(until) => {}
-            }
-        };
-        if ctx.stop.or(due).await.is_none() || !ctx.caught_up().await {
-            return;
-        }
-        let Some(backend) = backend.upgrade() else { return };
+    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.count.bell, until).await {
         let Some(next) = ctx.stop.or(turn(&ctx, &backend)).await else {
             return;
         };

@@ -231,10 +231,9 @@ fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ManagedExport>) -> b
 
 async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    api.get_opt(name).await.map_err(|cause| WriteError::Api {
-        action: "read a volume to count it",
-        cause: Box::new(cause),
-    })
+    api.get_opt(name)
+        .await
+        .map_err(WriteError::of("read a volume to count it"))
 }
 
 /// Takes off what was told of volumes that are not counted any more: figures that nobody renews are worse than none.

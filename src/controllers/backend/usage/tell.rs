@@ -105,10 +105,7 @@ async fn claim_of(ctx: &Context, volume: &PersistentVolume) -> Result<Option<Per
         return Ok(None);
     };
     let found = claims(ctx, namespace).get_opt(name).await;
-    let found = found.map_err(|cause| WriteError::Api {
-        action: "read the claim of a volume that was counted",
-        cause: Box::new(cause),
-    })?;
+    let found = found.map_err(WriteError::of("read the claim of a volume that was counted"))?;
     Ok(found.filter(|found| found.uid() == claim.uid && found.metadata.deletion_timestamp.is_none()))
 }
 

@@ -1,23 +1,11 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
 use super::*;
 
 fn settings() -> Settings {
-    Settings {
-        provisioner: "nfs-operator.io/nfs".into(),
-        aliases: BTreeMap::from([("old/nfs".to_owned(), "a".to_owned())]),
-        slots: 1,
-        purge_pause: Duration::ZERO,
-        verifier: [0; 8],
-        deadline: Duration::from_secs(1),
-        scan_interval: Duration::ZERO,
-        count_rate: 1,
-        began: tokio::time::Instant::now(),
-    }
+    Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "a")])
 }
 
 /// A claim as the binder leaves it when it wants a volume of ours, changed by `change`.

@@ -1,6 +1,4 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-use std::collections::BTreeMap;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -8,17 +6,7 @@ use super::*;
 use crate::api::conditions::Reason;
 
 fn settings() -> Settings {
-    Settings {
-        provisioner: "nfs-operator.io/nfs".into(),
-        aliases: BTreeMap::new(),
-        slots: 1,
-        purge_pause: Duration::ZERO,
-        verifier: [0; 8],
-        deadline: Duration::from_secs(1),
-        scan_interval: Duration::ZERO,
-        count_rate: 1,
-        began: tokio::time::Instant::now(),
-    }
+    Settings::for_tests("nfs-operator.io/nfs", &[])
 }
 
 fn claim(asked: &str, said: &str) -> PersistentVolumeClaim {

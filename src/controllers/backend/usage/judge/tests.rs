@@ -1,5 +1,4 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -190,17 +189,7 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
 }
 
 fn settings() -> Settings {
-    Settings {
-        provisioner: "ours".into(),
-        aliases: BTreeMap::from([("theirs".to_owned(), "main".to_owned())]),
-        slots: 1,
-        purge_pause: Duration::ZERO,
-        verifier: [0; 8],
-        deadline: Duration::ZERO,
-        scan_interval: Duration::ZERO,
-        count_rate: 1,
-        began: tokio::time::Instant::now(),
-    }
+    Settings::for_tests("ours", &[("theirs", "main")])
 }
 
 fn volume(by: &str, annotations: Value, status: &str) -> PersistentVolume {
