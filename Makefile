@@ -60,6 +60,24 @@ test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box
 	@cargo run -q -p rig -- rights $(AUDIT)
 	@cargo run -q -p rig -- clean
 
+# Its clusters are of another release (tests/rig/control-plane/oldest.mod), and so is what they leave.
+AUDIT_OLDEST := $(CURDIR)/target/audit-oldest
+
+# What is left out knows of no Kubernetes: units, and the Linux kernel's NFS.
+.PHONY: test-oldest
+test-oldest: export NFS_OPERATOR_RIG_KUBERNETES := oldest
+test-oldest: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT_OLDEST)
+test-oldest: assets ## Run the tests that need a cluster on the oldest release of Kubernetes that the chart takes
+	@rm -rf $(AUDIT_OLDEST)
+	cargo test -p rig --test cluster
+	cargo test --test chart
+	cargo test --test blackbox -- --test-threads=$(TEST_THREADS) --skip kernel::
+	@if cargo run -q -p rig -- node-assets; then cargo test -p rig --test node && $(MAKE) --no-print-directory pod; \
+	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; see above for what is missing" >&2; fi
+	@echo "the operator's rights, and their uses in all of these tests"
+	@cargo run -q -p rig -- rights $(AUDIT_OLDEST)
+	@cargo run -q -p rig -- clean
+
 .PHONY: test-kernel
 test-kernel: assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
 	@cargo run -q -p rig -- kernel-vm

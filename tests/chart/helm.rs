@@ -2,15 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use rig::assets::Helm;
+use rig::assets::{Helm, Kubernetes};
 use rig::{Cluster, Error};
 use tokio::process::Command;
 
 use crate::Failure;
 use crate::objects::chart;
 
-/// The release of Kubernetes that charts are rendered for: a Helm built from its module knows an old one only.
-const KUBERNETES: &str = "--kube-version=1.36.3";
+/// Names a release of Kubernetes that charts are rendered for: a Helm built from its module knows an old one only.
+fn for_release(release: &str) -> String {
+    format!("--kube-version={release}")
+}
 
 /// Both versions of Helm; none where they can't be had, which is said loudly.
 pub async fn both() -> Result<Vec<Tool>, Failure> {
@@ -82,15 +84,21 @@ impl Tool {
     /// `helm lint --strict` of the chart with these further arguments.
     pub async fn lint(&self, args: &[&str]) -> Result<Said, Failure> {
         let chart = chart().display().to_string();
-        let all = [&["lint", "--strict", KUBERNETES, &chart], args].concat();
+        let kubernetes = for_release(Kubernetes::chosen()?.release());
+        let all = [&["lint", "--strict", &kubernetes, &chart], args].concat();
         self.run(&all, None).await
     }
 
     /// `helm template nfs-operator` in the namespace of config/ with these further arguments.
     pub async fn template(&self, args: &[&str]) -> Result<Said, Failure> {
+        self.template_for(Kubernetes::chosen()?.release(), args).await
+    }
+
+    /// The same for that release of Kubernetes.
+    pub async fn template_for(&self, release: &str, args: &[&str]) -> Result<Said, Failure> {
         let chart = chart().display().to_string();
-        let namespace = "--namespace=nfs-operator-system";
-        let all = [&["template", "nfs-operator", &chart, namespace, KUBERNETES], args].concat();
+        let (namespace, kubernetes) = ("--namespace=nfs-operator-system", for_release(release));
+        let all = [&["template", "nfs-operator", &chart, namespace, &kubernetes], args].concat();
         self.run(&all, None).await
     }
 

@@ -12,6 +12,7 @@ mod helm;
 mod install;
 mod kinds;
 mod objects;
+mod releases;
 mod render;
 mod samples;
 mod security;

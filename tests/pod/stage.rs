@@ -84,6 +84,11 @@ impl Stage {
         eprintln!("pod: {:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
+    /// A folder for what a test needs.
+    pub fn folder(&self, name: &str) -> Result<PathBuf, Failure> {
+        Ok(self.run.new_folder(name)?)
+    }
+
     /// Ends everything in an orderly way; the logs stay when a test failed.
     pub async fn end(&self, failed: bool) -> Test {
         if failed {

@@ -40,15 +40,25 @@ var programs = map[string]func() int{
 	"kube-scheduler": command(func() *cobra.Command {
 		return scheduler.NewSchedulerCommand()
 	}),
-	"kubelet": command(func() *cobra.Command {
-		return kubelet.NewKubeletCommand(context.Background())
-	}),
+	"kubelet":    command(kubeletCommand),
 	"kube-proxy": command(proxy.NewProxyCommand),
 	"kubectl": func() int {
 		// kubectl prints its own errors; the others leave that to cli.Run.
 		kubectlutil.CheckErr(cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()))
 		return 0
 	},
+}
+
+// kubeletCommand builds the kubelet's command, which wants a context in newer releases only.
+func kubeletCommand() *cobra.Command {
+	switch build := any(kubelet.NewKubeletCommand).(type) {
+	case func() *cobra.Command:
+		return build()
+	case func(context.Context) *cobra.Command:
+		return build(context.Background())
+	default:
+		panic(fmt.Sprintf("the kubelet's command is built by a %T", build))
+	}
 }
 
 // command defers the building of a command until its program is asked for: the

@@ -8,7 +8,7 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
-use rig::{Cluster, RunDir, cluster::Part};
+use rig::{Cluster, RunDir, assets::Kubernetes, cluster::Part};
 use serde_json::json;
 
 fn runs(pid: u32) -> bool {
@@ -19,12 +19,11 @@ fn runs(pid: u32) -> bool {
 async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without_a_trace() {
     let run = RunDir::new().unwrap();
     let mut cluster = Cluster::start(&run).await.unwrap();
+    let release = Kubernetes::chosen().unwrap().release();
+    let versions = cluster.kubectl(["version"]).await.unwrap();
     assert!(
-        cluster
-            .kubectl(["version"])
-            .await
-            .unwrap()
-            .contains("Server Version: v1.36")
+        versions.contains(&format!("Server Version: {release}")),
+        "{release}: {versions}"
     );
 
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "first"}}).to_string();

@@ -11,18 +11,14 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Progress, cache, exclusive, hex, in_path};
+use super::{Kubernetes, Progress, cache, exclusive, hex, in_path};
 use crate::{
     error::{Doing, Error, Result},
     process::run,
 };
 
-/// What is built, by name: part of this program, so that a built rig needs no checkout.
-const SOURCES: [(&str, &str); 3] = [
-    ("go.mod", include_str!("../../control-plane/go.mod")),
-    ("go.sum", include_str!("../../control-plane/go.sum")),
-    ("main.go", include_str!("../../control-plane/main.go")),
-];
+/// What is built, the same for each release: part of this program, so that a built rig needs no checkout.
+const MAIN: &str = include_str!("../../control-plane/main.go");
 const PROGRAMS: [&str; 5] = [
     "etcd",
     "kube-apiserver",
@@ -32,15 +28,14 @@ const PROGRAMS: [&str; 5] = [
 ];
 /// What a node needs beside; who gives a control plane of their own need not have them.
 const NODE_PROGRAMS: [&str; 2] = ["kubelet", "kube-proxy"];
-/// The module that says which release of Kubernetes this is.
-const KUBERNETES: &str = "k8s.io/kubernetes ";
 /// Seldom enough not to flood a log, often enough to see that it goes on.
 const STEP: Duration = Duration::from_secs(20);
 
 /// The folder of the programs, and the path of `kubectl`.
 pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
+    let kubernetes = Kubernetes::chosen()?;
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
-        return given(PathBuf::from(folder));
+        return given(PathBuf::from(folder), kubernetes);
     }
     let go = in_path("go").ok_or_else(|| Error::Missing {
         what: "Go, with which the control plane of the tests is built,".into(),
@@ -52,7 +47,7 @@ pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
     // Held while another run may be building the same; without a build it is given back in milliseconds.
     let _lock = exclusive().await?;
     clear_abandoned(&cache)?;
-    let sources = Sources::write(&go, &cache).await?;
+    let sources = Sources::write(&go, &cache, kubernetes).await?;
     let folder = cache.join(format!("control-plane-{}", sources.key));
     if !folder.is_dir() {
         sources.build(&go).await?;
@@ -61,7 +56,13 @@ pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
     Ok((folder.clone(), folder.join("kubectl")))
 }
 
-fn given(folder: PathBuf) -> Result<(PathBuf, PathBuf)> {
+fn given(folder: PathBuf, kubernetes: Kubernetes) -> Result<(PathBuf, PathBuf)> {
+    if kubernetes != Kubernetes::Newest {
+        return Err(Error::Usage(format!(
+            "KUBEBUILDER_ASSETS names a control plane, and Kubernetes {} was asked for: unset one of the two",
+            kubernetes.release()
+        )));
+    }
     let kubectl = Some(folder.join("kubectl"))
         .filter(|path| path.is_file())
         .or_else(|| in_path("kubectl"));
@@ -85,20 +86,23 @@ fn given(folder: PathBuf) -> Result<(PathBuf, PathBuf)> {
 struct Sources {
     folder: PathBuf,
     key: String,
+    kubernetes: Kubernetes,
 }
 
 const BUILDING: &str = "building-";
 
 impl Sources {
-    async fn write(go: &Path, cache: &Path) -> Result<Self> {
+    async fn write(go: &Path, cache: &Path, kubernetes: Kubernetes) -> Result<Self> {
         let folder = cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::suffix()));
         fs::create_dir(&folder).doing(|| format!("make {}", folder.display()))?;
         let mut sources = Self {
             folder,
             key: String::new(),
+            kubernetes,
         };
         let mut hash = Sha256::new();
-        for (name, text) in SOURCES {
+        let (module, sums) = (kubernetes.module(), kubernetes.sums());
+        for (name, text) in [("go.mod", module), ("go.sum", sums), ("main.go", MAIN)] {
             let path = sources.folder.join(name);
             fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
             hash.update(text);
@@ -114,16 +118,15 @@ impl Sources {
     async fn build(&self, go: &Path) -> Result<()> {
         let progress = Progress::start(&format!(
             "building the Kubernetes {} control plane with Go; once, it takes minutes (modules come first)",
-            release()
+            self.kubernetes.release()
         ));
         let mut command = Command::new(go);
         command.args(["mod", "download"]).current_dir(&self.folder);
         run(command).await?;
         progress.step("modules are here");
 
-        let version = release();
-        let mut parts = version.trim_start_matches('v').split('.');
-        let (major, minor) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let version = self.kubernetes.release();
+        let (major, minor) = self.kubernetes.major_and_minor();
         let variable = "k8s.io/component-base/version.git";
         let link =
             format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
@@ -222,23 +225,4 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
     }
     progress.done("built the control plane");
     Ok(())
-}
-
-/// The release of Kubernetes that go.mod asks for, such as `v1.36.3`.
-fn release() -> &'static str {
-    let go_mod = SOURCES.first().map_or("", |(_, text)| text);
-    let required = go_mod
-        .lines()
-        .map(str::trim)
-        .find_map(|line| line.strip_prefix(KUBERNETES));
-    required.unwrap_or("of an unknown release")
-}
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_release_is_read_from_the_module() {
-        let release = super::release();
-        assert!(release.starts_with("v1."), "{release}");
-    }
 }

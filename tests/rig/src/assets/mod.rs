@@ -5,6 +5,7 @@ mod apt;
 mod control_plane;
 mod helm;
 mod kernel_vm;
+mod kubernetes;
 mod node;
 mod packages;
 mod promtool;
@@ -15,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::{helm::Helm, kernel_vm::KernelVmAssets, node::NodeAssets};
+pub use self::{helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, node::NodeAssets};
 use crate::error::{Doing, Error, Result};
 
 /// Where the programs are that the rig starts.

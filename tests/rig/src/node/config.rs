@@ -9,6 +9,7 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
+    assets::Kubernetes,
     error::{Doing, Result},
     pki::Authority,
 };
@@ -78,7 +79,12 @@ oom_score = 0
     }
 
     /// The kubelet's configuration.
-    pub(super) fn kubelet(&self, authority: &Authority, control_group: &str) -> Result<PathBuf> {
+    pub(super) fn kubelet(
+        &self,
+        authority: &Authority,
+        control_group: &str,
+        kubernetes: Kubernetes,
+    ) -> Result<PathBuf> {
         let config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
@@ -105,6 +111,7 @@ oom_score = 0
             "nodeStatusUpdateFrequency": "1s",
             // A container that ends again and again is started again soon: tests wait for it.
             "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
+            "featureGates": feature_gates(kubernetes),
         });
         self.write("kubelet.json", &format!("{config:#}"))
     }
@@ -122,6 +129,15 @@ oom_score = 0
             "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         });
         self.write("kube-proxy.json", &format!("{config:#}"))
+    }
+}
+
+/// What the kubelet's configuration above needs and that release has off.
+fn feature_gates(kubernetes: Kubernetes) -> Value {
+    match kubernetes {
+        Kubernetes::Newest => json!({}),
+        // `crashLoopBackOff` is alpha there.
+        Kubernetes::Oldest => json!({ "KubeletCrashLoopBackOffMax": true }),
     }
 }
 

@@ -21,7 +21,7 @@ pub use self::{
     enclosure::{ADDRESS, Enclosure, exit_code},
 };
 use crate::{
-    assets::NodeAssets,
+    assets::{Kubernetes, NodeAssets},
     cluster::Cluster,
     error::{Error, Result},
     objects::{Objects, condition, reference},
@@ -77,7 +77,7 @@ impl Node {
         while_running(&[&containerd], listens).await?;
         run_ctr([Path::new("images"), Path::new("import"), &assets.pause]).await?;
 
-        let config = files.kubelet(cluster.authority(), enclosure.control_group())?;
+        let config = files.kubelet(cluster.authority(), enclosure.control_group(), Kubernetes::chosen()?)?;
         let login = cluster.login(&format!("system:node:{NAME}"), Some("system:nodes"))?;
         let kubelet = start("kubelet", &assets.kubelet, kubelet_args(&config, &login, NAME, ADDRESS)).await?;
         let config = files.proxy(&cluster.login("system:kube-proxy", None)?, NAME)?;
