@@ -42,19 +42,19 @@ impl Verdict {
         let Decision::By(binding) = &request.decision else {
             return Some(format!("refused: {}", request.right));
         };
-        // What every account may: see which APIs there are, and who it is itself.
-        if binding.starts_with("ClusterRoleBinding \"system:") {
-            return None;
-        }
+        // What every account may: see which APIs there are, and who it is itself. Where a rule says so, too, the API server
+        // names whichever it came upon first: that is a use of ours.
+        let is_everybodys = binding.starts_with("ClusterRoleBinding \"system:");
         let used = self
             .rights
             .iter_mut()
-            .find(|used| used.binding == *binding && used.right.covers(&request.right));
+            .find(|used| (is_everybodys || used.binding == *binding) && used.right.covers(&request.right));
         match used {
             Some(used) => {
                 used.times += 1;
                 None
             }
+            None if is_everybodys => None,
             None => Some(format!(
                 "not granted by config/rbac but by {binding}: {}",
                 request.right
@@ -160,6 +160,15 @@ mod tests {
             "{}",
             verdict.table()
         );
+    }
+
+    #[test]
+    fn what_everybody_may_is_a_use_of_the_rule_that_says_it_too() {
+        let mut verdict = verdict();
+        assert_eq!(verdict.take(&request("list", by("system:basic-user"))), None);
+        assert_eq!(verdict.take(&request("get", by("system:basic-user"))), None);
+        let unused = "never used: watch nodes, granted by ClusterRoleBinding \"ours\"";
+        assert_eq!(verdict.findings(false), [unused]);
     }
 
     #[test]
