@@ -118,7 +118,8 @@ async fn who_follows_the_uninstall_guide_is_rid_of_all_objects_and_has_the_archi
         kubectl wait --for=delete --timeout=60s \"pv/$VOLUME\"";
     shell.run(archived).await?;
     // Even the data of one that may be purged stay when the kind goes.
-    let purgeable = "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
+    let purgeable =
+        "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
     shell.run(purgeable).await?;
 
     let guide = fs::read_to_string(repository().join("docs/install.md"))?;
