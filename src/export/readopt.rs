@@ -14,9 +14,15 @@ use super::signature::Trust;
 /// What is left of a volume.
 #[derive(Debug)]
 pub enum Remains {
-    /// Nothing that a volume could be made of: no record, or one that is another backend's, an archive's, or of a directory
-    /// on its way in or out.
+    /// Nothing that a volume could be made of: no record, or an archive's, or one of a directory on its way in or out.
     Nothing,
+    /// A volume in use of another backend, by a signed record.
+    Elsewhere {
+        /// That backend's name.
+        backend: String,
+        /// Whose it was.
+        claim: ClaimRef,
+    },
     /// Its directory, as its record says.
     Volume(Box<KeptVolume>),
     /// Something that must not be made a volume of.
@@ -66,7 +72,7 @@ impl ManagedExport {
             Found::Record(record, trust) => (*record, trust),
         };
         if !self.is_live_here(&record) {
-            return Ok(Remains::Nothing);
+            return Ok(elsewhere(record, trust));
         }
         let claim = record.claim.clone();
         let unfit = |why: String| {
@@ -151,6 +157,18 @@ impl ManagedExport {
     }
 }
 
+/// What a record that is no live one of this backend says. Pure.
+fn elsewhere(record: Record, trust: Trust) -> Remains {
+    let released = record.note.is_some_and(|note| note.released);
+    if record.state != State::Live || released || trust != Trust::Signed {
+        return Remains::Nothing;
+    }
+    Remains::Elsewhere {
+        backend: record.backend,
+        claim: record.claim,
+    }
+}
+
 /// Whether an error speaks of this one volume, and not of the way to the export.
 fn is_about_it(error: &ExportError) -> bool {
     matches!(
@@ -163,4 +181,44 @@ fn is_about_it(error: &ExportError) -> bool {
             | ExportError::HeldByOtherCluster { .. }
             | ExportError::PathUnusable { .. }
     )
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::naming::DirectoryPath;
+
+    #[test]
+    fn only_a_signed_record_of_a_volume_in_use_speaks_for_another_backend() {
+        let record = |state: State, released: bool| -> Record {
+            let note = json!({"cluster": "c", "provisioner": "p", "size": "1", "reclaimPolicy": "Delete", "released": released});
+            Record {
+                volume: "pvc-1".to_owned(),
+                backend: "other".to_owned(),
+                claim: ClaimRef::default(),
+                directory: DirectoryPath::parse("team/data").unwrap(),
+                file_id: None,
+                handle: None,
+                adopted: false,
+                restores: None,
+                note: Some(serde_json::from_value(note).unwrap()),
+                state,
+            }
+        };
+        for (state, released, trust, speaks) in [
+            (State::Live, false, Trust::Signed, true),
+            (State::Live, false, Trust::Unsigned, false),
+            (State::Live, false, Trust::Forged, false),
+            (State::Live, true, Trust::Signed, false),
+            (State::Creating, false, Trust::Signed, false),
+        ] {
+            let what = format!("{state:?} {released} {trust:?}");
+            let found = elsewhere(record(state, released), trust);
+            let said = matches!(found, Remains::Elsewhere { backend, .. } if backend == "other");
+            assert_eq!(said, speaks, "{what}");
+        }
+    }
 }
