@@ -101,7 +101,7 @@ impl Stage {
     pub async fn helm(&self, command: &[&str], chart: Option<&Path>, args: &[&str]) -> Result<String, Failure> {
         let mut helm = Command::new(&self.helm);
         helm.env("KUBECONFIG", self.cluster.kubeconfig());
-        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECACHEDIR"] {
             helm.env(folder, &self.helm_home);
         }
         helm.args(command).arg(RELEASE);
