@@ -1,5 +1,7 @@
 //! What is off until somebody turns it on: the chart's and that of config/security are the same.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::helm::both;
@@ -74,6 +76,33 @@ async fn any_closed_ports_leave_the_others_open_and_the_operators_namespace_cann
             "{}",
             said.error
         );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_operators_network_policy_opens_dns_and_the_ports_of_the_values_alone() -> Test {
+    let cases = [
+        (
+            "--set=networkPolicy.egressPorts={6443,2049}",
+            vec![53, 2049, 5353, 6443],
+        ),
+        ("--set-json=networkPolicy.egressPorts=[]", vec![53, 5353]),
+    ];
+    for helm in both().await? {
+        for (set, expected) in &cases {
+            let args = ["--set=networkPolicy.enabled=true", set];
+            let policies = of_kinds(rendered(&helm, &args).await?, &["NetworkPolicy"]);
+            let rules = policies[0].pointer("/spec/egress").and_then(Value::as_array);
+            let mut open = BTreeSet::new();
+            for rule in rules.into_iter().flatten() {
+                // A rule that names no port opens all.
+                let ports = rule["ports"].as_array().filter(|ports| !ports.is_empty());
+                let ports = ports.ok_or_else(|| format!("{set}: all is open: {}", policies[0]))?;
+                open.extend(ports.iter().filter_map(|port| port["port"].as_u64()));
+            }
+            assert_eq!(Vec::from_iter(open), *expected, "{set}");
+        }
     }
     Ok(())
 }
