@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::helm::both;
-use crate::render::{comparable, kustomized, rendered};
+use crate::render::{comparable, kustomized, rendered, values};
 use crate::{Failure, Test};
 
 /// Of these kinds alone, without where they are.
@@ -103,6 +103,33 @@ async fn the_operators_network_policy_opens_dns_and_the_ports_of_the_values_alon
             }
             assert_eq!(Vec::from_iter(open), *expected, "{set}");
         }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_the_charts_pods_the_network_policy_is_about_the_operators_alone() -> Test {
+    for helm in both().await? {
+        let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
+        let policies = objects.iter().filter(|object| object["kind"] == "NetworkPolicy");
+        let selectors = policies.filter_map(|policy| policy.pointer("/spec/podSelector/matchLabels")?.as_object());
+        let selectors: Vec<_> = selectors.collect();
+        assert_eq!(selectors.len(), 1);
+        let mut bound = Vec::new();
+        for object in &objects {
+            let labels = match object["kind"].as_str() {
+                Some("Pod") => &object["metadata"]["labels"],
+                Some("Job" | "Deployment") => &object["spec"]["template"]["metadata"]["labels"],
+                _ => continue,
+            };
+            bound.push((
+                object["kind"].as_str(),
+                selectors[0].iter().all(|(key, value)| labels[key] == *value),
+            ));
+        }
+        bound.sort();
+        let expected = [(Some("Deployment"), true), (Some("Job"), false), (Some("Pod"), false)];
+        assert_eq!(bound, expected, "{}", helm.name());
     }
     Ok(())
 }

@@ -107,7 +107,7 @@ impl Tests {
                 failover::resumes_after_no_memory,
             ),
             self.one(
-                "with_its_network_policy_the_operator_reaches_the_api_server_and_the_servers_in_its_values_alone",
+                "with_its_network_policy_the_operator_reaches_the_ports_that_its_values_name_and_no_others",
                 policies::reaches_what_it_needs,
             ),
             self.one(
