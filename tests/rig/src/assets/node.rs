@@ -17,7 +17,7 @@ use crate::{
 /// A program and the package that it is in.
 type Tool = (&'static str, &'static str);
 
-/// What pods run with. `nft` is what kube-proxy and the CNI plugin `portmap` call.
+/// What pods run with. `nft` is what kube-proxy calls, and the rig where NetworkPolicies are enforced.
 const NODE: [Tool; 4] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
