@@ -14,9 +14,15 @@ use super::signature::Trust;
 /// What is left of a volume.
 #[derive(Debug)]
 pub enum Remains {
-    /// Nothing that a volume could be made of: no record, or one that is another backend's, an archive's, or of a directory
-    /// on its way in or out.
+    /// Nothing that a volume could be made of: no record, or an archive's, or one of a directory on its way in or out.
     Nothing,
+    /// A volume in use of another backend, by a signed record.
+    Elsewhere {
+        /// That backend's name.
+        backend: String,
+        /// Whose it was.
+        claim: ClaimRef,
+    },
     /// Its directory, as its record says.
     Volume(Box<KeptVolume>),
     /// Something that must not be made a volume of.
@@ -66,7 +72,7 @@ impl ManagedExport {
             Found::Record(record, trust) => (*record, trust),
         };
         if !self.is_live_here(&record) {
-            return Ok(Remains::Nothing);
+            return Ok(elsewhere(record, trust));
         }
         let claim = record.claim.clone();
         let unfit = |why: String| {
@@ -148,6 +154,18 @@ impl ManagedExport {
         }
         self.refuse_foreign(ground, directory, &nodes, false).await?;
         Ok(file_id)
+    }
+}
+
+/// What a record that is no live one of this backend says. Pure.
+fn elsewhere(record: Record, trust: Trust) -> Remains {
+    let released = record.note.is_some_and(|note| note.released);
+    if record.state != State::Live || released || trust != Trust::Signed {
+        return Remains::Nothing;
+    }
+    Remains::Elsewhere {
+        backend: record.backend,
+        claim: record.claim,
     }
 }
 

@@ -1,22 +1,23 @@
 //! What is known of each backend now, and how many calls it may hold up at once.
 
+mod known;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
 
+pub use known::Known;
+
 use super::gate::Gate;
-use super::readoption::Readoption;
+use super::readoption::{Missing, Readoption};
 use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
-use crate::nfs::{Statistics, Target};
-
-/// A backend is believed for this many probe intervals (design 6.13).
-const INTERVALS_BELIEVED: u32 = 3;
+use crate::export::{self, ManagedExport, Place, PurgeReport};
+use crate::nfs::Target;
 
 /// Archives of a backend looked at at a time.
 const ARCHIVES: usize = 4;
@@ -112,43 +113,6 @@ impl Drop for Backend {
         self.scan.notify_one();
         self.readoption.bell.notify_one();
         self.count.bell.notify_one();
-    }
-}
-
-/// What the last probe found.
-#[derive(Clone)]
-pub struct Known {
-    /// The object as the probe saw it.
-    pub object: Arc<NfsBackend>,
-    /// The export, once its identity was confirmed.
-    pub export: Option<Arc<ManagedExport>>,
-    /// The identity found.
-    pub identity: Option<Identity>,
-    /// Whether claims can be provisioned here.
-    pub ready: Verdict,
-    /// When the probe ended.
-    pub probed: Instant,
-    /// How often it is probed.
-    pub interval: Duration,
-    /// Space and inodes.
-    pub statistics: Option<Statistics>,
-    /// What volumes and promises took when the statistics were read, in bytes.
-    pub provisioned: u128,
-}
-
-impl Known {
-    /// Whether the probe found that claims can be provisioned here, however long ago.
-    pub fn is_ready(&self) -> bool {
-        self.ready.status == Some(true)
-    }
-
-    /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
-    pub fn ready_now(&self, now: Instant) -> Verdict {
-        let age = now.saturating_duration_since(self.probed);
-        if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
-            return Verdict::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
-        }
-        self.ready.clone()
     }
 }
 
@@ -367,6 +331,11 @@ impl Backends {
             .values()
             .cloned()
             .collect()
+    }
+
+    /// Something is there that volumes may wait for which are to be made again.
+    pub fn seen(&self, what: &Missing) {
+        self.all().iter().for_each(|backend| backend.readoption.seen(what));
     }
 
     /// A backend is gone.

@@ -22,6 +22,15 @@ pub struct LeftOut {
     pub why: String,
 }
 
+/// What is not there, and a volume can't be made without.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Missing {
+    /// A namespace.
+    Namespace(String),
+    /// A backend.
+    Backend(String),
+}
+
 /// Left-out volumes that the condition names; all are in the log.
 const NAMED: usize = 10;
 
@@ -57,8 +66,8 @@ pub struct Outcome {
     pub first: Vec<LeftOut>,
     /// Claims whose volume was left out: provisioned anew, they would begin with nothing.
     pub claims: HashMap<ClaimName, String>,
-    /// Namespaces that some of those left out wait for.
-    pub namespaces: BTreeSet<String>,
+    /// What some of those left out wait for.
+    pub missing: BTreeSet<Missing>,
 }
 
 impl Outcome {
@@ -122,10 +131,10 @@ impl Readoption {
         news
     }
 
-    /// A namespace is there: volumes that were left out may wait for it.
-    pub fn namespace_seen(&self, namespace: &str) {
+    /// Something is there: volumes that were left out may wait for it.
+    pub fn seen(&self, what: &Missing) {
         let outcome = self.lock().outcome.clone();
-        if outcome.is_some_and(|outcome| outcome.namespaces.contains(namespace)) {
+        if outcome.is_some_and(|outcome| outcome.missing.contains(what)) {
             self.bell.notify_one();
         }
     }

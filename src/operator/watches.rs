@@ -14,6 +14,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use super::context::Context;
+use super::readoption::Missing;
 use super::stop::Stop;
 use super::waiting::{ClaimRef, VolumeRef};
 use super::watched::{Seen, applied, concerning, pending, touched};
@@ -69,11 +70,7 @@ pub async fn follow_namespaces(
         .inspect(report_filled(&ctx, "namespaces"));
     wake_on_change("namespaces", touched(stream), |namespace| {
         ctx.waiting.wake_soon();
-        let name = namespace.name_any();
-        let backends = ctx.backends.all();
-        backends
-            .iter()
-            .for_each(|backend| backend.readoption.namespace_seen(&name));
+        ctx.backends.seen(&Missing::Namespace(namespace.name_any()));
     })
     .await
 }

@@ -336,3 +336,40 @@ async fn said_of_silent(stage: &Stage, backend: &Value) -> Test {
         .wait(backend, "to wait for its export", PATIENCE, begins)
         .await?)
 }
+
+/// What was recorded for a backend of another name is that one's, and nobody's who came to this export later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_was_renamed_at_the_rebuild_says_so_and_claims_wait_for_the_one_that_is_missing() -> Test {
+    let stage = Stage::set(often()).await?;
+    let claim = stage.claim("data");
+    let volume = with_data(&stage, &claim).await?;
+    let stage = rebuilt(stage).await?;
+    stage.class("nfs", json!({})).await?;
+    stage.objects.create(&claim).await?;
+    let mut renamed = asking("true");
+    merge(&mut renamed, &json!({"metadata": {"name": "renamed"}}));
+    let renamed = stage.backend(renamed).await?;
+    let says = |part: &'static str| {
+        move |found: &Value| {
+            let said = condition(found, "Readopted").cloned().unwrap_or_default();
+            let told = text(&said, "/message").contains(part);
+            if told { Ok(()) } else { Err(said.to_string()) }
+        }
+    };
+    let missing = says("recorded for backend main, which is not there");
+    stage
+        .objects
+        .wait(&renamed, "to miss the other", PATIENCE, missing)
+        .await?;
+    let kind = "nfs-operator.io/Provisioned";
+    stage
+        .objects
+        .wait_condition(&claim, kind, "False", Some("VolumeLeftOut"), PATIENCE)
+        .await?;
+    assert_eq!(stage.volumes().await?.len(), 0);
+    stage.backend(asking("true")).await?;
+    is_back(&stage, &claim, &volume).await?;
+    let all = says("0 volumes that the records know are there");
+    stage.objects.wait(&renamed, "to miss none", PATIENCE, all).await?;
+    done(&stage, READOPT).await
+}

@@ -26,6 +26,7 @@ use crate::export::ManagedExport;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::metrics::BackendFigures;
+use crate::operator::readoption::Missing;
 use crate::operator::retry::jittered;
 use crate::operator::writes::{self, WriteError};
 
@@ -67,6 +68,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
         scan::begin(ctx, &backend, object);
         readopt::begin(ctx, &backend);
         usage::begin(ctx, &backend, object);
+        ctx.backends.seen(&Missing::Backend(name));
     }
     backend
 }

@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::PostParams;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::asked::Asked;
@@ -17,7 +18,7 @@ use crate::controllers::volume::cache;
 use crate::export::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
-use crate::operator::readoption::{ClaimName, Outcome, Word};
+use crate::operator::readoption::{ClaimName, Missing, Outcome, Word};
 use crate::operator::writes;
 use crate::placement::admits;
 
@@ -47,8 +48,8 @@ enum Fate {
     Made,
     /// It is left out. With the claim that has to wait for a word about it.
     LeftOut(String, Option<ClaimName>),
-    /// It is left out until its claim's namespace is there.
-    NoNamespace(String, ClaimName),
+    /// It is left out until something is there.
+    Missing(String, ClaimName, Missing),
 }
 
 /// A pass on its way.
@@ -108,6 +109,7 @@ impl Pass<'_> {
         }
         let kept = match self.export.remains_of(volume).await? {
             Remains::Nothing => return Ok(Fate::Nothing),
+            Remains::Elsewhere { backend, claim } => return Ok(self.elsewhere(backend, &claim)),
             Remains::Unfit { claim, why } => return Ok(Fate::LeftOut(why, claim.as_ref().map(name_of))),
             Remains::Volume(kept) => kept,
         };
@@ -140,9 +142,26 @@ impl Pass<'_> {
                 Ok(Fate::LeftOut(why, Some(name_of(claim))))
             }
             Ok(whose) => self.make(&kept, &whose).await,
-            Err(why @ LeftOut::NoNamespace(_)) => Ok(Fate::NoNamespace(why.to_string(), name_of(claim))),
+            Err(why @ LeftOut::NoNamespace(_)) => {
+                let missing = Missing::Namespace(claim.namespace.clone());
+                Ok(Fate::Missing(why.to_string(), name_of(claim), missing))
+            }
             Err(why) => Ok(Fate::LeftOut(why.to_string(), why.holds().then(|| name_of(claim)))),
         }
+    }
+
+    /// A volume of another backend is that backend's to make again. One that is not there may have another name by now, this
+    /// one's perhaps: its claims are not to be provisioned anew before somebody said so.
+    fn elsewhere(&self, backend: String, claim: &ClaimRef) -> Fate {
+        if self.ctx.stores.backends.get(&ObjectRef::new(&backend)).is_some() {
+            return Fate::Nothing;
+        }
+        let why = format!(
+            "it is recorded for backend {backend}, which is not there: apply that one, with this server and path if it is \
+             called {} by now",
+            self.backend.name
+        );
+        Fate::Missing(why, name_of(claim), Missing::Backend(backend))
     }
 
     /// Makes the object, or finds that it is there: 409 is a question, not a success.
@@ -193,8 +212,8 @@ impl Pass<'_> {
                 }
                 outcome.leave_out(volume, why, claim);
             }
-            Fate::NoNamespace(why, claim) => {
-                outcome.namespaces.insert(claim.0.clone());
+            Fate::Missing(why, claim, missing) => {
+                outcome.missing.insert(missing);
                 self.note(outcome, volume, Fate::LeftOut(why, Some(claim)));
             }
         }
