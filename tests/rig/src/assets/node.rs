@@ -95,7 +95,7 @@ fn missing(why: &str) -> Error {
 fn absent(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
     let tools = tools.iter().filter(|(program, _)| in_path(program).is_none());
     let mut packages: Vec<_> = tools.map(|(_, package)| *package).collect();
-    if plugins && !Path::new(PLUGINS.0).join("bridge").is_file() {
+    if plugins && !Path::new(PLUGINS.0).join("ptp").is_file() {
         packages.push(PLUGINS.1);
     }
     packages
