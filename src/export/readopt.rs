@@ -182,3 +182,43 @@ fn is_about_it(error: &ExportError) -> bool {
             | ExportError::PathUnusable { .. }
     )
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::naming::DirectoryPath;
+
+    #[test]
+    fn only_a_signed_record_of_a_volume_in_use_speaks_for_another_backend() {
+        let record = |state: State, released: bool| -> Record {
+            let note = json!({"cluster": "c", "provisioner": "p", "size": "1", "reclaimPolicy": "Delete", "released": released});
+            Record {
+                volume: "pvc-1".to_owned(),
+                backend: "other".to_owned(),
+                claim: ClaimRef::default(),
+                directory: DirectoryPath::parse("team/data").unwrap(),
+                file_id: None,
+                handle: None,
+                adopted: false,
+                restores: None,
+                note: Some(serde_json::from_value(note).unwrap()),
+                state,
+            }
+        };
+        for (state, released, trust, speaks) in [
+            (State::Live, false, Trust::Signed, true),
+            (State::Live, false, Trust::Unsigned, false),
+            (State::Live, false, Trust::Forged, false),
+            (State::Live, true, Trust::Signed, false),
+            (State::Creating, false, Trust::Signed, false),
+        ] {
+            let what = format!("{state:?} {released} {trust:?}");
+            let found = elsewhere(record(state, released), trust);
+            let said = matches!(found, Remains::Elsewhere { backend, .. } if backend == "other");
+            assert_eq!(said, speaks, "{what}");
+        }
+    }
+}
