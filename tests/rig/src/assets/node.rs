@@ -17,7 +17,7 @@ use crate::{
 /// A program and the package that it is in.
 type Tool = (&'static str, &'static str);
 
-/// What pods run with. `nft` is what kube-proxy and the CNI plugin `portmap` call.
+/// What pods run with. `nft` is what kube-proxy calls, and the rig where NetworkPolicies are enforced.
 const NODE: [Tool; 4] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
@@ -105,7 +105,7 @@ fn packages_of(tools: &[Tool]) -> Vec<&'static str> {
 fn absent(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
     let tools = tools.iter().filter(|(program, _)| in_path(program).is_none());
     let mut packages: Vec<_> = tools.map(|(_, package)| *package).collect();
-    if plugins && !Path::new(PLUGINS.0).join("bridge").is_file() {
+    if plugins && !Path::new(PLUGINS.0).join("ptp").is_file() {
         packages.push(PLUGINS.1);
     }
     packages
