@@ -1,4 +1,4 @@
-# Everything here works on a fresh Debian with Rust and Go; what else is needed is built or installed by the rig.
+# Everything here works on a fresh Debian with Rust, Go and a C compiler; what else is needed is built or installed by the rig, as root.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
@@ -10,9 +10,9 @@ TEST_THREADS ?= 6
 
 .PHONY: help
 help: ## List the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r target what; do printf '  make %-16s %s\n' "$$target" "$$what"; done
 
-.PHONY: need-rust need-go
+.PHONY: need-rust need-go need-root
 need-rust:
 	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, see https://rustup.rs (rust-toolchain.toml picks the version)" >&2; exit 1; }
 	@command -v cc >/dev/null || { echo "a C compiler is missing: Rust links with it; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
@@ -20,8 +20,12 @@ need-rust:
 need-go:
 	@[ -n "$$KUBEBUILDER_ASSETS" ] || command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || { echo "go is missing: install Go, see https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder with a control plane" >&2; exit 1; }
 
+# Before anything is built, for building takes minutes.
+need-root:
+	@[ "$$(id -u)" = 0 ] || { echo "root's rights are missing: nfs-ganesha, the NFS server here, serves files for nobody else; run this as root, with sudo: sudo --preserve-env=HOME,PATH make $(MAKECMDGOALS)" >&2; exit 1; }
+
 .PHONY: run
-run: need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and end)
+run: need-root need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and end)
 	@echo "building the operator and the rig in release mode (a few minutes the first time)"
 	@start=$$SECONDS; cargo build --release --workspace --bins && echo "built, took $$((SECONDS - start)) s"
 	@target/release/rig up --operator $(OPERATOR) $(if $(EXIT),--exit)
@@ -38,7 +42,7 @@ LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
 
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
-test: assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
+test: need-root assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
 	@rm -rf $(AUDIT)
 	@echo "unit tests and the drift of crds/"
 	cargo test --workspace --lib --bins
@@ -80,14 +84,14 @@ test-oldest: assets ## Run the tests that need a cluster on the oldest release o
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-kernel
-test-kernel: assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
+test-kernel: need-root assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
 	@cargo run -q -p rig -- kernel-vm
 	cargo test -p rig --test kernel_vm
 	cargo test --test blackbox kernel:: -- --test-threads=$(TEST_THREADS)
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-pod
-test-pod: assets ## Run the tests of the chart and the image in a real pod; needs root
+test-pod: need-root assets ## Run the tests of the chart and the image in a real pod; needs root
 	@cargo run -q -p rig -- node-assets
 	cargo test -p rig --test node
 	@$(MAKE) --no-print-directory pod
@@ -112,16 +116,16 @@ image: need-rust ## Build the image as an OCI archive in dist/image, and print i
 bench: bench-operator bench-client bench-copy ## Measure the operator, then the NFS client alone, then clones
 
 .PHONY: bench-operator
-bench-operator: need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
+bench-operator: need-root need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
 	@cargo build --release --workspace --bins
 	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM)) $(if $(WAITING),--waiting $(WAITING))
 
 .PHONY: bench-client
-bench-client: need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
+bench-client: need-root need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
 	@cargo bench -q --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
-bench-copy: need-rust ## Measure clones against `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
+bench-copy: need-root need-rust ## Measure clones against `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
 	@cargo bench -q --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
 
 FUZZ_SECONDS ?= 600
@@ -181,7 +185,7 @@ docs: need-rust ## Write docs/reference.md anew from crds/
 	mv docs/reference.md.new docs/reference.md
 
 .PHONY: recording
-recording: need-rust need-go ## Record a run and render it to docs/images/demo.svg
+recording: need-root need-rust need-go ## Record a run and render it to docs/images/demo.svg
 	@docs/images/record
 
 .PHONY: clean-cache

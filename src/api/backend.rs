@@ -262,8 +262,8 @@ pub struct ArchivePolicy {
     /// `Archive` keeps the data as `archived-…` at the export's root, `Delete` deletes it, `Retain` leaves it where it
     /// is. A class's `onDelete` wins. The policy at the time of deletion counts.
     pub on_delete: OnDelete,
-    /// How long an archive is kept at least: becomes the `expiresAt` of those that are made from now on. Absent: for ever,
-    /// or as `keepLast` says.
+    /// How long an archive is kept at least, such as `30d` or `1d12h`: becomes the `expiresAt` of those that are made from
+    /// now on. Absent: for ever, or as `keepLast` says.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
     /// How many archives of each claim (by namespace and name) are kept at least, the newest. With `retention`, an archive

@@ -3,6 +3,7 @@
 pub mod archive;
 pub mod backend;
 pub mod conditions;
+mod explain;
 pub mod names;
 pub mod orphans;
 pub mod parameters;
@@ -23,5 +24,5 @@ use kube::CustomResourceExt;
 /// The CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    vec![NfsBackend::crd(), NfsArchive::crd()]
+    [NfsBackend::crd(), NfsArchive::crd()].map(explain::explained).into()
 }

@@ -221,7 +221,8 @@ pub fn with_finalizer(metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> O
     Some(finalizers)
 }
 
-fn merge(into: &mut Value, from: Value) {
+/// Takes the fields of `from` into those of `into`.
+pub fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {
             for (key, value) in from {

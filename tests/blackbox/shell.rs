@@ -42,6 +42,8 @@ impl Shell {
             .args(["-euo", "pipefail", "-c", commands])
             .current_dir(&self.folder);
         shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
+        // What kubectl learns of this cluster goes with it.
+        shell.env("KUBECACHEDIR", self.kubeconfig.with_file_name("kubectl-cache"));
         let done = shell.output().await?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();
         let complaint = String::from_utf8_lossy(&done.stderr);

@@ -69,6 +69,7 @@ impl Tool {
                 ("HELM_CACHE_HOME", "cache"),
                 ("HELM_CONFIG_HOME", "config"),
                 ("HELM_DATA_HOME", "data"),
+                ("KUBECACHEDIR", "kube"),
             ] {
                 command.env(variable, environment.home.join(folder));
             }

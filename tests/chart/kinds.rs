@@ -92,6 +92,7 @@ async fn kubectl_explains_fields_with_their_choices_and_defaults() -> Test {
             ],
         ),
         ("nfsb.spec.directory.mode", &["octal"]),
+        ("nfsb.spec.nfs.port", &["Default: `2049`."]),
         (
             "nfsb.spec.nfs.version",
             &["ENUM:\n    Auto\n    4.2\n    4.1\n", "newest that works"],

@@ -1,9 +1,11 @@
 //! What is off until somebody turns it on: the chart's and that of config/security are the same.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::helm::both;
-use crate::render::{comparable, kustomized, rendered};
+use crate::render::{comparable, kustomized, rendered, values};
 use crate::{Failure, Test};
 
 /// Of these kinds alone, without where they are.
@@ -74,6 +76,60 @@ async fn any_closed_ports_leave_the_others_open_and_the_operators_namespace_cann
             "{}",
             said.error
         );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_operators_network_policy_opens_dns_and_the_ports_of_the_values_alone() -> Test {
+    let cases = [
+        (
+            "--set=networkPolicy.egressPorts={6443,2049}",
+            vec![53, 2049, 5353, 6443],
+        ),
+        ("--set-json=networkPolicy.egressPorts=[]", vec![53, 5353]),
+    ];
+    for helm in both().await? {
+        for (set, expected) in &cases {
+            let args = ["--set=networkPolicy.enabled=true", set];
+            let policies = of_kinds(rendered(&helm, &args).await?, &["NetworkPolicy"]);
+            let rules = policies[0].pointer("/spec/egress").and_then(Value::as_array);
+            let mut open = BTreeSet::new();
+            for rule in rules.into_iter().flatten() {
+                // A rule that names no port opens all.
+                let ports = rule["ports"].as_array().filter(|ports| !ports.is_empty());
+                let ports = ports.ok_or_else(|| format!("{set}: all is open: {}", policies[0]))?;
+                open.extend(ports.iter().filter_map(|port| port["port"].as_u64()));
+            }
+            assert_eq!(Vec::from_iter(open), *expected, "{set}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn of_the_charts_pods_the_network_policy_is_about_the_operators_alone() -> Test {
+    for helm in both().await? {
+        let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
+        let policies = objects.iter().filter(|object| object["kind"] == "NetworkPolicy");
+        let selectors = policies.filter_map(|policy| policy.pointer("/spec/podSelector/matchLabels")?.as_object());
+        let selectors: Vec<_> = selectors.collect();
+        assert_eq!(selectors.len(), 1);
+        let mut bound = Vec::new();
+        for object in &objects {
+            let labels = match object["kind"].as_str() {
+                Some("Pod") => &object["metadata"]["labels"],
+                Some("Job" | "Deployment") => &object["spec"]["template"]["metadata"]["labels"],
+                _ => continue,
+            };
+            bound.push((
+                object["kind"].as_str(),
+                selectors[0].iter().all(|(key, value)| labels[key] == *value),
+            ));
+        }
+        bound.sort();
+        let expected = [(Some("Deployment"), true), (Some("Job"), false), (Some("Pod"), false)];
+        assert_eq!(bound, expected, "{}", helm.name());
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ pub async fn is_uninstalled(stage: &Stage) -> Test {
     stage.cleared().await?;
     let deployment = reference("apps/v1", "Deployment", Some(NAMESPACE), "nfs-operator");
     assert!(stage.objects.get(&deployment).await?.is_none());
-    for name in ["nfsbackends.nfs-operator.io"] {
+    for name in ["nfsbackends.nfs-operator.io", "nfsarchives.nfs-operator.io"] {
         let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, name);
         assert!(stage.objects.get(&kind).await?.is_some(), "{name} is gone");
     }

@@ -12,6 +12,7 @@
 
 mod failover;
 mod installation;
+mod policies;
 mod stage;
 mod upgrade;
 
@@ -104,6 +105,14 @@ impl Tests {
             self.one(
                 "work_is_resumed_when_the_pod_was_out_of_memory",
                 failover::resumes_after_no_memory,
+            ),
+            self.one(
+                "with_its_network_policy_the_operator_reaches_the_ports_that_its_values_name_and_no_others",
+                policies::reaches_what_it_needs,
+            ),
+            self.one(
+                "pods_that_the_charts_network_policies_shut_out_reach_neither_nfs_servers_nor_metrics",
+                policies::shuts_others_out,
             ),
             self.one(
                 "helm_uninstall_leaves_kinds_backends_volumes_and_data",

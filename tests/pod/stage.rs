@@ -9,12 +9,13 @@ use std::{
 use rig::{
     Assets, Cluster, Export, NfsOptions, NfsServer, Node, Objects, PATIENCE, RunDir,
     assets::NodeAssets,
-    node::ADDRESS,
+    node::{ADDRESS, Enforcement},
     objects::{condition, reference},
     operator::repository,
     process,
 };
 use serde_json::{Value, json};
+use tokio::sync::Mutex;
 
 use crate::{Failure, Test};
 
@@ -28,6 +29,8 @@ const CLASS: &str = "nfs";
 const EXPORT: &str = "/export";
 /// What is under test: its image carries the version of this package.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// That image, as the chart calls it.
+pub const IMAGE: &str = concat!("ghcr.io/nfs-operator/nfs-operator:", env!("CARGO_PKG_VERSION"));
 
 /// The programs that are needed.
 pub struct Programs {
@@ -42,6 +45,8 @@ pub struct Stage {
     pub node: Node,
     pub objects: Objects,
     nfs: NfsServer,
+    ganesha: PathBuf,
+    enforcement: Mutex<Option<Enforcement>>,
     helm: PathBuf,
     helm_home: PathBuf,
     run: RunDir,
@@ -61,7 +66,8 @@ impl Stage {
             port: Some(2049),
             ..NfsOptions::default()
         };
-        let nfs = NfsServer::start_with(&run, options, &programs.cluster.ganesha).await?;
+        let ganesha = programs.cluster.ganesha.clone();
+        let nfs = NfsServer::start_with(&run, options, &ganesha).await?;
         let cluster = Cluster::start_for_nodes(&run, programs.cluster, ADDRESS).await?;
         let node = Node::start(&run, &programs.node, &cluster).await?;
         node.load(image).await?;
@@ -70,6 +76,8 @@ impl Stage {
             cluster,
             node,
             nfs,
+            ganesha,
+            enforcement: Mutex::new(None),
             helm: programs.helm,
             helm_home: run.new_folder("helm")?,
             run,
@@ -106,7 +114,7 @@ impl Stage {
     pub async fn helm(&self, command: &[&str], chart: Option<&Path>, args: &[&str]) -> Result<String, Failure> {
         let mut helm = Command::new(&self.helm);
         helm.env("KUBECONFIG", self.cluster.kubeconfig());
-        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME"] {
+        for folder in ["HELM_CACHE_HOME", "HELM_CONFIG_HOME", "HELM_DATA_HOME", "KUBECACHEDIR"] {
             helm.env(folder, &self.helm_home);
         }
         helm.args(command).arg(RELEASE);
@@ -117,6 +125,22 @@ impl Stage {
         }
         helm.args(["--namespace", NAMESPACE]).args(args);
         Ok(process::run(helm).await?)
+    }
+
+    /// Has NetworkPolicies enforced until [`Self::cleared`].
+    pub async fn enforce(&self) -> Test {
+        *self.enforcement.lock().await = Some(self.node.enforce(&self.cluster).await?);
+        Ok(())
+    }
+
+    /// Another NFS server, on that port of the node's address.
+    pub async fn another_server(&self, port: u16) -> Result<NfsServer, Failure> {
+        let options = NfsOptions {
+            address: ADDRESS.into(),
+            port: Some(port),
+            ..NfsOptions::default()
+        };
+        Ok(NfsServer::start_with(&self.run, options, &self.ganesha).await?)
     }
 
     /// `helm install --wait`, and the backend Ready.
@@ -200,6 +224,10 @@ impl Stage {
 
     /// Uninstalls what a test installed, and waits until its pods are gone.
     pub async fn cleared(&self) -> Test {
+        let enforced = match self.enforcement.lock().await.take() {
+            Some(enforcement) => enforcement.end().await,
+            None => Ok(()),
+        };
         let args = ["--ignore-not-found", "--wait", "--timeout", "120s"];
         self.helm(&["uninstall"], None, &args).await?;
         for pod in self.objects.list(&reference("v1", "Pod", Some(NAMESPACE), "")).await? {
@@ -212,7 +240,7 @@ impl Stage {
             .delete(&reference("coordination.k8s.io/v1", "Lease", Some(NAMESPACE), RELEASE))
             .await?;
         self.say("uninstalled");
-        Ok(())
+        Ok(enforced?)
     }
 
     /// Prints what may tell why a test failed.

@@ -80,6 +80,7 @@ pub async fn report(
 ) -> Result<Action, WriteError> {
     let uid = claim.uid().unwrap_or_default();
     let took = started.elapsed();
+    let as_seen = matches!(outcome, Outcome::Provisioned { now: false, .. });
     log(&ObjectRef::from_obj(claim), &outcome, took);
     let (verdict, action) = match outcome {
         Outcome::Nothing | Outcome::Gone => {
@@ -124,7 +125,7 @@ pub async fn report(
         }
         Outcome::Infeasible(verdict) => (verdict, wait(ctx, claim, looked, Action::await_change())),
     };
-    tell(ctx, claim, &verdict).await?;
+    tell(ctx, claim, &verdict, as_seen).await?;
     Ok(action)
 }
 
@@ -140,8 +141,14 @@ fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Moment, action: Ac
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
-/// Sets the condition, with an event, if it isn't so already.
-async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -> Result<(), WriteError> {
+/// Sets the condition, with an event, if it isn't so already. `as_seen`: only if the claim is still as it was read. Who made
+/// the volume may have said it already, and better, and the watch be late; the change is about to come, and is looked at.
+async fn tell(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    verdict: &Verdict,
+    as_seen: bool,
+) -> Result<(), WriteError> {
     let former = condition(claim);
     let status = if verdict.status == Some(true) { "True" } else { "False" };
     let message: String = verdict.message.chars().take(LONGEST_MESSAGE).collect();
@@ -173,19 +180,26 @@ async fn tell(ctx: &Context, claim: &PersistentVolumeClaim, verdict: &Verdict) -
         last_transition_time: Some(since),
         last_probe_time: Some(Time(Timestamp::now())),
     };
-    let fields = json!({"status": {"conditions": [condition]}});
-    let api: Api<PersistentVolumeClaim> =
-        Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
-    match writes::apply(
-        &api,
-        claim,
-        managers::CONDITION,
-        fields,
-        true,
-        "set the claim's condition",
-    )
-    .await
-    {
+    let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
+    write(&api, claim, &condition, as_seen).await
+}
+
+/// Writes the condition; done when the claim is gone, or should be as seen and is not.
+async fn write(
+    api: &Api<PersistentVolumeClaim>,
+    claim: &PersistentVolumeClaim,
+    condition: &PersistentVolumeClaimCondition,
+    as_seen: bool,
+) -> Result<(), WriteError> {
+    let mut fields = json!({"status": {"conditions": [condition]}});
+    if as_seen {
+        writes::merge(
+            &mut fields,
+            json!({"metadata": {"resourceVersion": claim.resource_version()}}),
+        );
+    }
+    let action = "set the claim's condition";
+    match writes::apply(api, claim, managers::CONDITION, fields, true, action).await {
         Err(WriteError::Gone) => Ok(()),
         written => written,
     }
@@ -242,13 +256,19 @@ fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Durati
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 mod tests {
-    use serde_json::json;
+    use std::sync::{Arc, Mutex};
+
+    use axum::http::{Request, Response};
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+    use tower::{BoxError, service_fn};
 
     use super::*;
 
     #[test]
-    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     fn a_claim_that_says_already_what_it_waits_for_is_not_told_that_a_probe_is_late() {
         let told = |conditions: serde_json::Value| {
             let claim = json!({"metadata": {"name": "data"}, "status": {"conditions": conditions}});
@@ -262,5 +282,36 @@ mod tests {
             !told(json!([{"type": "Resizing", "status": "False"}])),
             "another condition"
         );
+    }
+
+    /// The API server refuses a write that names a version which the claim no longer has.
+    #[tokio::test]
+    async fn what_is_said_anew_of_a_volume_gives_way_to_whatever_was_said_meanwhile() {
+        let written = Arc::new(Mutex::new(Vec::<Value>::new()));
+        let heard = Arc::clone(&written);
+        let service = service_fn(move |request: Request<Body>| {
+            let heard = Arc::clone(&heard);
+            async move {
+                let body = request.into_body().collect_bytes().await?;
+                heard.lock().unwrap().push(serde_json::from_slice(&body)?);
+                let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "Conflict", "message": "the object has been modified", "code": 409});
+                let answer = Body::from(conflict.to_string().into_bytes());
+                Ok::<_, BoxError>(Response::builder().status(409).body(answer)?)
+            }
+        });
+        let api = Api::namespaced(Client::new(service, "team"), "team");
+        let seen = json!({"metadata": {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}});
+        let claim: PersistentVolumeClaim = serde_json::from_value(seen).unwrap();
+        for as_seen in [true, false] {
+            let condition = PersistentVolumeClaimCondition::default();
+            write(&api, &claim, &condition, as_seen).await.unwrap();
+        }
+        let written = written.lock().unwrap();
+        let versions: Vec<_> = written
+            .iter()
+            .map(|body| &body["metadata"]["resourceVersion"])
+            .collect();
+        assert_eq!(versions, [&json!("7"), &Value::Null]);
     }
 }

@@ -36,7 +36,7 @@ fn strict(of: &Value) -> Value {
                 continue;
             }
             // Texts of Kubernetes' own kinds would be most of the file.
-            "description" if value.as_str().is_some_and(|text| text.len() < 200) => value.clone(),
+            "description" if value.as_str().is_some_and(|text| text.len() < 280) => value.clone(),
             _ => continue,
         };
         made.insert(key.clone(), kept);

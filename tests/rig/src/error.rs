@@ -83,6 +83,16 @@ pub enum Error {
     /// The rig was used in a way that cannot work.
     #[error("{0}")]
     Usage(String),
+    /// A NetworkPolicy says what the rig's node can't enforce.
+    #[error("the rig can't enforce NetworkPolicy {namespace}/{name}: {what}")]
+    Policy {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What can't be enforced.
+        what: String,
+    },
     /// The operator's rights are not those that it uses.
     #[error("the operator's rights are not those that it uses:\n{}", .0.join("\n"))]
     Rights(Vec<String>),

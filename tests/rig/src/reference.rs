@@ -111,7 +111,12 @@ fn type_of(field: &Value) -> String {
 
 /// What it is for, and what the API server refuses.
 fn about(field: &Value) -> String {
-    let mut text = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
+    let text = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
+    // `kubectl explain` shows no defaults, so that descriptions name them; here they have a column.
+    let mut text = match text.rfind("Default: `") {
+        Some(at) if field.get("default").is_some() => text.get(..at).unwrap_or_default().trim_end().to_owned(),
+        _ => text,
+    };
     let rules = [
         field.get("x-kubernetes-validations"),
         field.pointer("/items/x-kubernetes-validations"),
@@ -158,6 +163,7 @@ spec:
                 items: {type: object, properties: {of: {type: integer, minimum: 1.0, maximum: 3.0}}}
               mode:
                 type: string
+                description: 'In octal. Default: `0777`.'
                 default: "0777"
                 x-kubernetes-validations: [{message: octal, rule: "true"}]
 "#;
@@ -166,7 +172,7 @@ spec:
             "## Thing\n\n`example.org/v1`, cluster-scoped, short name `t`.",
             "| `name` | string | **required** | Its \\| name. In full. |",
             "| `sizes[].of` | integer 1…3 |  |  |",
-            "| `mode` | string | `0777` | <br>Rule: octal |",
+            "| `mode` | string | `0777` | In octal.<br>Rule: octal |",
         ] {
             assert!(page.contains(row), "{row} is not in\n{page}");
         }

@@ -41,9 +41,16 @@ impl Steps {
 
 /// Starts everything and stays, or with `exit` goes on to the end of the claim.
 pub async fn up(operator: PathBuf, exit: bool) -> Result<()> {
+    let mut steps = Steps::new();
+    // What is missing here is told before there is a run whose logs would tell nothing.
+    let assets = tokio::select! {
+        assets = Assets::find_or_make() => assets?,
+        interrupted = interrupted() => return interrupted,
+    };
+    steps.done("control plane and NFS server are on this machine");
     let run = RunDir::new()?;
     let result = tokio::select! {
-        result = show(&run, operator, exit) => result,
+        result = show(&run, steps, assets, operator, exit) => result,
         // Whatever is running is dropped with the other branch, and with it ended.
         interrupted = interrupted() => interrupted,
     };
@@ -68,10 +75,7 @@ async fn interrupted() -> Result<()> {
     Ok(())
 }
 
-async fn show(run: &RunDir, binary: PathBuf, exit: bool) -> Result<()> {
-    let mut steps = Steps::new();
-    let assets = Assets::find_or_make().await?;
-    steps.done("control plane and NFS server are on this machine");
+async fn show(run: &RunDir, mut steps: Steps, assets: Assets, binary: PathBuf, exit: bool) -> Result<()> {
     let cluster = Cluster::start_with(run, assets.clone()).await?;
     steps.done("Kubernetes control plane is up");
     let options = NfsOptions {

@@ -25,6 +25,15 @@ pub(super) async fn install(packages: &[&str], cost: &str) -> Result<()> {
     Ok(())
 }
 
+/// Brings the package lists up to date, where that is allowed: a machine may have none, or old ones that name packages
+/// which are not there any more.
+pub(super) async fn refresh() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    run(apt_get(&["update"])).await.map(drop)
+}
+
 /// Downloads these packages into a folder and installs none of them. Needs no root where the package lists are
 /// there.
 pub(super) async fn download(packages: &[String], folder: &Path) -> Result<()> {

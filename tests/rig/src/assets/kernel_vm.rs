@@ -87,7 +87,8 @@ fn missing(why: &str) -> Error {
     Error::Missing {
         what: "the emulated machine with the kernel's NFS".into(),
         remedy: format!(
-            "{why}; on Debian for x86-64: apt-get install {EMULATOR_PACKAGE}, and let apt-get download {KERNEL_PACKAGE} {}",
+            "{why}; on Debian for x86-64, after apt-get update: apt-get install {EMULATOR_PACKAGE}, and let apt-get \
+             download {KERNEL_PACKAGE} {}",
             PACKAGES.join(" ")
         ),
     }
@@ -102,7 +103,7 @@ async fn emulator() -> Result<PathBuf> {
         if !rustix::process::geteuid().is_root() {
             return Err(missing("only root can install the emulator"));
         }
-        apt::install(&[EMULATOR_PACKAGE], "about 20 MB to download, 90 MB on disk")
+        apt::install(&[EMULATOR_PACKAGE], "about 30 MB to download, 130 MB on disk")
             .await
             .map_err(|error| missing(&error.to_string()))?;
     }
@@ -130,16 +131,16 @@ async fn make(cache: &Path, folder: &Path) -> Result<()> {
     clear_abandoned(cache)?;
     let progress = Progress::start(&format!(
         "making a machine with Debian's {KERNEL_PACKAGE} and NFS programs: packages are downloaded and unpacked, not \
-         installed (about 45 MB, and 100 MB in {})",
+         installed (about 45 MB, and as much in {})",
         cache.display()
     ));
     let work = Work(cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::suffix())));
     let packages = work.0.join("packages.d");
     fs::create_dir_all(&packages).doing(|| format!("make {}", packages.display()))?;
-    let names = package_names().await?;
-    apt::download(&names, &packages)
-        .await
-        .map_err(|error| missing(&error.to_string()))?;
+    let unfound = |error: Error| missing(&error.to_string());
+    apt::refresh().await.map_err(unfound)?;
+    let names = package_names().await.map_err(unfound)?;
+    apt::download(&names, &packages).await.map_err(unfound)?;
     progress.step(&format!("{} packages are here", names.len()));
     for (name, text) in SOURCES {
         let path = work.0.join(name);

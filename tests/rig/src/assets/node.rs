@@ -17,7 +17,7 @@ use crate::{
 /// A program and the package that it is in.
 type Tool = (&'static str, &'static str);
 
-/// What pods run with. `nft` is what kube-proxy and the CNI plugin `portmap` call.
+/// What pods run with. `nft` is what kube-proxy calls, and the rig where NetworkPolicies are enforced.
 const NODE: [Tool; 4] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
@@ -56,8 +56,8 @@ impl NodeAssets {
         crate::node::enclosure::possible()
             .await
             .map_err(|error| missing(&error.to_string()))?;
-        install_missing(&NODE, true).await?;
-        install_missing(&IMAGE, false).await?;
+        install_missing(&NODE, true, missing).await?;
+        install_missing(&IMAGE, false, missing).await?;
         let (folder, _) = control_plane::find_or_build().await?;
         let of_kubernetes = |name: &str| {
             let path = folder.join(name);
@@ -79,29 +79,39 @@ impl NodeAssets {
     /// # Errors
     /// [`Error::Missing`] names the packages.
     pub async fn find_or_make_image_tools() -> Result<()> {
-        install_missing(&IMAGE, false).await
+        install_missing(&IMAGE, false, |why| {
+            lacks("what the image is built with", why, &packages_of(&IMAGE))
+        })
+        .await
     }
 }
 
 fn missing(why: &str) -> Error {
-    let tools = NODE.iter().chain(&IMAGE).map(|(_, package)| *package);
-    let packages: Vec<_> = tools.chain([PLUGINS.1]).collect();
+    let packages = [packages_of(&NODE), packages_of(&IMAGE), vec![PLUGINS.1]].concat();
+    lacks("a node that runs pods", why, &packages)
+}
+
+fn lacks(what: &str, why: &str, packages: &[&str]) -> Error {
     Error::Missing {
-        what: "a node that runs pods".into(),
+        what: what.into(),
         remedy: format!("{why}; on Debian, as root: apt-get install {}", packages.join(" ")),
     }
+}
+
+fn packages_of(tools: &[Tool]) -> Vec<&'static str> {
+    tools.iter().map(|(_, package)| *package).collect()
 }
 
 fn absent(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
     let tools = tools.iter().filter(|(program, _)| in_path(program).is_none());
     let mut packages: Vec<_> = tools.map(|(_, package)| *package).collect();
-    if plugins && !Path::new(PLUGINS.0).join("bridge").is_file() {
+    if plugins && !Path::new(PLUGINS.0).join("ptp").is_file() {
         packages.push(PLUGINS.1);
     }
     packages
 }
 
-async fn install_missing(tools: &[Tool], plugins: bool) -> Result<()> {
+async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -> Error) -> Result<()> {
     if absent(tools, plugins).is_empty() {
         return Ok(());
     }
@@ -114,7 +124,7 @@ async fn install_missing(tools: &[Tool], plugins: bool) -> Result<()> {
         return Err(missing("only root can install packages"));
     }
     in_path("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
-    apt::install(&packages, "about 45 MB to download, 200 MB on disk, for all of a node")
+    apt::install(&packages, "about 55 MB to download, 200 MB on disk, for all of a node")
         .await
         .map_err(|error| missing(&error.to_string()))?;
     // Where systemd runs, the package starts a server of its own, which nobody here asked for.

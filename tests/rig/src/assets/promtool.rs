@@ -51,6 +51,7 @@ async fn fetch(cache: &Path, kept: &Path) -> Result<()> {
     let work = cache.join("fetching-promtool");
     clear(&work)?;
     fs::create_dir(&work).doing(|| format!("make {}", work.display()))?;
+    apt::refresh().await?;
     apt::download(&[PACKAGE.to_owned()], &work).await?;
     let entries = fs::read_dir(&work).doing(|| format!("list {}", work.display()))?;
     let package = entries.flatten().map(|entry| entry.path()).next();

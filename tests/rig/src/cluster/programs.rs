@@ -26,6 +26,10 @@ rules:
   - level: None
 ";
 
+/// Where most clusters have it: what is said of an API server's port is tried with that. Nobody else is in the network of
+/// a cluster with nodes.
+const API_PORT: u16 = 6443;
+
 /// Who may do everything.
 pub(super) const MASTERS: &str = "system:masters";
 
@@ -47,7 +51,8 @@ impl Layout {
         let policy = folder.join("audit-policy.yaml");
         std::fs::write(&policy, AUDIT_POLICY).doing(|| format!("write {}", policy.display()))?;
         let audit_log = rights::audit_log(&folder)?;
-        let (api_port, etcd_port, peer_port) = (ports::free()?, ports::free()?, ports::free()?);
+        let api_port = node.map_or_else(ports::free, |_| Ok(API_PORT))?;
+        let (etcd_port, peer_port) = (ports::free()?, ports::free()?);
         Ok(Self {
             folder,
             assets,

@@ -31,6 +31,8 @@ const STOP: Duration = Duration::from_secs(30);
 /// What the server logs when it serves, and when it has taken over changed exports.
 const SERVES: &str = "NFS SERVER INITIALIZED";
 const RELOADED: &str = "Reread exports complete";
+/// What it logs of an export that it leaves out; then it serves without.
+const LEFT_OUT: &str = "Could not create export";
 
 /// What a restarted server knows of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +66,16 @@ impl NfsServer {
 
     /// The same with a given `ganesha.nfsd`.
     pub async fn start_with(run: &RunDir, options: NfsOptions, ganesha: &Path) -> Result<Self> {
+        // It opens files by their handles, which is root's right (open_by_handle_at(2)). Another user's server starts,
+        // and then refuses every client.
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Missing {
+                what: "the right to serve files".into(),
+                remedy: "nfs-ganesha can do it for root alone; run this as root, with sudo: \
+                         sudo --preserve-env=HOME,PATH …"
+                    .into(),
+            });
+        }
         let folder = run.new_folder("nfs")?;
         let private =
             options.private_mounts || options.v3 || options.exports.iter().any(|export| export.tmpfs.is_some());
@@ -106,6 +118,7 @@ impl NfsServer {
             log,
         };
         let process = launch(spec).await?;
+        all_exported(&process.spec().log)?;
         Ok(Self {
             process,
             folder,
@@ -257,6 +270,21 @@ async fn launch(spec: Spec) -> Result<Process> {
     let process = Process::start(spec).await?;
     logged(&process, from, SERVES).await?;
     Ok(process)
+}
+
+/// An error with the server's own words when it serves less than it was told: a client would only be told that there is
+/// no such export.
+fn all_exported(log: &Path) -> Result<()> {
+    let text = fs::read_to_string(log).doing(|| format!("read {}", log.display()))?;
+    if !text.contains(LEFT_OUT) {
+        return Ok(());
+    }
+    let complaints = text.lines().filter(|line| line.contains(":FSAL :CRIT"));
+    Err(Error::Usage(format!(
+        "nfs-ganesha can't serve what it should, see {}:\n{}",
+        log.display(),
+        complaints.collect::<Vec<_>>().join("\n")
+    )))
 }
 
 fn log_length(log: &Path) -> usize {

@@ -3,7 +3,9 @@
 mod config;
 mod container;
 pub(crate) mod enclosure;
+mod enforcement;
 mod pods;
+mod policies;
 
 use std::{
     path::{Path, PathBuf},
@@ -19,6 +21,7 @@ use self::container::Container;
 pub use self::{
     container::Memory,
     enclosure::{ADDRESS, Enclosure, exit_code},
+    enforcement::Enforcement,
 };
 use crate::{
     assets::{Kubernetes, NodeAssets},
@@ -121,6 +124,19 @@ impl Node {
             "{}\nthe end of the kubelet's log:\n{kubelet}",
             pods::logs(&self.folder.join("pods"))
         )
+    }
+
+    /// Has the cluster's NetworkPolicies enforced from now on, and those that will come: no node does that by itself.
+    pub async fn enforce(&self, cluster: &Cluster) -> Result<Enforcement> {
+        Enforcement::start(cluster.client().await?, self.folder.join("policies.nft")).await
+    }
+
+    /// How many packets of that pod its NetworkPolicies have refused, since a pod or policy last came or went.
+    ///
+    /// # Errors
+    /// When none are enforced that say where it may connect to.
+    pub async fn refused(&self, pod: &Value) -> Result<u64> {
+        enforcement::refused(pod).await
     }
 
     /// Kills the program of a pod's container.

@@ -1,0 +1,110 @@
+//! The pods that policies are about, and selecting among them.
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use k8s_openapi::{
+    api::core::v1::{Namespace, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::LabelSelector,
+};
+use kube::{
+    ResourceExt as _,
+    core::{ParseExpressionError, Selector, SelectorExt as _},
+};
+
+use super::Seen;
+
+/// A pod with an address of its own.
+#[derive(Debug)]
+pub(super) struct Inhabitant<'a> {
+    pub(super) address: Ipv4Addr,
+    pub(super) namespace: &'a str,
+    pub(super) name: &'a str,
+    labels: &'a BTreeMap<String, String>,
+    spec: &'a PodSpec,
+}
+
+impl<'a> Inhabitant<'a> {
+    /// Absent for a pod that has no address yet, or gave it back at its end, or has the node's.
+    fn of(pod: &'a Pod) -> Option<Self> {
+        let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
+        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        if ended || spec.host_network == Some(true) {
+            return None;
+        }
+        Some(Self {
+            address: status.pod_ip.as_ref()?.parse().ok()?,
+            namespace: pod.metadata.namespace.as_deref()?,
+            name: pod.metadata.name.as_deref()?,
+            labels: pod.labels(),
+            spec,
+        })
+    }
+
+    /// The numbers of its ports of that name and protocol.
+    pub(super) fn ports_named(&self, name: &str, protocol: &str) -> Vec<i32> {
+        let ports = self
+            .spec
+            .containers
+            .iter()
+            .flat_map(|container| container.ports.iter().flatten());
+        let named = ports.filter(|port| port.name.as_deref() == Some(name));
+        // The API server fills in a protocol that is absent.
+        let of_protocol = named.filter(|port| port.protocol.as_deref() == Some(protocol));
+        of_protocol.map(|port| port.container_port).collect()
+    }
+
+    pub(super) fn is_selected(&self, selector: Option<&LabelSelector>) -> Result<bool, ParseExpressionError> {
+        selects(selector, self.labels)
+    }
+}
+
+/// All of them.
+pub(super) struct Inhabitants<'a> {
+    pods: Vec<Inhabitant<'a>>,
+    namespaces: &'a [Namespace],
+}
+
+impl<'a> Inhabitants<'a> {
+    pub(super) fn of(seen: &'a Seen) -> Self {
+        Self {
+            pods: seen.pods.iter().filter_map(Inhabitant::of).collect(),
+            namespaces: &seen.namespaces,
+        }
+    }
+
+    pub(super) fn all(&self) -> &[Inhabitant<'a>] {
+        &self.pods
+    }
+
+    /// The addresses of the pods that a peer of a policy in namespace `home` names.
+    pub(super) fn selected(
+        &self,
+        home: &str,
+        namespaces: Option<&LabelSelector>,
+        pods: Option<&LabelSelector>,
+    ) -> Result<Vec<Ipv4Addr>, ParseExpressionError> {
+        let mut addresses = Vec::new();
+        for pod in &self.pods {
+            let is_in = match namespaces {
+                None => pod.namespace == home,
+                Some(_) => selects(namespaces, self.labels(pod.namespace))?,
+            };
+            if is_in && pod.is_selected(pods)? {
+                addresses.push(pod.address);
+            }
+        }
+        Ok(addresses)
+    }
+
+    fn labels(&self, namespace: &str) -> &BTreeMap<String, String> {
+        static NONE: BTreeMap<String, String> = BTreeMap::new();
+        let found = self.namespaces.iter().find(|found| found.name_any() == namespace);
+        found.map_or(&NONE, |found| found.labels())
+    }
+}
+
+/// A selector that is absent or empty selects all.
+fn selects(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> Result<bool, ParseExpressionError> {
+    let selector = Selector::try_from(selector.cloned().unwrap_or_default())?;
+    Ok(selector.matches(labels))
+}

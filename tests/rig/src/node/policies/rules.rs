@@ -1,0 +1,177 @@
+//! A pod's policies, as the rules of its chain.
+
+use k8s_openapi::{
+    api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec},
+    apimachinery::pkg::util::intstr::IntOrString,
+};
+
+use super::{
+    Direction,
+    inhabitants::{Inhabitant, Inhabitants},
+};
+use crate::error::{Error, Result};
+
+/// What is let through to or from a pod; absent when no policy isolates it in that direction. Policies add up.
+pub(super) fn of_pod(
+    pod: &Inhabitant<'_>,
+    policies: &[NetworkPolicy],
+    inhabitants: &Inhabitants<'_>,
+    direction: Direction,
+) -> Result<Option<Vec<String>>> {
+    let mut rules: Option<Vec<String>> = None;
+    for policy in policies {
+        let reader = Reader {
+            policy,
+            pod,
+            inhabitants,
+            direction,
+        };
+        if let Some(more) = reader.rules()? {
+            rules.get_or_insert_default().extend(more);
+        }
+    }
+    Ok(rules)
+}
+
+/// Reads one policy for one pod.
+struct Reader<'a> {
+    policy: &'a NetworkPolicy,
+    pod: &'a Inhabitant<'a>,
+    inhabitants: &'a Inhabitants<'a>,
+    direction: Direction,
+}
+
+impl Reader<'_> {
+    fn rules(&self) -> Result<Option<Vec<String>>> {
+        let Some(spec) = &self.policy.spec else {
+            return Err(self.cannot("it has no spec"));
+        };
+        if !(self.is_about_the_pod(spec)? && self.isolates(spec)?) {
+            return Ok(None);
+        }
+        let mut rules = Vec::new();
+        for (peers, ports) in allowed(spec, self.direction) {
+            let (peers, ports) = (self.any_of(peers, Self::peer)?, self.any_of(ports, Self::port)?);
+            for peer in &peers {
+                for port in &ports {
+                    let parts = [peer.as_str(), port.as_str(), "return"];
+                    rules.push(
+                        parts
+                            .into_iter()
+                            .filter(|part| !part.is_empty())
+                            .collect::<Vec<_>>()
+                            .join(" "),
+                    );
+                }
+            }
+        }
+        Ok(Some(rules))
+    }
+
+    fn is_about_the_pod(&self, spec: &NetworkPolicySpec) -> Result<bool> {
+        let is_here = self.policy.metadata.namespace.as_deref() == Some(self.pod.namespace);
+        let is_selected = self.pod.is_selected(spec.pod_selector.as_ref());
+        Ok(is_here && is_selected.map_err(|error| self.cannot(&error.to_string()))?)
+    }
+
+    fn isolates(&self, spec: &NetworkPolicySpec) -> Result<bool> {
+        match &spec.policy_types {
+            Some(types) => Ok(types.iter().any(|found| found == self.direction.policy_type())),
+            None => Err(self.cannot("it has no policyTypes, which the API server fills in")),
+        }
+    }
+
+    /// What nftables calls each of them; one that is always met where the policy names none.
+    fn any_of<T>(&self, named: &[T], call: impl Fn(&Self, &T) -> Result<Vec<String>>) -> Result<Vec<String>> {
+        if named.is_empty() {
+            return Ok(vec![String::new()]);
+        }
+        let called: Result<Vec<_>> = named.iter().map(|one| call(self, one)).collect();
+        Ok(called?.concat())
+    }
+
+    fn peer(&self, peer: &NetworkPolicyPeer) -> Result<Vec<String>> {
+        if let Some(block) = &peer.ip_block {
+            return Ok(vec![self.block(block)?]);
+        }
+        let home = self.pod.namespace;
+        let selected = self
+            .inhabitants
+            .selected(home, peer.namespace_selector.as_ref(), peer.pod_selector.as_ref());
+        let addresses = selected.map_err(|error| self.cannot(&error.to_string()))?;
+        let side = self.direction.peer();
+        Ok(addresses.iter().map(|address| format!("{side} {address}")).collect())
+    }
+
+    fn block(&self, block: &IPBlock) -> Result<String> {
+        let except = block.except.as_deref().unwrap_or_default();
+        if let Some(other) = except.iter().chain([&block.cidr]).find(|cidr| cidr.contains(':')) {
+            return Err(self.cannot(&format!("{other}: pods have IPv4 addresses alone")));
+        }
+        let side = self.direction.peer();
+        let mut rule = format!("{side} {}", block.cidr);
+        for cidr in except {
+            rule.push_str(&format!(" {side} != {cidr}"));
+        }
+        Ok(rule)
+    }
+
+    fn port(&self, port: &NetworkPolicyPort) -> Result<Vec<String>> {
+        // The API server fills it in.
+        let protocol = port.protocol.as_deref().unwrap_or("TCP");
+        let word = match protocol {
+            "TCP" => "tcp",
+            "UDP" => "udp",
+            "SCTP" => "sctp",
+            other => return Err(self.cannot(&format!("protocol {other}"))),
+        };
+        match (&port.port, port.end_port, self.direction) {
+            (None, ..) => Ok(vec![format!("meta l4proto {word}")]),
+            (Some(IntOrString::Int(first)), Some(last), _) => Ok(vec![format!("{word} dport {first}-{last}")]),
+            (Some(IntOrString::Int(number)), None, _) => Ok(vec![format!("{word} dport {number}")]),
+            (Some(IntOrString::String(name)), None, Direction::Ingress) => {
+                let numbers = self.pod.ports_named(name, protocol);
+                Ok(numbers.iter().map(|number| format!("{word} dport {number}")).collect())
+            }
+            // Each destination may have another number for it.
+            (Some(IntOrString::String(name)), ..) => Err(self.cannot(&format!("port {name} by name"))),
+        }
+    }
+
+    fn cannot(&self, what: &str) -> Error {
+        let metadata = &self.policy.metadata;
+        Error::Policy {
+            namespace: metadata.namespace.clone().unwrap_or_default(),
+            name: metadata.name.clone().unwrap_or_default(),
+            what: what.into(),
+        }
+    }
+}
+
+/// The peers and ports of each rule; none named means all.
+fn allowed(spec: &NetworkPolicySpec, direction: Direction) -> Vec<(&[NetworkPolicyPeer], &[NetworkPolicyPort])> {
+    match direction {
+        Direction::Ingress => {
+            let rules = spec.ingress.as_deref().unwrap_or_default().iter();
+            rules
+                .map(|rule| {
+                    (
+                        rule.from.as_deref().unwrap_or_default(),
+                        rule.ports.as_deref().unwrap_or_default(),
+                    )
+                })
+                .collect()
+        }
+        Direction::Egress => {
+            let rules = spec.egress.as_deref().unwrap_or_default().iter();
+            rules
+                .map(|rule| {
+                    (
+                        rule.to.as_deref().unwrap_or_default(),
+                        rule.ports.as_deref().unwrap_or_default(),
+                    )
+                })
+                .collect()
+        }
+    }
+}
