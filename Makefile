@@ -70,7 +70,7 @@ AUDIT_OLDEST := $(CURDIR)/target/audit-oldest
 .PHONY: test-oldest
 test-oldest: export NFS_OPERATOR_RIG_KUBERNETES := oldest
 test-oldest: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT_OLDEST)
-test-oldest: assets ## Run the tests that need a cluster on the oldest release of Kubernetes that the chart takes
+test-oldest: need-root assets ## Run the tests that need a cluster on the oldest release of Kubernetes that the chart takes
 	@rm -rf $(AUDIT_OLDEST)
 	cargo test -p rig --test cluster
 	cargo test --test chart
