@@ -109,7 +109,7 @@ pod:
 
 .PHONY: image
 image: need-rust ## Build the image as an OCI archive in dist/image, and print its size (ARCH=amd64 or arm64)
-	@cargo run -q -p rig -- image-tools
+	@cargo run -q -p rig -- image-tools $(ARCH)
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
 .PHONY: bench

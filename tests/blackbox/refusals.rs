@@ -39,6 +39,16 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
             "relative",
         ),
         (
+            json!({"directory": {"pattern": "${pvc.nam}"}}),
+            "spec.directory.pattern",
+            "${pvc.name}",
+        ),
+        (
+            json!({"directory": {"pattern": "${pvc.namespace}-${pvc.uid"}}),
+            "spec.directory.pattern",
+            "${pvc.uid}",
+        ),
+        (
             json!({"capacity": {"limit": "-1Gi"}}),
             "spec.capacity.limit",
             "0 or more",

@@ -31,7 +31,11 @@ enum Command {
     /// Get what a node and the image need, and nothing else; fails where a node cannot be.
     NodeAssets,
     /// Install what the image is built with, and nothing else.
-    ImageTools,
+    ImageTools {
+        /// The image's architecture, as container images or the kernel call it.
+        #[arg(default_value = std::env::consts::ARCH)]
+        arch: String,
+    },
     /// Start everything, apply the samples, show what came of it, and stay until Ctrl-C.
     Up {
         /// The operator's program.
@@ -108,7 +112,7 @@ async fn run(command: Command) -> ExitCode {
             Err(error) => Err(error),
         },
         Command::NodeAssets => node_assets().await,
-        Command::ImageTools => NodeAssets::find_or_make_image_tools().await,
+        Command::ImageTools { arch } => NodeAssets::find_or_make_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench {
             operator,

@@ -26,6 +26,15 @@ const NODE: [Tool; 4] = [
 ];
 /// What the image and its static program are built with; `musl-gcc` compiles the C parts of a dependency.
 const IMAGE: [Tool; 2] = [("buildah", "buildah"), ("musl-gcc", "musl-tools")];
+/// What compiles them for the other architecture; the C library's headers, which it only recommends, come with it.
+const FOR_ARM64: [Tool; 2] = [
+    ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+    ("aarch64-linux-gnu-gcc", "libc6-dev-arm64-cross"),
+];
+const FOR_AMD64: [Tool; 2] = [
+    ("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
+    ("x86_64-linux-gnu-gcc", "libc6-dev-amd64-cross"),
+];
 /// The network plugins, which are not in `PATH`, and their package.
 const PLUGINS: (&str, &str) = ("/usr/lib/cni", "containernetworking-plugins");
 
@@ -74,13 +83,19 @@ impl NodeAssets {
         })
     }
 
-    /// The same for what the image is built with alone.
+    /// The same for what the image of an architecture is built with alone; `arch` as container images or the kernel call it.
     ///
     /// # Errors
     /// [`Error::Missing`] names the packages.
-    pub async fn find_or_make_image_tools() -> Result<()> {
-        install_missing(&IMAGE, false, |why| {
-            lacks("what the image is built with", why, &packages_of(&IMAGE))
+    pub async fn find_or_make_image_tools(arch: &str) -> Result<()> {
+        let compiler: &[Tool] = match (arch, std::env::consts::ARCH) {
+            ("arm64" | "aarch64", "x86_64") => &FOR_ARM64,
+            ("amd64" | "x86_64", "aarch64") => &FOR_AMD64,
+            _ => &[],
+        };
+        let tools = [&IMAGE, compiler].concat();
+        install_missing(&tools, false, |why| {
+            lacks("what the image is built with", why, &packages_of(&tools))
         })
         .await
     }
