@@ -16,7 +16,7 @@ use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::export::{self, ManagedExport, Place, PurgeReport};
+use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
 use crate::nfs::Target;
 
 /// Archives of a backend looked at at a time.
@@ -43,6 +43,7 @@ pub struct Backend {
     /// When the last archive was purged because its time was over, or this process began.
     expiry: Mutex<Instant>,
     known: RwLock<Arc<Known>>,
+    confirmed: Mutex<Option<Identity>>,
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
     /// Rung when there is something to purge.
@@ -136,6 +137,7 @@ impl Backend {
             archives: Semaphore::new(ARCHIVES),
             expiry: Mutex::new(Instant::now()),
             known: RwLock::new(Arc::new(known)),
+            confirmed: Mutex::default(),
             link: Mutex::default(),
             open: Mutex::default(),
             trash: Arc::default(),
@@ -169,6 +171,16 @@ impl Backend {
     /// A probe ended.
     pub fn learned(&self, known: Known) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    }
+
+    /// The identity that was confirmed last, however long ago: the object's status may not say it yet.
+    pub fn confirmed(&self) -> Option<Identity> {
+        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// An identity was made, or found to be the one that it must be.
+    pub fn set_confirmed(&self, identity: Identity) {
+        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.

@@ -40,6 +40,7 @@ mod faults;
 mod ganesha;
 mod guide;
 mod identity;
+mod identity_unsaid;
 mod idle;
 mod inherited;
 mod inherited_refused;

@@ -26,7 +26,7 @@ pub async fn reaches_what_it_needs(stage: &Stage) -> Test {
     stage.enforce().await?;
     let args = ["--create-namespace", "--set", ENABLED, "--set", WITHOUT_API_SERVER];
     stage.helm(&["install"], Some(&Stage::chart()), &args).await?;
-    let other = other_backend(stage).await?;
+    let other = stage.other_backend(OTHER_PORT).await?;
     let pod = refused(stage).await?;
     assert!(!is_ready(&pod), "{}", pod["status"]);
     stage.say("without the API server's own port the operator is kept from it");
@@ -67,18 +67,6 @@ async fn upgrade(stage: &Stage, args: &[&str]) -> Test {
         .helm(&["upgrade"], Some(&Stage::chart()), &[&wait, args].concat())
         .await?;
     Ok(())
-}
-
-async fn other_backend(stage: &Stage) -> Result<Value, Failure> {
-    let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
-    let spec = json!({
-        "server": ADDRESS.to_string(),
-        "path": "/export",
-        "probeInterval": "1s",
-        "nfs": { "port": OTHER_PORT },
-    });
-    merge(&mut other, &json!({ "spec": spec }));
-    Ok(stage.objects.create(&other).await?)
 }
 
 /// Waits until a policy has kept the operator's pod from something.

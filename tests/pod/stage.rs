@@ -10,7 +10,7 @@ use rig::{
     Assets, Cluster, Export, NfsOptions, NfsServer, Node, Objects, PATIENCE, RunDir,
     assets::NodeAssets,
     node::{ADDRESS, Enforcement},
-    objects::{condition, reference},
+    objects::{condition, merge, reference},
     operator::repository,
     process,
 };
@@ -141,6 +141,19 @@ impl Stage {
             ..NfsOptions::default()
         };
         Ok(NfsServer::start_with(&self.run, options, &self.ganesha).await?)
+    }
+
+    /// A backend `other` on another server.
+    pub async fn other_backend(&self, port: u16) -> Result<Value, Failure> {
+        let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
+        let spec = json!({
+            "server": ADDRESS.to_string(),
+            "path": EXPORT,
+            "probeInterval": "1s",
+            "nfs": { "port": port },
+        });
+        merge(&mut other, &json!({ "spec": spec }));
+        Ok(self.objects.create(&other).await?)
     }
 
     /// `helm install --wait`, and the backend Ready.

@@ -5,13 +5,19 @@ use std::collections::BTreeSet;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ACCEPT_IDENTITY;
-use crate::export::Expected;
+use crate::export::{Expected, Identity};
 use kube::ResourceExt;
 
-/// What the identity must be, from the administrator's word, the status, and the volumes' annotations.
+/// What the identity must be, from the administrator's word, the status, what was `confirmed` by this process last, and the
+/// volumes' annotations.
 ///
-/// An identity may be made only where none is known: an unmounted disk must not get a new one.
-pub fn expected(backend: &NfsBackend, volumes: &BTreeSet<String>) -> Result<Expected, Verdict> {
+/// An identity may be made only where none is known: an unmounted disk must not get a new one. The status may be written and
+/// not yet seen, or not be written yet.
+pub fn expected(
+    backend: &NfsBackend,
+    confirmed: Option<&Identity>,
+    volumes: &BTreeSet<String>,
+) -> Result<Expected, Verdict> {
     if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
         return Ok(Expected {
             export_id: Some(accepted.clone()),
@@ -35,6 +41,14 @@ pub fn expected(backend: &NfsBackend, volumes: &BTreeSet<String>) -> Result<Expe
         return Ok(Expected {
             export_id: Some(known.clone()),
             root_file_id: root_file_id(&status)?,
+            may_create: false,
+            accepted: false,
+        });
+    }
+    if let Some(confirmed) = confirmed {
+        return Ok(Expected {
+            export_id: Some(confirmed.id.clone()),
+            root_file_id: Some(confirmed.root_file_id),
             may_create: false,
             accepted: false,
         });

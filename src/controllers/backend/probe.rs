@@ -91,7 +91,8 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
             "the server answers and the export is there",
         ))
     };
-    let expected = expected(object, &ctx.inventory.export_ids(&backend.name)).and_then(|expected| {
+    let volumes = ctx.inventory.export_ids(&backend.name);
+    let expected = expected(object, backend.confirmed().as_ref(), &volumes).and_then(|expected| {
         // A volume's directory is its user's: nothing of ours is made in it.
         let encloser = ctx
             .ledger
@@ -107,6 +108,9 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
     };
+    if let Ok(identity) = &identity {
+        backend.set_confirmed(identity.clone());
+    }
     let confirmed = identity.is_ok();
     probe.identity = Some(identity);
     if !confirmed {

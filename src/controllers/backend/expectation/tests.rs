@@ -2,6 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::nfs::FsId;
 
 fn backend(annotations: Value, spec: Value, status: Value) -> NfsBackend {
     let mut whole = json!({"server": "s", "path": "/p"});
@@ -20,24 +21,41 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn an_identity_is_made_only_where_nobody_knows_one() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert!(expected(&fresh, &ids(&[])).unwrap().may_create);
-    let known_to_a_volume = expected(&fresh, &ids(&["one"])).unwrap();
+    assert!(expected(&fresh, None, &ids(&[])).unwrap().may_create);
+    // The status is written, and the watch is behind; or it could not be written yet.
+    let confirmed = Identity {
+        id: "one".to_owned(),
+        root_file_id: 7,
+        fsid: FsId { major: 1, minor: 2 },
+        created: true,
+        warnings: Vec::new(),
+    };
+    let known_to_us = expected(&fresh, Some(&confirmed), &ids(&[])).unwrap();
+    assert_eq!(
+        (
+            known_to_us.may_create,
+            known_to_us.export_id.as_deref(),
+            known_to_us.root_file_id
+        ),
+        (false, Some("one"), Some(7))
+    );
+    let known_to_a_volume = expected(&fresh, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
     let known_to_the_status = backend(json!({}), json!({}), json!({"exportID": "one", "rootFileID": "7"}));
-    let expectation = expected(&known_to_the_status, &ids(&[])).unwrap();
+    let expectation = expected(&known_to_the_status, None, &ids(&[])).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    assert!(!expected(&pinned, &ids(&[])).unwrap().may_create);
+    assert!(!expected(&pinned, None, &ids(&[])).unwrap().may_create);
 }
 
 #[test]
 fn volumes_that_know_two_identities_stop_the_backend() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert_eq!(
-        expected(&fresh, &ids(&["one", "two"])).unwrap_err().reason,
+        expected(&fresh, None, &ids(&["one", "two"])).unwrap_err().reason,
         Reason::IdentityMismatch
     );
 }
@@ -46,13 +64,13 @@ fn volumes_that_know_two_identities_stop_the_backend() {
 fn an_administrators_pin_wins_and_an_acceptance_wins_over_all() {
     let status = json!({"exportID": "one", "rootFileID": "7"});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected(&pinned, &ids(&["one"])).unwrap();
+    let expectation = expected(&pinned, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
     let accepted = backend(json!({ACCEPT_IDENTITY: "two"}), json!({}), status);
-    let expectation = expected(&accepted, &ids(&["one"])).unwrap();
+    let expectation = expected(&accepted, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.accepted),
         (Some("two"), true)
