@@ -11,7 +11,6 @@
 //! itself again in there. The tests come one after the other, since one operator serves a cluster.
 
 mod failover;
-mod host_network;
 mod installation;
 mod policies;
 mod stage;
@@ -114,10 +113,6 @@ impl Tests {
             self.one(
                 "pods_that_the_charts_network_policies_shut_out_reach_neither_nfs_servers_nor_metrics",
                 policies::shuts_others_out,
-            ),
-            self.one(
-                "on_its_nodes_network_the_operator_serves_and_is_replaced_on_the_same_node",
-                host_network::serves,
             ),
             self.one(
                 "helm_uninstall_leaves_kinds_backends_volumes_and_data",
