@@ -21,52 +21,34 @@ pub fn expected(
     if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
         return Ok(Expected {
             export_id: Some(accepted.clone()),
-            root_file_id: None,
-            may_create: false,
             accepted: true,
+            ..Expected::default()
         });
     }
+    let known = |id: &str, root_file_id| Expected {
+        export_id: Some(id.to_owned()),
+        root_file_id,
+        ..Expected::default()
+    };
     let status = backend.status.clone().unwrap_or_default();
     if let Some(pinned) = &backend.spec.export_id {
         let same = status.export_id.as_ref() == Some(pinned);
         let root_file_id = if same { root_file_id(&status)? } else { None };
-        return Ok(Expected {
-            export_id: Some(pinned.clone()),
-            root_file_id,
-            may_create: false,
-            accepted: false,
-        });
+        return Ok(known(pinned, root_file_id));
     }
-    if let Some(known) = &status.export_id {
-        return Ok(Expected {
-            export_id: Some(known.clone()),
-            root_file_id: root_file_id(&status)?,
-            may_create: false,
-            accepted: false,
-        });
+    if let Some(id) = &status.export_id {
+        return Ok(known(id, root_file_id(&status)?));
     }
     if let Some(confirmed) = confirmed {
-        return Ok(Expected {
-            export_id: Some(confirmed.id.clone()),
-            root_file_id: Some(confirmed.root_file_id),
-            may_create: false,
-            accepted: false,
-        });
+        return Ok(known(&confirmed.id, Some(confirmed.root_file_id)));
     }
-    let mut known = volumes.iter();
-    match (known.next(), known.next()) {
+    let mut ids = volumes.iter();
+    match (ids.next(), ids.next()) {
         (None, _) => Ok(Expected {
-            export_id: None,
-            root_file_id: None,
             may_create: true,
-            accepted: false,
+            ..Expected::default()
         }),
-        (Some(id), None) => Ok(Expected {
-            export_id: Some(id.clone()),
-            root_file_id: None,
-            may_create: false,
-            accepted: false,
-        }),
+        (Some(id), None) => Ok(known(id, None)),
         (Some(one), Some(other)) => Err(Verdict::no(
             Reason::IdentityMismatch,
             format!("volumes of this backend are on exports {one} and {other}: pin one with spec.exportID"),

@@ -108,14 +108,10 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
     };
-    if let Ok(identity) = &identity {
-        backend.set_confirmed(identity.clone());
-    }
-    let confirmed = identity.is_ok();
+    let confirmed = identity.clone();
     probe.identity = Some(identity);
-    if !confirmed {
-        return probe;
-    }
+    let Ok(confirmed) = confirmed else { return probe };
+    backend.set_confirmed(confirmed);
     probe.writable = Some(match settle_and_write(ctx, backend, &export).await {
         Ok(written) => writable(object, &written),
         Err(error) => refusal(&error),

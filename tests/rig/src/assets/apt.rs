@@ -17,7 +17,7 @@ fn apt_get(args: &[&str]) -> Command {
 pub(super) async fn install(packages: &[&str], cost: &str) -> Result<()> {
     let names = packages.join(" ");
     let progress = Progress::start(&format!("installing {names} with apt-get ({cost})"));
-    run(apt_get(&["update"])).await?;
+    refresh().await?;
     progress.step("package lists are up to date");
     let args = [&["install", "-y", "--no-install-recommends"], packages].concat();
     run(apt_get(&args)).await?;

@@ -153,25 +153,15 @@ fn allowed(spec: &NetworkPolicySpec, direction: Direction) -> Vec<(&[NetworkPoli
     match direction {
         Direction::Ingress => {
             let rules = spec.ingress.as_deref().unwrap_or_default().iter();
-            rules
-                .map(|rule| {
-                    (
-                        rule.from.as_deref().unwrap_or_default(),
-                        rule.ports.as_deref().unwrap_or_default(),
-                    )
-                })
-                .collect()
+            rules.map(|rule| (named(&rule.from), named(&rule.ports))).collect()
         }
         Direction::Egress => {
             let rules = spec.egress.as_deref().unwrap_or_default().iter();
-            rules
-                .map(|rule| {
-                    (
-                        rule.to.as_deref().unwrap_or_default(),
-                        rule.ports.as_deref().unwrap_or_default(),
-                    )
-                })
-                .collect()
+            rules.map(|rule| (named(&rule.to), named(&rule.ports))).collect()
         }
     }
+}
+
+fn named<T>(list: &Option<Vec<T>>) -> &[T] {
+    list.as_deref().unwrap_or_default()
 }
