@@ -260,20 +260,60 @@ fn named_tests(page: &str) -> Vec<&str> {
         .collect()
 }
 
+/// The names of all tests of the repository.
+fn all_tests(root: &Path) -> io::Result<BTreeSet<String>> {
+    let mut tests = BTreeSet::new();
+    for folder in ["src", "tests", "crates"] {
+        let folder = root.join(folder);
+        if folder.is_dir() {
+            tests_below(&folder, &mut tests)?;
+        }
+    }
+    tests.extend(tests_in_a_pod(&page("tests/pod/main.rs")?).map(str::to_owned));
+    Ok(tests)
+}
+
 #[test]
 fn every_test_that_a_page_names_exists() -> io::Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut tests = BTreeSet::new();
-    for folder in ["src", "tests"] {
-        tests_below(&root.join(folder), &mut tests)?;
-    }
-    tests.extend(tests_in_a_pod(&page("tests/pod/main.rs")?).map(str::to_owned));
+    let tests = all_tests(root)?;
     for (page, at_least) in [("docs/parity.md", 80), ("docs/security.md", 30)] {
         let text = fs::read_to_string(root.join(page))?;
         let named = named_tests(&text);
         assert!(named.len() > at_least, "{page} names only {}", named.len());
         let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
         assert!(missing.is_empty(), "{page} names tests that do not exist: {missing:?}");
+    }
+    Ok(())
+}
+
+/// The rules in force of docs/data-safety.md: number and the tests listed below it.
+fn data_safety_rules(page: &str) -> BTreeMap<u32, Vec<&str>> {
+    let sections = page.split("\n## ").skip(1);
+    let rules = sections.filter_map(|section| {
+        let number = section.split_once(". ")?.0.parse().ok()?;
+        let items = section
+            .lines()
+            .filter_map(|line| line.strip_prefix("- `")?.strip_suffix('`'));
+        Some((number, items.collect()))
+    });
+    rules.collect()
+}
+
+#[test]
+fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tests = all_tests(root)?;
+    let text = page("docs/data-safety.md")?;
+    let rules = data_safety_rules(&text);
+    assert_eq!(rules.keys().copied().collect::<Vec<_>>(), (1..=13).collect::<Vec<_>>());
+    for (number, named) in rules {
+        assert!(named.len() >= 3, "rule {number} lists only {named:?}");
+        let missing: Vec<_> = named.iter().filter(|name| !tests.contains(**name)).collect();
+        assert!(
+            missing.is_empty(),
+            "rule {number} lists tests that do not exist: {missing:?}"
+        );
     }
     Ok(())
 }
