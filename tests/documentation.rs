@@ -320,7 +320,7 @@ fn every_data_safety_rule_lists_tests_that_exist() -> io::Result<()> {
 
 #[test]
 fn the_reference_is_made_from_the_crds() -> Test {
-    let made = rig::reference::page(&page("crds/nfs-operator.yaml")?)?;
+    let made = rig::api_reference::render(&page("crds/nfs-operator.yaml")?)?;
     assert!(page("docs/reference.md")? == made, "docs/reference.md: run `make docs`");
     Ok(())
 }

@@ -12,23 +12,23 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use rig::RunDir;
-use rig::operator::repository;
+use rig::operator::repository_root;
 
 type Test = Result<(), Box<dyn std::error::Error>>;
 
 /// A clone with the scripts as they are here, committed or not; none where this is no checkout, which is said loudly.
 fn clone(run: &RunDir) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
-    if !repository().join(".git").exists() {
+    if !repository_root().join(".git").exists() {
         eprintln!("SKIPPED, `make release` was not tried: this is no git checkout");
         return Ok(None);
     }
     let clone = run.path().join("clone");
-    let from = repository().display().to_string();
+    let from = repository_root().display().to_string();
     let to = clone.display().to_string();
     done(&git(run.path(), &["clone", "--quiet", &from, &to])?);
     for script in ["release", "version", "artifacts"] {
         let script = Path::new(".ci").join(script);
-        fs::copy(repository().join(&script), clone.join(&script))?;
+        fs::copy(repository_root().join(&script), clone.join(&script))?;
     }
     done(&git(&clone, &["config", "user.email", "test@example.com"])?);
     done(&git(&clone, &["config", "user.name", "test"])?);

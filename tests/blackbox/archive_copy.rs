@@ -79,8 +79,8 @@ async fn an_archive_is_copied_to_another_backend_when_the_class_does_not_reach_i
     scene::backend(&env, "backend", json!({})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let [_, _, archive] = archived(&env, "data", &class, "precious").await?;
-    other.ready_class().await?;
-    let there = json!({ "backend": other.named("backend") });
+    other.create_ready_class().await?;
+    let there = json!({ "backend": other.unique_name("backend") });
     let class = env.objects.create(&env.class("there", there)).await?;
     let claim = asking(env.claim("again", &class), name_of(&archive));
     let claim = env.objects.create(&claim).await?;

@@ -74,10 +74,13 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
     scene::backend(&env, "backend", json!({})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let [_, _, archive] = archived(&env, "data", &class, "secret").await?;
-    let other = reference("v1", "Namespace", None, &env.named("other"));
+    let other = reference("v1", "Namespace", None, &env.unique_name("other"));
     env.objects.create(&other).await?;
     let in_other = |mut claim: Value| {
-        merge(&mut claim, &json!({"metadata": {"namespace": env.named("other")}}));
+        merge(
+            &mut claim,
+            &json!({"metadata": {"namespace": env.unique_name("other")}}),
+        );
         claim
     };
     let thief = env
@@ -110,7 +113,7 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
     let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(scene::names(env.data())?.len(), 1);
     // Listed by an administrator, each gets a copy: who had it may still hold handles.
-    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.named("other")]}}});
+    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.unique_name("other")]}}});
     env.objects.patch(&archive, allowed).await?;
     for asker in [&thief, &heir] {
         let volume = env.wait_bound(asker).await?;
@@ -128,7 +131,7 @@ async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so
     let backend = scene::backend(&env, "backend", json!({})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let [_, _, archive] = archived(&env, "data", &class, "theirs").await?;
-    let other = reference("v1", "Namespace", None, &env.named("other"));
+    let other = reference("v1", "Namespace", None, &env.unique_name("other"));
     env.objects.create(&other).await?;
     let heir = heir(&env, &class, &archive).await?;
     env.objects
@@ -141,7 +144,10 @@ async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so
     let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
     let mut stranger = asking(env.claim("data", &class), name_of(&archive));
-    merge(&mut stranger, &json!({"metadata": {"namespace": env.named("other")}}));
+    merge(
+        &mut stranger,
+        &json!({"metadata": {"namespace": env.unique_name("other")}}),
+    );
     let stranger = env.objects.create(&stranger).await?;
     scene::refused(&env, &stranger, "ArchiveNotAllowed").await?;
     Ok(())

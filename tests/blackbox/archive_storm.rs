@@ -129,7 +129,7 @@ async fn deleting_the_kind_purges_nothing_and_a_held_archive_is_held_again_when_
     stage.operator.kill9().await?;
     stage
         .cluster
-        .apply_crds(&rig::operator::repository().join("crds"))
+        .apply_crds(&rig::operator::repository_root().join("crds"))
         .await?;
     stage.operator.restart().await?;
     let all = names_of(&volumes);

@@ -46,7 +46,7 @@ async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_clai
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let [claim, volume, archive] = archived(&env, "data", &class, "kept").await?;
     let spec = &archive["spec"];
-    assert_eq!(spec["backend"], env.named("backend"));
+    assert_eq!(spec["backend"], env.unique_name("backend"));
     assert_eq!(spec["volume"], volume["metadata"]["name"]);
     assert_eq!(
         spec["fileID"],
@@ -180,7 +180,7 @@ async fn an_object_that_somebody_made_by_hand_gets_nothing_purged() -> Test {
         let mut forged = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
         let annotations = &volume["metadata"]["annotations"];
         let spec = json!({
-            "backend": env.named("backend"),
+            "backend": env.unique_name("backend"),
             "exportID": annotations["nfs-operator.io/export-id"],
             "directory": annotations["nfs-operator.io/directory"],
             "fileID": annotations["nfs-operator.io/file-id"],
@@ -193,7 +193,7 @@ async fn an_object_that_somebody_made_by_hand_gets_nothing_purged() -> Test {
     };
     // About a volume in use, and about an archive under another name.
     let in_use = forge(text(&volume, "/metadata/name"), &volume, &claim);
-    let alias = forge(&env.named("alias"), &kept_volume, &kept);
+    let alias = forge(&env.unique_name("alias"), &kept_volume, &kept);
     for forged in [in_use, alias] {
         let made = env.objects.create(&forged).await?;
         env.objects

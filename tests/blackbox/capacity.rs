@@ -64,7 +64,7 @@ async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_let
         .await?;
     let class = env
         .objects
-        .create(&env.class("class", json!({"backend": env.named("backend")})))
+        .create(&env.class("class", json!({"backend": env.unique_name("backend")})))
         .await?;
     claims_of(&env, &class, "racing", 50).await?;
     let (bound, _) = settled(&env, 20).await?;
@@ -91,7 +91,7 @@ async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_let
 #[tokio::test]
 async fn a_suspended_backend_takes_no_new_volume_and_still_reclaims() -> Test {
     let env = TestEnv::new("suspended").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let old = env.objects.create(&env.claim("old", &class)).await?;
     let volume = env.wait_bound(&old).await?;
     std::fs::write(env.directory(&volume)?.join("data"), "kept")?;

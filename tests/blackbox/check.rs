@@ -1,7 +1,7 @@
 //! `nfs-operator check`: what it finds, and what it leaves.
 
 use rig::objects::{merge, reference};
-use rig::operator::built_beside_tests;
+use rig::operator::find_binary;
 use rig::{Cluster, TestEnv};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -11,7 +11,7 @@ use crate::scene::{self, PATIENCE, Test};
 
 /// Runs it as an administrator in the test's namespace; gives back its exit code and its steps.
 async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
-    let mut command = Command::new(built_beside_tests().unwrap());
+    let mut command = Command::new(find_binary().unwrap());
     command.args([
         "check",
         "--output=json",
@@ -42,8 +42,8 @@ fn results(steps: &[Value]) -> Vec<String> {
 #[tokio::test]
 async fn a_check_of_a_class_that_works_passes_every_step_and_leaves_nothing() -> Test {
     let env = TestEnv::new("check").await?;
-    env.ready_class().await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.named("class"), &[]).await;
+    env.create_ready_class().await?;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
     let all = [
         "class=ok",
         "claim=ok",
@@ -77,7 +77,7 @@ async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
         .wait_condition(&suspended, "Ready", "False", Some("Suspended"), PATIENCE);
     ready.await?;
     scene::class(&env, "class", "backend", json!({})).await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.named("class"), &["--timeout=5s"]).await;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=5s"]).await;
     let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=ok"];
     assert_eq!(
         (code, results(&steps)),
@@ -94,10 +94,10 @@ async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
 async fn a_check_names_the_volume_that_a_class_with_retain_keeps() -> Test {
     let env = TestEnv::new("check-keeps").await?;
     scene::backend(&env, "backend", json!({})).await?;
-    let mut class = env.class("class", json!({"backend": env.named("backend")}));
+    let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
     merge(&mut class, &json!({"reclaimPolicy": "Retain"}));
     env.objects.create(&class).await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.named("class"), &[]).await;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
     assert_eq!(code, Some(3), "{steps:?}");
     let last = steps.last().unwrap();
     assert_eq!((&last["check"], &last["result"]), (&json!("reclaim"), &json!("left")));
@@ -113,16 +113,16 @@ async fn a_check_names_the_volume_that_a_class_with_retain_keeps() -> Test {
 async fn a_check_makes_nothing_when_the_class_is_missing_or_binds_late_without_a_node() -> Test {
     let env = TestEnv::new("check-late").await?;
     scene::backend(&env, "backend", json!({})).await?;
-    let mut class = env.class("class", json!({"backend": env.named("backend")}));
+    let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
     merge(&mut class, &json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     env.objects.create(&class).await?;
     let cluster = &env.rig.cluster;
-    let (code, steps) = check(cluster, &env, &env.named("class"), &[]).await;
+    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &[]).await;
     assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
     assert!(steps[0]["message"].as_str().unwrap().contains("--node"), "{steps:?}");
     let (code, steps) = check(cluster, &env, "no-such-class", &[]).await;
     assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
-    let (code, steps) = check(cluster, &env, &env.named("class"), &["--node=n1"]).await;
+    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &["--node=n1"]).await;
     assert_eq!(code, Some(0), "{steps:?}");
     Ok(())
 }

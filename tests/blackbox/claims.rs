@@ -41,7 +41,7 @@ async fn a_claim_becomes_bound_and_its_directory_has_the_asked_mode_uid_and_gid(
 #[tokio::test]
 async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test {
     let env = TestEnv::new("view").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
     let source = &volume["spec"]["nfs"];
     let seen = nfs::Export::connect(nfs::Target {
@@ -142,9 +142,9 @@ async fn volumes_of(env: &TestEnv, claims: &[Value]) -> rig::Result<Vec<Value>> 
 #[tokio::test]
 async fn a_volume_made_by_hand_for_a_claim_of_our_class_is_bound_and_nothing_is_provisioned() -> Test {
     let env = TestEnv::new("by-hand").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     fs::create_dir(env.data().join("mine"))?;
-    let mut volume = reference("v1", "PersistentVolume", None, &env.named("mine"));
+    let mut volume = reference("v1", "PersistentVolume", None, &env.unique_name("mine"));
     let spec = json!({
         "storageClassName": class["metadata"]["name"],
         "accessModes": ["ReadWriteMany"],
@@ -178,7 +178,7 @@ async fn a_claim_goes_through_when_the_backend_of_its_class_is_created_later() -
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let message = scene::refused(&env, &claim, "BackendNotFound").await?;
-    assert!(message.contains(&env.named("backend")), "{message}");
+    assert!(message.contains(&env.unique_name("backend")), "{message}");
     scene::backend(&env, "backend", json!({})).await?;
     env.wait_bound(&claim).await?;
     Ok(())
@@ -224,7 +224,7 @@ async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
     scene::backend(&env, "closed", closed).await?;
     scene::backend(&other, "open", json!({})).await?;
     let only_closed = scene::class(&env, "only-closed", "closed", json!({})).await?;
-    let parameters = json!({"backend": other.named("open")});
+    let parameters = json!({"backend": other.unique_name("open")});
     let only_open = other.objects.create(&other.class("only-open", parameters)).await?;
     for annotation in ["nfs-operator.io/placed-on", "nfs-operator.io/backend"] {
         let name = format!("tenant-{}", annotation.rsplit('/').next().unwrap());
@@ -232,7 +232,7 @@ async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
         let mut claim = env.claim(&name, &only_closed);
         merge(
             &mut claim,
-            &json!({"metadata": {"annotations": {annotation: env.named("closed")}}}),
+            &json!({"metadata": {"annotations": {annotation: env.unique_name("closed")}}}),
         );
         let claim = env.objects.create(&claim).await?;
         let reason = if annotation.ends_with("/backend") {
@@ -245,7 +245,7 @@ async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
         let mut claim = env.claim(&format!("{name}-elsewhere"), &only_open);
         merge(
             &mut claim,
-            &json!({"metadata": {"annotations": {annotation: env.named("closed")}}}),
+            &json!({"metadata": {"annotations": {annotation: env.unique_name("closed")}}}),
         );
         let claim = env.objects.create(&claim).await?;
         if annotation.ends_with("/backend") {
@@ -273,7 +273,7 @@ async fn a_wish_for_a_backend_counts_where_it_is_allowed_and_opens_no_closed_one
     merge(&mut locked, &json!({"allowedNamespaces": {"matchNames": ["nobody"]}}));
     scene::backend(&closed, "closed", locked).await?;
     scene::backend(&beyond, "beyond", wishes).await?;
-    let names = [env.named("open"), closed.named("closed")].join(",");
+    let names = [env.unique_name("open"), closed.unique_name("closed")].join(",");
     let class = env
         .objects
         .create(&env.class("class", json!({"backend": names})))
@@ -284,17 +284,20 @@ async fn a_wish_for_a_backend_counts_where_it_is_allowed_and_opens_no_closed_one
         merge(&mut claim, &wish);
         claim
     };
-    let granted = env.objects.create(&wishing("granted", env.named("open"))).await?;
+    let granted = env.objects.create(&wishing("granted", env.unique_name("open"))).await?;
     let volume = env.wait_bound(&granted).await?;
     assert!(env.directory(&volume)?.is_dir());
     let locked_out = env
         .objects
-        .create(&wishing("locked-out", closed.named("closed")))
+        .create(&wishing("locked-out", closed.unique_name("closed")))
         .await?;
     let message = scene::refused(&env, &locked_out, "NamespaceNotAllowed").await?;
     assert!(message.contains(&env.name), "{message}");
     // This backend lets claims choose it, and the namespace may use it: the class alone says no.
-    let outside = env.objects.create(&wishing("outside", beyond.named("beyond"))).await?;
+    let outside = env
+        .objects
+        .create(&wishing("outside", beyond.unique_name("beyond")))
+        .await?;
     let message = scene::refused(&env, &outside, "OverrideRefused").await?;
     assert!(message.contains("claim's class"), "{message}");
     for export in [&closed, &beyond] {

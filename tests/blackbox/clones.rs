@@ -50,7 +50,7 @@ pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
 #[tokio::test]
 async fn a_claim_with_another_claim_as_its_data_source_begins_with_a_copy_of_its_data() -> Test {
     let env = TestEnv::new("clone").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (source, old) = bound_with(&env, "old", &class, "text").await?;
     let root = env.directory(&old)?;
     symlink("data", root.join("link"))?;
@@ -76,10 +76,10 @@ async fn a_claim_with_another_claim_as_its_data_source_begins_with_a_copy_of_its
 #[tokio::test]
 async fn a_copy_may_be_made_on_another_backend() -> Test {
     let (env, other) = (TestEnv::new("clone-from").await?, TestEnv::new("clone-to").await?);
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     bound_with(&env, "old", &class, "text").await?;
-    other.ready_class().await?;
-    let there = json!({ "backend": other.named("backend") });
+    other.create_ready_class().await?;
+    let there = json!({ "backend": other.unique_name("backend") });
     let class = env.objects.create(&env.class("there", there)).await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     env.wait_bound(&claim).await?;
@@ -94,7 +94,7 @@ async fn a_copy_may_be_made_on_another_backend() -> Test {
 #[tokio::test]
 async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
     let env = TestEnv::new("clone-late").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     let message = refused(&env, &claim, "CopySourceNotReady").await?;
     assert!(message.contains("claim old to copy does not exist"), "{message}");
@@ -114,7 +114,7 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
 #[tokio::test]
 async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
     let env = TestEnv::new("clone-foreign").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (source, volume) = scene::bound_by_hand(&env, "secret", "old").await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     let message = refused(&env, &claim, "CopySourceUnsuitable").await?;

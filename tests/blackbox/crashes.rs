@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rig::Action;
-use rig::proxy::carries;
+use rig::proxy::has_bytes;
 use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Test, text};
 use crate::stage::Stage;
 
-/// What a CREATE of a directory carries (RFC 8881 section 18.4: the operation's number, the type, the name), when the
+/// What a CREATE of a directory has_bytes (RFC 8881 section 18.4: the operation's number, the type, the name), when the
 /// name begins so and goes on for that many bytes.
 pub fn making_of(begin: &str, more: usize) -> Vec<u8> {
     let length = u32::try_from(begin.len() + more).unwrap();
@@ -141,10 +141,10 @@ async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_beh
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     // The reply to the making of the directory never arrives, so the volume can't have been created.
     let mut lost = stage.proxy.lose_reply(Action::Drop, |request| {
-        carries(request, &making_of("default-data-pvc-", 36))
+        has_bytes(request, &making_of("default-data-pvc-", 36))
     });
     let claim = stage.objects.create(&stage.claim("data")).await?;
-    lost.happened(PATIENCE).await?;
+    lost.wait(PATIENCE).await?;
     rig::wait::until("the directory to be made", PATIENCE, async || {
         let names = stage.names().map_err(|error| error.to_string())?;
         if names.is_empty() {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use rig::objects::{condition, reference};
-use rig::operator::repository;
+use rig::operator::repository_root;
 use serde_json::{Value, json};
 
 use crate::archives::archive_of;
@@ -34,7 +34,7 @@ pub struct Guide {
 }
 
 pub fn guide() -> Result<Guide, Failure> {
-    let page = fs::read_to_string(repository().join("docs/disaster-recovery.md"))?;
+    let page = fs::read_to_string(repository_root().join("docs/disaster-recovery.md"))?;
     let fenced = page.split("```").skip(1).step_by(2);
     let blocks: Vec<String> = fenced
         .map(|block| block.trim_start_matches("sh\n").to_owned())
@@ -269,15 +269,15 @@ async fn a_secret_that_cannot_be_used_stops_the_operator_which_names_it_and_the_
     let fails = async |stage: &Stage, args: &[&str]| -> Result<String, Failure> {
         let operator = stage.another(args).await?;
         rig::wait::until("the operator to end", PATIENCE, async || {
-            operator.ended().map(drop).ok_or_else(|| "it runs".to_owned())
+            operator.exit_status().map(drop).ok_or_else(|| "it runs".to_owned())
         })
         .await?;
-        assert!(!operator.ended().is_some_and(|ended| ended.success()));
+        assert!(!operator.exit_status().is_some_and(|ended| ended.success()));
         Ok(fs::read_to_string(operator.log())?)
     };
     stage
         .cluster
-        .on_purpose("refused: get secrets in nfs-operator-system")?;
+        .expect_violation("refused: get secrets in nfs-operator-system")?;
     let log = fails(&stage, &["--records-secret", "another"]).await?;
     for part in [
         "cannot read the Secret nfs-operator-system/another",

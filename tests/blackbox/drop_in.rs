@@ -200,7 +200,9 @@ async fn a_class_of_an_alias_reaches_no_other_backend() -> Test {
     let name = text(&old.backend, "/metadata/name").to_owned();
     let message = scene::refused(&env, &claim, "BackendNotFound").await?;
     assert!(message.contains(&name), "{message}");
-    let named = old.class("named", json!({ "backend": env.named("other") })).await?;
+    let named = old
+        .class("named", json!({ "backend": env.unique_name("other") }))
+        .await?;
     let refused = env.objects.create(&env.claim("named", &named)).await?;
     let message = scene::refused(&env, &refused, "InvalidParameter").await?;
     assert!(message.contains(&name), "{message}");

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
-use rig::proxy::{carries, rename_of};
+use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, TestEnv};
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ async fn what_was_begun_here_when_the_other_one_was_faster_is_taken_back_or_take
             .proxy
             .lose_reply(Action::Drop, move |request| is_mkdir_of(request, made.as_bytes()));
         let claim = env.objects.create(&env.claim(name, &class)).await?;
-        lost.happened(PATIENCE).await?;
+        lost.wait(PATIENCE).await?;
         // Ours is made and ours does not know: the other one makes its own and saves the volume.
         let (directory, volume) = old.object(&claim, &class, Some(theirs))?;
         fs::create_dir_all(&directory)?;
@@ -109,7 +109,7 @@ async fn what_was_begun_here_when_the_other_one_was_faster_is_taken_back_or_take
 fn is_mkdir_of(request: &[u8], name: &[u8]) -> bool {
     let length = u32::try_from(name.len()).unwrap_or_default();
     let words = [6_u32, 2, length].map(u32::to_be_bytes).concat();
-    carries(request, &[words.as_slice(), name].concat())
+    has_bytes(request, &[words.as_slice(), name].concat())
 }
 
 #[tokio::test]
@@ -136,10 +136,10 @@ async fn an_archive_that_the_other_one_made_of_our_volume_is_the_archive() -> Te
 
     let (claim, volume, directory, archive, base) = &volumes[1];
     let (from, to) = (directory.clone(), env.data().join(archive));
-    let name = rename_of(base.as_bytes());
+    let name = encode_rename(base.as_bytes());
     let once = std::sync::Once::new();
     old.proxy.on_record(rig::Direction::Up, move |request| {
-        if carries(request, &name) {
+        if has_bytes(request, &name) {
             once.call_once(|| fs::rename(&from, &to).expect("the other one archives"));
         }
         Action::Forward

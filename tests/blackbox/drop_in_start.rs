@@ -1,7 +1,7 @@
 //! The environment variables of nfs-subdir-external-provisioner.
 
 use rig::objects::{merge, reference};
-use rig::operator::built_beside_tests;
+use rig::operator::find_binary;
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir, wait};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -11,7 +11,7 @@ use crate::scene::{PATIENCE, Test, text};
 const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
 
 async fn refused(args: &[&str], variables: &[(&str, &str)]) -> String {
-    let mut command = Command::new(built_beside_tests().unwrap());
+    let mut command = Command::new(find_binary().unwrap());
     command.arg("run").args(args).envs(variables.iter().copied());
     // Nobody is asked before the environment is understood.
     command.env("KUBECONFIG", "/nonexistent");
@@ -62,7 +62,7 @@ async fn the_old_environment_serves_its_export_under_its_name_and_no_other_expor
     ];
     let options = OperatorOptions {
         env: old.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
-        ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
+        ..OperatorOptions::new(find_binary()?, kubeconfig)
     };
     let mut operator = Operator::start(&run, options).await?;
     operator.wait_ready().await?;
@@ -114,9 +114,11 @@ async fn the_old_environment_serves_its_export_under_its_name_and_no_other_expor
         .patch(&backend, json!({ "spec": { "path": "/another" } }))
         .await?;
     operator.restart().await?;
-    wait::until("the operator to refuse", PATIENCE, async || match operator.ended() {
-        Some(ended) if !ended.success() => Ok(()),
-        other => Err(format!("{other:?}")),
+    wait::until("the operator to refuse", PATIENCE, async || {
+        match operator.exit_status() {
+            Some(ended) if !ended.success() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
     })
     .await?;
     let log = std::fs::read_to_string(operator.log())?;

@@ -12,7 +12,7 @@ const VOLUME_HAS: &str = "/spec/capacity/storage";
 const STATE: &str = "/status/allocatedResourceStatuses/storage";
 
 async fn growing_class(env: &TestEnv, backend: &str) -> rig::Result<Value> {
-    let mut class = env.class("class", json!({"backend": env.named(backend)}));
+    let mut class = env.class("class", json!({"backend": env.unique_name(backend)}));
     merge(&mut class, &json!({"allowVolumeExpansion": true}));
     env.objects.create(&class).await
 }
@@ -76,7 +76,7 @@ async fn a_claim_that_asks_for_more_gets_it_on_its_volume_and_in_its_status() ->
 #[tokio::test]
 async fn a_class_without_expansion_lets_no_claim_ask_for_more() -> Test {
     let env = TestEnv::new("fixed").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (claim, _) = scene::bound(&env, "data", &class).await?;
     let refused = ask(&env, &claim, "5Mi").await.unwrap_err().to_string();
     assert!(refused.contains("must support resize"), "{refused}");

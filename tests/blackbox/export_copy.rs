@@ -358,7 +358,7 @@ async fn a_server_that_restarts_under_a_copy_delays_it_and_no_more() {
     .await
     .unwrap();
     lab.nfs.kill9().await.unwrap();
-    lab.nfs.restart(rig::Recovery::Kept).await.unwrap();
+    lab.nfs.restart(rig::StableStorage::Kept).await.unwrap();
     copying.await.unwrap().unwrap();
     assert_same(&lab.on_disk("new"), &lab.on_disk("old"));
     assert_tidy(&lab);

@@ -140,7 +140,7 @@ async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed(
     let away = lab.disk.with_extension("away");
     fs::rename(&lab.disk, &away).unwrap();
     fs::create_dir(&lab.disk).unwrap();
-    lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     let (reason, definite) = refused(&export, &request("2", "b")).await;
     assert_eq!((reason, definite), (Reason::IdentityMismatch, false));
     assert_eq!(names(&lab.disk), Vec::<String>::new());
@@ -148,7 +148,7 @@ async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed(
     lab.nfs.kill9().await.unwrap();
     fs::remove_dir(&lab.disk).unwrap();
     fs::rename(&away, &lab.disk).unwrap();
-    lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     export.provision(&request("2", "b")).await.unwrap();
     assert_eq!(lab.listed(), ["a", "b"]);
 }

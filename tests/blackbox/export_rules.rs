@@ -217,7 +217,7 @@ async fn work_goes_on_after_the_server_was_restarted() {
     let mut lab = Lab::start().await;
     let export = lab.confirmed().await;
     export.provision(&request("1", "a")).await.unwrap();
-    lab.nfs.restart(rig::Recovery::Lost).await.unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     export.provision(&request("2", "b")).await.unwrap();
     assert_eq!(lab.listed(), ["a", "b"]);
 }

@@ -29,7 +29,7 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
         .wait_condition(&claim, CONDITION, "False", Some(reason), PATIENCE)
         .await?;
     assert!(
-        said["message"].as_str().unwrap().contains(&env.named("backend")),
+        said["message"].as_str().unwrap().contains(&env.unique_name("backend")),
         "names the backend: {said}"
     );
     Ok((backend, claim))

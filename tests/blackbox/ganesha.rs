@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use rig::{Export, NfsOptions, NfsServer, Recovery, RunDir, Squash};
+use rig::{Export, NfsOptions, NfsServer, RunDir, Squash, StableStorage};
 
 /// A running server of NFSv4 with the export `/data`; killed and its folder removed when dropped.
 pub struct Ganesha {
@@ -59,7 +59,7 @@ impl Ganesha {
 
     /// Kills it and starts it again, with what it remembers of its clients.
     pub async fn restart(&mut self) {
-        self.server.restart(Recovery::Kept).await.unwrap();
+        self.server.restart(StableStorage::Kept).await.unwrap();
     }
 }
 

@@ -1,7 +1,7 @@
 //! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
 
 use rig::objects::{merge, reference};
-use rig::operator::{built_beside_tests, repository};
+use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ struct Block {
 
 /// The page's blocks, with this test's server in the place of the page's.
 fn blocks(port: u16) -> Result<Vec<Block>, Failure> {
-    let page = std::fs::read_to_string(repository().join("docs/migrate-from-nfs-subdir.md"))?;
+    let page = std::fs::read_to_string(repository_root().join("docs/migrate-from-nfs-subdir.md"))?;
     let fenced = page.split("```").skip(1).step_by(2);
     Ok(fenced
         .filter_map(|block| block.split_once('\n'))
@@ -141,7 +141,7 @@ async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str,
     let options = OperatorOptions {
         args,
         env: env.collect(),
-        ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
+        ..OperatorOptions::new(find_binary()?, kubeconfig)
     };
     let operator = Operator::start(run, options).await?;
     operator.wait_ready().await?;

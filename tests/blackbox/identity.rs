@@ -152,7 +152,7 @@ async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_pu
         let pointer = format!("/metadata/annotations/nfs-operator.io~1{name}");
         scene::text(&neighbour, &pointer).to_owned()
     };
-    let other = env.named("other");
+    let other = env.unique_name("other");
     let cases = [
         ("directory", of_neighbour("directory")),
         ("directory", "../elsewhere".to_owned()),
@@ -197,7 +197,7 @@ async fn a_volume_that_was_made_again_to_point_at_anothers_directory_reclaims_no
         ("root", env.export()),
         ("ours", format!("{}/.nfs-operator", env.export())),
     ] {
-        let mut forged = reference("v1", "PersistentVolume", None, &env.named(name));
+        let mut forged = reference("v1", "PersistentVolume", None, &env.unique_name(name));
         let annotations = victim["metadata"]["annotations"].clone();
         let spec = json!({ "spec": victim["spec"] });
         merge(&mut forged, &json!({ "metadata": { "annotations": annotations } }));
@@ -222,7 +222,7 @@ async fn a_volume_that_was_made_again_to_point_at_anothers_directory_reclaims_no
 #[tokio::test]
 async fn a_backend_waits_for_its_volumes_and_archives_and_is_let_go_by_an_annotation() -> Test {
     let env = TestEnv::new("departure").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let backend = scene::backend_named(&env, "backend");
     let (first_claim, first) = scene::bound_with(&env, "first", &class, "first").await?;
     let (_claim, second) = scene::bound_with(&env, "second", &class, "second").await?;

@@ -31,7 +31,7 @@ async fn a_volume_that_two_backends_or_another_than_the_alias_could_have_keeps_i
         env.objects.delete(&made.claim).await?;
         let note = scene::kept(&env, &made.volume).await?;
         assert!(
-            note.starts_with("ReclaimUnsafe") && note.contains(&env.named(named)),
+            note.starts_with("ReclaimUnsafe") && note.contains(&env.unique_name(named)),
             "{note}"
         );
     }
@@ -112,7 +112,10 @@ async fn volumes_that_are_not_nfs_subdirs_or_are_to_be_kept_are_left_alone() -> 
     let (directory, mut renamed) = old.object(&claim, &class, None)?;
     fs::create_dir(&directory)?;
     fs::write(directory.join("data"), "kept")?;
-    merge(&mut renamed, &json!({ "metadata": { "name": env.named("by-hand") } }));
+    merge(
+        &mut renamed,
+        &json!({ "metadata": { "name": env.unique_name("by-hand") } }),
+    );
     let renamed = env.objects.create(&renamed).await?;
     env.wait_bound(&claim).await?;
     let retained = old.volume("retained", &class, None).await?;

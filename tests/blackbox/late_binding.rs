@@ -8,7 +8,7 @@ use crate::scene::{self, PATIENCE, Test, text};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// A test's nodes are its own: each carries the test's name as a label, which its pods ask for.
+/// A test's nodes are its own: each has_bytes the test's name as a label, which its pods ask for.
 struct Nodes<'a>(&'a TestEnv);
 
 impl Nodes<'_> {
@@ -22,7 +22,7 @@ impl Nodes<'_> {
     }
 
     async fn add(&self, word: &str, zone: &str) -> rig::Result<Value> {
-        let mut node = reference("v1", "Node", None, &self.0.named(word));
+        let mut node = reference("v1", "Node", None, &self.0.unique_name(word));
         let labels = json!({self.label(): "yes", self.zone(): zone});
         merge(&mut node, &json!({"metadata": {"labels": labels}}));
         let node = self.0.objects.create(&node).await?;
@@ -85,7 +85,12 @@ async fn a_late_claim_waits_for_its_pod_and_goes_to_the_backend_of_the_pods_node
     scene::backend(&env, "near", near).await?;
     scene::backend(&env, "far", far).await?;
     let topologies = nodes.topologies(&["near", "far"]);
-    let class = late_class(&env, &[env.named("near"), env.named("far")], Some(topologies)).await?;
+    let class = late_class(
+        &env,
+        &[env.unique_name("near"), env.unique_name("far")],
+        Some(topologies),
+    )
+    .await?;
     let other = scene::class(&env, "other", "near", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     // One that came later and has its volume shows that this one was looked at.
@@ -98,7 +103,7 @@ async fn a_late_claim_waits_for_its_pod_and_goes_to_the_backend_of_the_pods_node
     assert_eq!(nodes.of(&pod).await?, text(&far, "/metadata/name"));
     assert_eq!(
         volume["metadata"]["annotations"]["nfs-operator.io/backend"],
-        env.named("far")
+        env.unique_name("far")
     );
     assert_eq!(volume["spec"]["nodeAffinity"], nodes.affinity("far"));
     Ok(())
@@ -109,7 +114,7 @@ async fn a_claim_whose_node_no_backend_serves_is_scheduled_again() -> Test {
     let env = TestEnv::new("resched").await?;
     let nodes = Nodes(&env);
     scene::backend(&env, "backend", json!({"nodeAffinity": nodes.affinity("served")})).await?;
-    let class = late_class(&env, &[env.named("backend")], None).await?;
+    let class = late_class(&env, &[env.unique_name("backend")], None).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let wrong = nodes.add("wrong", "elsewhere").await?;
     let pod = nodes.pod(&claim).await?;
@@ -138,13 +143,13 @@ async fn a_node_stays_selected_while_another_one_would_not_help() -> Test {
     let nodes = Nodes(&env);
     let suspended = json!({"nodeAffinity": nodes.affinity("served"), "suspend": true});
     let backend = env.objects.create(&env.backend("backend", suspended)).await?;
-    let class = late_class(&env, &[env.named("backend")], None).await?;
+    let class = late_class(&env, &[env.unique_name("backend")], None).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     nodes.add("n1", "served").await?;
     nodes.pod(&claim).await?;
     scene::refused(&env, &claim, "Suspended").await?;
     let selected = env.objects.get(&claim).await?.unwrap();
-    assert_eq!(text(&selected, SELECTED), env.named("n1"));
+    assert_eq!(text(&selected, SELECTED), env.unique_name("n1"));
     env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
     env.wait_bound(&claim).await?;
     let events = env.objects.events(&claim).await?;
@@ -163,7 +168,7 @@ async fn a_volume_is_reached_by_the_nodes_that_class_and_backend_both_allow() ->
     let affinity = json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [both]}]}});
     scene::backend(&env, "backend", json!({"nodeAffinity": affinity})).await?;
     let with = async |word: &str, zones: &[&str]| {
-        let mut class = env.class(word, json!({"backend": env.named("backend")}));
+        let mut class = env.class(word, json!({"backend": env.unique_name("backend")}));
         merge(&mut class, &json!({"allowedTopologies": nodes.topologies(zones)}));
         env.objects.create(&class).await
     };

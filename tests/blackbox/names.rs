@@ -3,7 +3,7 @@
 use std::fs;
 
 use rig::objects::{merge, reference};
-use rig::proxy::{carries, rename_of};
+use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir, TestEnv};
 use serde_json::{Value, json};
 
@@ -15,10 +15,10 @@ async fn cut_short(env: &TestEnv, proxy: &Proxy, class: &Value, text: &str) -> R
     let name = format!("{}-data", env.name);
     // The connection stays: until it is cut, the operator waits for the reply.
     let mut lost = proxy.lose_reply(Action::Drop, move |request| {
-        carries(request, &rename_of(name.as_bytes()))
+        has_bytes(request, &encode_rename(name.as_bytes()))
     });
     env.objects.delete(&claim).await?;
-    lost.happened(PATIENCE).await?;
+    lost.wait(PATIENCE).await?;
     assert!(!env.directory(&volume)?.exists(), "the server has not renamed it");
     Ok((claim, volume))
 }
@@ -83,7 +83,7 @@ async fn a_pattern_that_reaches_for_what_is_not_the_claims_is_refused_with_the_r
     fs::create_dir(env.data().join("nested"))?;
     scene::backend(&env, "nested", nested).await?;
     let theirs = scene::text(&volume, "/metadata/name");
-    let inner_backend = env.named("nested");
+    let inner_backend = env.unique_name("nested");
     let cases = [
         ("theirs", "DirectoryOverlaps", theirs),
         ("THEIRS", "DirectoryOverlaps", theirs),
@@ -148,7 +148,7 @@ async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each
 #[tokio::test]
 async fn a_backend_inside_a_volumes_directory_gets_no_volume() -> Test {
     let env = TestEnv::new("within").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (_claim, volume) = scene::bound_with(&env, "data", &class, "theirs").await?;
     let path = scene::text(&volume, "/spec/nfs/path");
     let before = scene::tree(&env.directory(&volume)?)?;
@@ -180,7 +180,7 @@ impl Own {
         let cluster = Cluster::start(&run).await?;
         let proxy = Proxy::start(nfs.address()).await?;
         let kubeconfig = Operator::install(&cluster).await?;
-        let options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig);
+        let options = OperatorOptions::new(rig::operator::find_binary()?, kubeconfig);
         let operator = Operator::start(&run, options).await?;
         operator.wait_ready().await?;
         let objects = Objects::new(cluster.client().await?);
@@ -238,15 +238,15 @@ async fn names_that_came_back_while_the_operator_was_dead_belong_to_who_has_them
         let claim = own.claim(name).await?;
         let volume = own.volume(&claim).await?;
         fs::write(own.disk.join(format!("default-{name}/data")), name)?;
-        let renamed = rename_of(format!("default-{name}").as_bytes());
+        let renamed = encode_rename(format!("default-{name}").as_bytes());
         let lost = own
             .proxy
-            .lose_reply(Action::Drop, move |request| carries(request, &renamed));
+            .lose_reply(Action::Drop, move |request| has_bytes(request, &renamed));
         own.objects.delete(&claim).await?;
         old.push((claim, volume, lost));
     }
     for (_, _, lost) in &mut old {
-        lost.happened(PATIENCE).await?;
+        lost.wait(PATIENCE).await?;
     }
     own.operator.kill9().await?;
     // Both are renamed, and nobody was told. One name is asked for again, the other one is taken by hand.

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use rig::objects::{condition, merge};
-use rig::proxy::carries;
+use rig::proxy::has_bytes;
 use rig::{Action, Proxy, Squash, TestEnv};
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ async fn a_backend_that_refuses_for_certain_sends_its_claims_to_the_next_at_once
     let willing = TestEnv::new("willing").await?;
     scene::backend(&squashed, "backend", json!({})).await?;
     scene::backend(&willing, "backend", json!({})).await?;
-    let both = [squashed.named("backend"), willing.named("backend")].join(",");
+    let both = [squashed.unique_name("backend"), willing.unique_name("backend")].join(",");
     let class = squashed.class("class", json!({"backend": both, "uid": "1234"}));
     let class = squashed.objects.create(&class).await?;
     let claims = claims_of(&squashed, &class, "data", 6).await?;
@@ -51,7 +51,7 @@ async fn a_claim_whose_directory_may_have_been_made_goes_nowhere_else() -> Test 
         .objects
         .create(&second.backend("backend", json!({"suspend": true})))
         .await?;
-    let both = [first.named("backend"), second.named("backend")].join(",");
+    let both = [first.unique_name("backend"), second.unique_name("backend")].join(",");
     let class = first
         .objects
         .create(&first.class("class", json!({"backend": both})))
@@ -59,9 +59,9 @@ async fn a_claim_whose_directory_may_have_been_made_goes_nowhere_else() -> Test 
     let mut claim = first.claim("data", &class);
     merge(&mut claim, &json!({"metadata": {"name": "lost-reply"}}));
     let making = making_of(&format!("{}-lost-reply-pvc-", first.name), 36);
-    let mut lost = proxy.lose_reply(Action::Drop, move |request| carries(request, &making));
+    let mut lost = proxy.lose_reply(Action::Drop, move |request| has_bytes(request, &making));
     let claim = first.objects.create(&claim).await?;
-    lost.happened(PATIENCE).await?;
+    lost.wait(PATIENCE).await?;
     proxy.hang(true);
     // The reply never comes; meanwhile the other backend opens, and serves who may go there.
     first
@@ -92,8 +92,11 @@ async fn a_claim_whose_directory_may_have_been_made_goes_nowhere_else() -> Test 
 #[tokio::test]
 async fn a_claim_that_can_never_be_served_is_looked_at_again_when_its_class_is_made_anew() -> Test {
     let env = TestEnv::new("anew").await?;
-    let class = env.ready_class().await?;
-    let typo = env.class("typo", json!({"backend": env.named("backend"), "onDelte": "archive"}));
+    let class = env.create_ready_class().await?;
+    let typo = env.class(
+        "typo",
+        json!({"backend": env.unique_name("backend"), "onDelte": "archive"}),
+    );
     let broken = env.objects.create(&typo).await?;
     let claim = env.objects.create(&env.claim("data", &broken)).await?;
     let message = scene::refused(&env, &claim, "InvalidParameter").await?;
@@ -103,7 +106,7 @@ async fn a_claim_that_can_never_be_served_is_looked_at_again_when_its_class_is_m
     let mut right = class.clone();
     merge(
         &mut right,
-        &json!({"metadata": {"name": env.named("typo"), "uid": null, "resourceVersion": null}}),
+        &json!({"metadata": {"name": env.unique_name("typo"), "uid": null, "resourceVersion": null}}),
     );
     env.objects.create(&right).await?;
     env.wait_bound(&claim).await?;

@@ -333,7 +333,7 @@ async fn a_change_whose_reply_the_network_lost_is_made_once() {
     let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
     // Repeated without the reply cache, this would fail: the source is gone by then.
     let lost = proxy.lose_reply(rig::Action::Cut, |record| {
-        rig::proxy::carries(record, &rig::proxy::rename_of(b"a"))
+        rig::proxy::has_bytes(record, &rig::proxy::encode_rename(b"a"))
     });
     export
         .rename((&root, &name("a")), made.node.attributes.fileid, (&root, &name("b")))

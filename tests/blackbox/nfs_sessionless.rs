@@ -7,7 +7,7 @@ use nfs_operator::nfs::{
     ClientOwner, Credential, Export, Name, NfsError, Protocol, RemoveOutcome, SetAttributes, SourcePort, Status,
     Target, VersionChoice,
 };
-use rig::proxy::{carries, rename_of};
+use rig::proxy::{encode_rename, has_bytes};
 
 use crate::ganesha::Ganesha;
 
@@ -172,7 +172,7 @@ async fn a_change_whose_reply_was_lost_is_not_sent_again_without_a_session() {
         .make_directory(&root, &name("a"), SetAttributes::default())
         .await
         .unwrap();
-    let lost = proxy.lose_reply(rig::Action::Cut, |record| carries(record, &rename_of(b"a")));
+    let lost = proxy.lose_reply(rig::Action::Cut, |record| has_bytes(record, &encode_rename(b"a")));
     let fileid = made.node.attributes.fileid;
     let error = export
         .rename((&root, &name("a")), fileid, (&root, &name("b")))

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rig::operator::repository;
+use rig::operator::repository_root;
 use rig::{Assets, Error, RunDir, TestEnv};
 use serde_json::Value;
 use tokio::io::AsyncWriteExt;
@@ -14,7 +14,7 @@ use crate::scene::{Failure, Test, bound};
 
 /// Prometheus' checker; none where it can't be had, which is said loudly.
 async fn promtool() -> Result<Option<PathBuf>, Failure> {
-    match Assets::find_or_make_promtool().await {
+    match Assets::find_or_install_promtool().await {
         Ok(program) => Ok(Some(program)),
         Err(missing @ Error::Missing { .. }) => {
             eprintln!("SKIPPED, nothing was checked: {missing}");
@@ -44,7 +44,7 @@ async fn check(promtool: &Path, folder: &Path, args: &[&str], input: &str) -> Re
 }
 
 fn config() -> PathBuf {
-    repository().join("config/prometheus")
+    repository_root().join("config/prometheus")
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
         return Ok(());
     };
     let env = TestEnv::new("promtool").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let (claim, volume) = bound(&env, "data", &class).await?;
     // One that waits, so that this has a series too.
     let mut waiting = env.claim("waiting", &class);
@@ -71,7 +71,7 @@ async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
         }
     })
     .await?;
-    let said = check(&promtool, &repository(), &["check", "metrics"], &text).await?;
+    let said = check(&promtool, &repository_root(), &["check", "metrics"], &text).await?;
     assert_eq!(said, "", "{text}");
     Ok(())
 }
@@ -82,7 +82,7 @@ async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
         return Ok(());
     };
     let run = RunDir::new()?;
-    let folder = run.new_folder("rules")?;
+    let folder = run.new_dir("rules")?;
     let object: Value = serde_norway::from_str(&fs::read_to_string(config().join("rules.yaml"))?)?;
     fs::write(folder.join("rules.yaml"), serde_norway::to_string(&object["spec"])?)?;
     fs::copy(config().join("rules_test.yaml"), folder.join("rules_test.yaml"))?;

@@ -56,7 +56,7 @@ impl<'a> Old<'a> {
 
     /// A class as its deployment has it.
     pub fn class_object(&self, name: &str, parameters: &Value) -> Value {
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.env.named(name));
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.env.unique_name(name));
         let rest = json!({ "provisioner": self.provisioner, "reclaimPolicy": "Delete", "parameters": parameters });
         merge(&mut class, &rest);
         class

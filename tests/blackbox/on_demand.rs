@@ -44,7 +44,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> 
     let before = scene::tree(&root)?;
     let asked = env
         .objects
-        .create(&backup(&env.named("nightly"), &env.name, "data"))
+        .create(&backup(&env.unique_name("nightly"), &env.name, "data"))
         .await?;
     let archive = in_state(&env, &asked, "Available").await?;
     assert_eq!(scene::tree(&root)?, before, "the source was touched");
@@ -60,7 +60,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> 
     assert_eq!(spec["claim"], of);
     assert_eq!(
         (&spec["backend"], &spec["volume"]),
-        (&json!(env.named("backend")), &volume["metadata"]["name"])
+        (&json!(env.unique_name("backend")), &volume["metadata"]["name"])
     );
     assert_eq!(
         (&spec["size"], &spec["storageClassName"]),
@@ -111,7 +111,7 @@ async fn a_backup_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_d
     scene::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
-    let asked = backup(&env.named("kept"), &env.name, "data");
+    let asked = backup(&env.unique_name("kept"), &env.name, "data");
     let kept = env.objects.create(&asked).await?;
     // The policy's retention is for what is kept of claims that go.
     let kept = in_state(&env, &kept, "Available").await?;
@@ -143,7 +143,7 @@ async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
     let backend = scene::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let make = async |name: &str, claim: &str| {
-        let asked = backup(&env.named(name), &env.name, claim);
+        let asked = backup(&env.unique_name(name), &env.name, claim);
         env.objects.create(&asked).await
     };
     let absent = make("absent", "nothing").await?;
@@ -192,7 +192,7 @@ async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
     scene::backend(&env, "backend", credential).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
-    let asked = backup(&env.named("nightly"), &env.name, "data");
+    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
     let asked = env.objects.create(&asked).await?;
     let message = pending(&env, &asked, "CopyNeedsChown").await?;
     assert!(message.contains("no_root_squash"), "{message}");
@@ -210,10 +210,10 @@ async fn a_backup_that_finds_no_space_takes_none_and_is_made_when_there_is_some(
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
     let large = env.directory(&volume)?.join("large");
     fs::write(&large, vec![7; 5 << 19])?;
-    let asked = backup(&env.named("nightly"), &env.name, "data");
+    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
     let asked = env.objects.create(&asked).await?;
     let message = pending(&env, &asked, "NoSpace").await?;
-    assert!(message.contains(&env.named("backend")), "{message}");
+    assert!(message.contains(&env.unique_name("backend")), "{message}");
     assert_eq!(staged_on(env.data())?, Vec::<String>::new());
     scene::trash_empty(env.data()).await?;
     assert_eq!(scene::names(env.data())?.len(), 1);
@@ -232,13 +232,13 @@ async fn a_backup_takes_no_name_that_the_export_knows_already() -> Test {
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     scene::bound_with(&env, "one", &class, "one").await?;
     scene::bound_with(&env, "two", &class, "two").await?;
-    let first = backup(&env.named("nightly"), &env.name, "one");
+    let first = backup(&env.unique_name("nightly"), &env.name, "one");
     let first = env.objects.create(&first).await?;
     let first = in_state(&env, &first, "Available").await?;
     // Its data stay, and so does its name, although another object has that for now.
     env.objects.delete(&first).await?;
     env.objects.wait_gone(&first, PATIENCE).await?;
-    let second = backup(&env.named("nightly"), &env.name, "two");
+    let second = backup(&env.unique_name("nightly"), &env.name, "two");
     let second = env.objects.create(&second).await?;
     let message = pending(&env, &second, "ArchiveNameTaken").await?;
     assert!(message.contains("(archived)"), "{message}");
@@ -256,7 +256,7 @@ async fn a_backup_takes_no_name_that_the_export_knows_already() -> Test {
 #[tokio::test]
 async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
     let env = TestEnv::new("backup-schema").await?;
-    let usual = backup(&env.named("nightly"), &env.name, "data");
+    let usual = backup(&env.unique_name("nightly"), &env.name, "data");
     let changed = |change: Value| {
         let mut object = usual.clone();
         merge(&mut object, &change);
@@ -318,7 +318,7 @@ async fn a_backup_is_not_for_another_namespace_unless_it_says_so() -> Test {
     scene::backend(&env, "backend", json!({})).await?;
     let class = scene::class(&env, "class", "backend", json!({})).await?;
     scene::bound_with(&env, "data", &class, "precious").await?;
-    let name = env.named("nightly");
+    let name = env.unique_name("nightly");
     let claim = asking(other.claim("theirs", &class), &name);
     let claim = other.objects.create(&claim).await?;
     refused(&other, &claim, "ArchiveNotFound").await?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rig::proxy::{carries, rename_of};
+use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, wait};
 use serde_json::{Value, json};
 
@@ -96,12 +96,12 @@ async fn an_operator_that_dies_at_any_rename_of_a_backup_ends_with_one_whole_cop
         .enumerate()
     {
         let name = format!("backup-{number}");
-        let (call, before) = (rename_of(renamed.as_bytes()), AtomicUsize::new(0));
+        let (call, before) = (encode_rename(renamed.as_bytes()), AtomicUsize::new(0));
         let mut lost = stage.proxy.lose_reply(Action::Drop, move |record| {
-            carries(record, &call) && before.fetch_add(1, Ordering::Relaxed) == nth
+            has_bytes(record, &call) && before.fetch_add(1, Ordering::Relaxed) == nth
         });
         let asked = stage.objects.create(&backup(&name, "default", "old")).await?;
-        lost.happened(PATIENCE).await?;
+        lost.wait(PATIENCE).await?;
         stage.operator.kill9().await?;
         stage.proxy.clear_hooks();
         stage.operator.restart().await?;

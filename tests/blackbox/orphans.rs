@@ -345,7 +345,7 @@ async fn a_scan_that_is_cut_off_leaves_the_report_as_it_was_and_is_begun_again()
 #[tokio::test]
 async fn a_scan_can_be_asked_for() -> Test {
     let env = TestEnv::new("scan-now").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     crate::scene::bound_with(&env, "data", &class, "data").await?;
     let backend = crate::scene::backend_named(&env, "backend");
     let never = env

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures::future::try_join_all;
 use rand::RngExt as _;
 use rig::objects::reference;
-use rig::{Cluster, NfsOptions, NfsServer, Objects, Proxy, Recovery, RunDir, TestEnv};
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Proxy, RunDir, StableStorage, TestEnv};
 use serde_json::{Value, json};
 
 use crate::reasons::{PROVISIONED, SEEN, nfs_address, wait_reason};
@@ -191,7 +191,7 @@ async fn class_on(env: &TestEnv, word: &str, port: u16, path: &str) -> rig::Resu
     env.objects
         .wait_condition(&backend, "Ready", "True", None, SEEN)
         .await?;
-    let class = env.class(word, json!({"backend": env.named(word)}));
+    let class = env.class(word, json!({"backend": env.unique_name(word)}));
     Ok((backend, env.objects.create(&class).await?))
 }
 
@@ -225,7 +225,7 @@ async fn a_hanging_server_holds_up_no_claim_of_another_backend() -> Test {
     Ok(())
 }
 
-async fn restarted_in_the_middle(name: &str, recovery: Recovery) -> Test {
+async fn restarted_in_the_middle(name: &str, recovery: StableStorage) -> Test {
     let env = TestEnv::new(name).await?;
     let run = RunDir::new()?;
     let mut server = NfsServer::start(&run, NfsOptions::default()).await?;
@@ -235,18 +235,21 @@ async fn restarted_in_the_middle(name: &str, recovery: Recovery) -> Test {
     middle(&env.objects, &claims).await?;
     server.restart(recovery).await?;
     each_bound_once(&env.objects, &claims, "/export", &server.data_dir("/export")?).await?;
-    assert_eq!((env.rig.operator.pid(), env.rig.operator.ended()), (operator, None));
+    assert_eq!(
+        (env.rig.operator.pid(), env.rig.operator.exit_status()),
+        (operator, None)
+    );
     Ok(())
 }
 
 #[tokio::test]
 async fn work_goes_on_after_the_server_was_killed_and_started_again() -> Test {
-    restarted_in_the_middle("restarted", Recovery::Kept).await
+    restarted_in_the_middle("restarted", StableStorage::Kept).await
 }
 
 #[tokio::test]
 async fn work_goes_on_after_the_server_was_killed_and_forgot_its_clients() -> Test {
-    restarted_in_the_middle("forgot", Recovery::Lost).await
+    restarted_in_the_middle("forgot", StableStorage::Lost).await
 }
 
 #[tokio::test]

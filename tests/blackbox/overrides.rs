@@ -24,7 +24,10 @@ async fn what_a_backend_lets_claims_change_is_on_the_directory_and_the_volume() 
     let allowed = json!(["mode", "uid", "gid", "on-delete", "mount-options"]);
     let spec = json!({"claimOverrides": allowed, "mountOptions": ["hard", "timeo=100", "noatime"]});
     scene::backend(&env, "backend", spec).await?;
-    let mut class = env.class("class", json!({"backend": env.named("backend"), "onDelete": "archive"}));
+    let mut class = env.class(
+        "class",
+        json!({"backend": env.unique_name("backend"), "onDelete": "archive"}),
+    );
     merge(&mut class, &json!({"mountOptions": ["timeo=200", "relatime"]}));
     let class = env.objects.create(&class).await?;
     let words =
@@ -110,7 +113,7 @@ async fn a_waiting_claim_says_why_each_backend_was_left_out() -> Test {
             .wait_condition(&backend, "Ready", "False", Some("ConnectionRefused"), PATIENCE)
             .await?;
     }
-    let name = |word: &str| env.named(word);
+    let name = |word: &str| env.unique_name(word);
     let all = [
         name("full"),
         name("closed"),

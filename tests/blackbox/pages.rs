@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use rig::operator::{built_beside_tests, repository};
+use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, Squash};
 
 use crate::scene::{Failure, Test, archives, names};
@@ -46,7 +46,7 @@ fn at_port(block: &str, port: u16) -> String {
 /// The pages that have runnable blocks, by name.
 fn pages() -> Result<Vec<(String, String)>, Failure> {
     let mut pages = Vec::new();
-    for entry in fs::read_dir(repository().join("docs"))? {
+    for entry in fs::read_dir(repository_root().join("docs"))? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "md") {
             continue;
@@ -75,7 +75,7 @@ async fn every_runnable_block_of_the_documentation_runs_as_it_stands() -> Test {
     std::os::unix::fs::chown(nfs.data_dir("/squashed")?, Some(2000), Some(2000))?;
     let cluster = Cluster::start(&run).await?;
     let kubeconfig = Operator::install(&cluster).await?;
-    let operator = Operator::start(&run, OperatorOptions::new(built_beside_tests()?, kubeconfig)).await?;
+    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
     operator.wait_ready().await?;
     let shell = Shell::new(&run, &cluster)?;
     let pages = pages()?;
@@ -101,11 +101,11 @@ async fn who_follows_the_uninstall_guide_is_rid_of_all_objects_and_has_the_archi
     let export = nfs.data_dir("/export")?;
     let cluster = Cluster::start(&run).await?;
     let kubeconfig = Operator::install(&cluster).await?;
-    let operator = Operator::start(&run, OperatorOptions::new(built_beside_tests()?, kubeconfig)).await?;
+    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
     operator.wait_ready().await?;
     let shell = Shell::new(&run, &cluster)?;
     for sample in ["backend", "storageclass", "claim"] {
-        let sample = fs::read_to_string(repository().join(format!("config/samples/{sample}.yaml")))?;
+        let sample = fs::read_to_string(repository_root().join(format!("config/samples/{sample}.yaml")))?;
         let sample = at_port(&sample, nfs.port());
         shell.run(&format!("kubectl apply -f - <<'END'\n{sample}END")).await?;
     }
@@ -122,7 +122,7 @@ async fn who_follows_the_uninstall_guide_is_rid_of_all_objects_and_has_the_archi
         "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
     shell.run(purgeable).await?;
 
-    let guide = fs::read_to_string(repository().join("docs/install.md"))?;
+    let guide = fs::read_to_string(repository_root().join("docs/install.md"))?;
     let blocks = blocks(&guide, UNINSTALL, nfs.port());
     assert_eq!(blocks.len(), 1, "{blocks:?}");
     for block in blocks {

@@ -131,7 +131,7 @@ async fn a_volume_with_reclaim_policy_retain_is_touched_by_nobody() -> Test {
     let env = TestEnv::new("reclaim-retain").await?;
     scene::backend(&env, "backend", on_delete("Delete")).await?;
     let deleting = scene::class(&env, "deleting", "backend", json!({})).await?;
-    let mut retaining = env.class("retaining", json!({ "backend": env.named("backend") }));
+    let mut retaining = env.class("retaining", json!({ "backend": env.unique_name("backend") }));
     retaining["reclaimPolicy"] = json!("Retain");
     let retaining = env.objects.create(&retaining).await?;
     let (claim, made_so) = scene::bound_with(&env, "made-so", &retaining, "stays").await?;

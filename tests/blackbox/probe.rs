@@ -106,7 +106,7 @@ async fn probe_sees_the_identity_of_a_backend_and_never_makes_one() -> Test {
     let env = TestEnv::new("probe-identity").await?;
     asked(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(std::fs::read_dir(env.data())?.count(), 0, "nothing is made");
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     drop(class);
     let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
     let identity: Value = serde_json::from_slice(&std::fs::read(env.data().join(".nfs-operator/identity"))?)?;
@@ -255,8 +255,8 @@ async fn probe_names_what_it_could_not_remove_and_exits_with_3() -> Test {
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
     // The removal of the directory, not of the file in it, never arrives.
     proxy.on_record(Direction::Up, |request| {
-        let directory = proxy::carries(request, b"-renamed") && proxy::carries(request, &REMOVE);
-        let removal = directory && !proxy::carries(request, &29_u32.to_be_bytes());
+        let directory = proxy::has_bytes(request, b"-renamed") && proxy::has_bytes(request, &REMOVE);
+        let removal = directory && !proxy::has_bytes(request, &29_u32.to_be_bytes());
         if removal { Action::Drop } else { Action::Forward }
     });
     let (report, code) = asked(&of(&env), proxy.port(), &["--write"]).await;

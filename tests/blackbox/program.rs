@@ -3,7 +3,7 @@
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-use rig::operator::{built_beside_tests, repository};
+use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
 use serde_json::json;
 use tokio::process::Command;
@@ -16,7 +16,7 @@ use crate::scene::Test;
 const STOPS: Duration = Duration::from_secs(10);
 
 pub async fn program(args: &[&str]) -> Output {
-    let binary = built_beside_tests().unwrap();
+    let binary = find_binary().unwrap();
     Command::new(binary).args(args).output().await.unwrap()
 }
 
@@ -38,7 +38,7 @@ async fn the_program_says_its_version() {
 async fn crd_prints_what_the_folder_crds_holds() {
     let said = program(&["crd"]).await;
     assert!(said.status.success());
-    let kept = std::fs::read_to_string(repository().join("crds/nfs-operator.yaml")).unwrap();
+    let kept = std::fs::read_to_string(repository_root().join("crds/nfs-operator.yaml")).unwrap();
     assert_eq!(text(&said.stdout), kept);
 }
 
@@ -57,8 +57,8 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
     let operator = &env.rig.operator;
     assert_eq!(operator.http_get("/healthz").await?, "ok\n");
     assert_eq!(operator.http_get("/readyz").await?, "ok\n");
-    let class = env.ready_class().await?;
-    let name = env.named("class");
+    let class = env.create_ready_class().await?;
+    let name = env.unique_name("class");
     let begun = rig::wait::until("the counts of a new class to begin", SEEN, async || {
         let text = operator.metrics().await.map_err(|error| error.to_string())?;
         let counts = [
@@ -82,7 +82,7 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
     env.objects.delete(gone).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
 
-    let class = env.named("class");
+    let class = env.unique_name("class");
     let counted = rig::wait::until("the delete to be counted", SEEN, async || {
         let text = operator.metrics().await.map_err(|error| error.to_string())?;
         let deleted = metric(&text, "controller_persistentvolume_delete_total", ("class", &class));
@@ -104,7 +104,11 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
         Some(1.0)
     );
     assert_eq!(
-        metric(&text, "nfs_operator_backend_ready", ("backend", &env.named("backend"))),
+        metric(
+            &text,
+            "nfs_operator_backend_ready",
+            ("backend", &env.unique_name("backend"))
+        ),
         Some(1.0)
     );
     Ok(())
@@ -113,8 +117,8 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
 #[tokio::test]
 async fn metrics_count_what_failed() -> Test {
     let env = TestEnv::new("metrics-failed").await?;
-    env.ready_class().await?;
-    let taken = json!({"backend": env.named("backend"), "pathPattern": "taken-${pvc.name}"});
+    env.create_ready_class().await?;
+    let taken = json!({"backend": env.unique_name("backend"), "pathPattern": "taken-${pvc.name}"});
     let class = env.objects.create(&env.class("taken", taken)).await?;
     std::fs::create_dir(env.data().join("taken-late"))?;
     let refused = env.objects.create(&env.claim("late", &class)).await?;
@@ -124,7 +128,7 @@ async fn metrics_count_what_failed() -> Test {
     std::fs::rename(env.directory(&volume)?, env.data().join("elsewhere"))?;
     env.objects.delete(&claim).await?;
 
-    let class = env.named("taken");
+    let class = env.unique_name("taken");
     let counted = rig::wait::until("the failures to be counted", SEEN, async || {
         let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
         let failed = |name| metric(&text, name, ("class", &class)).unwrap_or_default();
@@ -146,7 +150,7 @@ async fn sigterm_ends_it_cleanly_among_claims_in_flight_and_the_next_start_finis
     let run = RunDir::new()?;
     let (cluster, nfs) = tokio::try_join!(Cluster::start(&run), NfsServer::start(&run, NfsOptions::default()))?;
     let kubeconfig = Operator::install(&cluster).await?;
-    let options = OperatorOptions::new(built_beside_tests()?, kubeconfig);
+    let options = OperatorOptions::new(find_binary()?, kubeconfig);
     let mut operator = Operator::start(&run, options).await?;
     operator.wait_ready().await?;
     let own = private(&cluster, nfs.port(), nfs.data_dir("/export")?).await?;

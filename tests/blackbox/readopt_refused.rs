@@ -260,10 +260,10 @@ async fn an_empty_directory_and_its_record_wait_for_their_claim_in_a_cluster_bui
     stage.objects.create(&empty).await?;
     let volume = stage.bound(&empty).await?;
     let mut lost = stage.proxy.lose_reply(Action::Drop, |request| {
-        rig::proxy::carries(request, &making_of("default-begun-pvc-", 36))
+        rig::proxy::has_bytes(request, &making_of("default-begun-pvc-", 36))
     });
     stage.objects.create(&begun).await?;
-    lost.happened(PATIENCE).await?;
+    lost.wait(PATIENCE).await?;
     let is_begun = |stage: &Stage| -> Result<bool, Failure> {
         Ok(stage.names()?.iter().any(|name| name.starts_with("default-begun-")))
     };

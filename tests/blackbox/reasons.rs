@@ -45,7 +45,7 @@ impl<'a> Broken<'a> {
         let claim = env.objects.create(&env.claim("waiting", &class)).await?;
         let waits = wait_reason(env, &claim, PROVISIONED, &[reason]).await?;
         assert!(
-            waits["message"].as_str().unwrap().contains(&env.named("backend")),
+            waits["message"].as_str().unwrap().contains(&env.unique_name("backend")),
             "{waits}"
         );
         Ok(Self { env, backend, claim })

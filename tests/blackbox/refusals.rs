@@ -87,7 +87,7 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
     }
     for server in ["10.0.0.1", "::1", "fe80::2", "nfs", "nfs-1.example.com"] {
         let mut backend = env.backend("good", json!({"server": server, "suspend": true}));
-        merge(&mut backend, &json!({"metadata": {"name": env.named("good")}}));
+        merge(&mut backend, &json!({"metadata": {"name": env.unique_name("good")}}));
         let good = env.objects.create(&backend).await?;
         env.objects.delete(&good).await?;
         env.objects.wait_gone(&good, PATIENCE).await?;
@@ -98,8 +98,8 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
 #[tokio::test]
 async fn a_claim_that_cannot_be_served_says_why_once_and_makes_nothing() -> Test {
     let env = TestEnv::new("bad-claim").await?;
-    env.ready_class().await?;
-    let backend = env.named("backend");
+    env.create_ready_class().await?;
+    let backend = env.unique_name("backend");
     let cases: [(Value, Value, &str, &str); 6] = [
         (json!({"backend": "no-such"}), json!({}), "BackendNotFound", "no-such"),
         (

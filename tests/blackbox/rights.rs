@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rig::objects::{merge, reference};
-use rig::operator::repository;
+use rig::operator::repository_root;
 use rig::{Cluster, Objects, RunDir, TestEnv};
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ use crate::stage::Stage;
 
 /// The lines of the first block of a page after these words, without the space between the columns.
 fn block_after(page: &str, words: &str) -> Result<BTreeSet<String>, Failure> {
-    let page = std::fs::read_to_string(repository().join(page))?;
+    let page = std::fs::read_to_string(repository_root().join(page))?;
     let (_, rest) = page.split_once(words).ok_or("the page has no such words")?;
     let block = rest.split("```").nth(1).ok_or("no block follows")?;
     Ok(columns(block.split_once('\n').ok_or("an empty block")?.1))
@@ -83,7 +83,7 @@ async fn people_see_or_change_backends_and_archives_by_roles_of_their_own_and_by
         ("view", none, none),
     ];
     for (role, with_backends, with_archives) in cases {
-        let user = env.named(role);
+        let user = env.unique_name(role);
         let binding = bind(&env.objects, &user, role).await?;
         rig::wait::until("the binding to be known", PATIENCE, async || {
             let cluster = &env.rig.cluster;
@@ -164,7 +164,7 @@ async fn with_the_policy_no_pod_names_an_nfs_server_by_itself_unless_its_namespa
     let run = RunDir::new()?;
     let cluster = Cluster::start(&run).await?;
     let objects = Objects::new(cluster.client().await?);
-    cluster.apply_crds(&repository().join("crds")).await?;
+    cluster.apply_crds(&repository_root().join("crds")).await?;
     let nfs = json!({"name": "data", "nfs": {"server": "nfs.example.com", "path": "/export"}});
     // Made before the policy.
     let mut all = workloads("default", "former", &nfs).into_iter();
@@ -173,7 +173,7 @@ async fn with_the_policy_no_pod_names_an_nfs_server_by_itself_unless_its_namespa
         .ok_or("no Deployment")?;
     let former = objects.create(&former).await?;
     cluster
-        .apply_path(&repository().join("config/security/admission-policy"))
+        .apply_path(&repository_root().join("config/security/admission-policy"))
         .await?;
     let probe = workloads("default", "probe", &nfs).swap_remove(0);
     heeded(&objects, &probe, INLINE).await?;
@@ -260,7 +260,7 @@ async fn with_the_policy_volumes_on_a_backends_server_are_the_operators_and_thei
     let nfs = |server: &str| json!({"nfs": {"server": server, "path": "/export/another-ones"}});
     stage
         .cluster
-        .apply_path(&repository().join("config/security/admission-policy"))
+        .apply_path(&repository_root().join("config/security/admission-policy"))
         .await?;
     heeded(&maker, &volume("probe", nfs("127.0.0.1")), "is that of NfsBackend main").await?;
 
@@ -321,7 +321,7 @@ fn lets_through(policy: &Value, protocol: &str, port: u64) -> bool {
 #[tokio::test]
 async fn the_network_policy_closes_the_ports_of_nfs_and_no_others() -> Test {
     let env = TestEnv::new("closed").await?;
-    let folder = repository()
+    let folder = repository_root()
         .join("config/security/network-policy")
         .display()
         .to_string();

@@ -26,7 +26,7 @@ pub async fn backend(env: &TestEnv, word: &str, spec: Value) -> rig::Result<Valu
 
 /// A class of that name on the backend of that name.
 pub async fn class(env: &TestEnv, word: &str, backend: &str, parameters: Value) -> rig::Result<Value> {
-    let mut all = json!({ "backend": env.named(backend) });
+    let mut all = json!({ "backend": env.unique_name(backend) });
     merge(&mut all, &parameters);
     env.objects.create(&env.class(word, all)).await
 }
@@ -135,7 +135,7 @@ pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Fa
     let directory = env.data().join(word);
     fs::create_dir(&directory)?;
     fs::write(directory.join("data"), word)?;
-    let mut volume = reference("v1", "PersistentVolume", None, &env.named(word));
+    let mut volume = reference("v1", "PersistentVolume", None, &env.unique_name(word));
     let spec = json!({
         "accessModes": ["ReadWriteMany"],
         "capacity": { "storage": "1Mi" },
@@ -169,7 +169,7 @@ pub async fn bound_by_hand(env: &TestEnv, word: &str, claim: &str) -> Result<(Va
 
 /// A reference to a backend of this test.
 pub fn backend_named(env: &TestEnv, word: &str) -> Value {
-    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &env.named(word))
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &env.unique_name(word))
 }
 
 /// A text of an object; empty when it is not there.

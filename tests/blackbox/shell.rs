@@ -3,7 +3,7 @@
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
-use rig::operator::{built_beside_tests, repository};
+use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, RunDir};
 use tokio::process::Command;
 
@@ -19,12 +19,12 @@ pub struct Shell {
 impl Shell {
     /// One whose `kubectl` is an administrator of that cluster.
     pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
-        let programs = run.new_folder("programs")?;
+        let programs = run.new_dir("programs")?;
         symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
-        symlink(built_beside_tests()?, programs.join("nfs-operator"))?;
+        symlink(find_binary()?, programs.join("nfs-operator"))?;
         let path = std::env::var("PATH").unwrap_or_default();
         Ok(Self {
-            folder: repository(),
+            folder: repository_root(),
             path: format!("{}:{path}", programs.display()),
             kubeconfig: cluster.kubeconfig().to_owned(),
         })

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use rig::objects::reference;
-use rig::{Cluster, Login, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir};
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir};
 use serde_json::{Value, json};
 
 use crate::scene::{Failure, PATIENCE};
@@ -20,7 +20,7 @@ pub struct Stage {
     pub cluster: Cluster,
     pub proxy: Proxy,
     /// Who the operator logs in as.
-    pub kubeconfig: Login,
+    pub kubeconfig: OperatorKubeconfig,
     nfs: NfsServer,
     // Removed last, with the logs in it.
     run: RunDir,
@@ -52,10 +52,10 @@ impl Stage {
     ) -> Result<Self, Failure> {
         let cluster = Cluster::start(&run).await?;
         if let Some(commands) = before {
-            Shell::new(&run, &cluster)?.at(run.folder(DESK)?).run(commands).await?;
+            Shell::new(&run, &cluster)?.at(run.dir(DESK)?).run(commands).await?;
         }
         let kubeconfig = Operator::install(&cluster).await?;
-        let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, kubeconfig.clone());
+        let mut options = OperatorOptions::new(rig::operator::find_binary()?, kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let operator = Operator::start(&run, options).await?;
         let objects = Objects::new(cluster.client().await?);
@@ -81,7 +81,7 @@ impl Stage {
 
     /// What an administrator does, in a folder that outlives clusters.
     pub async fn does(&self, commands: &str) -> Result<String, Failure> {
-        let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.folder(DESK)?);
+        let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.dir(DESK)?);
         shell.run(commands).await
     }
 
@@ -116,7 +116,7 @@ impl Stage {
 
     /// One more operator, with these arguments.
     pub async fn another(&self, args: &[&str]) -> Result<Operator, Failure> {
-        let mut options = OperatorOptions::new(rig::operator::built_beside_tests()?, self.kubeconfig.clone());
+        let mut options = OperatorOptions::new(rig::operator::find_binary()?, self.kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         Ok(Operator::start(&self.run, options).await?)
     }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nfs_operator::nfs;
 use rig::objects::{merge, reference};
-use rig::{Objects, Operator, cluster::Part};
+use rig::{Objects, Operator, cluster::Component};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -39,7 +39,7 @@ async fn several(count: usize) -> Result<(Stage, Vec<Operator>), Failure> {
 /// Waits until an operator has ended by itself; fails when it says that all was well.
 async fn fails(operator: &Operator) -> Result<String, Failure> {
     let ended = rig::wait::until("an operator to end", PATIENCE, async || {
-        operator.ended().ok_or_else(|| "it runs".to_owned())
+        operator.exit_status().ok_or_else(|| "it runs".to_owned())
     })
     .await?;
     assert!(!ended.success(), "{ended}");
@@ -109,7 +109,7 @@ async fn unseat(leader: &mut Operator, objects: &Objects, former: &str, stop: bo
 async fn keep_running(operators: &mut [Operator]) -> Test {
     loop {
         for operator in operators.iter_mut() {
-            if operator.ended().is_some() {
+            if operator.exit_status().is_some() {
                 operator.restart().await?;
             }
         }
@@ -227,7 +227,7 @@ async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
     }
     stage
         .cluster
-        .on_purpose("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
+        .expect_violation("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
     let elsewhere = stage
         .another(&["--lease-namespace", "default", "--leader-elect"])
         .await?;
@@ -242,7 +242,7 @@ async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
     // One without the rights says which it lacks.
     stage
         .cluster
-        .on_purpose("refused: get leases.coordination.k8s.io in kube-system")?;
+        .expect_violation("refused: get leases.coordination.k8s.io in kube-system")?;
     let unable = stage.another(&["--lease-namespace", "kube-system"]).await?;
     let log = fails(&unable).await?;
     assert!(log.contains("cannot read the Lease kube-system/nfs-operator"), "{log}");
@@ -268,7 +268,7 @@ async fn an_operator_whose_lease_was_given_to_another_ends_and_one_that_was_dele
     let note = json!({"metadata": {"annotations": {"by": "a person"}}});
     stage.objects.patch(&lease(), note).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(stage.operator.ended(), None);
+    assert_eq!(stage.operator.exit_status(), None);
     let given = json!({"spec": {"holderIdentity": "somebody-else"}});
     stage.objects.patch(&lease(), given).await?;
     let log = fails(&stage.operator).await?;
@@ -284,7 +284,7 @@ async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_bac
     let system = reference("v1", "Namespace", None, "kube-system");
     let system = stage.objects.get(&system).await?.ok_or("no kube-system")?;
     let newcomers = Newcomers::at(&stage.proxy);
-    stage.cluster.kill9(Part::ApiServer).await?;
+    stage.cluster.kill9(Component::ApiServer).await?;
     // As another operator of this cluster would come.
     let owner = format!(
         "nfs-operator/{}/{}",
@@ -318,7 +318,7 @@ async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_bac
     let log = std::fs::read_to_string(stage.operator.log())?;
     assert!(log.contains("fenced off"), "it noticed: {log}");
     drop(rival);
-    stage.cluster.restart(Part::ApiServer).await?;
+    stage.cluster.restart(Component::ApiServer).await?;
     let claim = stage.objects.create(&stage.claim("data")).await?;
     stage.bound(&claim).await?;
     assert!(newcomers.seen().iter().any(|verifier| verifier != b"a rival!"));

@@ -54,7 +54,7 @@ async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> 
 #[tokio::test]
 async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     let env = TestEnv::new("named-volume").await?;
-    let class = env.ready_class().await?;
+    let class = env.create_ready_class().await?;
     let volume = scene::by_hand(&env, "data", text(&class, "/metadata/name")).await?;
     let mut claim = env.claim("data", &class);
     merge(

@@ -121,7 +121,7 @@ async fn auto_takes_version_3_where_there_is_no_other_and_stays_with_it_once_vol
     assert!(self::options(&volume).contains(&"nfsvers=3"), "{volume}");
 
     // A newer version comes up: nothing changes for a backend with volumes, not even for a new life of the connection.
-    server.speak(vec![0, 1, 2]).await?;
+    server.set_minor_versions(vec![0, 1, 2]).await?;
     let edited = json!({"spec": {"nfs": {"sourcePort": "Any"}}});
     env.objects.patch(&backend, edited).await?;
     let (second, volume_of_second) = scene::bound(&env, "second", &class).await?;
@@ -136,7 +136,7 @@ async fn auto_takes_version_3_where_there_is_no_other_and_stays_with_it_once_vol
     assert!(self::options(&volume).contains(&"nfsvers=4"), "{volume}");
 
     // And it doesn't go back by itself.
-    server.speak(vec![]).await?;
+    server.set_minor_versions(vec![]).await?;
     env.objects
         .wait_condition(&backend, "Ready", "False", Some("ProtocolNotSupported"), PATIENCE)
         .await?;

@@ -5,7 +5,7 @@ mod schema;
 
 use std::fs;
 
-use rig::operator::repository;
+use rig::operator::repository_root;
 
 use crate::Failure;
 use crate::Test;
@@ -17,7 +17,7 @@ struct Made {
 }
 
 fn read(path: &str) -> Result<String, Failure> {
-    fs::read_to_string(repository().join(path)).map_err(|error| format!("{path}: {error}").into())
+    fs::read_to_string(repository_root().join(path)).map_err(|error| format!("{path}: {error}").into())
 }
 
 fn copy(from: &str, path: &'static str) -> Result<Made, Failure> {
@@ -79,7 +79,7 @@ fn copies_schema_and_values_reference_are_made_of_what_they_are_made_of() -> Tes
             continue;
         }
         if write {
-            fs::write(repository().join(path), text)?;
+            fs::write(repository_root().join(path), text)?;
         } else {
             stale.push(path);
         }

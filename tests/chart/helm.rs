@@ -85,14 +85,14 @@ impl Tool {
     /// `helm lint --strict` of the chart with these further arguments.
     pub async fn lint(&self, args: &[&str]) -> Result<Said, Failure> {
         let chart = chart().display().to_string();
-        let kubernetes = for_release(Kubernetes::chosen()?.release());
+        let kubernetes = for_release(Kubernetes::from_env()?.release());
         let all = [&["lint", "--strict", &kubernetes, &chart], args].concat();
         self.run(&all, None).await
     }
 
     /// `helm template nfs-operator` in the namespace of config/ with these further arguments.
     pub async fn template(&self, args: &[&str]) -> Result<Said, Failure> {
-        self.template_for(Kubernetes::chosen()?.release(), args).await
+        self.template_for(Kubernetes::from_env()?.release(), args).await
     }
 
     /// The same for that release of Kubernetes.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Output;
 
 use rig::objects::reference;
-use rig::operator::built_beside_tests;
-use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, PATIENCE, RunDir};
+use rig::operator::find_binary;
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir, TIMEOUT};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -33,7 +33,7 @@ impl<'a> Site<'a> {
         let cluster = Cluster::start(&run).await?;
         Ok(Self {
             helm,
-            environment: Environment::new(&cluster, &run.new_folder("helm")?),
+            environment: Environment::new(&cluster, &run.new_dir("helm")?),
             objects: Objects::new(cluster.client().await?),
             cluster,
             run,
@@ -96,7 +96,7 @@ fn kind() -> Value {
 }
 
 async fn program(kubeconfig: &std::path::Path, args: &[&str]) -> Result<Output, Failure> {
-    let mut command = Command::new(built_beside_tests()?);
+    let mut command = Command::new(find_binary()?);
     command.args(args).env("KUBECONFIG", kubeconfig).kill_on_drop(true);
     Ok(command.output().await?)
 }
@@ -185,7 +185,7 @@ async fn the_job_before_an_upgrade_may_bring_the_kinds_up_to_date_and_nothing_el
     assert_eq!(after["spec"], before["spec"]);
     // One that this version brings is made.
     site.objects.delete(&kind()).await?;
-    site.objects.wait_gone(&kind(), PATIENCE).await?;
+    site.objects.wait_gone(&kind(), TIMEOUT).await?;
     let applied = program(&account, &["crd", "--apply"]).await?;
     assert!(applied.status.success(), "{}", said(&applied));
     assert!(site.there(&kind()).await?);
@@ -224,12 +224,12 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
     fs::write(&file, service.to_string())?;
     let file = format!("--values={}", file.display());
     site.install(&[&file]).await?.output()?;
-    let account = Operator::login(&site.cluster).await?;
-    let operator = Operator::start(&site.run, OperatorOptions::new(built_beside_tests()?, account)).await?;
+    let account = Operator::kubeconfig(&site.cluster).await?;
+    let operator = Operator::start(&site.run, OperatorOptions::new(find_binary()?, account)).await?;
     operator.wait_ready().await?;
     let main = backend("main");
     site.objects
-        .wait_condition(&main, "Ready", "True", None, PATIENCE)
+        .wait_condition(&main, "Ready", "True", None, TIMEOUT)
         .await?;
 
     for class in ["nfs", "late"] {

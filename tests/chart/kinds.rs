@@ -1,13 +1,13 @@
 //! The kinds explain themselves.
 
-use rig::operator::repository;
+use rig::operator::repository_root;
 use serde_json::Value;
 
 use crate::objects::{file, named};
 use crate::{Failure, Test};
 
 fn kinds() -> Result<Vec<Value>, Failure> {
-    file(&repository().join("crds/nfs-operator.yaml"))
+    file(&repository_root().join("crds/nfs-operator.yaml"))
 }
 
 /// Names every field without a description, and every one whose description says no more than its name.

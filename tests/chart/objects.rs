@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rig::operator::repository;
+use rig::operator::repository_root;
 use serde_json::{Map, Value};
 
 use crate::Failure;
 
 /// The chart.
 pub fn chart() -> PathBuf {
-    repository().join("config/helm/nfs-operator")
+    repository_root().join("config/helm/nfs-operator")
 }
 
 /// The documents of a text, without empty ones.

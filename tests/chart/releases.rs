@@ -1,7 +1,7 @@
 //! The releases of Kubernetes that the chart takes are those that the tests run on.
 
 use rig::assets::Kubernetes;
-use rig::operator::repository;
+use rig::operator::repository_root;
 
 use crate::helm::both;
 use crate::objects::{chart, documents};
@@ -14,7 +14,7 @@ fn minor(kubernetes: Kubernetes) -> String {
 }
 
 fn read(path: &str) -> Result<String, Failure> {
-    std::fs::read_to_string(repository().join(path)).map_err(|error| format!("{path}: {error}").into())
+    std::fs::read_to_string(repository_root().join(path)).map_err(|error| format!("{path}: {error}").into())
 }
 
 #[test]

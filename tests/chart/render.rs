@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rig::Assets;
-use rig::operator::repository;
+use rig::operator::repository_root;
 use rig::process::run;
 use serde_json::Value;
 
@@ -15,17 +15,19 @@ use crate::{Failure, Test};
 pub fn values(name: &str) -> String {
     format!(
         "--values={}",
-        repository().join("tests/chart/values").join(name).display()
+        repository_root().join("tests/chart/values").join(name).display()
     )
 }
 
 /// What `kubectl kustomize` makes of folders of config/.
 pub async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
-    let kubectl = Assets::find_or_make().await?.kubectl;
+    let kubectl = Assets::find_or_install().await?.kubectl;
     let mut objects = Vec::new();
     for folder in folders {
         let mut command = std::process::Command::new(&kubectl);
-        command.arg("kustomize").arg(repository().join("config").join(folder));
+        command
+            .arg("kustomize")
+            .arg(repository_root().join("config").join(folder));
         objects.extend(documents(&run(command).await?)?);
     }
     Ok(objects)

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-use rig::operator::repository;
+use rig::operator::repository_root;
 use rig::{Objects, shared};
 use serde_json::Value;
 
@@ -12,7 +12,7 @@ use crate::objects::{documents, file, named};
 use crate::{Failure, Test};
 
 fn folder() -> PathBuf {
-    repository().join("config/samples")
+    repository_root().join("config/samples")
 }
 
 /// The samples' files, by name.

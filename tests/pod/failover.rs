@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use rig::{PATIENCE, objects::reference, wait};
+use rig::{TIMEOUT, objects::reference, wait};
 use serde_json::Value;
 
 use crate::{
@@ -19,7 +19,7 @@ fn lease() -> Value {
 
 /// The pod that leads: a holder's name begins with the uid of its pod.
 async fn leader(stage: &Stage) -> Result<Value, Failure> {
-    let leads = wait::until("a leader among the pods", PATIENCE, async || {
+    let leads = wait::until("a leader among the pods", TIMEOUT, async || {
         let lease = stage
             .objects
             .get(&lease())
@@ -94,8 +94,8 @@ pub async fn resumes_after_no_memory(stage: &Stage) -> Test {
 /// Waits until the pod's container was started again and is Ready, and gives back how the one before ended.
 async fn restarted(stage: &Stage, pod: &Value) -> Result<Value, Failure> {
     // A crash is followed by a pause; it is short here.
-    let patience = PATIENCE + Duration::from_secs(30);
-    let ended = stage.objects.wait(pod, "to be started again", patience, |pod| {
+    let timeout = TIMEOUT + Duration::from_secs(30);
+    let ended = stage.objects.wait(pod, "to be started again", timeout, |pod| {
         let status = &pod["status"]["containerStatuses"][0];
         match status["restartCount"].as_i64() {
             Some(1..) if is_ready(pod) && status["ready"] == true => Ok(status["lastState"]["terminated"].clone()),

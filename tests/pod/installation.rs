@@ -1,6 +1,6 @@
 //! From `helm install` to `helm uninstall`.
 
-use rig::{PATIENCE, objects::reference};
+use rig::{TIMEOUT, objects::reference};
 
 use crate::{
     Test,
@@ -28,8 +28,8 @@ pub async fn is_ready(stage: &Stage) -> Test {
     let memory = stage.node.memory(&pod).await?;
     stage.say(&format!(
         "the program takes {:.1} MB of its own, its pod {:.1} MB at most, the limit is {:.1} MB",
-        megabytes(memory.own),
-        megabytes(memory.highest),
+        megabytes(memory.anonymous),
+        megabytes(memory.peak),
         megabytes(memory.limit)
     ));
     // The kernel has the limit, not just the object.
@@ -83,7 +83,7 @@ pub async fn is_uninstalled(stage: &Stage) -> Test {
     stage.install(&Stage::chart(), &[]).await?;
     for claim in &claims {
         stage.objects.delete(claim).await?;
-        stage.objects.wait_gone(claim, PATIENCE).await?;
+        stage.objects.wait_gone(claim, TIMEOUT).await?;
     }
     stage.say("installed again: it reclaims what was made before");
     Ok(())

@@ -21,7 +21,7 @@ use std::{ffi::OsString, panic::AssertUnwindSafe, path::PathBuf, process::ExitCo
 use futures::FutureExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rig::{
-    Assets, Enclosure,
+    Assets, Sandbox,
     assets::{Helm, NodeAssets},
     node::exit_code,
 };
@@ -55,14 +55,14 @@ fn run(image: PathBuf) -> Result<ExitCode, Failure> {
     // Looked for twice: outside there is a network to get by it what is missing.
     let programs = runtime.block_on(async {
         Ok::<_, Failure>(Programs {
-            cluster: Assets::find_or_make().await?,
-            node: NodeAssets::find_or_make().await?,
+            cluster: Assets::find_or_install().await?,
+            node: NodeAssets::find_or_install().await?,
             helm: Helm::V4.find_or_build().await?,
         })
     })?;
-    if Enclosure::entered().is_none() {
+    if Sandbox::current().is_none() {
         let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-        let status = Enclosure::run(&std::env::current_exe()?, arguments)?;
+        let status = Sandbox::run(&std::env::current_exe()?, arguments)?;
         return Ok(ExitCode::from(exit_code(status)));
     }
     let arguments = Arguments {

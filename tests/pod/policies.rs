@@ -2,7 +2,7 @@
 
 use futures::future::try_join_all;
 use rig::{
-    PATIENCE,
+    TIMEOUT,
     node::ADDRESS,
     objects::{merge, reference},
     wait,
@@ -38,7 +38,7 @@ pub async fn reaches_what_it_needs(stage: &Stage) -> Test {
     assert!(is_ready(&same), "{}", same["status"]);
     stage
         .objects
-        .wait_condition(&backend(), "Ready", "True", None, PATIENCE)
+        .wait_condition(&backend(), "Ready", "True", None, TIMEOUT)
         .await?;
     let claims = stage.claims("under-policies", 1).await?;
     stage.all_bound("under-policies", &claims).await?;
@@ -47,17 +47,17 @@ pub async fn reaches_what_it_needs(stage: &Stage) -> Test {
     let reason = Some("ConnectionTimedOut");
     stage
         .objects
-        .wait_condition(&other, "Reachable", "False", reason, PATIENCE)
+        .wait_condition(&other, "Reachable", "False", reason, TIMEOUT)
         .await?;
     let ports = format!("networkPolicy.egressPorts={{6443,2049,{OTHER_PORT}}}");
     upgrade(stage, &["--set", ENABLED, "--set", &ports]).await?;
     stage
         .objects
-        .wait_condition(&other, "Ready", "True", None, PATIENCE)
+        .wait_condition(&other, "Ready", "True", None, TIMEOUT)
         .await?;
     stage.say("a server on another port is reached once the values name that");
     stage.objects.delete(&other).await?;
-    stage.objects.wait_gone(&other, PATIENCE).await?;
+    stage.objects.wait_gone(&other, TIMEOUT).await?;
     Ok(server.stop().await?)
 }
 
@@ -71,9 +71,9 @@ async fn upgrade(stage: &Stage, args: &[&str]) -> Test {
 
 /// Waits until a policy has kept the operator's pod from something.
 async fn refused(stage: &Stage) -> Result<Value, Failure> {
-    let refused = wait::until("the pod to be refused something", PATIENCE, async || {
+    let refused = wait::until("the pod to be refused something", TIMEOUT, async || {
         let pod = stage.pod().await.map_err(|error| error.to_string())?;
-        match stage.node.refused(&pod).await {
+        match stage.node.dropped_packets(&pod).await {
             Ok(1..) => Ok(pod),
             Ok(0) => Err("nothing yet".into()),
             Err(error) => Err(error.to_string()),
@@ -139,7 +139,7 @@ async fn connects(stage: &Stage, namespace: &str, address: &str, port: u16) -> R
     });
     merge(&mut pod, &json!({ "spec": spec }));
     let pod = stage.objects.create(&pod).await?;
-    let ended = stage.objects.wait(&pod, "to end", PATIENCE, |pod| {
+    let ended = stage.objects.wait(&pod, "to end", TIMEOUT, |pod| {
         let state = &pod["status"]["containerStatuses"][0]["state"];
         match state["terminated"].is_object() {
             true => Ok(()),

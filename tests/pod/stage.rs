@@ -7,11 +7,11 @@ use std::{
 };
 
 use rig::{
-    Assets, Cluster, Export, NfsOptions, NfsServer, Node, Objects, PATIENCE, RunDir,
+    Assets, Cluster, Export, NfsOptions, NfsServer, Node, Objects, RunDir, TIMEOUT,
     assets::NodeAssets,
     node::{ADDRESS, Enforcement},
     objects::{condition, merge, reference},
-    operator::repository,
+    operator::repository_root,
     process,
 };
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub const RELEASE: &str = "nfs-operator";
 pub const BACKEND: &str = "main";
 const CLASS: &str = "nfs";
 const EXPORT: &str = "/export";
-/// What is under test: its image carries the version of this package.
+/// What is under test: its image has_bytes the version of this package.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// That image, as the chart calls it.
 pub const IMAGE: &str = concat!("ghcr.io/nfs-operator/nfs-operator:", env!("CARGO_PKG_VERSION"));
@@ -79,7 +79,7 @@ impl Stage {
             ganesha,
             enforcement: Mutex::new(None),
             helm: programs.helm,
-            helm_home: run.new_folder("helm")?,
+            helm_home: run.new_dir("helm")?,
             run,
             start,
         };
@@ -94,7 +94,7 @@ impl Stage {
 
     /// A folder for what a test needs.
     pub fn folder(&self, name: &str) -> Result<PathBuf, Failure> {
-        Ok(self.run.new_folder(name)?)
+        Ok(self.run.new_dir(name)?)
     }
 
     /// Ends everything in an orderly way; the logs stay when a test failed.
@@ -107,7 +107,7 @@ impl Stage {
 
     /// The chart in the working tree.
     pub fn chart() -> PathBuf {
-        repository().join("config/helm/nfs-operator")
+        repository_root().join("config/helm/nfs-operator")
     }
 
     /// Runs Helm on the release, with our image, backend and class in the values.
@@ -129,7 +129,7 @@ impl Stage {
 
     /// Has NetworkPolicies enforced until [`Self::cleared`].
     pub async fn enforce(&self) -> Test {
-        *self.enforcement.lock().await = Some(self.node.enforce(&self.cluster).await?);
+        *self.enforcement.lock().await = Some(self.node.enforce_network_policies(&self.cluster).await?);
         Ok(())
     }
 
@@ -162,7 +162,7 @@ impl Stage {
         self.helm(&["install"], Some(chart), &[&wait, args].concat()).await?;
         self.say(&format!("helm install --wait {} is done", args.join(" ")));
         self.objects
-            .wait_condition(&backend(), "Ready", "True", None, PATIENCE)
+            .wait_condition(&backend(), "Ready", "True", None, TIMEOUT)
             .await?;
         self.say("the backend is Ready");
         Ok(())
@@ -187,7 +187,7 @@ impl Stage {
     /// Waits until all are Bound, each to a directory of its own and with none beside these.
     pub async fn all_bound(&self, namespace: &str, claims: &[Value]) -> Test {
         for claim in claims {
-            let bound = self.objects.wait(claim, "to be Bound", PATIENCE, |claim| {
+            let bound = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
                 match claim["status"]["phase"] == "Bound" {
                     true => Ok(()),
                     false => Err("it is not".into()),
@@ -245,7 +245,7 @@ impl Stage {
         self.helm(&["uninstall"], None, &args).await?;
         for pod in self.objects.list(&reference("v1", "Pod", Some(NAMESPACE), "")).await? {
             self.objects.delete(&pod).await?;
-            self.objects.wait_gone(&pod, PATIENCE).await?;
+            self.objects.wait_gone(&pod, TIMEOUT).await?;
         }
         // Helm takes the rights before the pod has ended, which can't give its Lease back then: the next would wait until
         // it runs out.

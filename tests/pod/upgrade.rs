@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use rig::{assets::Kubernetes, operator::repository, process};
+use rig::{assets::Kubernetes, operator::repository_root, process};
 
 use crate::{
     Failure, Test,
@@ -38,7 +38,7 @@ pub async fn loses_no_claim(stage: &Stage) -> Test {
 /// The newest packaged chart of the fixtures.
 fn previous() -> Result<PathBuf, Failure> {
     let mut charts = Vec::new();
-    for entry in fs::read_dir(repository().join("tests/pod/charts"))? {
+    for entry in fs::read_dir(repository_root().join("tests/pod/charts"))? {
         charts.push(entry?.path());
     }
     charts.sort();
@@ -50,7 +50,7 @@ fn previous() -> Result<PathBuf, Failure> {
 /// The chart as it is; on a release of Kubernetes that it refuses, since it was packaged before tests ran there, one that
 /// has all of it but that word.
 async fn for_this_release(stage: &Stage, packaged: PathBuf) -> Result<PathBuf, Failure> {
-    if Kubernetes::chosen()? == Kubernetes::Newest {
+    if Kubernetes::from_env()? == Kubernetes::Newest {
         return Ok(packaged);
     }
     let folder = stage.folder("previous")?;

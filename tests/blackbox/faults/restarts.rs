@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_operator::nfs::{Export, Protocol, Target, VersionChoice};
-use rig::Recovery;
+use rig::StableStorage;
 
 use super::{name, server, target};
 
 const FILES: usize = 40;
 
-async fn restarted(protocol: Protocol, recovery: Recovery) {
+async fn restarted(protocol: Protocol, recovery: StableStorage) {
     let (mut server, _run) = server(protocol).await;
     let target = Target {
         mount_port: Some(server.mount_port()),
@@ -56,13 +56,13 @@ async fn restarted(protocol: Protocol, recovery: Recovery) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_with_its_state_makes_each_file_once_or_unknown() {
     for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
-        restarted(protocol, Recovery::Kept).await;
+        restarted(protocol, StableStorage::Kept).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_without_its_state_makes_each_file_once_or_unknown() {
     for protocol in [Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
-        restarted(protocol, Recovery::Lost).await;
+        restarted(protocol, StableStorage::Lost).await;
     }
 }

@@ -8,8 +8,8 @@ use crate::conformance::{ServerUnderTest, check_table, run, write};
 const NAME: &str = "Linux knfsd 6.1";
 
 async fn conforms(version: Protocol) {
-    let vm = KernelVm::together().await.unwrap();
-    let small = format!("small-{}", rig::suffix());
+    let vm = KernelVm::shared().await.unwrap();
+    let small = format!("small-{}", rig::random_suffix());
     let prepare = format!(
         ". /sbin/functions
          mkdir -p /plain/prepared/directory && ln -sfn directory /plain/prepared/link && echo file >/plain/prepared/file

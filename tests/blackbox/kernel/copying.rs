@@ -16,8 +16,8 @@ const LOOK: &str = "find . | sort | while read -r it; do stat -c '%n %F %a %u:%g
                     find . -type f | sort | xargs md5sum; find . -type l | xargs readlink";
 
 async fn copies_on_the_server(export: &str) {
-    let vm = KernelVm::together().await.unwrap();
-    let path = format!("{export}/copy-{}", rig::suffix());
+    let vm = KernelVm::shared().await.unwrap();
+    let path = format!("{export}/copy-{}", rig::random_suffix());
     vm.run(&format!("mkdir {path}")).await.unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], vm.nfs_port()).into()).await.unwrap();
     let life = Life {

@@ -37,7 +37,7 @@ fn target(vm: &KernelVm, path: &str, version: Protocol) -> Target {
 
 /// A directory of the test's own on an export, and the export with it as its root.
 async fn own(vm: &KernelVm, export: &str, version: Protocol) -> (Export, FileHandle, String) {
-    let path = format!("{export}/test-{}", rig::suffix());
+    let path = format!("{export}/test-{}", rig::random_suffix());
     vm.run(&format!("mkdir {path} && chmod 0777 {path}")).await.unwrap();
     let export = Export::connect(target(vm, &path, version)).await.unwrap();
     let root = export.root().await.unwrap().handle;

@@ -63,7 +63,7 @@ async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()>
 }
 
 async fn lived_with(name: &str, version: &str) -> Test {
-    let vm = KernelVm::together().await?;
+    let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
     let path = on_the_machine(&env, &vm, version).await?;
     let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
@@ -115,7 +115,7 @@ async fn a_volume_of_the_kernels_server_is_mounted_over_3_used_and_lost_with_its
 
 /// The same with nfs-ganesha, which is not in the machine.
 async fn lived_with_another_server(name: &str, version: &str) -> Test {
-    let vm = KernelVm::together().await?;
+    let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
     let mut spec = match version {
         "3" => settings(json!({ "version": version, "port": env.nfs_port(), "mountPort": env.mount_port() })),

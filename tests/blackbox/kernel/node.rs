@@ -46,7 +46,7 @@ impl<'a> Mounted<'a> {
             .filter_map(Value::as_str)
             .collect();
         options.sort_unstable();
-        let at = format!("/mnt/{}", rig::suffix());
+        let at = format!("/mnt/{}", rig::random_suffix());
         let options = options.join(",");
         println!("mount -t nfs -o {options} {server}:{path}");
         vm.run(&format!(
@@ -68,7 +68,7 @@ impl<'a> Mounted<'a> {
 
     /// What such a script complains of; an error when it succeeds.
     pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
-        let ran = self.vm.ran(&self.line(uid, "--clear-groups", script)).await?;
+        let ran = self.vm.output(&self.line(uid, "--clear-groups", script)).await?;
         if ran.code == 0 {
             return Err(rig::Error::Usage(format!("{script:?} was not refused: {}", ran.output)));
         }

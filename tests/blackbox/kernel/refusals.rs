@@ -17,7 +17,7 @@ async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, Rea
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_for_kerberos_alone_is_told_as_such() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/kerberos", version).await;
         assert_eq!(reason, Reason::SecurityFlavorUnsupported, "{version}: {error:?}");
@@ -26,7 +26,7 @@ async fn an_export_for_kerberos_alone_is_told_as_such() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_referral_is_not_followed_and_told_as_such() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for path in ["/referral", "/referral/below"] {
         for version in [Protocol::V4_2, Protocol::V4_1] {
             let (error, reason) = refused(&vm, path, version).await;
@@ -37,7 +37,7 @@ async fn a_referral_is_not_followed_and_told_as_such() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/secure", version).await;
         assert_eq!(reason, Reason::ReservedPortRequired, "{version}: {error:?}");
@@ -56,7 +56,7 @@ async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_quota_that_is_used_up_is_not_a_full_disk() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for (uid, version) in [(2001, Protocol::V4_2), (2002, Protocol::V4_1), (2003, Protocol::V3)] {
         let (export, root, _) = own(&vm, "/quota", version).await;
         vm.run(&format!("setquota -u {uid} 0 512 0 4 /quota")).await.unwrap();
@@ -83,10 +83,10 @@ async fn a_quota_that_is_used_up_is_not_a_full_disk() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_squashed_root_makes_directories_but_gives_none_away() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     let life = super::node::life(&vm, "/squashed");
     let export = life.begin().await;
-    let uid = rig::suffix();
+    let uid = rig::random_suffix();
     let made = export
         .provision(&crate::export_lab::request(&uid, &format!("kept-{uid}")))
         .await

@@ -11,7 +11,7 @@ const SESSIONS: [Protocol; 2] = [Protocol::V4_2, Protocol::V4_1];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_operations_a_compound_are_enough_for_deep_walks_and_many_removals() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
         let (export, root, path) = own(&vm, "/plain", version).await;
         let most = export.negotiated().most_operations;
@@ -37,7 +37,7 @@ async fn fifty_operations_a_compound_are_enough_for_deep_walks_and_many_removals
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
         let (export, root, path) = own(&vm, "/xfs", version).await;
         let calls = (0..300).map(|number| {
@@ -58,7 +58,7 @@ async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn work_goes_on_after_a_restart_with_and_without_what_the_server_knew_of_its_clients() {
-    let vm = KernelVm::alone().await.unwrap();
+    let vm = KernelVm::exclusive().await.unwrap();
     for version in SESSIONS {
         for (way, restart) in [("kept", "stop; serve"), ("lost", "stop; forget; serve")] {
             let (export, root, path) = own(&vm, "/plain", version).await;
@@ -90,7 +90,7 @@ async fn work_goes_on_after_a_restart_with_and_without_what_the_server_knew_of_i
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn handles_go_stale_with_their_export_and_come_back_with_it() {
-    let vm = KernelVm::alone().await.unwrap();
+    let vm = KernelVm::exclusive().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let offer = ". /sbin/functions; mkdir -p /passing; offer passing rw,no_root_squash,insecure,fsid=77";
         vm.run(offer).await.unwrap();
@@ -128,7 +128,7 @@ async fn seen(vm: &KernelVm, path: &str, version: Protocol) -> (FsId, Option<FsI
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_system_inside_an_export_shows_where_it_begins() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (root, listed, found) = seen(&vm, "/crossing", version).await;
         assert_ne!(found, root, "{version}");
@@ -143,7 +143,7 @@ async fn a_file_system_inside_an_export_shows_where_it_begins() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_are_made_renamed_and_removed_on_btrfs_and_xfs() {
-    let vm = KernelVm::together().await.unwrap();
+    let vm = KernelVm::shared().await.unwrap();
     for disk in ["/btrfs", "/xfs"] {
         let (export, root, path) = own(&vm, disk, Protocol::V4_2).await;
         let made = export.make_directory(&root, &name("a"), mode(0o3770)).await.unwrap();

@@ -1,138 +1,150 @@
-//! What can go wrong in the rig, each variant naming the action that failed.
+//! The rig's errors. Each variant names the action that failed and keeps the source.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 /// An error of the rig.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file, folder, socket or process could not be worked with.
-    #[error("{doing}: {source}")]
+    /// An operation on a file, directory, socket or process failed.
+    #[error("{action}: {source}")]
     Io {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
+        /// The action that failed.
+        action: String,
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The API server was asked for something and did not do it.
-    #[error("{doing}: {source}")]
+    /// A request to the API server failed.
+    #[error("{action}: {source}")]
     Kube {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
+        /// The action that failed.
+        action: String,
+        /// The error of the API client.
         source: Box<kube::Error>,
     },
-    /// An HTTP endpoint of the operator did not answer.
-    #[error("{doing}: {source}")]
+    /// A request to an HTTP endpoint of the operator failed.
+    #[error("{action}: {source}")]
     Http {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
+        /// The action that failed.
+        action: String,
+        /// The error of the HTTP client.
         source: reqwest::Error,
     },
-    /// A certificate of the throw-away authority could not be made.
-    #[error("make a certificate: {0}")]
+    /// The test certificate authority failed to create a certificate.
+    #[error("create a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// JSON could not be read or written.
-    #[error("{doing}: {source}")]
+    /// Reading or writing JSON failed.
+    #[error("{action}: {source}")]
     Json {
-        /// What was being done.
-        doing: String,
-        /// Why it failed.
+        /// The action that failed.
+        action: String,
+        /// The error of the parser.
         source: serde_json::Error,
     },
-    /// Something that the rig needs is not on this machine.
+    /// This machine lacks something that the rig needs.
     #[error("{what} is missing: {remedy}")]
     Missing {
         /// What is missing.
         what: String,
-        /// What to do about it.
+        /// How to provide it.
         remedy: String,
     },
-    /// A program ended although it should have gone on.
-    #[error("{name} ended ({status}); the end of its log {}:\n{tail}", log.display())]
-    Ended {
+    /// A program exited while it was still needed.
+    #[error("{name} exited ({status}); the end of its log {}:\n{tail}", log.display())]
+    ProcessExited {
         /// The program.
         name: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// Where its log is.
+        /// The path of its log.
         log: PathBuf,
         /// The last lines of that log.
         tail: String,
     },
-    /// A command that runs to its end failed.
+    /// A command failed.
     #[error("{command}: {status}\n{output}")]
     Command {
         /// The command line.
         command: String,
-        /// How it ended.
+        /// Its exit status.
         status: ExitStatus,
-        /// What it printed.
+        /// Its standard output and standard error.
         output: String,
     },
-    /// Something that was waited for did not come about.
-    #[error("waited {:.1} s for {what}; at last: {last}", waited.as_secs_f64())]
+    /// A condition was not met in time.
+    #[error("waited {:.1} s for {what}; last state: {last}", waited.as_secs_f64())]
     Timeout {
-        /// What was waited for.
+        /// The condition.
         what: String,
-        /// For how long.
+        /// The time that was waited.
         waited: Duration,
-        /// What was seen at the last look.
+        /// The last observed state.
         last: String,
     },
-    /// The rig was used in a way that cannot work.
+    /// The rig was used in a way that cannot work, or found a state that it does not expect.
     #[error("{0}")]
     Usage(String),
-    /// A NetworkPolicy says what the rig's node can't enforce.
-    #[error("the rig can't enforce NetworkPolicy {namespace}/{name}: {what}")]
-    Policy {
-        /// Its namespace.
+    /// A NetworkPolicy contains something that the rig's node cannot enforce.
+    #[error("the rig cannot enforce NetworkPolicy {namespace}/{name}: {what}")]
+    UnsupportedPolicy {
+        /// The policy's namespace.
         namespace: String,
-        /// Its name.
+        /// The policy's name.
         name: String,
-        /// What can't be enforced.
+        /// The part that is not supported.
         what: String,
     },
-    /// The operator's rights are not those that it uses.
-    #[error("the operator's rights are not those that it uses:\n{}", .0.join("\n"))]
-    Rights(Vec<String>),
-    /// The shared rig could not be started; every test that asks for it gets this.
+    /// The operator's RBAC rules differ from what it uses.
+    #[error("the operator's RBAC rules differ from what it uses:\n{}", .0.join("\n"))]
+    Rbac(Vec<String>),
+    /// The shared rig or the shared virtual machine failed to start. Every test that needs it gets this error.
     #[error("start the shared rig: {0}")]
-    Shared(String),
+    SharedStart(String),
 }
 
-/// The rig's result.
+/// A result with the rig's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Adds what was being done to errors of other crates.
-pub(crate) trait Doing<T> {
-    /// Turns the error into ours; `doing` is only run when there is one.
-    fn doing(self, doing: impl FnOnce() -> String) -> Result<T>;
+/// Converts errors of other crates to [`Error`].
+pub trait ResultExt<T> {
+    /// Adds the action that failed, such as `read /tmp/file`. `action` is called only on an error.
+    ///
+    /// # Errors
+    /// The converted error.
+    fn with_context(self, action: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T> Doing<T> for io::Result<T> {
-    fn doing(self, doing: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Io { doing: doing(), source })
+impl<T> ResultExt<T> for io::Result<T> {
+    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Io {
+            action: action(),
+            source,
+        })
     }
 }
 
-impl<T> Doing<T> for kube::Result<T> {
-    fn doing(self, doing: impl FnOnce() -> String) -> Result<T> {
+impl<T> ResultExt<T> for kube::Result<T> {
+    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
         self.map_err(|source| Error::Kube {
-            doing: doing(),
+            action: action(),
             source: Box::new(source),
         })
     }
 }
 
-impl<T> Doing<T> for reqwest::Result<T> {
-    fn doing(self, doing: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Http { doing: doing(), source })
+impl<T> ResultExt<T> for reqwest::Result<T> {
+    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Http {
+            action: action(),
+            source,
+        })
     }
 }
 
-impl<T> Doing<T> for serde_json::Result<T> {
-    fn doing(self, doing: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Json { doing: doing(), source })
+impl<T> ResultExt<T> for serde_json::Result<T> {
+    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
+        self.map_err(|source| Error::Json {
+            action: action(),
+            source,
+        })
     }
 }

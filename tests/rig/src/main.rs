@@ -1,6 +1,6 @@
 //! `rig`: the test rig from a shell. See the Makefile.
 
-mod inside;
+mod node_command;
 mod report;
 mod up;
 
@@ -107,12 +107,12 @@ async fn run(command: Command) -> ExitCode {
     let result = match command {
         Command::Assets => assets().await,
         Command::KernelVm => kernel_vm().await,
-        Command::Node => match inside::node().await {
+        Command::Node => match node_command::run().await {
             Ok(code) => return code,
             Err(error) => Err(error),
         },
         Command::NodeAssets => node_assets().await,
-        Command::ImageTools { arch } => NodeAssets::find_or_make_image_tools(&arch).await,
+        Command::ImageTools { arch } => NodeAssets::find_or_install_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
         Command::Bench {
             operator,
@@ -134,7 +134,7 @@ async fn run(command: Command) -> ExitCode {
             };
             bench(options).await
         }
-        Command::Rights { folder, partial } => rig::rights::check(&folder, partial),
+        Command::Rights { folder, partial } => rig::rbac::check(&folder, partial),
         Command::Reference => reference(),
         Command::Clean { kept } => {
             rig::remove_dead_runs(kept);
@@ -151,7 +151,7 @@ async fn run(command: Command) -> ExitCode {
 }
 
 async fn assets() -> Result<()> {
-    let assets = Assets::find_or_make().await?;
+    let assets = Assets::find_or_install().await?;
     println!("control plane: {}", assets.control_plane.display());
     println!("NFS server:    {}", assets.ganesha.display());
     for helm in Helm::ALL {
@@ -161,25 +161,25 @@ async fn assets() -> Result<()> {
 }
 
 async fn kernel_vm() -> Result<()> {
-    let assets = KernelVmAssets::find_or_make().await?;
+    let assets = KernelVmAssets::find_or_install().await?;
     println!("emulator:      {}", assets.emulator.display());
     println!("its kernel:    {}", assets.kernel.display());
     Ok(())
 }
 
 async fn node_assets() -> Result<()> {
-    let assets = NodeAssets::find_or_make().await?;
+    let assets = NodeAssets::find_or_install().await?;
     println!("kubelet:       {}", assets.kubelet.display());
     println!("containerd:    {}", assets.containerd.display());
     Ok(())
 }
 
 fn reference() -> Result<()> {
-    let path = rig::operator::repository().join("crds/nfs-operator.yaml");
+    let path = rig::operator::repository_root().join("crds/nfs-operator.yaml");
     let crds = std::fs::read_to_string(&path).map_err(|source| rig::Error::Io {
-        doing: format!("read {}", path.display()),
+        action: format!("read {}", path.display()),
         source,
     })?;
-    print!("{}", rig::reference::page(&crds)?);
+    print!("{}", rig::api_reference::render(&crds)?);
     Ok(())
 }

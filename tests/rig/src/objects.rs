@@ -9,7 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     wait,
 };
 
@@ -46,13 +46,13 @@ impl Objects {
 
     /// Creates it.
     pub async fn create(&self, object: &Value) -> Result<Value> {
-        let doing = || format!("create {}", named(object));
-        let made: DynamicObject = serde_json::from_value(object.clone()).doing(doing)?;
+        let action = || format!("create {}", named(object));
+        let made: DynamicObject = serde_json::from_value(object.clone()).with_context(action)?;
         value(
             self.api(object)?
                 .create(&PostParams::default(), &made)
                 .await
-                .doing(doing)?,
+                .with_context(action)?,
         )
     }
 
@@ -75,7 +75,7 @@ impl Objects {
         let patched = api
             .patch_status(text(object, "/metadata/name")?, &params, &Patch::Merge(patch))
             .await;
-        value(patched.doing(|| format!("patch the status of {}", named(object)))?)
+        value(patched.with_context(|| format!("patch the status of {}", named(object)))?)
     }
 
     async fn patched(&self, object: &Value, params: &PatchParams, patch: &Patch<&Value>) -> Result<Value> {
@@ -83,14 +83,14 @@ impl Objects {
             .api(object)?
             .patch(text(object, "/metadata/name")?, params, patch)
             .await;
-        value(patched.doing(|| format!("patch {}", named(object)))?)
+        value(patched.with_context(|| format!("patch {}", named(object)))?)
     }
 
     /// Reads it; absent when it is not there.
     pub async fn get(&self, object: &Value) -> Result<Option<Value>> {
         let found = self.api(object)?.get_opt(text(object, "/metadata/name")?).await;
         found
-            .doing(|| format!("read {}", named(object)))?
+            .with_context(|| format!("read {}", named(object)))?
             .map(value)
             .transpose()
     }
@@ -98,7 +98,7 @@ impl Objects {
     /// Everything of its kind, in its namespace if it has one.
     pub async fn list(&self, like: &Value) -> Result<Vec<Value>> {
         let listed = self.api(like)?.list(&ListParams::default()).await;
-        let items = listed.doing(|| format!("list like {}", named(like)))?.items;
+        let items = listed.with_context(|| format!("list like {}", named(like)))?.items;
         // In a list they don't say what they are; each of them can be used as an object by itself this way.
         let kind = json!({ "apiVersion": text(like, "/apiVersion")?, "kind": text(like, "/kind")? });
         let complete = items.into_iter().map(|item| {
@@ -117,7 +117,7 @@ impl Objects {
             .await
         {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            asked => asked.doing(|| format!("delete {}", named(object))).map(drop),
+            asked => asked.with_context(|| format!("delete {}", named(object))).map(drop),
         }
     }
 
@@ -253,7 +253,7 @@ fn text<'a>(object: &'a Value, pointer: &str) -> Result<&'a str> {
 }
 
 fn value(object: DynamicObject) -> Result<Value> {
-    serde_json::to_value(object).doing(|| "read an object".into())
+    serde_json::to_value(object).with_context(|| "read an object".into())
 }
 
 fn named(object: &Value) -> String {

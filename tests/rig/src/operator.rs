@@ -9,30 +9,30 @@ use std::{
 
 use crate::{
     cluster::Cluster,
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     ports,
-    process::{Process, Spec, while_running},
+    process::{Process, ProcessSpec, while_running},
     run_dir::RunDir,
     wait,
 };
 
 /// The ServiceAccount that `config/rbac` makes.
-pub(crate) const ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
+pub(crate) const SERVICE_ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
 /// Its name in audit logs.
-pub(crate) const USER: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
+pub(crate) const USERNAME: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
 /// Its watches have to be in sync; that takes a second on an idle machine.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Its pod's grace period.
-const STOP: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Its endpoints answer from memory.
-const HTTP: Duration = Duration::from_secs(5);
+const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A kubeconfig for the operator's own ServiceAccount. Only [`Operator::install`] makes one, so that no operator is
 /// started with other rights than a user's would have.
 #[derive(Clone, Debug)]
-pub struct Login(PathBuf);
+pub struct OperatorKubeconfig(PathBuf);
 
-impl std::ops::Deref for Login {
+impl std::ops::Deref for OperatorKubeconfig {
     type Target = Path;
 
     fn deref(&self) -> &Path {
@@ -46,7 +46,7 @@ pub struct OperatorOptions {
     /// The program.
     pub binary: PathBuf,
     /// Who it logs in as.
-    pub kubeconfig: Login,
+    pub kubeconfig: OperatorKubeconfig,
     /// Arguments of `run` beside those that the rig gives.
     pub args: Vec<String>,
     /// Variables beside those inherited.
@@ -55,7 +55,7 @@ pub struct OperatorOptions {
 
 impl OperatorOptions {
     /// That program under that kubeconfig.
-    pub fn new(binary: impl Into<PathBuf>, kubeconfig: Login) -> Self {
+    pub fn new(binary: impl Into<PathBuf>, kubeconfig: OperatorKubeconfig) -> Self {
         Self {
             binary: binary.into(),
             kubeconfig,
@@ -76,17 +76,19 @@ pub struct Operator {
 impl Operator {
     /// Puts the CRDs and the operator's ServiceAccount with its rights into a cluster, as an administrator does,
     /// and gives back a kubeconfig for that account.
-    pub async fn install(cluster: &Cluster) -> Result<Login> {
-        cluster.apply_crds(&repository().join("crds")).await?;
-        cluster.apply_path(&repository().join("config/rbac")).await?;
-        cluster.apply_path(&repository().join("config/admission")).await?;
-        Self::login(cluster).await
+    pub async fn install(cluster: &Cluster) -> Result<OperatorKubeconfig> {
+        cluster.apply_crds(&repository_root().join("crds")).await?;
+        cluster.apply_path(&repository_root().join("config/rbac")).await?;
+        cluster.apply_path(&repository_root().join("config/admission")).await?;
+        Self::kubeconfig(cluster).await
     }
 
     /// The same for an account that is there already: the chart makes it, too.
-    pub async fn login(cluster: &Cluster) -> Result<Login> {
-        let login = cluster.service_account_kubeconfig(ACCOUNT.0, ACCOUNT.1).await?;
-        Ok(Login(login))
+    pub async fn kubeconfig(cluster: &Cluster) -> Result<OperatorKubeconfig> {
+        let path = cluster
+            .service_account_kubeconfig(SERVICE_ACCOUNT.0, SERVICE_ACCOUNT.1)
+            .await?;
+        Ok(OperatorKubeconfig(path))
     }
 
     /// Starts it; see [`Self::wait_ready`].
@@ -95,7 +97,7 @@ impl Operator {
         let http = format!("127.0.0.1:{port}");
         let kubeconfig = options.kubeconfig.display().to_string();
         // A restart finds its former life's Lease, and need not wait for it to run out.
-        let instance = format!("rig-{}", crate::suffix());
+        let instance = format!("rig-{}", crate::random_suffix());
         let given = [
             "run",
             "--http-addr",
@@ -108,8 +110,8 @@ impl Operator {
             &instance,
         ];
         let args = given.into_iter().map(String::from).chain(options.args).collect();
-        let log = run.new_folder("operator")?.join("operator.log");
-        let spec = Spec {
+        let log = run.new_dir("operator")?.join("operator.log");
+        let spec = ProcessSpec {
             name: "nfs-operator".into(),
             program: options.binary,
             args,
@@ -125,7 +127,7 @@ impl Operator {
 
     /// Waits until its `/readyz` says so.
     pub async fn wait_ready(&self) -> Result<()> {
-        let ready = wait::until("the operator to be ready", START, async || {
+        let ready = wait::until("the operator to be ready", START_TIMEOUT, async || {
             self.http_get("/readyz").await.map_err(|error| error.to_string())
         });
         while_running(&[&self.process], ready).await.map(drop)
@@ -139,15 +141,15 @@ impl Operator {
     /// The body of a good answer of one of its endpoints; any other answer is an error with its body in it.
     pub async fn http_get(&self, path: &str) -> Result<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
-        let doing = || format!("GET {url}");
+        let action = || format!("GET {url}");
         let client = reqwest::Client::builder()
-            .timeout(HTTP)
+            .timeout(HTTP_TIMEOUT)
             .no_proxy()
             .build()
-            .doing(doing)?;
-        let answer = client.get(&url).send().await.doing(doing)?;
+            .with_context(action)?;
+        let answer = client.get(&url).send().await.with_context(action)?;
         let status = answer.status();
-        let body = answer.text().await.doing(doing)?;
+        let body = answer.text().await.with_context(action)?;
         if status.is_success() {
             Ok(body)
         } else {
@@ -168,7 +170,7 @@ impl Operator {
     /// A size in /proc/PID/status, see proc(5).
     fn status_bytes(&self, name: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.process.pid());
-        let status = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+        let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         let line = status.lines().find_map(|line| line.strip_prefix(name));
         let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
         let kilobytes = kilobytes.ok_or_else(|| Error::Usage(format!("{path} has no {name}")))?;
@@ -182,7 +184,7 @@ impl Operator {
 
     /// SIGTERM; gives back how it ended.
     pub async fn terminate(&self) -> Result<ExitStatus> {
-        self.process.terminate(STOP).await
+        self.process.terminate(STOP_TIMEOUT).await
     }
 
     /// SIGSTOP.
@@ -203,8 +205,8 @@ impl Operator {
     }
 
     /// How it ended, if it has.
-    pub fn ended(&self) -> Option<ExitStatus> {
-        self.process.ended()
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.process.exit_status()
     }
 
     /// What it was told to call the place where it runs: the beginning of its name as the holder of a Lease.
@@ -224,7 +226,7 @@ impl Operator {
 }
 
 /// The checkout that this crate is part of.
-pub fn repository() -> PathBuf {
+pub fn repository_root() -> PathBuf {
     // This crate is tests/rig of it.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
@@ -234,11 +236,11 @@ pub fn repository() -> PathBuf {
 }
 
 /// The operator's program for tests: `NFS_OPERATOR_BINARY`, or what cargo built beside the running test.
-pub fn built_beside_tests() -> Result<PathBuf> {
+pub fn find_binary() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("NFS_OPERATOR_BINARY") {
         return Ok(binary.into());
     }
-    let test = std::env::current_exe().doing(|| "find the running program".into())?;
+    let test = std::env::current_exe().with_context(|| "find the running program".into())?;
     // A test is target/debug/deps/NAME-HASH, the program target/debug/nfs-operator.
     let binary = test
         .ancestors()

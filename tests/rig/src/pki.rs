@@ -9,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
-use crate::error::{Doing, Result};
+use crate::error::{Result, ResultExt};
 
 /// Names and addresses under which the API server is asked for, by programs here and by pods.
 const SERVER_NAMES: [&str; 7] = [
@@ -25,19 +25,19 @@ const SERVER_NAMES: [&str; 7] = [
 
 /// The authority, and the folder that its files are in.
 #[derive(Debug)]
-pub(crate) struct Authority {
+pub(crate) struct CertificateAuthority {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
 /// A certificate and its key, as files.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct CertificateFiles {
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
 }
 
-impl Authority {
+impl CertificateAuthority {
     pub(crate) fn new(folder: PathBuf) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
         params
@@ -58,30 +58,30 @@ impl Authority {
     }
 
     /// The authority's own certificate and key.
-    pub(crate) fn ca(&self) -> Identity {
-        Identity {
+    pub(crate) fn ca(&self) -> CertificateFiles {
+        CertificateFiles {
             certificate: self.folder.join("ca.crt"),
             key: self.folder.join("ca.key"),
         }
     }
 
     /// The key that signs ServiceAccount tokens, and its public half.
-    pub(crate) fn accounts(&self) -> Identity {
-        Identity {
+    pub(crate) fn accounts(&self) -> CertificateFiles {
+        CertificateFiles {
             certificate: self.folder.join("accounts.pub"),
             key: self.folder.join("accounts.key"),
         }
     }
 
     /// The API server's own certificate.
-    pub(crate) fn server(&self) -> Result<Identity> {
+    pub(crate) fn server(&self) -> Result<CertificateFiles> {
         let mut params = CertificateParams::new(SERVER_NAMES.map(String::from).to_vec())?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         self.sign("server", params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
     /// A certificate for the API server's client of that user name and group.
-    pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<Identity> {
+    pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<CertificateFiles> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, user);
         if let Some(group) = group {
@@ -90,11 +90,16 @@ impl Authority {
         self.sign(&user.replace(':', "-"), params, ExtendedKeyUsagePurpose::ClientAuth)
     }
 
-    fn sign(&self, name: &str, mut params: CertificateParams, usage: ExtendedKeyUsagePurpose) -> Result<Identity> {
+    fn sign(
+        &self,
+        name: &str,
+        mut params: CertificateParams,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<CertificateFiles> {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = vec![usage];
         let key = KeyPair::generate()?;
-        let identity = Identity {
+        let identity = CertificateFiles {
             certificate: self.folder.join(format!("{name}.crt")),
             key: self.folder.join(format!("{name}.key")),
         };
@@ -105,5 +110,5 @@ impl Authority {
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).doing(|| format!("write {}", path.display()))
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
 }

@@ -12,16 +12,16 @@ use std::{
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::{oneshot, watch};
 
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Result, ResultExt};
 
 /// A killed process that is still there after this long hangs in the kernel; nobody can wait for that.
-const KILLED_WITHIN: Duration = Duration::from_secs(5);
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 /// How much of a log an error quotes.
 const TAIL_LINES: usize = 15;
 
 /// What to start.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct ProcessSpec {
     /// What it is called in messages.
     pub name: String,
     /// The program's path, or its name in `PATH`.
@@ -37,7 +37,7 @@ pub struct Spec {
 /// A running child. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
-    spec: Spec,
+    spec: ProcessSpec,
     pid: u32,
     /// Signals go through this: it never means another process, unlike a pid.
     handle: OwnedFd,
@@ -47,10 +47,12 @@ pub struct Process {
 impl Process {
     /// Starts it. It gets a process group of its own, so that Ctrl-C in a terminal reaches the rig alone,
     /// which then ends its children in the right order.
-    pub async fn start(spec: Spec) -> Result<Self> {
+    pub async fn start(spec: ProcessSpec) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(&spec.log);
-        let log = log.doing(|| format!("open {}", spec.log.display()))?;
-        let errors = log.try_clone().doing(|| format!("open {}", spec.log.display()))?;
+        let log = log.with_context(|| format!("open {}", spec.log.display()))?;
+        let errors = log
+            .try_clone()
+            .with_context(|| format!("open {}", spec.log.display()))?;
         // setpriv asks the kernel for the signal and becomes the program: the pid stays.
         let mut command = Command::new("setpriv");
         command
@@ -59,7 +61,7 @@ impl Process {
             .args(&spec.args);
         command.envs(spec.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
-        let (mut child, handle) = spawn(command).await.doing(|| format!("start {}", spec.name))?;
+        let (mut child, handle) = spawn(command).await.with_context(|| format!("start {}", spec.name))?;
         let pid = child.id();
         let (report, exit) = watch::channel(None);
         std::thread::Builder::new()
@@ -69,7 +71,7 @@ impl Process {
                     report.send_replace(Some(status));
                 }
             })
-            .doing(|| format!("watch {}", spec.name))?;
+            .with_context(|| format!("watch {}", spec.name))?;
         Ok(Self {
             spec,
             pid,
@@ -84,20 +86,20 @@ impl Process {
     }
 
     /// What it was started from.
-    pub fn spec(&self) -> &Spec {
+    pub fn spec(&self) -> &ProcessSpec {
         &self.spec
     }
 
     /// How it ended, if it has.
-    pub fn ended(&self) -> Option<ExitStatus> {
+    pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.borrow()
     }
 
     /// An error with the end of its log if it has ended: for use while waiting for what it should do.
-    pub fn check(&self) -> Result<()> {
-        match self.ended() {
+    pub fn ensure_running(&self) -> Result<()> {
+        match self.exit_status() {
             None => Ok(()),
-            Some(status) => Err(Error::Ended {
+            Some(status) => Err(Error::ProcessExited {
                 name: self.spec.name.clone(),
                 status,
                 log: self.spec.log.clone(),
@@ -115,15 +117,15 @@ impl Process {
 
     /// `kill -9`, and waits for the end.
     pub async fn kill9(&self) -> Result<ExitStatus> {
-        self.end(Signal::KILL, KILLED_WITHIN).await
+        self.signal_and_wait(Signal::KILL, KILL_TIMEOUT).await
     }
 
     /// SIGTERM, and waits for the end for at most `timeout`; then it is an error, and the process still there.
     pub async fn terminate(&self, timeout: Duration) -> Result<ExitStatus> {
-        self.end(Signal::TERM, timeout).await
+        self.signal_and_wait(Signal::TERM, timeout).await
     }
 
-    async fn end(&self, signal: Signal, timeout: Duration) -> Result<ExitStatus> {
+    async fn signal_and_wait(&self, signal: Signal, timeout: Duration) -> Result<ExitStatus> {
         let start = Instant::now();
         self.signal(signal)?;
         tokio::time::timeout(timeout, self.wait())
@@ -151,43 +153,43 @@ impl Process {
             Err(error) if error == rustix::io::Errno::SRCH => Ok(()),
             sent => sent
                 .map_err(std::io::Error::from)
-                .doing(|| format!("send {signal:?} to {}", self.spec.name)),
+                .with_context(|| format!("send {signal:?} to {}", self.spec.name)),
         }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        if self.ended().is_some() || self.signal(Signal::KILL).is_err() {
+        if self.exit_status().is_some() || self.signal(Signal::KILL).is_err() {
             return;
         }
         // Its folder is removed next: it must not write there any more.
         let start = Instant::now();
-        while self.ended().is_none() && start.elapsed() < KILLED_WITHIN {
+        while self.exit_status().is_none() && start.elapsed() < KILL_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-type Spawned = std::io::Result<(Child, OwnedFd)>;
-type Order = (Command, oneshot::Sender<Spawned>);
+type SpawnResult = std::io::Result<(Child, OwnedFd)>;
+type SpawnRequest = (Command, oneshot::Sender<SpawnResult>);
 
 /// Spawns on a thread that lives as long as this process: the kernel sends the parent's death signal when the
 /// *thread* that made the child ends, and the threads of a test or of a runtime come and go.
-async fn spawn(command: Command) -> Spawned {
-    static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+async fn spawn(command: Command) -> SpawnResult {
+    static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
-        let (orders, inbox) = mpsc::channel::<Order>();
+        let (requests, inbox) = mpsc::channel::<SpawnRequest>();
         // Without the thread the inbox is gone and every order fails below.
         let _thread = std::thread::Builder::new().name("spawner".into()).spawn(move || {
             for (mut command, answer) in inbox {
                 // Nobody waits any more when the caller was cancelled: the child must not stay.
-                if let Err(Ok((mut child, _))) = answer.send(spawn_here(&mut command)) {
+                if let Err(Ok((mut child, _))) = answer.send(spawn_child(&mut command)) {
                     let _killed = child.kill().and_then(|()| child.wait().map(drop));
                 }
             }
         });
-        orders
+        requests
     });
     let gone = || std::io::Error::other("the thread that starts processes is gone");
     let (answer, result) = oneshot::channel();
@@ -195,7 +197,7 @@ async fn spawn(command: Command) -> Spawned {
     result.await.map_err(|_| gone())?
 }
 
-fn spawn_here(command: &mut Command) -> Spawned {
+fn spawn_child(command: &mut Command) -> SpawnResult {
     let mut child = command.spawn()?;
     match pidfd_open(Pid::from_child(&child), PidfdFlags::empty()) {
         Ok(handle) => Ok((child, handle)),
@@ -212,7 +214,7 @@ pub(crate) async fn while_running<T>(needed: &[&Process], waited: impl Future<Ou
     let ends = needed.iter().map(|process| {
         Box::pin(async move {
             process.wait().await?;
-            process.check()
+            process.ensure_running()
         })
     });
     tokio::select! {
@@ -237,7 +239,10 @@ pub(crate) fn tail(log: &Path) -> String {
 pub async fn run(mut command: Command) -> Result<String> {
     let line = format!("{command:?}");
     let join = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await;
-    let output = join.map_err(std::io::Error::other).flatten().doing(|| line.clone())?;
+    let output = join
+        .map_err(std::io::Error::other)
+        .flatten()
+        .with_context(|| line.clone())?;
     let printed = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         return Ok(printed(&output.stdout));
@@ -256,8 +261,8 @@ mod tests {
     use super::*;
     use crate::RunDir;
 
-    fn shell(run: &RunDir, script: &str) -> Spec {
-        Spec {
+    fn shell(run: &RunDir, script: &str) -> ProcessSpec {
+        ProcessSpec {
             name: "script".into(),
             program: "sh".into(),
             args: vec!["-c".into(), script.into()],
@@ -277,7 +282,7 @@ mod tests {
         let run = RunDir::new().unwrap();
         let process = Process::start(shell(&run, "echo $WORD; exit 3")).await.unwrap();
         assert_eq!(process.wait().await.unwrap().code(), Some(3));
-        let error = process.check().unwrap_err().to_string();
+        let error = process.ensure_running().unwrap_err().to_string();
         assert!(error.contains("hello") && error.contains("3"), "{error}");
     }
 
@@ -288,7 +293,7 @@ mod tests {
             .await
             .unwrap();
         tokio::time::sleep(Duration::from_millis(100)).await;
-        assert_eq!(process.terminate(KILLED_WITHIN).await.unwrap().code(), Some(7));
+        assert_eq!(process.terminate(KILL_TIMEOUT).await.unwrap().code(), Some(7));
 
         let process = Process::start(shell(&run, "exec sleep 60")).await.unwrap();
         process.pause().unwrap();

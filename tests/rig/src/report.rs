@@ -7,14 +7,14 @@ use serde_json::Value;
 
 /// An object's conditions as a table.
 pub fn conditions(object: &Value) -> String {
-    let heads = ["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"].map(String::from);
+    let headings = ["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"].map(String::from);
     let listed = object.pointer("/status/conditions").and_then(Value::as_array);
     let cell = |condition: &Value, key: &str| condition[key].as_str().unwrap_or("-").to_owned();
     let rows = listed
         .into_iter()
         .flatten()
         .map(|condition| ["type", "status", "reason", "lastTransitionTime", "message"].map(|key| cell(condition, key)));
-    table(std::iter::once(heads).chain(rows).collect())
+    table(std::iter::once(headings).chain(rows).collect())
 }
 
 /// Columns as wide as their widest cell.
@@ -36,7 +36,7 @@ fn table<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> String {
 pub fn tree(root: &Path) -> Result<String> {
     let mut text = String::new();
     walk(root, 1, &mut text).map_err(|source| rig::Error::Io {
-        doing: format!("list {}", root.display()),
+        action: format!("list {}", root.display()),
         source,
     })?;
     Ok(text)
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_tree_hides_the_inside_of_the_operators_folder() {
         let run = rig::RunDir::new().unwrap();
-        let export = run.folder("export").unwrap();
+        let export = run.dir("export").unwrap();
         fs::create_dir_all(export.join(".nfs-operator/records")).unwrap();
         fs::create_dir(export.join("volume")).unwrap();
         fs::write(export.join("volume/file"), "").unwrap();

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::error::{Doing, Result};
+use crate::error::{Result, ResultExt};
 
 /// Where runs are put instead of the system's folder for temporary files.
 pub const BASE_VARIABLE: &str = "NFS_OPERATOR_RIG_DIR";
@@ -18,7 +18,7 @@ const LOCK: &str = "owner.lock";
 /// Marks a run whose logs somebody may still want to read.
 const KEPT: &str = "kept";
 /// Long enough to come back to a failure after a night, short enough not to fill the disk.
-const KEEP_FAILED: Duration = Duration::from_secs(24 * 3600);
+const KEPT_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
 /// The folder of one run. It is removed when dropped, unless [`RunDir::keep`] was called or a test panics.
 ///
@@ -33,16 +33,16 @@ pub struct RunDir {
 impl RunDir {
     /// Makes the folder of a new run, and removes those of runs whose process is gone.
     pub fn new() -> Result<Self> {
-        let base = base();
-        fs::create_dir_all(&base).doing(|| format!("make {}", base.display()))?;
-        sweep(&base, KEEP_FAILED);
-        let path = base.join(format!("{PREFIX}{}-{}", std::process::id(), crate::suffix()));
+        let base = base_dir();
+        fs::create_dir_all(&base).with_context(|| format!("make {}", base.display()))?;
+        remove_dead(&base, KEPT_RETENTION);
+        let path = base.join(format!("{PREFIX}{}-{}", std::process::id(), crate::random_suffix()));
         // Made under another name first: a sweeping process must never find it without its lock.
         let unlocked = base.join(format!(".{}", path.file_name().unwrap_or_default().display()));
-        fs::create_dir(&unlocked).doing(|| format!("make {}", unlocked.display()))?;
-        let lock = File::create(unlocked.join(LOCK)).doing(|| "make the run's lock".into())?;
-        lock.lock().doing(|| "take the run's lock".into())?;
-        fs::rename(&unlocked, &path).doing(|| format!("make {}", path.display()))?;
+        fs::create_dir(&unlocked).with_context(|| format!("make {}", unlocked.display()))?;
+        let lock = File::create(unlocked.join(LOCK)).with_context(|| "make the run's lock".into())?;
+        lock.lock().with_context(|| "take the run's lock".into())?;
+        fs::rename(&unlocked, &path).with_context(|| format!("make {}", path.display()))?;
         Ok(Self {
             path,
             keep: AtomicBool::new(false),
@@ -56,14 +56,14 @@ impl RunDir {
     }
 
     /// A folder of that name in it, made if it is not there.
-    pub fn folder(&self, name: &str) -> Result<PathBuf> {
+    pub fn dir(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(path)
     }
 
     /// A folder in it that nothing else has: `name`, or `name-2` and so on.
-    pub fn new_folder(&self, name: &str) -> Result<PathBuf> {
+    pub fn new_dir(&self, name: &str) -> Result<PathBuf> {
         let mut number = 1_u32;
         loop {
             let path = match number {
@@ -72,7 +72,7 @@ impl RunDir {
             };
             match fs::create_dir(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-                made => return made.doing(|| format!("make {}", path.display())).map(|()| path),
+                made => return made.with_context(|| format!("make {}", path.display())).map(|()| path),
             }
         }
     }
@@ -97,14 +97,14 @@ impl Drop for RunDir {
 
 /// Removes the folders of runs whose process is gone; with `kept` also those left for somebody to read the logs.
 pub fn remove_dead_runs(kept: bool) {
-    sweep(&base(), if kept { Duration::ZERO } else { KEEP_FAILED });
+    remove_dead(&base_dir(), if kept { Duration::ZERO } else { KEPT_RETENTION });
 }
 
-fn base() -> PathBuf {
+fn base_dir() -> PathBuf {
     std::env::var_os(BASE_VARIABLE).map_or_else(std::env::temp_dir, PathBuf::from)
 }
 
-fn sweep(base: &Path, keep_failed: Duration) {
+fn remove_dead(base: &Path, retention: Duration) {
     let Ok(entries) = fs::read_dir(base) else { return };
     for entry in entries.flatten() {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
@@ -121,7 +121,7 @@ fn sweep(base: &Path, keep_failed: Duration) {
         }
         let kept_since = fs::metadata(path.join(KEPT)).and_then(|kept| kept.modified()).ok();
         let kept_for = kept_since.map(|since| SystemTime::now().duration_since(since).unwrap_or_default());
-        if kept_for.is_some_and(|kept_for| kept_for < keep_failed) {
+        if kept_for.is_some_and(|kept_for| kept_for < retention) {
             continue;
         }
         // Another process may be at it too; what is left is for the next run.
@@ -138,7 +138,7 @@ mod tests {
     fn a_dead_run_is_swept_and_a_living_or_strange_one_is_not() {
         let base = RunDir::new().unwrap();
         let make = |name: &str| {
-            let path = base.folder(&format!("{PREFIX}{name}")).unwrap();
+            let path = base.dir(&format!("{PREFIX}{name}")).unwrap();
             (path.clone(), File::create(path.join(LOCK)).unwrap())
         };
         let (dead, lock) = make("dead");
@@ -147,13 +147,13 @@ mod tests {
         lock.lock().unwrap();
         let (failed, _) = make("failed");
         File::create(failed.join(KEPT)).unwrap();
-        let strange = base.folder(&format!("{PREFIX}strange")).unwrap();
+        let strange = base.dir(&format!("{PREFIX}strange")).unwrap();
 
-        sweep(base.path(), KEEP_FAILED);
+        remove_dead(base.path(), KEPT_RETENTION);
         assert!(!dead.exists());
         assert!(living.exists() && failed.exists() && strange.exists());
 
-        sweep(base.path(), Duration::ZERO);
+        remove_dead(base.path(), Duration::ZERO);
         assert!(!failed.exists());
         assert!(living.exists() && strange.exists());
     }

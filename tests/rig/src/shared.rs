@@ -13,15 +13,15 @@ use tokio::sync::{Mutex, OnceCell, oneshot};
 use crate::{
     assets::Assets,
     cluster::Cluster,
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     nfs_server::{Export, NfsOptions, NfsServer},
     objects::{Objects, merge, reference},
-    operator::{Operator, OperatorOptions, built_beside_tests},
+    operator::{Operator, OperatorOptions, find_binary},
     run_dir::RunDir,
 };
 
 /// What tests wait for at most: it takes a second at rest, and its time on a machine that is busy with a hundred.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How many aliases the shared operator serves: each is one test's.
 const ALIASES: usize = 32;
@@ -33,7 +33,7 @@ fn alias(number: usize) -> (String, String) {
 
 /// What all tests of a process have together.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedRig {
     /// The control plane, with the CRDs and the operator's account installed.
     pub cluster: Cluster,
     /// The NFS server; locked only while exports change.
@@ -44,10 +44,10 @@ pub struct Shared {
     pub run: RunDir,
 }
 
-impl Shared {
+impl SharedRig {
     async fn start() -> Result<Self> {
         let run = RunDir::new()?;
-        let assets = Assets::find_or_make().await?;
+        let assets = Assets::find_or_install().await?;
         // Room for exports that a test fills up, and NFSv3; without root those tests alone fail.
         let is_root = rustix::process::geteuid().is_root();
         let options = NfsOptions {
@@ -66,7 +66,7 @@ impl Shared {
         });
         let options = OperatorOptions {
             args: aliases.collect(),
-            ..OperatorOptions::new(built_beside_tests()?, kubeconfig)
+            ..OperatorOptions::new(find_binary()?, kubeconfig)
         };
         let operator = Operator::start(&run, options).await?;
         operator.wait_ready().await?;
@@ -81,8 +81,8 @@ impl Shared {
 }
 
 /// The shared rig; started by who asks first. A failed start is every test's failure, tried once.
-pub async fn shared() -> Result<&'static Shared> {
-    static SHARED: OnceCell<Result<Shared, String>> = OnceCell::const_new();
+pub async fn shared() -> Result<&'static SharedRig> {
+    static SHARED: OnceCell<Result<SharedRig, String>> = OnceCell::const_new();
     let started = SHARED.get_or_init(|| async {
         let (report, started) = oneshot::channel();
         // A runtime of its own: that of the test that came first ends with it, and takes its tasks along.
@@ -90,7 +90,7 @@ pub async fn shared() -> Result<&'static Shared> {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             match runtime {
                 Ok(runtime) => runtime.block_on(async {
-                    let started = Shared::start().await.map_err(|error| error.to_string());
+                    let started = SharedRig::start().await.map_err(|error| error.to_string());
                     // Nobody waits when the asking test was cancelled.
                     let _told = report.send(started);
                     pending::<()>().await;
@@ -103,13 +103,16 @@ pub async fn shared() -> Result<&'static Shared> {
             Err(error) => Err(error.to_string()),
         }
     });
-    started.await.as_ref().map_err(|error| Error::Shared(error.clone()))
+    started
+        .await
+        .as_ref()
+        .map_err(|error| Error::SharedStart(error.clone()))
 }
 
 /// What one test has for itself: a namespace, an export on the shared server, and names that nobody else uses.
 pub struct TestEnv {
     /// The shared rig.
-    pub rig: &'static Shared,
+    pub rig: &'static SharedRig,
     /// API objects, with every right.
     pub objects: Objects,
     /// The test's name with a random suffix; also the name of its namespace and of its export.
@@ -127,7 +130,7 @@ impl TestEnv {
     /// The same with an export that is not as usual: read-only, squashed, small.
     pub async fn with_export(name: &str, shape: impl FnOnce(Export) -> Export) -> Result<Self> {
         let rig = shared().await?;
-        let name = format!("{name}-{}", crate::suffix());
+        let name = format!("{name}-{}", crate::random_suffix());
         let objects = Objects::new(rig.cluster.client().await?);
         objects.create(&reference("v1", "Namespace", None, &name)).await?;
         let mut nfs = rig.nfs.lock().await;
@@ -164,13 +167,13 @@ impl TestEnv {
     }
 
     /// A cluster-wide name of this test's own.
-    pub fn named(&self, word: &str) -> String {
+    pub fn unique_name(&self, word: &str) -> String {
         format!("{}-{word}", self.name)
     }
 
-    /// A backend on this test's export, called [`Self::named`], probed every second; `spec` is merged in.
+    /// A backend on this test's export, called [`Self::unique_name`], probed every second; `spec` is merged in.
     pub fn backend(&self, word: &str, spec: Value) -> Value {
-        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &self.named(word));
+        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &self.unique_name(word));
         let usual = json!({
             "server": "127.0.0.1",
             "path": self.export(),
@@ -182,9 +185,9 @@ impl TestEnv {
         backend
     }
 
-    /// A class of our provisioner, called [`Self::named`], with reclaim policy Delete.
+    /// A class of our provisioner, called [`Self::unique_name`], with reclaim policy Delete.
     pub fn class(&self, word: &str, parameters: Value) -> Value {
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.named(word));
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.unique_name(word));
         let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
         merge(&mut class, &rest);
         class
@@ -203,12 +206,12 @@ impl TestEnv {
     }
 
     /// A ready backend `backend` and a class `class` that names it, both created.
-    pub async fn ready_class(&self) -> Result<Value> {
+    pub async fn create_ready_class(&self) -> Result<Value> {
         let backend = self.objects.create(&self.backend("backend", json!({}))).await?;
         self.objects
-            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
             .await?;
-        let parameters = json!({ "backend": self.named("backend") });
+        let parameters = json!({ "backend": self.unique_name("backend") });
         self.objects.create(&self.class("class", parameters)).await
     }
 
@@ -225,7 +228,7 @@ impl TestEnv {
 
     /// Waits until a claim is Bound, and gives back its volume.
     pub async fn wait_bound(&self, claim: &Value) -> Result<Value> {
-        let volume = self.objects.wait(claim, "to be Bound", PATIENCE, |claim| {
+        let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
             let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
             match volume {
                 Some(volume) if claim.pointer("/status/phase") == Some(&json!("Bound")) => Ok(volume.to_owned()),
@@ -246,7 +249,7 @@ impl TestEnv {
         let inside = Path::new(path)
             .strip_prefix(self.export())
             .map_err(std::io::Error::other);
-        let inside = inside.doing(|| format!("find {path} on {}", self.export()))?;
+        let inside = inside.with_context(|| format!("find {path} on {}", self.export()))?;
         Ok(self.data.join(inside))
     }
 }

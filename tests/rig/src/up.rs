@@ -8,7 +8,7 @@ use std::{
 
 use rig::{
     Assets, Cluster, Error, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Result, RunDir,
-    objects::reference, operator::repository,
+    objects::reference, operator::repository_root,
 };
 use serde_json::{Value, json};
 
@@ -44,7 +44,7 @@ pub async fn up(operator: PathBuf, exit: bool) -> Result<()> {
     let mut steps = Steps::new();
     // What is missing here is told before there is a run whose logs would tell nothing.
     let assets = tokio::select! {
-        assets = Assets::find_or_make() => assets?,
+        assets = Assets::find_or_install() => assets?,
         interrupted = interrupted() => return interrupted,
     };
     steps.done("control plane and NFS server are on this machine");
@@ -63,7 +63,7 @@ pub async fn up(operator: PathBuf, exit: bool) -> Result<()> {
 /// Ctrl-C, or the signal that ends a background job.
 async fn interrupted() -> Result<()> {
     let failed = |source| Error::Io {
-        doing: "wait for a signal".into(),
+        action: "wait for a signal".into(),
         source,
     };
     let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
@@ -139,7 +139,7 @@ fn claim() -> Value {
 impl Demo {
     /// Applies the samples and waits until the claim is Bound; gives back its volume.
     async fn claim(&mut self, nfs: &NfsServer) -> Result<Value> {
-        let samples = repository().join("config/samples");
+        let samples = repository_root().join("config/samples");
         let change = json!({ "spec": { "server": "127.0.0.1", "path": "/export", "nfs": { "port": nfs.port() } } });
         self.cluster
             .apply(&self.patched(&samples.join("backend.yaml"), &change).await?)
@@ -209,7 +209,7 @@ impl Demo {
         let directory = path.strip_prefix("/export/").unwrap_or_default();
         let file = self.export.join(directory).join("hello.txt");
         fs::write(&file, "data of a pod\n").map_err(|source| Error::Io {
-            doing: format!("write {}", file.display()),
+            action: format!("write {}", file.display()),
             source,
         })?;
         self.steps.done(&format!("wrote {directory}/hello.txt as a pod would"));

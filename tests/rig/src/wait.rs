@@ -55,6 +55,6 @@ mod tests {
         .await
         .unwrap_err()
         .to_string();
-        assert!(error.contains("for the moon; at last: cloud "), "{error}");
+        assert!(error.contains("for the moon; last state: cloud "), "{error}");
     }
 }

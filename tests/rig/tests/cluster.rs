@@ -8,7 +8,7 @@ use kube::{
     Api,
     api::{ObjectMeta, PostParams},
 };
-use rig::{Cluster, RunDir, assets::Kubernetes, cluster::Part};
+use rig::{Cluster, RunDir, assets::Kubernetes, cluster::Component};
 use serde_json::json;
 
 fn runs(pid: u32) -> bool {
@@ -19,7 +19,7 @@ fn runs(pid: u32) -> bool {
 async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without_a_trace() {
     let run = RunDir::new().unwrap();
     let mut cluster = Cluster::start(&run).await.unwrap();
-    let release = Kubernetes::chosen().unwrap().release();
+    let release = Kubernetes::from_env().unwrap().release();
     let versions = cluster.kubectl(["version"]).await.unwrap();
     assert!(
         versions.contains(&format!("Server Version: {release}")),
@@ -44,8 +44,8 @@ async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without
     let audit = fs::read_to_string(cluster.audit_log()).unwrap();
     assert!(audit.contains("system:serviceaccount:default:default"));
 
-    cluster.kill9(Part::ApiServer).await.unwrap();
-    cluster.restart(Part::ApiServer).await.unwrap();
+    cluster.kill9(Component::ApiServer).await.unwrap();
+    cluster.restart(Component::ApiServer).await.unwrap();
     let namespaces: Api<Namespace> = Api::all(cluster.client().await.unwrap());
     namespaces.get("first").await.unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client().await.unwrap(), "first");
@@ -59,7 +59,12 @@ async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without
     };
     accounts.create(&PostParams::default(), &named).await.unwrap();
 
-    let parts = [Part::Etcd, Part::ApiServer, Part::ControllerManager, Part::Scheduler];
+    let parts = [
+        Component::Etcd,
+        Component::ApiServer,
+        Component::ControllerManager,
+        Component::Scheduler,
+    ];
     let pids = parts.map(|part| cluster.process(part).pid());
     assert!(pids.iter().all(|pid| runs(*pid)));
     cluster.stop().await.unwrap();

@@ -3,17 +3,17 @@
 
 /// The name by which the Makefile leaves these out where there is no emulator.
 mod kernel {
-    use rig::{KernelVm, RunDir, kernel_vm::Ran};
+    use rig::{KernelVm, RunDir, kernel_vm::ScriptOutput};
 
     #[tokio::test]
     async fn a_machine_runs_scripts_serves_its_exports_mounts_them_in_every_version_and_goes_with_its_folder() {
         let run = RunDir::new().unwrap();
         let vm = KernelVm::start(&run).await.unwrap();
-        let failed = Ran {
+        let failed = ScriptOutput {
             code: 3,
             output: "said\n".into(),
         };
-        assert_eq!(vm.ran("echo said; exit 3").await.unwrap(), failed);
+        assert_eq!(vm.output("echo said; exit 3").await.unwrap(), failed);
         assert!(vm.run("exit 1").await.unwrap_err().to_string().contains("ended with 1"));
 
         let (port, mount_port) = (vm.nfs_port(), vm.mount_port());

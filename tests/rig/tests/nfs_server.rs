@@ -8,7 +8,7 @@
 
 use std::{fs, net::SocketAddr, os::unix::fs::PermissionsExt, path::Path, time::Duration};
 
-use rig::{Access, Export, NfsOptions, NfsServer, Recovery, RunDir, proxy::xdr_string};
+use rig::{Access, Export, NfsOptions, NfsServer, RunDir, StableStorage, proxy::encode_opaque};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -26,13 +26,13 @@ fn words(words: &[u32]) -> Vec<u8> {
 
 /// The status of a COMPOUND of PUTROOTFH and these operations (RFC 7530 section 16).
 async fn compound(server: SocketAddr, operations: &[Vec<u8>]) -> std::io::Result<u32> {
-    let name = xdr_string(b"rig");
+    let name = encode_opaque(b"rig");
     let credential = [words(&[0]), name, words(&[0, 0, 0])].concat();
     let count = u32::try_from(operations.len() + 1).unwrap();
     let call = [
         // id, CALL, RPC 2, NFS 4, COMPOUND, AUTH_SYS as root, no verifier, no tag, minor version 0
         words(&[1, 0, 2, 100_003, 4, 1, 1]),
-        xdr_string(&credential),
+        encode_opaque(&credential),
         words(&[0, 0, 0, 0, count, 24]),
         operations.concat(),
     ]
@@ -50,7 +50,7 @@ async fn compound(server: SocketAddr, operations: &[Vec<u8>]) -> std::io::Result
 async fn lookup(server: &NfsServer, path: &str) -> u32 {
     let steps: Vec<_> = path
         .split('/')
-        .map(|name| [words(&[15]), xdr_string(name.as_bytes())].concat())
+        .map(|name| [words(&[15]), encode_opaque(name.as_bytes())].concat())
         .collect();
     compound(server.address(), &steps).await.unwrap()
 }
@@ -59,16 +59,16 @@ async fn lookup(server: &NfsServer, path: &str) -> u32 {
 async fn has_mode(server: &NfsServer, path: &str, mode: u32) -> bool {
     let mut steps: Vec<_> = path
         .split('/')
-        .map(|name| [words(&[15]), xdr_string(name.as_bytes())].concat())
+        .map(|name| [words(&[15]), encode_opaque(name.as_bytes())].concat())
         .collect();
     steps.push(words(&[37, 2, 0, 1 << 1, 4, mode]));
     compound(server.address(), &steps).await.unwrap() == OK
 }
 
 async fn make_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
-    let walk = [words(&[15]), xdr_string(export.as_bytes())].concat();
+    let walk = [words(&[15]), encode_opaque(export.as_bytes())].concat();
     // CREATE of a directory (type 2) without attributes.
-    let create = [words(&[6, 2]), xdr_string(name.as_bytes()), words(&[0, 0])].concat();
+    let create = [words(&[6, 2]), encode_opaque(name.as_bytes()), words(&[0, 0])].concat();
     compound(server.address(), &[walk, create]).await.unwrap()
 }
 
@@ -115,7 +115,7 @@ async fn it_pauses_dies_and_comes_back_on_the_same_port() {
     let mut server = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
     let address = server.address();
     server.pause().unwrap();
-    let step = [[words(&[15]), xdr_string(b"export")].concat()];
+    let step = [[words(&[15]), encode_opaque(b"export")].concat()];
     assert!(
         timeout(Duration::from_millis(300), compound(address, &step))
             .await
@@ -125,10 +125,10 @@ async fn it_pauses_dies_and_comes_back_on_the_same_port() {
     assert_eq!(lookup(&server, "export").await, OK);
     server.kill9().await.unwrap();
     assert!(compound(address, &step).await.is_err());
-    server.restart(Recovery::Lost).await.unwrap();
+    server.restart(StableStorage::Lost).await.unwrap();
     assert_eq!(server.address(), address);
     assert_eq!(lookup(&server, "export").await, OK);
-    server.restart(Recovery::Kept).await.unwrap();
+    server.restart(StableStorage::Kept).await.unwrap();
     assert_eq!(lookup(&server, "export").await, OK);
     server.stop().await.unwrap();
     assert!(!Path::new(&format!("/proc/{}", server.pid())).exists());
@@ -160,6 +160,6 @@ async fn two_run_side_by_side_one_with_a_full_export_that_leaves_no_mount() {
     assert!(small.join("c").is_dir());
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     assert!(!mounts.contains(&run.path().display().to_string()), "{mounts}");
-    second.restart(Recovery::Lost).await.unwrap();
+    second.restart(StableStorage::Lost).await.unwrap();
     assert_eq!(lookup(&second, "small/c").await, OK, "it outlives its server");
 }

@@ -14,7 +14,7 @@ mod node {
     };
 
     /// Everything is ended by the kernel at once; the machine may be busy.
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
     /// What can be seen of a node from the machine that it must not change.
     #[derive(Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ mod node {
             if left.is_empty() {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{what} are left: {left:?}");
+            assert!(start.elapsed() < TIMEOUT, "{what} are left: {left:?}");
             sleep(Duration::from_millis(50));
         }
     }

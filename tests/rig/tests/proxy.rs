@@ -13,7 +13,7 @@ use std::{
 
 use rig::{
     Action, Direction, Proxy,
-    proxy::{carries, rename_of},
+    proxy::{encode_rename, has_bytes},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -187,8 +187,8 @@ async fn single_records_are_dropped_delayed_and_cut() {
 async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
     let (proxy, mut client) = proxy().await;
     let mut other = Client::new(&proxy).await;
-    let mut lost = proxy.lose_reply(Action::Drop, |request| carries(request, &rename_of(b"volume")));
-    let rename = [&b"id-1"[..], &rename_of(b"volume")].concat();
+    let mut lost = proxy.lose_reply(Action::Drop, |request| has_bytes(request, &encode_rename(b"volume")));
+    let rename = [&b"id-1"[..], &encode_rename(b"volume")].concat();
     assert!(!lost.has_happened());
     // Held back on its way up, so that the other's reply comes down while this one is awaited.
     let held = rename.clone();
@@ -200,7 +200,7 @@ async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
     tokio::time::sleep(SOON / 4).await;
     // The same id on another connection is another request.
     assert_eq!(other.call(b"id-1 other").await, b"id-1 other");
-    lost.happened(LONG).await.unwrap();
+    lost.wait(LONG).await.unwrap();
     client.nothing_comes().await;
     assert_eq!(client.call(&rename).await, rename, "lost once only");
 }

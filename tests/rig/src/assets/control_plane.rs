@@ -11,9 +11,9 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Kubernetes, Progress, cache, exclusive, hex, in_path};
+use super::{Kubernetes, Progress, cache_dir, find_program, lock_cache, short_hash};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -33,19 +33,19 @@ const STEP: Duration = Duration::from_secs(20);
 
 /// The folder of the programs, and the path of `kubectl`.
 pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
-    let kubernetes = Kubernetes::chosen()?;
+    let kubernetes = Kubernetes::from_env()?;
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
         return given(PathBuf::from(folder), kubernetes);
     }
-    let go = in_path("go").ok_or_else(|| Error::Missing {
+    let go = find_program("go").ok_or_else(|| Error::Missing {
         what: "Go, with which the control plane of the tests is built,".into(),
         remedy: "install Go 1.21 or newer (it fetches the version it needs), see https://go.dev/dl, or set \
                  KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
             .into(),
     })?;
-    let cache = cache()?;
+    let cache = cache_dir()?;
     // Held while another run may be building the same; without a build it is given back in milliseconds.
-    let _lock = exclusive().await?;
+    let _lock = lock_cache().await?;
     clear_abandoned(&cache)?;
     let sources = Sources::write(&go, &cache, kubernetes).await?;
     let folder = cache.join(format!("control-plane-{}", sources.key));
@@ -65,7 +65,7 @@ fn given(folder: PathBuf, kubernetes: Kubernetes) -> Result<(PathBuf, PathBuf)> 
     }
     let kubectl = Some(folder.join("kubectl"))
         .filter(|path| path.is_file())
-        .or_else(|| in_path("kubectl"));
+        .or_else(|| find_program("kubectl"));
     let missing = PROGRAMS
         .iter()
         .filter(|name| **name != "kubectl" && !folder.join(name).is_file());
@@ -93,8 +93,8 @@ const BUILDING: &str = "building-";
 
 impl Sources {
     async fn write(go: &Path, cache: &Path, kubernetes: Kubernetes) -> Result<Self> {
-        let folder = cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::suffix()));
-        fs::create_dir(&folder).doing(|| format!("make {}", folder.display()))?;
+        let folder = cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::random_suffix()));
+        fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
         let mut sources = Self {
             folder,
             key: String::new(),
@@ -104,14 +104,14 @@ impl Sources {
         let (module, sums) = (kubernetes.module(), kubernetes.sums());
         for (name, text) in [("go.mod", module), ("go.sum", sums), ("main.go", MAIN)] {
             let path = sources.folder.join(name);
-            fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
             hash.update(text);
         }
         // Asked for in that folder: go.mod may choose a newer toolchain than the one installed.
         let mut version = Command::new(go);
         version.args(["env", "GOVERSION"]).current_dir(&sources.folder);
         hash.update(run(version).await?);
-        sources.key = hex(&hash.finalize());
+        sources.key = short_hash(&hash.finalize());
         Ok(sources)
     }
 
@@ -147,20 +147,21 @@ impl Sources {
         command.env("CGO_ENABLED", "0").current_dir(&self.folder);
         let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
         join.map_err(std::io::Error::other)
-            .doing(|| "build the control plane".into())?
+            .with_context(|| "build the control plane".into())?
     }
 
     /// Names the finished folder: what has that name is complete.
     fn publish(&self, folder: &Path) -> Result<()> {
         let ready = self.folder.join("ready");
-        fs::create_dir(&ready).doing(|| format!("make {}", ready.display()))?;
+        fs::create_dir(&ready).with_context(|| format!("make {}", ready.display()))?;
         let program = ready.join("control-plane");
-        fs::rename(self.folder.join("control-plane"), &program).doing(|| format!("make {}", program.display()))?;
+        fs::rename(self.folder.join("control-plane"), &program)
+            .with_context(|| format!("make {}", program.display()))?;
         for name in PROGRAMS.iter().chain(&NODE_PROGRAMS) {
             let link = ready.join(name);
-            symlink("control-plane", &link).doing(|| format!("make {}", link.display()))?;
+            symlink("control-plane", &link).with_context(|| format!("make {}", link.display()))?;
         }
-        fs::rename(&ready, folder).doing(|| format!("make {}", folder.display()))
+        fs::rename(&ready, folder).with_context(|| format!("make {}", folder.display()))
     }
 }
 
@@ -174,7 +175,7 @@ impl Drop for Sources {
 /// Removes what killed builds left; the caller holds the lock, so nobody builds now.
 fn clear_abandoned(cache: &Path) -> Result<()> {
     for entry in fs::read_dir(cache)
-        .doing(|| format!("list {}", cache.display()))?
+        .with_context(|| format!("list {}", cache.display()))?
         .flatten()
     {
         if entry.file_name().to_string_lossy().starts_with(BUILDING) {
@@ -192,7 +193,7 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    let mut child = command.spawn().doing(|| line.clone())?;
+    let mut child = command.spawn().with_context(|| line.clone())?;
     let mut packages = 0_u32;
     let mut output = String::new();
     let mut stepped = Instant::now();
@@ -202,7 +203,7 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
         .into_iter()
         .flat_map(|stderr| BufReader::new(stderr).lines())
     {
-        let printed = printed.doing(|| line.clone())?;
+        let printed = printed.with_context(|| line.clone())?;
         // A package's path has no blank; everything else is the compiler's complaint.
         if printed.contains(' ') {
             output.push_str(&printed);
@@ -215,7 +216,7 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
             progress.step(&format!("{packages} of about 3,000 packages compiled"));
         }
     }
-    let status = child.wait().doing(|| line.clone())?;
+    let status = child.wait().with_context(|| line.clone())?;
     if !status.success() {
         return Err(Error::Command {
             command: line,

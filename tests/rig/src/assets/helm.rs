@@ -6,9 +6,9 @@ use std::{
     process::Command,
 };
 
-use super::{Progress, cache, exclusive, in_path};
+use super::{Progress, cache_dir, find_program, lock_cache};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -39,9 +39,9 @@ impl Helm {
     /// [`Error::Missing`] without Go.
     pub async fn find_or_build(self) -> Result<PathBuf> {
         let (module, version) = self.module();
-        let kept = cache()?.join(format!("helm-{version}"));
+        let kept = cache_dir()?.join(format!("helm-{version}"));
         // Held while another run may be building the same.
-        let _lock = exclusive().await?;
+        let _lock = lock_cache().await?;
         if !kept.is_file() {
             build(module, version, &kept).await?;
         }
@@ -50,17 +50,17 @@ impl Helm {
 }
 
 async fn build(module: &str, version: &str, kept: &Path) -> Result<()> {
-    let go = in_path("go").ok_or_else(|| Error::Missing {
+    let go = find_program("go").ok_or_else(|| Error::Missing {
         what: "Go, with which Helm is built,".into(),
         remedy: "install Go 1.21 or newer (it fetches the version it needs), see https://go.dev/dl".into(),
     })?;
     let progress = Progress::start(&format!("building Helm {version} with Go; once, it takes some minutes"));
     // Whatever is there was left by one that was killed: the lock is ours.
-    let work = cache()?.join("building-helm");
+    let work = cache_dir()?.join("building-helm");
     if work.exists() {
-        fs::remove_dir_all(&work).doing(|| format!("remove {}", work.display()))?;
+        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     }
-    fs::create_dir(&work).doing(|| format!("make {}", work.display()))?;
+    fs::create_dir(&work).with_context(|| format!("make {}", work.display()))?;
     // As every child of the rig: it must not go on compiling for minutes when the rig is gone.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(go);
@@ -69,8 +69,8 @@ async fn build(module: &str, version: &str, kept: &Path) -> Result<()> {
     command.env("CGO_ENABLED", "0").env("GOBIN", &work).current_dir(&work);
     run(command).await?;
     // What has that name is complete.
-    fs::rename(work.join("helm"), kept).doing(|| format!("take {}", kept.display()))?;
-    fs::remove_dir_all(&work).doing(|| format!("remove {}", work.display()))?;
+    fs::rename(work.join("helm"), kept).with_context(|| format!("take {}", kept.display()))?;
+    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     progress.done(&format!("built Helm {version}"));
     Ok(())
 }

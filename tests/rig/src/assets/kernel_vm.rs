@@ -8,9 +8,9 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Progress, apt, cache, exclusive, hex, in_path};
+use super::{Progress, apt, cache_dir, find_program, lock_cache, short_hash};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -63,15 +63,15 @@ impl KernelVmAssets {
     ///
     /// # Errors
     /// [`Error::Missing`] names what this machine lacks: Debian's package tools, the right to install, packages.
-    pub async fn find_or_make() -> Result<Self> {
+    pub async fn find_or_install() -> Result<Self> {
         if std::env::consts::ARCH != "x86_64" {
             return Err(missing("its packages are for x86-64 alone"));
         }
         let emulator = emulator().await?;
-        let cache = cache()?;
+        let cache = cache_dir()?;
         let folder = cache.join(format!("kernel-vm-{}", key()));
         // Held while another run may be making the same.
-        let _lock = exclusive().await?;
+        let _lock = lock_cache().await?;
         if !folder.is_dir() {
             make(&cache, &folder).await?;
         }
@@ -95,11 +95,11 @@ fn missing(why: &str) -> Error {
 }
 
 async fn emulator() -> Result<PathBuf> {
-    if let Some(program) = in_path(EMULATOR) {
+    if let Some(program) = find_program(EMULATOR) {
         return Ok(program);
     }
-    let _lock = exclusive().await?;
-    if in_path(EMULATOR).is_none() {
+    let _lock = lock_cache().await?;
+    if find_program(EMULATOR).is_none() {
         if !rustix::process::geteuid().is_root() {
             return Err(missing("only root can install the emulator"));
         }
@@ -107,7 +107,7 @@ async fn emulator() -> Result<PathBuf> {
             .await
             .map_err(|error| missing(&error.to_string()))?;
     }
-    in_path(EMULATOR).ok_or_else(|| missing("it was installed, but the program is not there"))
+    find_program(EMULATOR).ok_or_else(|| missing("it was installed, but the program is not there"))
 }
 
 /// What the folder in the cache is named by: all that decides what is made, but for the packages' versions, so that
@@ -121,12 +121,12 @@ fn key() -> String {
     for name in [KERNEL_PACKAGE].iter().chain(&PACKAGES).chain(&FILES) {
         hash.update(name);
     }
-    hex(&hash.finalize())
+    short_hash(&hash.finalize())
 }
 
 async fn make(cache: &Path, folder: &Path) -> Result<()> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb"] {
-        in_path(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
+        find_program(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
     }
     clear_abandoned(cache)?;
     let progress = Progress::start(&format!(
@@ -134,9 +134,9 @@ async fn make(cache: &Path, folder: &Path) -> Result<()> {
          installed (about 45 MB, and as much in {})",
         cache.display()
     ));
-    let work = Work(cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::suffix())));
+    let work = Work(cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::random_suffix())));
     let packages = work.0.join("packages.d");
-    fs::create_dir_all(&packages).doing(|| format!("make {}", packages.display()))?;
+    fs::create_dir_all(&packages).with_context(|| format!("make {}", packages.display()))?;
     let unfound = |error: Error| missing(&error.to_string());
     apt::refresh().await.map_err(unfound)?;
     let names = package_names().await.map_err(unfound)?;
@@ -144,7 +144,7 @@ async fn make(cache: &Path, folder: &Path) -> Result<()> {
     progress.step(&format!("{} packages are here", names.len()));
     for (name, text) in SOURCES {
         let path = work.0.join(name);
-        fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
     let mut build = Command::new("setpriv");
     build
@@ -152,7 +152,7 @@ async fn make(cache: &Path, folder: &Path) -> Result<()> {
         .current_dir(&work.0);
     run(build).await?;
     // What has that name is complete.
-    fs::rename(&work.0, folder).doing(|| format!("make {}", folder.display()))?;
+    fs::rename(&work.0, folder).with_context(|| format!("make {}", folder.display()))?;
     progress.done("made the machine");
     Ok(())
 }
@@ -169,7 +169,7 @@ impl Drop for Work {
 
 /// Removes what killed runs left; the caller holds the lock.
 fn clear_abandoned(cache: &Path) -> Result<()> {
-    let entries = fs::read_dir(cache).doing(|| format!("list {}", cache.display()))?;
+    let entries = fs::read_dir(cache).with_context(|| format!("list {}", cache.display()))?;
     for entry in entries.flatten() {
         if entry.file_name().to_string_lossy().starts_with(BUILDING) {
             // What cannot be removed is in nobody's way.

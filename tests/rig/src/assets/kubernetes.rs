@@ -21,7 +21,7 @@ impl Kubernetes {
     ///
     /// # Errors
     /// [`Error::Usage`] when it asks for something else.
-    pub fn chosen() -> Result<Self> {
+    pub fn from_env() -> Result<Self> {
         let asked = std::env::var_os(VARIABLE).unwrap_or_default();
         Self::named(&asked.to_string_lossy())
     }

@@ -3,11 +3,11 @@
 
 mod apt;
 mod control_plane;
+mod ganesha;
 mod helm;
 mod kernel_vm;
 mod kubernetes;
 mod node;
-mod packages;
 mod promtool;
 
 use std::{
@@ -17,7 +17,7 @@ use std::{
 };
 
 pub use self::{helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, node::NodeAssets};
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Result, ResultExt};
 
 /// Where the programs are that the rig starts.
 #[derive(Clone, Debug)]
@@ -32,8 +32,8 @@ pub struct Assets {
 
 impl Assets {
     /// Finds what is needed; builds and installs what is missing, and says so on standard error.
-    pub async fn find_or_make() -> Result<Self> {
-        let ganesha = Self::find_or_make_nfs().await?;
+    pub async fn find_or_install() -> Result<Self> {
+        let ganesha = Self::find_or_install_ganesha().await?;
         let (control_plane, kubectl) = control_plane::find_or_build().await?;
         Ok(Self {
             control_plane,
@@ -43,21 +43,21 @@ impl Assets {
     }
 
     /// The same for nfs-ganesha's server alone: gives back its path.
-    pub async fn find_or_make_nfs() -> Result<PathBuf> {
-        packages::ganesha().await
+    pub async fn find_or_install_ganesha() -> Result<PathBuf> {
+        ganesha::find_or_install().await
     }
 
     /// The path of `rpcbind`, once nfs-ganesha is there.
     pub(crate) fn rpcbind() -> Result<PathBuf> {
-        packages::rpcbind()
+        ganesha::find_rpcbind()
     }
 
     /// The path of `promtool`, which nothing but the tests of metrics and rules needs.
     ///
     /// # Errors
     /// [`Error::Missing`] says why it can't be had.
-    pub async fn find_or_make_promtool() -> Result<PathBuf> {
-        promtool::promtool().await
+    pub async fn find_or_install_promtool() -> Result<PathBuf> {
+        promtool::find_or_install().await
     }
 }
 
@@ -73,21 +73,21 @@ impl Progress {
     }
 
     fn step(&self, what: &str) {
-        eprintln!("rig:   {what} ({})", self.took());
+        eprintln!("rig:   {what} ({})", self.elapsed());
     }
 
     fn done(&self, what: &str) {
-        eprintln!("rig: {what}, took {}", self.took());
+        eprintln!("rig: {what}, took {}", self.elapsed());
     }
 
-    fn took(&self) -> String {
+    fn elapsed(&self) -> String {
         let seconds = self.start.elapsed().as_secs();
         format!("{}:{:02} min", seconds / 60, seconds % 60)
     }
 }
 
 /// The folder for what is worth keeping from one run to the next.
-fn cache() -> Result<PathBuf> {
+fn cache_dir() -> Result<PathBuf> {
     let named = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
@@ -97,14 +97,14 @@ fn cache() -> Result<PathBuf> {
         remedy: "set XDG_CACHE_HOME or HOME".into(),
     })?;
     let folder = folder.join("nfs-operator");
-    fs::create_dir_all(&folder).doing(|| format!("make {}", folder.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
     Ok(folder)
 }
 
 /// Waits until no other process builds or installs; held until dropped, and by no process that is gone.
-async fn exclusive() -> Result<File> {
-    let path = cache()?.join("lock");
-    let lock = File::create(&path).doing(|| format!("open {}", path.display()))?;
+async fn lock_cache() -> Result<File> {
+    let path = cache_dir()?.join("lock");
+    let lock = File::create(&path).with_context(|| format!("open {}", path.display()))?;
     let start = Instant::now();
     let mut said = false;
     loop {
@@ -118,18 +118,18 @@ async fn exclusive() -> Result<File> {
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
-            Err(TryLockError::Error(error)) => return Err(error).doing(|| format!("lock {}", path.display())),
+            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", path.display())),
         }
     }
 }
 
 /// The first eight bytes of a hash: enough to tell what is in one cache.
-fn hex(hash: &[u8]) -> String {
+fn short_hash(hash: &[u8]) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// A program of that name in `PATH`, or in the folders for administrators that `PATH` may lack.
-fn in_path(name: &str) -> Option<PathBuf> {
+fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from));
     folders

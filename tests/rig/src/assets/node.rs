@@ -8,9 +8,9 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{apt, cache, control_plane, exclusive, hex, in_path};
+use super::{apt, cache_dir, control_plane, find_program, lock_cache, short_hash};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -58,11 +58,11 @@ impl NodeAssets {
     ///
     /// # Errors
     /// [`Error::Missing`] names what this machine lacks: root, namespaces, packages or the right to install them.
-    pub async fn find_or_make() -> Result<Self> {
+    pub async fn find_or_install() -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(missing("only root can make namespaces and install packages"));
         }
-        crate::node::enclosure::possible()
+        crate::node::sandbox::check_supported()
             .await
             .map_err(|error| missing(&error.to_string()))?;
         install_missing(&NODE, true, missing).await?;
@@ -73,7 +73,7 @@ impl NodeAssets {
             let absent = || missing(&format!("there is no {name} in {}", folder.display()));
             path.is_file().then_some(path).ok_or_else(absent)
         };
-        let installed = in_path("containerd").ok_or_else(|| missing("containerd is not in PATH"))?;
+        let installed = find_program("containerd").ok_or_else(|| missing("containerd is not in PATH"))?;
         Ok(Self {
             kubelet: of_kubernetes("kubelet")?,
             kube_proxy: of_kubernetes("kube-proxy")?,
@@ -87,7 +87,7 @@ impl NodeAssets {
     ///
     /// # Errors
     /// [`Error::Missing`] names the packages.
-    pub async fn find_or_make_image_tools(arch: &str) -> Result<()> {
+    pub async fn find_or_install_image_tools(arch: &str) -> Result<()> {
         let compiler: &[Tool] = match (arch, std::env::consts::ARCH) {
             ("arm64" | "aarch64", "x86_64") => &FOR_ARM64,
             ("amd64" | "x86_64", "aarch64") => &FOR_AMD64,
@@ -95,7 +95,7 @@ impl NodeAssets {
         };
         let tools = [&IMAGE, compiler].concat();
         install_missing(&tools, false, |why| {
-            lacks("what the image is built with", why, &packages_of(&tools))
+            missing_error("what the image is built with", why, &packages_of(&tools))
         })
         .await
     }
@@ -103,10 +103,10 @@ impl NodeAssets {
 
 fn missing(why: &str) -> Error {
     let packages = [packages_of(&NODE), packages_of(&IMAGE), vec![PLUGINS.1]].concat();
-    lacks("a node that runs pods", why, &packages)
+    missing_error("a node that runs pods", why, &packages)
 }
 
-fn lacks(what: &str, why: &str, packages: &[&str]) -> Error {
+fn missing_error(what: &str, why: &str, packages: &[&str]) -> Error {
     Error::Missing {
         what: what.into(),
         remedy: format!("{why}; on Debian, as root: apt-get install {}", packages.join(" ")),
@@ -117,8 +117,8 @@ fn packages_of(tools: &[Tool]) -> Vec<&'static str> {
     tools.iter().map(|(_, package)| *package).collect()
 }
 
-fn absent(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
-    let tools = tools.iter().filter(|(program, _)| in_path(program).is_none());
+fn missing_packages(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
+    let tools = tools.iter().filter(|(program, _)| find_program(program).is_none());
     let mut packages: Vec<_> = tools.map(|(_, package)| *package).collect();
     if plugins && !Path::new(PLUGINS.0).join("ptp").is_file() {
         packages.push(PLUGINS.1);
@@ -127,18 +127,18 @@ fn absent(tools: &[Tool], plugins: bool) -> Vec<&'static str> {
 }
 
 async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -> Error) -> Result<()> {
-    if absent(tools, plugins).is_empty() {
+    if missing_packages(tools, plugins).is_empty() {
         return Ok(());
     }
-    let _lock = exclusive().await?;
-    let packages = absent(tools, plugins);
+    let _lock = lock_cache().await?;
+    let packages = missing_packages(tools, plugins);
     if packages.is_empty() {
         return Ok(());
     }
     if !rustix::process::geteuid().is_root() {
         return Err(missing("only root can install packages"));
     }
-    in_path("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
+    find_program("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
     apt::install(&packages, "about 55 MB to download, 200 MB on disk, for all of a node")
         .await
         .map_err(|error| missing(&error.to_string()))?;
@@ -149,7 +149,7 @@ async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -
         run(command).await?;
         eprintln!("rig: stopped and disabled the service that containerd's package started");
     }
-    match absent(tools, plugins).as_slice() {
+    match missing_packages(tools, plugins).as_slice() {
         [] => Ok(()),
         still => Err(missing(&format!(
             "{} was installed, but its program is not there",
@@ -168,28 +168,28 @@ async fn pause_image() -> Result<PathBuf> {
     for text in [PAUSE, PAUSE_FILE, PAUSE_BUILD] {
         hash.update(text);
     }
-    let cache = cache()?;
-    let archive = cache.join(format!("pause-{}.tar", hex(&hash.finalize())));
+    let cache = cache_dir()?;
+    let archive = cache.join(format!("pause-{}.tar", short_hash(&hash.finalize())));
     // Held while another run may be making the same.
-    let _lock = exclusive().await?;
+    let _lock = lock_cache().await?;
     if archive.is_file() {
         return Ok(archive);
     }
     // The lock is ours: whatever is there was left by one that was killed.
     let work = cache.join("making-pause");
     if work.exists() {
-        fs::remove_dir_all(&work).doing(|| format!("remove {}", work.display()))?;
+        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     }
-    fs::create_dir(&work).doing(|| format!("make {}", work.display()))?;
+    fs::create_dir(&work).with_context(|| format!("make {}", work.display()))?;
     for (name, text) in [("pause.c", PAUSE), ("Dockerfile", PAUSE_FILE)] {
-        fs::write(work.join(name), text).doing(|| format!("write {name} in {}", work.display()))?;
+        fs::write(work.join(name), text).with_context(|| format!("write {name} in {}", work.display()))?;
     }
     let mut build = Command::new("sh");
     build
         .args(["-c", PAUSE_BUILD, "pause", crate::node::PAUSE])
         .current_dir(&work);
     run(build).await?;
-    fs::rename(work.join("pause.tar"), &archive).doing(|| format!("make {}", archive.display()))?;
-    fs::remove_dir_all(&work).doing(|| format!("remove {}", work.display()))?;
+    fs::rename(work.join("pause.tar"), &archive).with_context(|| format!("make {}", archive.display()))?;
+    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
     Ok(archive)
 }

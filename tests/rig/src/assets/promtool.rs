@@ -6,9 +6,9 @@ use std::{
     process::Command,
 };
 
-use super::{Progress, apt, cache, exclusive, in_path};
+use super::{Progress, apt, cache_dir, find_program, lock_cache};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -16,14 +16,14 @@ const PACKAGE: &str = "prometheus";
 const PROGRAM: &str = "promtool";
 
 /// The path of `promtool`; downloads the package when it is nowhere, and says so on standard error.
-pub(super) async fn promtool() -> Result<PathBuf> {
-    if let Some(program) = in_path(PROGRAM) {
+pub(super) async fn find_or_install() -> Result<PathBuf> {
+    if let Some(program) = find_program(PROGRAM) {
         return Ok(program);
     }
-    let cache = cache()?;
+    let cache = cache_dir()?;
     let kept = cache.join(PROGRAM);
     // Held while another run may be fetching the same.
-    let _lock = exclusive().await?;
+    let _lock = lock_cache().await?;
     if !kept.is_file() {
         fetch(&cache, &kept)
             .await
@@ -41,7 +41,7 @@ fn missing(why: &str) -> Error {
 
 async fn fetch(cache: &Path, kept: &Path) -> Result<()> {
     for tool in ["apt-get", "dpkg-deb"] {
-        in_path(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
+        find_program(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
     }
     let progress = Progress::start(&format!(
         "fetching {PROGRAM}: Debian's package {PACKAGE} is downloaded and unpacked, not installed (20 MB, and 50 MB in {})",
@@ -50,10 +50,10 @@ async fn fetch(cache: &Path, kept: &Path) -> Result<()> {
     // The lock is ours: whatever is there was left by one that was killed.
     let work = cache.join("fetching-promtool");
     clear(&work)?;
-    fs::create_dir(&work).doing(|| format!("make {}", work.display()))?;
+    fs::create_dir(&work).with_context(|| format!("make {}", work.display()))?;
     apt::refresh().await?;
     apt::download(&[PACKAGE.to_owned()], &work).await?;
-    let entries = fs::read_dir(&work).doing(|| format!("list {}", work.display()))?;
+    let entries = fs::read_dir(&work).with_context(|| format!("list {}", work.display()))?;
     let package = entries.flatten().map(|entry| entry.path()).next();
     let package = package.ok_or_else(|| missing("apt-get downloaded nothing"))?;
     let mut unpack = Command::new("dpkg-deb");
@@ -61,7 +61,7 @@ async fn fetch(cache: &Path, kept: &Path) -> Result<()> {
     run(unpack).await?;
     let program = work.join("usr/bin").join(PROGRAM);
     // What has that name is complete.
-    fs::rename(&program, kept).doing(|| format!("take {}", program.display()))?;
+    fs::rename(&program, kept).with_context(|| format!("take {}", program.display()))?;
     clear(&work)?;
     progress.done(&format!("fetched {PROGRAM}"));
     Ok(())
@@ -69,7 +69,7 @@ async fn fetch(cache: &Path, kept: &Path) -> Result<()> {
 
 fn clear(folder: &Path) -> Result<()> {
     if folder.exists() {
-        fs::remove_dir_all(folder).doing(|| format!("remove {}", folder.display()))?;
+        fs::remove_dir_all(folder).with_context(|| format!("remove {}", folder.display()))?;
     }
     Ok(())
 }

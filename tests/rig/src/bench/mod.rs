@@ -1,26 +1,26 @@
 //! What `make bench` does: the operator against a bare client that writes the same API objects, in the same run.
 //!
-//! Figures, never pass or fail. The two cores of a small machine are shared with the API server, etcd and the NFS
+//! Results, never pass or fail. The two cores of a small machine are shared with the API server, etcd and the NFS
 //! server, so each phase also says how much CPU time every one of them took: that is what a busy machine can't blur.
 
-mod floor;
-mod lone;
+mod baseline;
+mod env;
+mod latency;
 mod scale;
-mod sightings;
-mod stage;
 mod storm;
 mod table;
+mod volume_watch;
 mod waiting;
-mod work;
+mod workload;
 
 use std::path::PathBuf;
 
 use self::{
-    floor::Floor,
-    lone::Latencies,
-    stage::Stage,
-    table::{Kind, Rate},
-    work::Made,
+    baseline::Baseline,
+    env::BenchEnv,
+    latency::Latencies,
+    table::{Phase, PhaseResult},
+    workload::ProvisionedClaim,
 };
 use crate::{error::Result, operator::Operator, run_dir::RunDir};
 
@@ -76,36 +76,36 @@ pub async fn bench(options: BenchOptions) -> Result<()> {
 }
 
 async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
-    println!("{}", table::conditions(options, run.path()));
-    let mut stage = Stage::start(run, options, 1).await?;
+    println!("{}", table::describe_setup(options, run.path()));
+    let mut env = BenchEnv::start(run, options, 1).await?;
     progress("floor, before the operator starts");
-    stage.without_binder().await?;
-    let floor = Floor::new(&stage);
+    env.stop_binder().await?;
+    let floor = Baseline::new(&env);
     floor.warm_up(options).await?;
-    let before = floor.measure(&stage, options).await?;
-    stage.with_binder().await?;
-    let mut figures = Figures::default();
-    let (operator, lone) = serve(&mut stage, run, options, &mut figures).await?;
+    let before = floor.measure(&env, options).await?;
+    env.start_binder().await?;
+    let mut results = Results::default();
+    let (operator, lone) = measure_operator(&mut env, run, options, &mut results).await?;
     operator.terminate().await?;
     progress("floor, after the operator has ended");
-    stage.without_binder().await?;
-    let after = floor.measure(&stage, options).await?;
-    println!("\n{}", table::rates(&figures.rates, &[&before, &after]));
+    env.stop_binder().await?;
+    let after = floor.measure(&env, options).await?;
+    println!("\n{}", table::rates(&results.rates, &[&before, &after]));
     println!("{}", table::latencies(&lone));
-    println!("{}", table::memory(&figures.memory, "goal < 30 at 500 claims"));
-    println!("{}", table::cost(&figures.rates, &[&before, &after]));
-    stage.stop().await
+    println!("{}", table::memory(&results.memory, "goal < 30 at 500 claims"));
+    println!("{}", table::cpu_times(&results.rates, &[&before, &after]));
+    env.stop().await
 }
 
 /// What was measured so far.
 #[derive(Default)]
-struct Figures {
-    rates: Vec<Rate>,
+struct Results {
+    rates: Vec<PhaseResult>,
     memory: Vec<table::Memory>,
 }
 
-impl Figures {
-    fn remember(&mut self, when: &str, operator: &Operator) -> Result<()> {
+impl Results {
+    fn record_memory(&mut self, when: &str, operator: &Operator) -> Result<()> {
         self.memory.push(table::Memory {
             when: when.into(),
             resident: operator.resident_bytes()?,
@@ -116,74 +116,78 @@ impl Figures {
 }
 
 /// One life of the operator.
-async fn serve(
-    stage: &mut Stage,
+async fn measure_operator(
+    env: &mut BenchEnv,
     run: &RunDir,
     options: &BenchOptions,
-    figures: &mut Figures,
+    results: &mut Results,
 ) -> Result<(Operator, Latencies)> {
-    let operator = stage.operator(run).await?;
-    figures.remember("at the start", &operator)?;
+    let operator = env.start_operator(run).await?;
+    results.record_memory("at the start", &operator)?;
     progress("lone claims");
-    let lone = lone::claims(stage, options.lone).await?;
-    figures.remember("after the lone claims", &operator)?;
+    let lone = latency::measure(env, options.lone).await?;
+    results.record_memory("after the lone claims", &operator)?;
     for policy in [Policy::Archive, Policy::Delete] {
-        stage.policy(policy).await?;
-        let claims = creation(stage, &operator, options, policy, figures).await?;
-        deletion(stage, &operator, options, policy, &claims, figures).await?;
+        env.set_policy(policy).await?;
+        let claims = measure_creation(env, &operator, options, policy, results).await?;
+        measure_deletion(env, &operator, options, policy, &claims, results).await?;
     }
     Ok((operator, lone))
 }
 
 /// Claims to volumes.
-async fn creation(
-    stage: &mut Stage,
+async fn measure_creation(
+    env: &mut BenchEnv,
     operator: &Operator,
     options: &BenchOptions,
     policy: Policy,
-    figures: &mut Figures,
-) -> Result<Vec<Made>> {
+    results: &mut Results,
+) -> Result<Vec<ProvisionedClaim>> {
     progress(&format!("claims, policy {}", policy.name()));
-    stage.without_binder().await?;
-    stage.settle(operator).await?;
-    let before = stage.usage(Some(operator))?;
-    let (claims, pace, written) = work::create(stage, options).await?;
-    let used = stage.usage(Some(operator))?.since(&before);
+    env.stop_binder().await?;
+    env.wait_idle(operator).await?;
+    let before = env.cpu_usage(Some(operator))?;
+    let (claims, throughput, written) = workload::create(env, options).await?;
+    let used = env.cpu_usage(Some(operator))?.since(&before);
     println!(
         "  the last condition stood {:.0} ms after the last volume",
         written.as_secs_f64() * 1e3
     );
-    figures.rates.push(Rate::new(Kind::Claims, policy.name(), pace, used));
-    figures.remember(&format!("with {} claims", claims.len()), operator)?;
+    results
+        .rates
+        .push(PhaseResult::new(Phase::Claims, policy.name(), throughput, used));
+    results.record_memory(&format!("with {} claims", claims.len()), operator)?;
     Ok(claims)
 }
 
 /// Released volumes to none.
-async fn deletion(
-    stage: &mut Stage,
+async fn measure_deletion(
+    env: &mut BenchEnv,
     operator: &Operator,
     options: &BenchOptions,
     policy: Policy,
-    claims: &[Made],
-    figures: &mut Figures,
+    claims: &[ProvisionedClaim],
+    results: &mut Results,
 ) -> Result<()> {
     progress(&format!("deletes, policy {}", policy.name()));
-    stage.bind(claims.len()).await?;
-    stage.without_binder().await?;
-    figures.remember("with these bound", operator)?;
-    work::prepare_release(stage, claims, options).await?;
-    stage.settle(operator).await?;
+    env.bind(claims.len()).await?;
+    env.stop_binder().await?;
+    results.record_memory("with these bound", operator)?;
+    workload::prepare_release(env, claims, options).await?;
+    env.wait_idle(operator).await?;
     // Paused and not stopped: its memory and its caches are those of one life.
     operator.pause()?;
-    work::release(stage, claims, options).await?;
-    let before = stage.usage(Some(operator))?;
+    workload::release(env, claims, options).await?;
+    let before = env.cpu_usage(Some(operator))?;
     operator.resume()?;
-    let pace = work::gone(stage, claims).await?;
-    let used = stage.usage(Some(operator))?.since(&before);
-    figures.rates.push(Rate::new(Kind::Deletes, policy.name(), pace, used));
-    stage.settle(operator).await?;
-    figures.remember("after their deletion", operator)?;
-    stage.with_binder().await
+    let throughput = workload::wait_deleted(env, claims).await?;
+    let used = env.cpu_usage(Some(operator))?.since(&before);
+    results
+        .rates
+        .push(PhaseResult::new(Phase::Deletes, policy.name(), throughput, used));
+    env.wait_idle(operator).await?;
+    results.record_memory("after their deletion", operator)?;
+    env.start_binder().await
 }
 
 fn progress(what: &str) {
@@ -192,12 +196,12 @@ fn progress(what: &str) {
 
 /// How fast a phase was.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct Throughput {
     count: usize,
     seconds: f64,
 }
 
-impl Pace {
+impl Throughput {
     fn per_second(self) -> f64 {
         self.count as f64 / self.seconds.max(f64::EPSILON)
     }

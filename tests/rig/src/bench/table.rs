@@ -1,16 +1,16 @@
-//! The figures, in columns.
+//! The results, in columns.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 
-use super::{BenchOptions, Pace, floor::Measured, lone::Latencies, stage::Usage};
+use super::{BenchOptions, Throughput, baseline::BaselineResult, env::CpuUsage, latency::Latencies};
 
 pub const MEBIBYTE: f64 = 1_048_576.0;
 
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Phase {
     /// Claims to volumes.
     Claims,
     /// Released volumes to none.
@@ -19,39 +19,39 @@ pub enum Kind {
 
 /// One phase of the operator.
 #[derive(Debug)]
-pub struct Rate {
-    kind: Kind,
+pub struct PhaseResult {
+    phase: Phase,
     what: String,
-    pace: Pace,
-    used: Usage,
+    throughput: Throughput,
+    used: CpuUsage,
     load: String,
 }
 
-impl Rate {
-    pub fn new(kind: Kind, policy: &str, pace: Pace, used: Usage) -> Self {
-        let what = match kind {
-            Kind::Claims => "claims to volumes",
-            Kind::Deletes => "deletes",
+impl PhaseResult {
+    pub fn new(phase: Phase, policy: &str, throughput: Throughput, used: CpuUsage) -> Self {
+        let what = match phase {
+            Phase::Claims => "claims to volumes",
+            Phase::Deletes => "deletes",
         };
         Self {
-            kind,
+            phase,
             what: format!("{what}, policy {policy}"),
-            pace,
+            throughput,
             used,
             load: load(),
         }
     }
 }
 
-fn of(floor: &Measured, kind: Kind) -> &(Pace, Usage) {
-    match kind {
-        Kind::Claims => &floor.claims,
-        Kind::Deletes => &floor.deletes,
+fn of(floor: &BaselineResult, phase: Phase) -> &(Throughput, CpuUsage) {
+    match phase {
+        Phase::Claims => &floor.claims,
+        Phase::Deletes => &floor.deletes,
     }
 }
 
 /// What was measured, and how.
-pub fn conditions(options: &BenchOptions, folder: &Path) -> String {
+pub fn describe_setup(options: &BenchOptions, folder: &Path) -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let BenchOptions {
         count,
@@ -77,12 +77,12 @@ released while the operator was paused, and each directory holds one file.
     )
 }
 
-/// Claims and deletes a second, against the mean of the floors.
-pub fn rates(rates: &[Rate], floors: &[&Measured]) -> String {
+/// Claims and deletes a second, against the mean of the baselines.
+pub fn rates(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
     let mut table = new(&["", "operator /s", "floor /s", "ratio (goal 0.50)", "load"]);
     for rate in rates {
-        let sum: f64 = floors.iter().map(|floor| of(floor, rate.kind).0.per_second()).sum();
-        let (operator, floor) = (rate.pace.per_second(), sum / floors.len().max(1) as f64);
+        let sum: f64 = baselines.iter().map(|floor| of(floor, rate.phase).0.per_second()).sum();
+        let (operator, floor) = (rate.throughput.per_second(), sum / baselines.len().max(1) as f64);
         table.add_row(vec![
             rate.what.clone(),
             format!("{operator:.1}"),
@@ -91,12 +91,12 @@ pub fn rates(rates: &[Rate], floors: &[&Measured]) -> String {
             rate.load.clone(),
         ]);
     }
-    for (when, floor) in ["before", "after"].iter().zip(floors) {
-        for (what, kind) in [("claims", Kind::Claims), ("deletes", Kind::Deletes)] {
+    for (when, floor) in ["before", "after"].iter().zip(baselines) {
+        for (what, phase) in [("claims", Phase::Claims), ("deletes", Phase::Deletes)] {
             table.add_row(vec![
                 format!("floor {when}: {what}"),
                 String::new(),
-                format!("{:.1}", of(floor, kind).0.per_second()),
+                format!("{:.1}", of(floor, phase).0.per_second()),
                 String::new(),
                 floor.load.clone(),
             ]);
@@ -110,7 +110,7 @@ pub fn latencies(lone: &Latencies) -> String {
     let mut table = new(&["lone claim to its volume, ms", "p50", "p99 (goal < 100)", "longest"]);
     let rows = [
         ("as a user makes it, binder included", &lone.whole),
-        ("with the binder's annotation", &lone.without_binder),
+        ("with the binder's annotation", &lone.stop_binder),
     ];
     for (what, latencies) in rows {
         let at = |percent| format!("{:.1}", percentile(latencies, percent).as_secs_f64() * 1e3);
@@ -147,7 +147,7 @@ pub fn counts(rows: &[(&str, String)]) -> String {
 }
 
 /// Where the time of the processors went.
-pub fn cost(rates: &[Rate], floors: &[&Measured]) -> String {
+pub fn cpu_times(rates: &[PhaseResult], baselines: &[&BaselineResult]) -> String {
     let mut table = new(&[
         "CPU time, ms each",
         "operator",
@@ -156,15 +156,15 @@ pub fn cost(rates: &[Rate], floors: &[&Measured]) -> String {
         "etcd",
         "bench",
     ]);
-    let operators = rates.iter().map(|rate| (rate.what.clone(), rate.pace, rate.used));
-    let floors = ["before", "after"].iter().zip(floors).flat_map(|(when, floor)| {
-        [("claims", Kind::Claims), ("deletes", Kind::Deletes)].map(|(what, kind)| {
-            let (pace, used) = *of(floor, kind);
-            (format!("floor {when}: {what}"), pace, used)
+    let operators = rates.iter().map(|rate| (rate.what.clone(), rate.throughput, rate.used));
+    let baselines = ["before", "after"].iter().zip(baselines).flat_map(|(when, floor)| {
+        [("claims", Phase::Claims), ("deletes", Phase::Deletes)].map(|(what, phase)| {
+            let (throughput, used) = *of(floor, phase);
+            (format!("floor {when}: {what}"), throughput, used)
         })
     });
-    for (what, pace, used) in operators.chain(floors) {
-        let each = |seconds: f64| format!("{:.2}", seconds * 1e3 / pace.count.max(1) as f64);
+    for (what, throughput, used) in operators.chain(baselines) {
+        let each = |seconds: f64| format!("{:.2}", seconds * 1e3 / throughput.count.max(1) as f64);
         let shares = [used.operator, used.nfs_server, used.api_server, used.etcd, used.bench].map(each);
         table.add_row(std::iter::once(what).chain(shares));
     }

@@ -8,14 +8,14 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    error::{Doing, Result},
-    pki::Identity,
+    error::{Result, ResultExt},
+    pki::CertificateFiles,
 };
 
 /// Who a kubeconfig logs in as.
 pub(super) enum User<'a> {
     /// With a client certificate.
-    Certificate(&'a Identity),
+    Certificate(&'a CertificateFiles),
     /// With a bearer token.
     Token(&'a str),
 }
@@ -43,6 +43,6 @@ pub(super) fn write(
         "contexts": [{ "name": "rig", "context": { "cluster": "rig", "user": "rig", "namespace": namespace } }],
         "current-context": "rig",
     });
-    fs::write(&path, format!("{config:#}\n")).doing(|| format!("write {}", path.display()))?;
+    fs::write(&path, format!("{config:#}\n")).with_context(|| format!("write {}", path.display()))?;
     Ok(path)
 }

@@ -1,7 +1,7 @@
 //! A Kubernetes control plane: etcd, API server, controller manager and scheduler, on 127.0.0.1.
 
 mod kubeconfig;
-mod programs;
+mod layout;
 
 use std::{
     ffi::OsStr,
@@ -24,28 +24,28 @@ use kube::{
 
 use self::{
     kubeconfig::User,
-    programs::{Layout, MASTERS},
+    layout::{Layout, SYSTEM_MASTERS},
 };
 use crate::{
     assets::Assets,
-    error::{Doing, Error, Result},
-    pki::Authority,
-    process::{Process, Spec, run, while_running},
-    rights,
+    error::{Error, Result, ResultExt},
+    pki::CertificateAuthority,
+    process::{Process, ProcessSpec, run, while_running},
+    rbac,
     run_dir::RunDir,
     wait,
 };
 
 /// It takes 4 s on two idle cores; a machine that builds at the same time takes its time.
-const START: Duration = Duration::from_secs(90);
+const START_TIMEOUT: Duration = Duration::from_secs(90);
 /// The API server lets watches end before it goes; more than this and something is wrong with it.
-const STOP: Duration = Duration::from_secs(20);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
 /// One part of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum Component {
     /// The store.
     Etcd,
     /// `kube-apiserver`.
@@ -65,34 +65,34 @@ pub struct Cluster {
     api_server: Process,
     etcd: Process,
     layout: Layout,
-    authority: Authority,
+    authority: CertificateAuthority,
     admin: PathBuf,
 }
 
 impl Cluster {
     /// Starts one in that run's folder and waits until it can be worked with. Builds the programs if need be.
     pub async fn start(run: &RunDir) -> Result<Self> {
-        Self::start_with(run, Assets::find_or_make().await?).await
+        Self::start_with(run, Assets::find_or_install().await?).await
     }
 
     /// The same with programs that are there already.
     pub async fn start_with(run: &RunDir, assets: Assets) -> Result<Self> {
-        Self::start_at(run, assets, None).await
+        Self::start_with_address(run, assets, None).await
     }
 
     /// The same for a cluster with nodes, which reach the API server at that address. It listens on every address
-    /// then, so this is for a network of the cluster's own; see [`crate::Enclosure`].
+    /// then, so this is for a network of the cluster's own; see [`crate::Sandbox`].
     pub async fn start_for_nodes(run: &RunDir, assets: Assets, address: Ipv4Addr) -> Result<Self> {
-        Self::start_at(run, assets, Some(address)).await
+        Self::start_with_address(run, assets, Some(address)).await
     }
 
-    async fn start_at(run: &RunDir, assets: Assets, address: Option<Ipv4Addr>) -> Result<Self> {
-        let layout = Layout::new(run.new_folder("cluster")?, assets, address)?;
+    async fn start_with_address(run: &RunDir, assets: Assets, address: Option<Ipv4Addr>) -> Result<Self> {
+        let layout = Layout::new(run.new_dir("cluster")?, assets, address)?;
         let keys = layout.folder.join("keys");
-        fs::create_dir(&keys).doing(|| format!("make {}", keys.display()))?;
-        let authority = Authority::new(keys)?;
+        fs::create_dir(&keys).with_context(|| format!("make {}", keys.display()))?;
+        let authority = CertificateAuthority::new(keys)?;
         let login = |user: &str, group: Option<&str>| login(&layout, &authority, user, group);
-        let admin = login("admin", Some(MASTERS))?;
+        let admin = login("admin", Some(SYSTEM_MASTERS))?;
 
         let etcd = Process::start(layout.etcd()).await?;
         let api_server = Process::start(layout.api_server(&authority)?).await?;
@@ -117,7 +117,7 @@ impl Cluster {
     async fn wait_for_accounts(&self) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         let parts = [&self.etcd, &self.api_server, &self.controller_manager, &self.scheduler];
-        let made = wait::until("the default ServiceAccount", START, async || {
+        let made = wait::until("the default ServiceAccount", START_TIMEOUT, async || {
             accounts.get("default").await.map_err(|error| error.to_string())
         });
         while_running(&parts, made).await.map(drop)
@@ -145,10 +145,10 @@ impl Cluster {
         self.layout.audit_log.clone()
     }
 
-    /// Says that this test provokes on purpose what [`crate::rights::check`] would complain of. `finding` is how the complaint
+    /// Says that this test provokes on purpose what [`crate::rbac::check`] would complain of. `finding` is how the complaint
     /// begins, such as `refused: get leases.coordination.k8s.io in kube-system`; one that doesn't come is a complaint too.
-    pub fn on_purpose(&self, finding: &str) -> Result<()> {
-        rights::on_purpose(&self.layout.audit_log, finding)
+    pub fn expect_violation(&self, finding: &str) -> Result<()> {
+        rbac::expect_violation(&self.layout.audit_log, finding)
     }
 
     /// Runs `kubectl` with every right and gives back what it printed.
@@ -178,10 +178,13 @@ impl Cluster {
 
     /// Applies YAML or JSON text server-side.
     pub async fn apply(&self, text: &str) -> Result<String> {
-        let path = self.layout.folder.join(format!("apply-{}.yaml", crate::suffix()));
-        fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+        let path = self
+            .layout
+            .folder
+            .join(format!("apply-{}.yaml", crate::random_suffix()));
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         let applied = self.apply_path(&path).await;
-        fs::remove_file(&path).doing(|| format!("remove {}", path.display()))?;
+        fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
         applied
     }
 
@@ -212,7 +215,7 @@ impl Cluster {
             .create_token_request(name, &PostParams::default(), &request)
             .await;
         let token = answer
-            .doing(|| format!("ask for a token of {namespace}/{name}"))?
+            .with_context(|| format!("ask for a token of {namespace}/{name}"))?
             .status;
         let token = token
             .ok_or_else(|| Error::Usage(format!("no token came for {namespace}/{name}")))?
@@ -228,41 +231,37 @@ impl Cluster {
     }
 
     /// The authority whose certificates this cluster believes.
-    pub(crate) fn authority(&self) -> &Authority {
+    pub(crate) fn authority(&self) -> &CertificateAuthority {
         &self.authority
     }
 
-    fn part(&self, part: Part) -> &Process {
-        match part {
-            Part::Etcd => &self.etcd,
-            Part::ApiServer => &self.api_server,
-            Part::ControllerManager => &self.controller_manager,
-            Part::Scheduler => &self.scheduler,
+    /// Returns the process of a component, for example to pause it.
+    pub fn process(&self, component: Component) -> &Process {
+        match component {
+            Component::Etcd => &self.etcd,
+            Component::ApiServer => &self.api_server,
+            Component::ControllerManager => &self.controller_manager,
+            Component::Scheduler => &self.scheduler,
         }
-    }
-
-    /// The process of one part, to pause it for instance.
-    pub fn process(&self, part: Part) -> &Process {
-        self.part(part)
     }
 
     /// `kill -9` of one part.
-    pub async fn kill9(&self, part: Part) -> Result<()> {
-        self.part(part).kill9().await.map(drop)
+    pub async fn kill9(&self, component: Component) -> Result<()> {
+        self.process(component).kill9().await.map(drop)
     }
 
     /// Starts a part again that was killed or stopped, on the same port and with the same data.
-    pub async fn restart(&mut self, part: Part) -> Result<()> {
-        let slot = match part {
-            Part::Etcd => &mut self.etcd,
-            Part::ApiServer => &mut self.api_server,
-            Part::ControllerManager => &mut self.controller_manager,
-            Part::Scheduler => &mut self.scheduler,
+    pub async fn restart(&mut self, component: Component) -> Result<()> {
+        let slot = match component {
+            Component::Etcd => &mut self.etcd,
+            Component::ApiServer => &mut self.api_server,
+            Component::ControllerManager => &mut self.controller_manager,
+            Component::Scheduler => &mut self.scheduler,
         };
-        if slot.ended().is_none() {
-            slot.terminate(STOP).await?;
+        if slot.exit_status().is_none() {
+            slot.terminate(STOP_TIMEOUT).await?;
         }
-        let spec: Spec = slot.spec().clone();
+        let spec: ProcessSpec = slot.spec().clone();
         *slot = Process::start(spec).await?;
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
     }
@@ -270,13 +269,13 @@ impl Cluster {
     /// Ends all parts in an orderly way, the API server before etcd.
     pub async fn stop(self) -> Result<()> {
         for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
-            process.terminate(STOP).await?;
+            process.terminate(STOP_TIMEOUT).await?;
         }
         Ok(())
     }
 }
 
-fn login(layout: &Layout, authority: &Authority, user: &str, group: Option<&str>) -> Result<PathBuf> {
+fn login(layout: &Layout, authority: &CertificateAuthority, user: &str, group: Option<&str>) -> Result<PathBuf> {
     let path = layout.folder.join(format!("{}.kubeconfig", user.replace(':', "-")));
     let identity = authority.client(user, group)?;
     let ca = authority.ca().certificate;
@@ -288,21 +287,21 @@ fn server(port: u16) -> String {
     format!("https://127.0.0.1:{port}")
 }
 
-async fn client(kubeconfig: &Path) -> Result<Client> {
-    let doing = || format!("read {}", kubeconfig.display());
+/// Creates a client from a kubeconfig. It does not retry: a test must see every error.
+pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
+    let action = || format!("read {}", kubeconfig.display());
     let config = Kubeconfig::read_from(kubeconfig)
         .map_err(kube::Error::from)
-        .doing(doing)?;
+        .with_context(action)?;
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(config, &options).await;
-    let mut config = config.map_err(kube::Error::from).doing(doing)?;
-    // A test wants to see a refusal, not have it hidden.
+    let mut config = config.map_err(kube::Error::from).with_context(action)?;
     config.default_retry = false;
-    Client::try_from(config).doing(|| "make a client".into())
+    Client::try_from(config).with_context(|| "make a client".into())
 }
 
 async fn wait_ready(client: &Client, needed: &[&Process]) -> Result<()> {
-    let ready = wait::until("the API server to be ready", START, async || {
+    let ready = wait::until("the API server to be ready", START_TIMEOUT, async || {
         let request = http::Request::get("/readyz")
             .body(Vec::new())
             .map_err(|error| error.to_string())?;

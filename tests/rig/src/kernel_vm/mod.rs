@@ -3,20 +3,20 @@
 //! Its server is reached at 127.0.0.1 on the same ports from here and from inside, so that one address means the same
 //! to the operator and to a mount in the machine. What listens on the host's 127.0.0.1 is at [`HOST`] inside.
 
-mod agent;
+mod script;
 mod shared;
 
 use std::{path::PathBuf, time::Duration};
 
 pub use self::{
-    agent::Ran,
-    shared::{VmAlone, VmTogether},
+    script::ScriptOutput,
+    shared::{ExclusiveKernelVm, SharedKernelVm},
 };
 use crate::{
     assets::KernelVmAssets,
     error::Result,
     ports,
-    process::{Process, Spec, while_running},
+    process::{Process, ProcessSpec, while_running},
     run_dir::RunDir,
     wait,
 };
@@ -25,7 +25,7 @@ use crate::{
 pub const HOST: &str = "10.0.2.2";
 
 /// It takes ten seconds on a machine that does nothing else, since every instruction is translated.
-const START: Duration = Duration::from_secs(240);
+const START_TIMEOUT: Duration = Duration::from_secs(240);
 /// Room for the file systems, which are in memory. Pages come as they are touched.
 const MEBIBYTES: u32 = 1024;
 
@@ -41,16 +41,16 @@ pub struct KernelVm {
 impl KernelVm {
     /// Starts one in that run's folder and waits until its NFS server serves. Makes the machine if need be.
     pub async fn start(run: &RunDir) -> Result<Self> {
-        Self::start_with(run, &KernelVmAssets::find_or_make().await?).await
+        Self::start_with(run, &KernelVmAssets::find_or_install().await?).await
     }
 
     /// The same with given parts.
     pub async fn start_with(run: &RunDir, assets: &KernelVmAssets) -> Result<Self> {
-        let folder = run.new_folder("kernel-vm")?;
+        let folder = run.new_dir("kernel-vm")?;
         let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
         let args = arguments(assets, &log, [agent, nfs, mount]);
-        let process = Process::start(Spec {
+        let process = Process::start(ProcessSpec {
             name: "the machine with the kernel's NFS".into(),
             program: "nice".into(),
             args,
@@ -64,12 +64,12 @@ impl KernelVm {
             nfs,
             mount,
         };
-        let ready = wait::until("the machine with the kernel's NFS", START, async || {
+        let ready = wait::until("the machine with the kernel's NFS", START_TIMEOUT, async || {
             // One of the two is there when the agent answers: that all steps of the start worked, or which did not.
-            let ran = vm.ran("cat /run/ready || cat /run/failed").await;
+            let ran = vm.output("cat /run/ready || cat /run/failed").await;
             match ran.map_err(|error| error.to_string())? {
-                Ran { output, .. } if output == "ready\n" => Ok(()),
-                Ran { output, .. } => Err(output),
+                ScriptOutput { output, .. } if output == "ready\n" => Ok(()),
+                ScriptOutput { output, .. } => Err(output),
             }
         });
         while_running(&[&vm.process], ready).await?;

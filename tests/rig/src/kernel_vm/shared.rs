@@ -15,19 +15,19 @@ static USERS: RwLock<()> = RwLock::const_new(());
 
 /// The machine, beside other tests.
 #[derive(Debug)]
-pub struct VmTogether {
+pub struct SharedKernelVm {
     vm: &'static KernelVm,
     _use: RwLockReadGuard<'static, ()>,
 }
 
 /// The machine, and no other test uses it.
 #[derive(Debug)]
-pub struct VmAlone {
+pub struct ExclusiveKernelVm {
     vm: &'static KernelVm,
     _use: RwLockWriteGuard<'static, ()>,
 }
 
-impl Deref for VmTogether {
+impl Deref for SharedKernelVm {
     type Target = KernelVm;
 
     fn deref(&self) -> &KernelVm {
@@ -35,7 +35,7 @@ impl Deref for VmTogether {
     }
 }
 
-impl Deref for VmAlone {
+impl Deref for ExclusiveKernelVm {
     type Target = KernelVm;
 
     fn deref(&self) -> &KernelVm {
@@ -45,18 +45,18 @@ impl Deref for VmAlone {
 
 impl KernelVm {
     /// This process' machine, for a test that leaves the others' directories and the server alone.
-    pub async fn together() -> Result<VmTogether> {
+    pub async fn shared() -> Result<SharedKernelVm> {
         let vm = shared().await?;
-        Ok(VmTogether {
+        Ok(SharedKernelVm {
             vm,
             _use: USERS.read().await,
         })
     }
 
     /// This process' machine, for a test that restarts its server or changes what it offers: waits for the others.
-    pub async fn alone() -> Result<VmAlone> {
+    pub async fn exclusive() -> Result<ExclusiveKernelVm> {
         let vm = shared().await?;
-        Ok(VmAlone {
+        Ok(ExclusiveKernelVm {
             vm,
             _use: USERS.write().await,
         })
@@ -89,7 +89,9 @@ async fn shared() -> Result<&'static KernelVm> {
         }
     });
     let started = started.await.as_ref();
-    started.map(|(vm, _)| vm).map_err(|error| Error::Shared(error.clone()))
+    started
+        .map(|(vm, _)| vm)
+        .map_err(|error| Error::SharedStart(error.clone()))
 }
 
 async fn start() -> Result<(KernelVm, RunDir)> {

@@ -1,4 +1,4 @@
-//! What an NFS server offers, and how that is told to nfs-ganesha.
+//! What an NFS server exports, and how that is told to nfs-ganesha.
 
 use std::{
     fmt::Write as _,
@@ -111,7 +111,7 @@ impl Export {
 /// How a server is started.
 #[derive(Clone, Debug)]
 pub struct NfsOptions {
-    /// What it offers at first.
+    /// What it exports at first.
     pub exports: Vec<Export>,
     /// The loopback address it listens on.
     pub address: IpAddr,
@@ -150,14 +150,14 @@ impl Default for NfsOptions {
 
 /// An export with all that was absent filled in.
 #[derive(Clone, Debug)]
-pub(super) struct Offer {
+pub(super) struct ConfiguredExport {
     pub(super) id: u16,
     pub(super) disk: PathBuf,
     pub(super) export: Export,
 }
 
 /// nfs-ganesha's configuration file.
-pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, offers: &[Offer]) -> String {
+pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, exports: &[ConfiguredExport]) -> String {
     let (port, mount_port) = ports;
     let minors = options
         .minor_versions
@@ -206,7 +206,7 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
         numeric = !options.named_owners,
         state = state.display(),
     );
-    for Offer { id, disk, export } in offers {
+    for ConfiguredExport { id, disk, export } in exports {
         let access = match export.access {
             Access::ReadWrite => "RW",
             Access::ReadOnly => "RO",

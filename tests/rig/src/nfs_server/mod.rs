@@ -1,7 +1,7 @@
 //! A real NFS server: nfs-ganesha in user space, on the loopback.
 
 mod config;
-mod mounts;
+mod mount_namespace;
 
 use std::{
     fs,
@@ -12,31 +12,31 @@ use std::{
 
 pub use self::config::{Access, Export, NfsOptions, Squash, Tmpfs};
 use self::{
-    config::{Offer, render},
-    mounts::Mounts,
+    config::{ConfiguredExport, render},
+    mount_namespace::MountNamespace,
 };
 use crate::{
     assets::Assets,
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     ports,
-    process::{Process, Spec, while_running},
+    process::{Process, ProcessSpec, while_running},
     run_dir::RunDir,
     wait,
 };
 
 /// It takes a tenth of a second on an idle machine.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// It waits for its threads, one of which sleeps for seconds.
-const STOP: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// What the server logs when it serves, and when it has taken over changed exports.
-const SERVES: &str = "NFS SERVER INITIALIZED";
+const STARTED: &str = "NFS SERVER INITIALIZED";
 const RELOADED: &str = "Reread exports complete";
 /// What it logs of an export that it leaves out; then it serves without.
-const LEFT_OUT: &str = "Could not create export";
+const EXPORT_FAILED: &str = "Could not create export";
 
 /// What a restarted server knows of its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recovery {
+pub enum StableStorage {
     /// What it wrote down before.
     Kept,
     /// Nothing, as after the loss of its disk.
@@ -51,17 +51,17 @@ pub struct NfsServer {
     options: NfsOptions,
     port: u16,
     mount_port: u16,
-    offers: Vec<Offer>,
+    exports: Vec<ConfiguredExport>,
     /// Ids are never given out twice: a client's handle would mean another export.
     next_id: u16,
     _rpcbind: Option<Process>,
-    mounts: Option<Mounts>,
+    mounts: Option<MountNamespace>,
 }
 
 impl NfsServer {
     /// Starts one in that run's folder and waits until it serves. Installs nfs-ganesha if need be.
     pub async fn start(run: &RunDir, options: NfsOptions) -> Result<Self> {
-        Self::start_with(run, options, &Assets::find_or_make_nfs().await?).await
+        Self::start_with(run, options, &Assets::find_or_install_ganesha().await?).await
     }
 
     /// The same with a given `ganesha.nfsd`.
@@ -76,11 +76,11 @@ impl NfsServer {
                     .into(),
             });
         }
-        let folder = run.new_folder("nfs")?;
+        let folder = run.new_dir("nfs")?;
         let private =
             options.private_mounts || options.v3 || options.exports.iter().any(|export| export.tmpfs.is_some());
         let mounts = if private {
-            Some(Mounts::new(&folder).await?)
+            Some(MountNamespace::new(&folder).await?)
         } else {
             None
         };
@@ -90,14 +90,14 @@ impl NfsServer {
         };
         let port = options.port.map_or_else(ports::free, Ok)?;
         let mount_port = ports::free()?;
-        let mut offers = Vec::new();
+        let mut exports = Vec::new();
         let mut next_id = 1;
         for export in options.exports.clone() {
-            offers.push(offer(&folder, mounts.as_ref(), next_id, export).await?);
+            exports.push(configure(&folder, mounts.as_ref(), next_id, export).await?);
             next_id += 1;
         }
-        fs::create_dir(folder.join("state")).doing(|| "make the folder for the server's state".into())?;
-        write_config(&folder, &options, (port, mount_port), &offers)?;
+        fs::create_dir(folder.join("state")).with_context(|| "make the folder for the server's state".into())?;
+        write_config(&folder, &options, (port, mount_port), &exports)?;
         let config = folder.join("ganesha.conf").display().to_string();
         let pid_file = folder.join("ganesha.pid").display().to_string();
         let args = ["-F", "-f", &config, "-L", "STDERR", "-p", &pid_file].map(String::from);
@@ -105,12 +105,12 @@ impl NfsServer {
         let (program, args) = match &mounts {
             Some(mounts) => (
                 "nsenter".into(),
-                mounts.enter().into_iter().chain([server]).chain(args).collect(),
+                mounts.nsenter_args().into_iter().chain([server]).chain(args).collect(),
             ),
             None => (server, args.to_vec()),
         };
         let log = folder.join("ganesha.log");
-        let spec = Spec {
+        let spec = ProcessSpec {
             name: "nfs-ganesha".into(),
             program: program.into(),
             args,
@@ -118,14 +118,14 @@ impl NfsServer {
             log,
         };
         let process = launch(spec).await?;
-        all_exported(&process.spec().log)?;
+        check_all_exported(&process.spec().log)?;
         Ok(Self {
             process,
             folder,
             options,
             port,
             mount_port,
-            offers,
+            exports,
             next_id,
             _rpcbind: rpcbind,
             mounts,
@@ -150,48 +150,48 @@ impl NfsServer {
     /// The socket of the `rpcbind` that knows its ports, when it speaks NFSv3.
     pub fn rpcbind(&self) -> Option<PathBuf> {
         let mounts = self.mounts.as_ref().filter(|_| self.options.v3)?;
-        Some(mounts.seen_from_outside(Path::new(mounts::RPCBIND)))
+        Some(mounts.host_path(Path::new(mount_namespace::RPCBIND_SOCKET)))
     }
 
     /// The directory on disk behind the export of that path.
     pub fn data_dir(&self, path: &str) -> Result<PathBuf> {
-        let offer = self.offers.iter().find(|offer| offer.export.path == path);
-        let offer = offer.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        let export = self.exports.iter().find(|export| export.export.path == path);
+        let export = export.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
         Ok(match &self.mounts {
-            Some(mounts) if offer.export.tmpfs.is_some() => mounts.seen_from_outside(&offer.disk),
-            _ => offer.disk.clone(),
+            Some(mounts) if export.export.tmpfs.is_some() => mounts.host_path(&export.disk),
+            _ => export.disk.clone(),
         })
     }
 
     /// Offers one more directory, without a restart; gives back [`Self::data_dir`] of it.
     pub async fn add_export(&mut self, export: Export) -> Result<PathBuf> {
         let path = export.path.clone();
-        let offer = offer(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
+        let export = configure(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
         self.next_id += 1;
-        self.offers.push(offer);
+        self.exports.push(export);
         self.reload().await?;
         self.data_dir(&path)
     }
 
     /// Takes an export away; its directory stays on disk.
     pub async fn remove_export(&mut self, path: &str) -> Result<()> {
-        self.offers.retain(|offer| offer.export.path != path);
+        self.exports.retain(|export| export.export.path != path);
         self.reload().await
     }
 
     /// Changes access, squashing or extra lines of an export, without a restart.
     pub async fn change_export(&mut self, path: &str, change: impl FnOnce(&mut Export)) -> Result<()> {
-        let offer = self.offers.iter_mut().find(|offer| offer.export.path == path);
-        let offer = offer.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
-        change(&mut offer.export);
+        let export = self.exports.iter_mut().find(|export| export.export.path == path);
+        let export = export.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        change(&mut export.export);
         self.reload().await
     }
 
     async fn reload(&self) -> Result<()> {
-        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.offers)?;
+        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.exports)?;
         let from = log_length(&self.process.spec().log);
         self.process.signal(rustix::process::Signal::HUP)?;
-        logged(&self.process, from, RELOADED).await
+        wait_for_log(&self.process, from, RELOADED).await
     }
 
     /// `kill -9`.
@@ -201,26 +201,26 @@ impl NfsServer {
 
     /// Ends it in an orderly way.
     pub async fn stop(&self) -> Result<()> {
-        self.process.terminate(STOP).await.map(drop)
+        self.process.terminate(STOP_TIMEOUT).await.map(drop)
     }
 
     /// Starts it again on the same port, after a `kill -9` if it still runs.
-    pub async fn restart(&mut self, recovery: Recovery) -> Result<()> {
+    pub async fn restart(&mut self, recovery: StableStorage) -> Result<()> {
         self.kill9().await?;
-        if recovery == Recovery::Lost {
+        if recovery == StableStorage::Lost {
             let state = self.folder.join("state");
             let renewed = fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state));
-            renewed.doing(|| format!("empty {}", state.display()))?;
+            renewed.with_context(|| format!("empty {}", state.display()))?;
         }
         self.process = launch(self.process.spec().clone()).await?;
         Ok(())
     }
 
     /// Starts it again with other minor versions of NFSv4, or none.
-    pub async fn speak(&mut self, minor_versions: Vec<u8>) -> Result<()> {
+    pub async fn set_minor_versions(&mut self, minor_versions: Vec<u8>) -> Result<()> {
         self.options.minor_versions = minor_versions;
-        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.offers)?;
-        self.restart(Recovery::Kept).await
+        write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.exports)?;
+        self.restart(StableStorage::Kept).await
     }
 
     /// SIGSTOP: connections stay, nobody answers.
@@ -239,13 +239,18 @@ impl NfsServer {
     }
 }
 
-async fn offer(folder: &Path, mounts: Option<&Mounts>, id: u16, export: Export) -> Result<Offer> {
+async fn configure(
+    folder: &Path,
+    mounts: Option<&MountNamespace>,
+    id: u16,
+    export: Export,
+) -> Result<ConfiguredExport> {
     let named = export.path.trim_matches('/').replace('/', "-");
     let disk = export
         .disk
         .clone()
         .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{named}")));
-    fs::create_dir_all(&disk).doing(|| format!("make {}", disk.display()))?;
+    fs::create_dir_all(&disk).with_context(|| format!("make {}", disk.display()))?;
     match (export.tmpfs, mounts) {
         (None, _) => {}
         (Some(size), Some(mounts)) => mounts.mount(&disk, size).await?,
@@ -256,27 +261,27 @@ async fn offer(folder: &Path, mounts: Option<&Mounts>, id: u16, export: Export) 
             )));
         }
     }
-    Ok(Offer { id, disk, export })
+    Ok(ConfiguredExport { id, disk, export })
 }
 
-fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), offers: &[Offer]) -> Result<()> {
+fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), exports: &[ConfiguredExport]) -> Result<()> {
     let path = folder.join("ganesha.conf");
-    let text = render(options, ports, &folder.join("state"), offers);
-    fs::write(&path, text).doing(|| format!("write {}", path.display()))
+    let text = render(options, ports, &folder.join("state"), exports);
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-async fn launch(spec: Spec) -> Result<Process> {
+async fn launch(spec: ProcessSpec) -> Result<Process> {
     let from = log_length(&spec.log);
     let process = Process::start(spec).await?;
-    logged(&process, from, SERVES).await?;
+    wait_for_log(&process, from, STARTED).await?;
     Ok(process)
 }
 
 /// An error with the server's own words when it serves less than it was told: a client would only be told that there is
 /// no such export.
-fn all_exported(log: &Path) -> Result<()> {
-    let text = fs::read_to_string(log).doing(|| format!("read {}", log.display()))?;
-    if !text.contains(LEFT_OUT) {
+fn check_all_exported(log: &Path) -> Result<()> {
+    let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
+    if !text.contains(EXPORT_FAILED) {
         return Ok(());
     }
     let complaints = text.lines().filter(|line| line.contains(":FSAL :CRIT"));
@@ -292,10 +297,10 @@ fn log_length(log: &Path) -> usize {
 }
 
 /// Waits until the server has logged `text` after the first `from` bytes of its log.
-async fn logged(process: &Process, from: usize, text: &str) -> Result<()> {
+async fn wait_for_log(process: &Process, from: usize, text: &str) -> Result<()> {
     let log = &process.spec().log;
     let what = format!("nfs-ganesha to log {text:?}");
-    let seen = wait::until(&what, START, async || {
+    let seen = wait::until(&what, START_TIMEOUT, async || {
         let written = fs::read(log).map_err(|error| error.to_string())?;
         let new = String::from_utf8_lossy(written.get(from..).unwrap_or_default());
         if new.contains(text) {

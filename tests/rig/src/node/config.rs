@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::{
     assets::Kubernetes,
-    error::{Doing, Result},
-    pki::Authority,
+    error::{Result, ResultExt},
+    pki::CertificateAuthority,
 };
 
 /// Where containerd is asked for containers; in an enclosure `/run` is the enclosure's own.
@@ -22,11 +22,11 @@ pub(crate) const PAUSE: &str = "localhost/nfs-operator-rig/pause:1";
 const PODS: &str = "10.88.0.0/16";
 
 /// The folder of a node's files.
-pub(super) struct Files {
+pub(super) struct NodeFiles {
     folder: PathBuf,
 }
 
-impl Files {
+impl NodeFiles {
     pub(super) fn new(folder: PathBuf) -> Self {
         Self { folder }
     }
@@ -37,13 +37,13 @@ impl Files {
 
     fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.path(name);
-        fs::write(&path, text).doing(|| format!("write {}", path.display()))?;
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
         Ok(path)
     }
 
     fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
-        fs::create_dir_all(&path).doing(|| format!("make {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(path)
     }
 
@@ -81,8 +81,8 @@ oom_score = 0
     /// The kubelet's configuration.
     pub(super) fn kubelet(
         &self,
-        authority: &Authority,
-        control_group: &str,
+        authority: &CertificateAuthority,
+        cgroup: &str,
         kubernetes: Kubernetes,
     ) -> Result<PathBuf> {
         let config = json!({
@@ -97,7 +97,7 @@ oom_score = 0
             "authorization": { "mode": "Webhook" },
             "cgroupDriver": "cgroupfs",
             // All pods are below it, so that they can be found and cleared away.
-            "cgroupRoot": format!("/{control_group}"),
+            "cgroupRoot": format!("/{cgroup}"),
             "failCgroupV1": false,
             "failSwapOn": false,
             "oomScoreAdj": 0,

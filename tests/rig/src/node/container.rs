@@ -5,17 +5,17 @@ use std::{fs, path::PathBuf, process::Command};
 use serde_json::Value;
 
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
 /// What the processes of a container take, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Memory {
+pub struct MemoryUsage {
     /// Its own, resident now: not the program's text, which the kernel can read again.
-    pub own: u64,
+    pub anonymous: u64,
     /// What the control group was charged for at most, that text included.
-    pub highest: u64,
+    pub peak: u64,
     /// What the kernel lets it take.
     pub limit: u64,
 }
@@ -27,7 +27,7 @@ pub(super) struct Container {
 
 impl Container {
     /// By what the kubelet says of the pod.
-    pub(super) fn of(pod: &Value) -> Result<Self> {
+    pub(super) fn from_pod(pod: &Value) -> Result<Self> {
         let id = pod
             .pointer("/status/containerStatuses/0/containerID")
             .and_then(Value::as_str);
@@ -46,9 +46,9 @@ impl Container {
     }
 
     /// The folder of its control group for memory.
-    async fn control_group(&self) -> Result<PathBuf> {
+    async fn cgroup(&self) -> Result<PathBuf> {
         let path = format!("/proc/{}/cgroup", self.pid().await?);
-        let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         // NUMBER:CONTROLLERS:PATH; version 2 has one line, without controllers (cgroups(7)).
         let fields = |line: &'_ str| -> Option<(String, String)> {
             let mut parts = line.splitn(3, ':').skip(1);
@@ -70,12 +70,12 @@ impl Container {
         }
     }
 
-    pub(super) async fn memory(&self) -> Result<Memory> {
+    pub(super) async fn memory(&self) -> Result<MemoryUsage> {
         let path = format!("/proc/{}/status", self.pid().await?);
-        let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+        let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         let own = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
         let own = own.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-        let group = self.control_group().await?;
+        let group = self.cgroup().await?;
         // The names in version 1 and in version 2.
         let bytes = |files: [&str; 2]| {
             let text = files.map(|file| fs::read_to_string(group.join(file)));
@@ -84,9 +84,9 @@ impl Container {
                 .parse::<u64>()
                 .map_err(|_| Error::Usage(format!("{files:?} in {} say {text:?}", group.display())))
         };
-        Ok(Memory {
-            own: own.ok_or_else(|| Error::Usage(format!("{path} has no RssAnon")))? * 1024,
-            highest: bytes(["memory.max_usage_in_bytes", "memory.peak"])?,
+        Ok(MemoryUsage {
+            anonymous: own.ok_or_else(|| Error::Usage(format!("{path} has no RssAnon")))? * 1024,
+            peak: bytes(["memory.max_usage_in_bytes", "memory.peak"])?,
             limit: bytes(["memory.limit_in_bytes", "memory.max"])?,
         })
     }
@@ -94,10 +94,10 @@ impl Container {
     /// Has somebody else in its control group take more than the limit, so that the kernel kills for memory, and its
     /// program first: the kubelet marks the processes of pods as the ones to go.
     pub(super) async fn exhaust_memory(&self) -> Result<()> {
-        let group = self.control_group().await?;
+        let group = self.cgroup().await?;
         let adjustment = format!("/proc/{}/oom_score_adj", self.pid().await?);
-        // The kernel's highest: chosen for certain (proc_pid_oom_score_adj(5)).
-        fs::write(&adjustment, "1000").doing(|| format!("write {adjustment}"))?;
+        // The kernel's peak: chosen for certain (proc_pid_oom_score_adj(5)).
+        fs::write(&adjustment, "1000").with_context(|| format!("write {adjustment}"))?;
         // `tail` keeps a line until its end, and this one has none. It is killed as well when that is not enough.
         let script = "echo $$ >\"$1/cgroup.procs\"; head -c 100m /dev/zero | tail >/dev/null; exit 0";
         let mut hungry = Command::new("sh");

@@ -6,14 +6,14 @@ use kube::{Api, Client, api::ListParams};
 use serde_json::Value;
 use tokio::{sync::oneshot, task::JoinHandle};
 
-use super::policies::{Seen, TABLE, ruleset};
+use super::network_policy::{Snapshot, TABLE, ruleset};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
 /// A new pod waits for it; three small lists are next to no load.
-const LOOK: Duration = Duration::from_millis(200);
+const SYNC_INTERVAL: Duration = Duration::from_millis(200);
 
 /// NetworkPolicies are enforced, on what the module `policies` says. It goes on until [`Self::end`].
 #[derive(Debug)]
@@ -25,15 +25,15 @@ pub struct Enforcement {
 impl Enforcement {
     /// Begins, and comes back when the policies that there are now are enforced.
     pub(super) async fn start(client: Client, file: PathBuf) -> Result<Self> {
-        let mut enforcer = Enforcer {
+        let mut synchronizer = Synchronizer {
             client,
             file,
             enforced: String::new(),
         };
-        enforcer.look().await?;
+        synchronizer.sync().await?;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let result = enforcer.go_on(stopped).await;
+            let result = synchronizer.run(stopped).await;
             if let Err(error) = &result {
                 // Whoever waits for something meanwhile wants to know why it doesn't come.
                 eprintln!("rig: NetworkPolicies are enforced no longer as they are: {error}");
@@ -59,7 +59,7 @@ impl Enforcement {
 }
 
 /// How many packets of that pod the policies have refused, since they were last written down.
-pub(super) async fn refused(pod: &Value) -> Result<u64> {
+pub(super) async fn dropped_packets(pod: &Value) -> Result<u64> {
     let address = pod.pointer("/status/podIP").and_then(Value::as_str);
     let address = address.ok_or_else(|| Error::Usage("the pod has no address".into()))?;
     let mut command = Command::new("nft");
@@ -72,33 +72,33 @@ pub(super) async fn refused(pod: &Value) -> Result<u64> {
     count.ok_or_else(|| Error::Usage(format!("no count in {listed}")))
 }
 
-struct Enforcer {
+struct Synchronizer {
     client: Client,
     /// Stays with the logs.
     file: PathBuf,
     enforced: String,
 }
 
-impl Enforcer {
-    async fn go_on(&mut self, mut stopped: oneshot::Receiver<()>) -> Result<()> {
-        while tokio::time::timeout(LOOK, &mut stopped).await.is_err() {
-            self.look().await?;
+impl Synchronizer {
+    async fn run(&mut self, mut stopped: oneshot::Receiver<()>) -> Result<()> {
+        while tokio::time::timeout(SYNC_INTERVAL, &mut stopped).await.is_err() {
+            self.sync().await?;
         }
         Ok(())
     }
 
-    async fn look(&mut self) -> Result<()> {
+    async fn sync(&mut self) -> Result<()> {
         // In this order; see there.
-        let seen = Seen {
+        let snapshot = Snapshot {
             pods: self.list().await?,
             namespaces: self.list().await?,
             policies: self.list().await?,
         };
-        let text = ruleset(&seen)?;
+        let text = ruleset(&snapshot)?;
         if text == self.enforced {
             return Ok(());
         }
-        std::fs::write(&self.file, &text).doing(|| format!("write {}", self.file.display()))?;
+        std::fs::write(&self.file, &text).with_context(|| format!("write {}", self.file.display()))?;
         let mut command = Command::new("nft");
         command.arg("--file").arg(&self.file);
         run(command).await?;
@@ -111,6 +111,6 @@ impl Enforcer {
         K: kube::Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned,
     {
         let listed = Api::<K>::all(self.client.clone()).list(&ListParams::default()).await;
-        Ok(listed.doing(|| format!("list {}", K::plural(&())))?.items)
+        Ok(listed.with_context(|| format!("list {}", K::plural(&())))?.items)
     }
 }

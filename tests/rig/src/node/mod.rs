@@ -1,11 +1,11 @@
-//! A node that runs pods: kubelet, kube-proxy and containerd, in an enclosure.
+//! A node that runs pods: kubelet, kube-proxy and containerd, in an sandbox.
 
 mod config;
 mod container;
-pub(crate) mod enclosure;
 mod enforcement;
-mod pods;
-mod policies;
+mod network_policy;
+mod pod_logs;
+pub(crate) mod sandbox;
 
 use std::{
     path::{Path, PathBuf},
@@ -16,19 +16,19 @@ use std::{
 use serde_json::Value;
 
 pub(crate) use self::config::PAUSE;
-use self::config::{Files, SOCKET, kubelet_args};
+use self::config::{NodeFiles, SOCKET, kubelet_args};
 use self::container::Container;
 pub use self::{
-    container::Memory,
-    enclosure::{ADDRESS, Enclosure, exit_code},
+    container::MemoryUsage,
     enforcement::Enforcement,
+    sandbox::{ADDRESS, Sandbox, exit_code},
 };
 use crate::{
     assets::{Kubernetes, NodeAssets},
     cluster::Cluster,
     error::{Error, Result},
     objects::{Objects, condition, reference},
-    process::{Process, Spec, run, while_running},
+    process::{Process, ProcessSpec, run, while_running},
     run_dir::RunDir,
     wait,
 };
@@ -36,9 +36,9 @@ use crate::{
 /// What the node is called.
 const NAME: &str = "node";
 /// It takes 4 s on two idle cores; a machine that builds at the same time takes its time.
-const START: Duration = Duration::from_secs(120);
+const START_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A running node. Dropping it kills its programs; its containers end with the enclosure.
+/// A running node. Dropping it kills its programs; its containers end with the sandbox.
 #[derive(Debug)]
 pub struct Node {
     // Dropped in this order: nobody starts containers again.
@@ -55,14 +55,14 @@ impl Node {
     /// Starts one for that cluster and waits until it is Ready.
     ///
     /// # Errors
-    /// [`Error::Usage`] outside of an [`Enclosure`]: it would make itself at home on the machine.
+    /// [`Error::Usage`] outside of an [`Sandbox`]: it would make itself at home on the machine.
     pub async fn start(run: &RunDir, assets: &NodeAssets, cluster: &Cluster) -> Result<Self> {
-        let enclosure =
-            Enclosure::entered().ok_or_else(|| Error::Usage("a node is started in an enclosure only".into()))?;
-        let folder = run.new_folder("node")?;
-        let files = Files::new(folder.clone());
+        let sandbox =
+            Sandbox::current().ok_or_else(|| Error::Usage("a node is started in an enclosure only".into()))?;
+        let folder = run.new_dir("node")?;
+        let files = NodeFiles::new(folder.clone());
         let start = |name: &str, program: &Path, args: Vec<String>| {
-            Process::start(Spec {
+            Process::start(ProcessSpec {
                 name: name.into(),
                 program: program.into(),
                 args,
@@ -73,14 +73,14 @@ impl Node {
         let config = files.containerd(&assets.plugins)?;
         let args = vec!["--config".into(), config.display().to_string()];
         let containerd = start("containerd", &assets.containerd, args).await?;
-        let listens = wait::until("containerd to listen", START, async || {
+        let listens = wait::until("containerd to listen", START_TIMEOUT, async || {
             let listed = run_ctr(["version"]).await;
             listed.map_err(|error| error.to_string())
         });
         while_running(&[&containerd], listens).await?;
         run_ctr([Path::new("images"), Path::new("import"), &assets.pause]).await?;
 
-        let config = files.kubelet(cluster.authority(), enclosure.control_group(), Kubernetes::chosen()?)?;
+        let config = files.kubelet(cluster.authority(), sandbox.cgroup(), Kubernetes::from_env()?)?;
         let login = cluster.login(&format!("system:node:{NAME}"), Some("system:nodes"))?;
         let kubelet = start("kubelet", &assets.kubelet, kubelet_args(&config, &login, NAME, ADDRESS)).await?;
         let config = files.proxy(&cluster.login("system:kube-proxy", None)?, NAME)?;
@@ -99,7 +99,7 @@ impl Node {
     async fn wait_ready(&self, cluster: &Cluster) -> Result<()> {
         let objects = Objects::new(cluster.client().await?);
         let node = reference("v1", "Node", None, NAME);
-        let ready = objects.wait(&node, "to be Ready", START, |node| {
+        let ready = objects.wait(&node, "to be Ready", START_TIMEOUT, |node| {
             let ready = condition(node, "Ready").ok_or("it says nothing")?;
             match ready["status"] == "True" {
                 true => Ok(()),
@@ -122,12 +122,12 @@ impl Node {
         let kubelet = crate::process::tail(&self.kubelet.spec().log);
         format!(
             "{}\nthe end of the kubelet's log:\n{kubelet}",
-            pods::logs(&self.folder.join("pods"))
+            pod_logs::read_tails(&self.folder.join("pods"))
         )
     }
 
     /// Has the cluster's NetworkPolicies enforced from now on, and those that will come: no node does that by itself.
-    pub async fn enforce(&self, cluster: &Cluster) -> Result<Enforcement> {
+    pub async fn enforce_network_policies(&self, cluster: &Cluster) -> Result<Enforcement> {
         Enforcement::start(cluster.client().await?, self.folder.join("policies.nft")).await
     }
 
@@ -135,26 +135,26 @@ impl Node {
     ///
     /// # Errors
     /// When none are enforced that say where it may connect to.
-    pub async fn refused(&self, pod: &Value) -> Result<u64> {
-        enforcement::refused(pod).await
+    pub async fn dropped_packets(&self, pod: &Value) -> Result<u64> {
+        enforcement::dropped_packets(pod).await
     }
 
     /// Kills the program of a pod's container.
     pub async fn kill_container(&self, pod: &Value) -> Result<()> {
-        let container = Container::of(pod)?;
+        let container = Container::from_pod(pod)?;
         run_ctr(["tasks", "kill", "--signal", "SIGKILL", &container.id])
             .await
             .map(drop)
     }
 
     /// What a pod's container takes of memory, and its limit.
-    pub async fn memory(&self, pod: &Value) -> Result<Memory> {
-        Container::of(pod)?.memory().await
+    pub async fn memory(&self, pod: &Value) -> Result<MemoryUsage> {
+        Container::from_pod(pod)?.memory().await
     }
 
     /// Has the kernel kill the program of a pod's container because its memory is used up.
     pub async fn exhaust_memory(&self, pod: &Value) -> Result<()> {
-        Container::of(pod)?.exhaust_memory().await
+        Container::from_pod(pod)?.exhaust_memory().await
     }
 }
 

@@ -35,13 +35,13 @@ pub enum Action {
 
 /// A record on its way.
 #[derive(Clone, Copy)]
-pub(super) struct Passing<'a> {
+pub(super) struct PassingRecord<'a> {
     pub(super) connection: u64,
     pub(super) direction: Direction,
     pub(super) record: &'a [u8],
 }
 
-type Hook = Box<dyn Fn(Passing<'_>) -> Action + Send + Sync>;
+type Hook = Box<dyn Fn(PassingRecord<'_>) -> Action + Send + Sync>;
 
 /// Every hook of a proxy; the first that does not forward decides.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl Hooks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    pub(super) fn ask(&self, passing: Passing<'_>) -> Action {
+    pub(super) fn run(&self, passing: PassingRecord<'_>) -> Action {
         let hooks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let answers = hooks.iter().map(|hook| hook(passing));
         answers
@@ -83,7 +83,7 @@ impl LostReply {
     }
 
     /// Waits until it has: then the server has done what it was asked for, and the client doesn't know.
-    pub async fn happened(&mut self, timeout: Duration) -> Result<()> {
+    pub async fn wait(&mut self, timeout: Duration) -> Result<()> {
         let waited = tokio::time::timeout(timeout, self.0.wait_for(|happened| *happened)).await;
         match waited {
             Ok(Ok(_)) => Ok(()),
@@ -101,7 +101,7 @@ pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static
     let (report, lost) = watch::channel(false);
     // Both begin with the request's id, which is unique within its connection (RFC 5531 section 9).
     let awaited: Mutex<HashSet<(u64, [u8; 4])>> = Mutex::default();
-    let hook = move |passing: Passing<'_>| {
+    let hook = move |passing: PassingRecord<'_>| {
         let Some(id) = passing.record.first_chunk::<4>() else {
             return Action::Forward;
         };

@@ -24,10 +24,10 @@ use tokio::{
 use self::hook::Hooks;
 pub use self::{
     hook::{Action, Direction, LostReply},
-    record::{carries, rename_of, xdr_string},
+    record::{encode_opaque, encode_rename, has_bytes},
 };
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     ports,
 };
 
@@ -64,7 +64,7 @@ struct Budget {
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ProxyState {
     upstream: SocketAddr,
     framing: Framing,
     settings: watch::Sender<Settings>,
@@ -75,9 +75,9 @@ struct Shared {
     accepted: AtomicU64,
 }
 
-impl Shared {
+impl ProxyState {
     /// How many of so many bytes may pass; when not all of them may, the limit is used up and gone.
-    fn take_budget(&self, direction: Direction, wanted: usize) -> usize {
+    fn consume_budget(&self, direction: Direction, wanted: usize) -> usize {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match direction {
             Direction::Up => &mut budget.up,
@@ -101,12 +101,12 @@ impl Shared {
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
-    orders: mpsc::Sender<Order>,
+    state: Arc<ProxyState>,
+    requests: mpsc::Sender<ListenRequest>,
 }
 
 /// Whether to listen; answered when it is so.
-type Order = (bool, oneshot::Sender<io::Result<()>>);
+type ListenRequest = (bool, oneshot::Sender<io::Result<()>>);
 
 impl Proxy {
     /// Starts one in front of an NFS server. It forwards whole RPC records.
@@ -123,8 +123,8 @@ impl Proxy {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
         let listener = TcpListener::bind(address)
             .await
-            .doing(|| format!("listen on {address}"))?;
-        let shared = Arc::new(Shared {
+            .with_context(|| format!("listen on {address}"))?;
+        let state = Arc::new(ProxyState {
             upstream,
             framing,
             settings: watch::Sender::default(),
@@ -133,12 +133,12 @@ impl Proxy {
             budget: Mutex::default(),
             accepted: AtomicU64::new(0),
         });
-        let (orders, inbox) = mpsc::channel(1);
-        tokio::spawn(accept(address, listener, inbox, shared.clone()));
+        let (requests, inbox) = mpsc::channel(1);
+        tokio::spawn(accept(address, listener, inbox, state.clone()));
         Ok(Self {
             address,
-            shared,
-            orders,
+            state,
+            requests,
         })
     }
 
@@ -154,38 +154,38 @@ impl Proxy {
 
     /// How many connections it has accepted since its start.
     pub fn accepted(&self) -> u64 {
-        self.shared.accepted.load(Ordering::Relaxed)
+        self.state.accepted.load(Ordering::Relaxed)
     }
 
     /// Lets everything arrive so much later; throughput stays.
     pub fn delay(&self, up: Duration, down: Duration) {
-        self.shared
+        self.state
             .settings
             .send_modify(|settings| (settings.up, settings.down) = (up, down));
     }
 
     /// With `true`: connections stay and new ones are accepted, but nothing goes on. With `false`: all of it does.
     pub fn hang(&self, hang: bool) {
-        self.shared.settings.send_modify(|settings| settings.hang = hang);
+        self.state.settings.send_modify(|settings| settings.hang = hang);
     }
 
     /// Resets every connection there is now.
     pub fn cut(&self) {
-        self.shared.cuts.send_replace(());
+        self.state.cuts.send_replace(());
     }
 
     /// With `true`: new connections are refused, as when nobody listens. Done when it returns.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
         let gone = || Error::Usage("the proxy's runtime is gone".into());
         let (answer, done) = oneshot::channel();
-        self.orders.send((!refuse, answer)).await.map_err(|_| gone())?;
+        self.requests.send((!refuse, answer)).await.map_err(|_| gone())?;
         let done = done.await.map_err(|_| gone())?;
-        done.doing(|| format!("listen on {}", self.address))
+        done.with_context(|| format!("listen on {}", self.address))
     }
 
-    /// Closes the connection that carries the byte after so many more, counted over all; the bytes before it arrive.
+    /// Closes the connection that has_bytes the byte after so many more, counted over all; the bytes before it arrive.
     pub fn cut_after(&self, direction: Direction, bytes: usize) {
-        let mut budget = self.shared.budget.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut budget = self.state.budget.lock().unwrap_or_else(PoisonError::into_inner);
         match direction {
             Direction::Up => budget.up = Some(bytes),
             Direction::Down => budget.down = Some(bytes),
@@ -194,7 +194,7 @@ impl Proxy {
 
     /// Asks `hook` about each record that goes that way, without its record mark.
     pub fn on_record(&self, direction: Direction, hook: impl Fn(&[u8]) -> Action + Send + Sync + 'static) {
-        self.shared.hooks.add(Box::new(move |passing| {
+        self.state.hooks.add(Box::new(move |passing| {
             if passing.direction == direction {
                 hook(passing.record)
             } else {
@@ -205,33 +205,38 @@ impl Proxy {
 
     /// Does `action` to the reply of the next request that `matches`; once.
     ///
-    /// See [`carries`] and [`rename_of`] for finding a request.
+    /// See [`has_bytes`] and [`encode_rename`] for finding a request.
     pub fn lose_reply(&self, action: Action, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> LostReply {
         let (hook, lost) = hook::lose_reply(matches, action);
-        self.shared.hooks.add(hook);
+        self.state.hooks.add(hook);
         lost
     }
 
     /// Takes away what [`Self::on_record`] and [`Self::lose_reply`] put in.
     pub fn clear_hooks(&self) {
-        self.shared.hooks.clear();
+        self.state.hooks.clear();
     }
 }
 
-async fn accept(address: SocketAddr, listener: TcpListener, mut orders: mpsc::Receiver<Order>, shared: Arc<Shared>) {
+async fn accept(
+    address: SocketAddr,
+    listener: TcpListener,
+    mut requests: mpsc::Receiver<ListenRequest>,
+    state: Arc<ProxyState>,
+) {
     let mut listener = Some(listener);
     // Dropped with this task: that closes them all.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             client = next(listener.as_ref()) => {
-                let number = shared.accepted.fetch_add(1, Ordering::Relaxed);
-                let shared = shared.clone();
-                connections.spawn(async move { connection::serve(&shared, number, client).await });
+                let number = state.accepted.fetch_add(1, Ordering::Relaxed);
+                let state = state.clone();
+                connections.spawn(async move { connection::serve(&state, number, client).await });
             }
             Some(_) = connections.join_next() => {}
-            order = orders.recv() => {
-                let Some((listen, answer)) = order else { return };
+            request = requests.recv() => {
+                let Some((listen, answer)) = request else { return };
                 let mut done = Ok(());
                 if !listen {
                     listener = None;

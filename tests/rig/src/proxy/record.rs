@@ -9,7 +9,7 @@ const LAST: u32 = 1 << 31;
 
 /// What goes through a proxy in one piece.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Unit {
+pub(super) struct Chunk {
     /// As it came, record marks included.
     pub(super) raw: Vec<u8>,
     /// The record alone; empty for a piece that is none.
@@ -18,17 +18,17 @@ pub(super) struct Unit {
 
 /// Collects bytes until a record is complete.
 #[derive(Debug, Default)]
-pub(super) struct Records {
+pub(super) struct RecordParser {
     buffer: Vec<u8>,
 }
 
-impl Records {
+impl RecordParser {
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.buffer.extend_from_slice(bytes);
     }
 
     /// The next complete record, if there is one.
-    pub(super) fn next(&mut self) -> io::Result<Option<Unit>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<Chunk>> {
         let mut record = Vec::new();
         let mut rest = self.buffer.as_slice();
         loop {
@@ -48,14 +48,14 @@ impl Records {
             if header & LAST != 0 {
                 let left = rest.len();
                 let raw = self.buffer.drain(..self.buffer.len() - left).collect();
-                return Ok(Some(Unit { raw, record }));
+                return Ok(Some(Chunk { raw, record }));
             }
         }
     }
 
     /// What is left of a record that does not come to its end.
-    pub(super) fn rest(self) -> Unit {
-        Unit {
+    pub(super) fn rest(self) -> Chunk {
+        Chunk {
             raw: self.buffer,
             record: Vec::new(),
         }
@@ -63,12 +63,12 @@ impl Records {
 }
 
 /// Whether these bytes are somewhere in the record.
-pub fn carries(record: &[u8], pattern: &[u8]) -> bool {
+pub fn has_bytes(record: &[u8], pattern: &[u8]) -> bool {
     record.windows(pattern.len().max(1)).any(|window| window == pattern)
 }
 
 /// A string or opaque as it is on the wire: length, bytes, padding (RFC 4506 section 4.10).
-pub fn xdr_string(bytes: &[u8]) -> Vec<u8> {
+pub fn encode_opaque(bytes: &[u8]) -> Vec<u8> {
     // No name is longer than 4 GiB.
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
     let mut wire = length.to_be_bytes().to_vec();
@@ -78,8 +78,8 @@ pub fn xdr_string(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// The start of NFSv4's RENAME (operation 29, RFC 8881 section 18.26) of that name in its old directory.
-pub fn rename_of(old_name: &[u8]) -> Vec<u8> {
-    [29_u32.to_be_bytes().to_vec(), xdr_string(old_name)].concat()
+pub fn encode_rename(old_name: &[u8]) -> Vec<u8> {
+    [29_u32.to_be_bytes().to_vec(), encode_opaque(old_name)].concat()
 }
 
 #[cfg(test)]
@@ -99,33 +99,38 @@ mod tests {
             b"d",
         ]
         .concat();
-        let mut records = Records::default();
-        let mut units = Vec::new();
+        let mut records = RecordParser::default();
+        let mut chunks = Vec::new();
         for byte in &wire {
             records.push(&[*byte]);
-            units.extend(records.next().unwrap());
+            chunks.extend(records.next().unwrap());
         }
-        let found: Vec<&[u8]> = units.iter().map(|unit| unit.record.as_slice()).collect();
+        let found: Vec<&[u8]> = chunks.iter().map(|chunk| chunk.record.as_slice()).collect();
         assert_eq!(found, [&b"abc"[..], b""]);
-        let raw: Vec<u8> = units
+        let raw: Vec<u8> = chunks
             .into_iter()
             .chain([records.rest()])
-            .flat_map(|unit| unit.raw)
+            .flat_map(|chunk| chunk.raw)
             .collect();
         assert_eq!(raw, wire);
     }
 
     #[test]
     fn a_stream_that_is_no_rpc_is_an_error_instead_of_memory() {
-        let mut records = Records::default();
+        let mut records = RecordParser::default();
         records.push(b"GET / HTTP/1.1\r\n");
         assert!(records.next().is_err());
     }
 
     #[test]
     fn a_rename_is_found_by_its_name() {
-        let record = [&b"header"[..], &rename_of(b"volume"), &xdr_string(b"archived-volume")].concat();
-        assert!(carries(&record, &rename_of(b"volume")));
-        assert!(!carries(&record, &rename_of(b"volume2")));
+        let record = [
+            &b"header"[..],
+            &encode_rename(b"volume"),
+            &encode_opaque(b"archived-volume"),
+        ]
+        .concat();
+        assert!(has_bytes(&record, &encode_rename(b"volume")));
+        assert!(!has_bytes(&record, &encode_rename(b"volume2")));
     }
 }

@@ -18,13 +18,13 @@ use kube::{
 use serde_json::{Value, json};
 
 use super::{
-    BenchOptions, Pace,
-    stage::{NAME, Stage, Usage},
+    BenchOptions, Throughput,
+    env::{BenchEnv, CpuUsage, NAME},
     table::load,
-    work::{self, Made, uid},
+    workload::{self, ProvisionedClaim, uid},
 };
 use crate::{
-    error::{Doing as _, Error, Result},
+    error::{Error, Result, ResultExt as _},
     objects::{Objects, merge, reference},
 };
 
@@ -38,7 +38,7 @@ const NOTE: &str =
 const WARM_UP: usize = 100;
 
 /// The bare client.
-pub struct Floor {
+pub struct Baseline {
     /// With every right: what users, the binder and the bench do.
     objects: Objects,
     claims: Api<PersistentVolumeClaim>,
@@ -49,17 +49,17 @@ pub struct Floor {
 
 /// The floor.
 #[derive(Debug)]
-pub struct Measured {
-    pub claims: (Pace, Usage),
-    pub deletes: (Pace, Usage),
+pub struct BaselineResult {
+    pub claims: (Throughput, CpuUsage),
+    pub deletes: (Throughput, CpuUsage),
     pub load: String,
 }
 
-impl Floor {
-    pub fn new(stage: &Stage) -> Self {
-        let account = || stage.account.clone();
+impl Baseline {
+    pub fn new(env: &BenchEnv) -> Self {
+        let account = || env.account.clone();
         Self {
-            objects: stage.objects.clone(),
+            objects: env.objects.clone(),
             claims: Api::namespaced(account(), NAME),
             volumes: Api::all(account()),
             claim_events: Api::namespaced(account(), NAME),
@@ -68,15 +68,15 @@ impl Floor {
     }
 
     /// Claims and deletes, as the operator has them later.
-    pub async fn measure(&self, stage: &Stage, options: &BenchOptions) -> Result<Measured> {
-        let before = stage.usage(None)?;
-        let (made, pace) = self.create(options).await?;
-        let claims = (pace, stage.usage(None)?.since(&before));
+    pub async fn measure(&self, env: &BenchEnv, options: &BenchOptions) -> Result<BaselineResult> {
+        let before = env.cpu_usage(None)?;
+        let (made, throughput) = self.create(options).await?;
+        let claims = (throughput, env.cpu_usage(None)?.since(&before));
         self.release(&made, options).await?;
-        let before = stage.usage(None)?;
-        let pace = self.reclaim(&made, options).await?;
-        let deletes = (pace, stage.usage(None)?.since(&before));
-        Ok(Measured {
+        let before = env.cpu_usage(None)?;
+        let throughput = self.reclaim(&made, options).await?;
+        let deletes = (throughput, env.cpu_usage(None)?.since(&before));
+        Ok(BaselineResult {
             claims,
             deletes,
             load: load(),
@@ -95,24 +95,24 @@ impl Floor {
     }
 
     /// Creates claims and all that the operator writes about them; paced up to the last volume.
-    pub async fn create(&self, options: &BenchOptions) -> Result<(Vec<Made>, Pace)> {
+    pub async fn create(&self, options: &BenchOptions) -> Result<(Vec<ProvisionedClaim>, Throughput)> {
         let started = Instant::now();
-        let batch = crate::suffix();
-        let made: Vec<(Made, Instant)> = stream::iter(0..options.count)
+        let batch = crate::random_suffix();
+        let made: Vec<(ProvisionedClaim, Instant)> = stream::iter(0..options.count)
             .map(|number| self.one(format!("floor-{batch}-{number}")))
             .buffer_unordered(options.concurrency)
             .try_collect()
             .await?;
         let last = made.iter().map(|(_, made)| *made).max().unwrap_or(started);
-        let pace = Pace {
+        let throughput = Throughput {
             count: made.len(),
             seconds: last.duration_since(started).as_secs_f64(),
         };
-        Ok((made.into_iter().map(|(made, _)| made).collect(), pace))
+        Ok((made.into_iter().map(|(made, _)| made).collect(), throughput))
     }
 
-    async fn one(&self, name: String) -> Result<(Made, Instant)> {
-        let claim = self.objects.create(&work::claim(&name, Some(PROVISIONER))).await?;
+    async fn one(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
+        let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let uid = uid(&claim)?.to_owned();
         let volume = format!("pvc-{uid}");
         let regarding = json!({
@@ -125,16 +125,16 @@ impl Floor {
         let params = PatchParams::apply("bench/placement").force();
         let place = async {
             let written = self.claims.patch(&name, &params, &Patch::Apply(&placed)).await;
-            written.doing(|| format!("apply to claim {name}")).map(drop)
+            written.with_context(|| format!("apply to claim {name}")).map(drop)
         };
         // Events go out beside the work, as the operator's do.
         futures::try_join!(told("Provisioning"), place)?;
         let object: PersistentVolume =
-            serde_json::from_value(object(&volume, &claim)).doing(|| "make a volume".into())?;
+            serde_json::from_value(object(&volume, &claim)).with_context(|| "make a volume".into())?;
         self.volumes
             .create(&PostParams::default(), &object)
             .await
-            .doing(|| format!("create {volume}"))?;
+            .with_context(|| format!("create {volume}"))?;
         let made = Instant::now();
         let condition = json!({ "status": { "conditions": [{
             "type": "bench.example/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
@@ -147,19 +147,21 @@ impl Floor {
                 .claims
                 .patch_status(&name, &params, &Patch::Apply(&condition))
                 .await;
-            written.doing(|| format!("apply to claim {name}'s status")).map(drop)
+            written
+                .with_context(|| format!("apply to claim {name}'s status"))
+                .map(drop)
         };
         futures::try_join!(told("ProvisioningSucceeded"), tell)?;
-        Ok((Made { claim: name, volume }, made))
+        Ok((ProvisionedClaim { claim: name, volume }, made))
     }
 
     /// Removes the claims and releases the volumes, unmeasured.
-    pub async fn release(&self, made: &[Made], options: &BenchOptions) -> Result<()> {
-        work::each(made, options, async |made| {
+    pub async fn release(&self, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
+        workload::for_each(made, options, async |made| {
             let volume = reference("v1", "PersistentVolume", None, &made.volume);
             let unprotected = json!({ "metadata": { "finalizers": [FINALIZER] } });
             self.objects.patch(&volume, unprotected).await?;
-            work::remove_claim(&self.objects, &made.claim).await?;
+            workload::remove_claim(&self.objects, &made.claim).await?;
             self.objects
                 .patch_status(&volume, json!({ "status": { "phase": "Released" } }))
                 .await
@@ -170,13 +172,13 @@ impl Floor {
 
     /// Takes released volumes away by the operator's calls: volume and claim read, volume deleted, read again, its
     /// finalizer dropped, an event.
-    pub async fn reclaim(&self, made: &[Made], options: &BenchOptions) -> Result<Pace> {
+    pub async fn reclaim(&self, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
         let started = Instant::now();
-        work::each(made, options, async |made| {
+        workload::for_each(made, options, async |made| {
             let name = &made.volume;
-            let doing = || format!("reclaim {name}");
-            let there = self.volumes.get(name).await.doing(doing)?;
-            if self.claims.get_opt(&made.claim).await.doing(doing)?.is_some() {
+            let action = || format!("reclaim {name}");
+            let there = self.volumes.get(name).await.with_context(action)?;
+            if self.claims.get_opt(&made.claim).await.with_context(action)?.is_some() {
                 return Err(Error::Usage(format!("claim {} should be gone", made.claim)));
             }
             let params = DeleteParams {
@@ -186,15 +188,15 @@ impl Floor {
                 }),
                 ..DeleteParams::default()
             };
-            self.volumes.delete(name, &params).await.doing(doing)?;
-            let now = self.volumes.get(name).await.doing(doing)?;
+            self.volumes.delete(name, &params).await.with_context(action)?;
+            let now = self.volumes.get(name).await.with_context(action)?;
             let patch = json!({ "metadata": {
                 "uid": now.uid(), "resourceVersion": now.resource_version(), "finalizers": [],
             } });
             self.volumes
                 .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
-                .doing(doing)?;
+                .with_context(action)?;
             let regarding = json!({
                 "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": now.uid(),
                 "resourceVersion": now.resource_version(),
@@ -202,7 +204,7 @@ impl Floor {
             send(&self.volume_events, &regarding, "VolumeDeleted").await
         })
         .await?;
-        Ok(Pace {
+        Ok(Throughput {
             count: made.len(),
             seconds: started.elapsed().as_secs_f64(),
         })
@@ -254,7 +256,7 @@ fn object(name: &str, claim: &Value) -> Value {
 }
 
 async fn send(events: &Api<Event>, regarding: &Value, reason: &str) -> Result<()> {
-    let doing = || format!("send event {reason}");
+    let action = || format!("send event {reason}");
     let now = Timestamp::now();
     let name = regarding["name"].as_str().unwrap_or_default();
     let namespace = regarding["namespace"].as_str().unwrap_or("default");
@@ -269,10 +271,10 @@ async fn send(events: &Api<Event>, regarding: &Value, reason: &str) -> Result<()
         "reportingInstance": "bench",
         "type": "Normal",
     }))
-    .doing(doing)?;
+    .with_context(action)?;
     events
         .create(&PostParams::default(), &event)
         .await
-        .doing(doing)
+        .with_context(action)
         .map(drop)
 }

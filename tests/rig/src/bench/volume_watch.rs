@@ -17,10 +17,10 @@ use tokio::{sync::watch, task::JoinHandle};
 use crate::error::{Error, Result};
 
 /// A volume comes within milliseconds; a machine that builds at the same time takes its time.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
-struct Book {
+struct VolumeTimes {
     listed: bool,
     appeared: HashMap<String, Instant>,
     gone: HashMap<String, Instant>,
@@ -28,59 +28,66 @@ struct Book {
 
 /// The volumes of the cluster, with the moments in which they were first and last seen.
 #[derive(Debug)]
-pub struct Sightings {
-    book: watch::Receiver<Book>,
+pub struct VolumeWatch {
+    times: watch::Receiver<VolumeTimes>,
     watching: JoinHandle<()>,
 }
 
-impl Sightings {
+impl VolumeWatch {
     /// Begins to watch, and waits until the first list is in.
     pub async fn start(client: Client) -> Result<Self> {
-        let (writer, mut book) = watch::channel(Book::default());
+        let (writer, mut times) = watch::channel(VolumeTimes::default());
         let watching = tokio::spawn(follow(client, writer));
-        wait(&mut book, "the watch of volumes", |book| book.listed.then_some(())).await?;
-        Ok(Self { book, watching })
+        wait(&mut times, "the watch of volumes", |times| times.listed.then_some(())).await?;
+        Ok(Self { times, watching })
     }
 
     /// When this volume first was there.
-    pub async fn appeared(&self, volume: &str) -> Result<Instant> {
+    pub async fn wait_created(&self, volume: &str) -> Result<Instant> {
         let what = format!("volume {volume} to be there");
-        wait(&mut self.book.clone(), &what, |book| book.appeared.get(volume).copied()).await
+        wait(&mut self.times.clone(), &what, |times| {
+            times.appeared.get(volume).copied()
+        })
+        .await
     }
 
     /// When this volume was gone.
-    pub async fn gone(&self, volume: &str) -> Result<Instant> {
+    pub async fn wait_deleted(&self, volume: &str) -> Result<Instant> {
         let what = format!("volume {volume} to be gone");
-        wait(&mut self.book.clone(), &what, |book| book.gone.get(volume).copied()).await
+        wait(&mut self.times.clone(), &what, |times| times.gone.get(volume).copied()).await
     }
 }
 
-impl Drop for Sightings {
+impl Drop for VolumeWatch {
     fn drop(&mut self) {
         self.watching.abort();
     }
 }
 
-async fn wait<T>(book: &mut watch::Receiver<Book>, what: &str, look: impl Fn(&Book) -> Option<T>) -> Result<T> {
+async fn wait<T>(
+    times: &mut watch::Receiver<VolumeTimes>,
+    what: &str,
+    look: impl Fn(&VolumeTimes) -> Option<T>,
+) -> Result<T> {
     let seen = async {
         loop {
-            if let Some(found) = look(&book.borrow_and_update()) {
+            if let Some(found) = look(&times.borrow_and_update()) {
                 return Ok(found);
             }
-            if book.changed().await.is_err() {
+            if times.changed().await.is_err() {
                 return Err(Error::Usage(format!("the watch ended before {what}")));
             }
         }
     };
     let timeout = |_| Error::Timeout {
         what: what.into(),
-        waited: PATIENCE,
+        waited: TIMEOUT,
         last: "the watch has not shown it".into(),
     };
-    tokio::time::timeout(PATIENCE, seen).await.map_err(timeout)?
+    tokio::time::timeout(TIMEOUT, seen).await.map_err(timeout)?
 }
 
-async fn follow(client: Client, book: watch::Sender<Book>) {
+async fn follow(client: Client, times: watch::Sender<VolumeTimes>) {
     let volumes: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
     let events = watcher(volumes, watcher::Config::default()).default_backoff();
     let mut events = events.into_stream().boxed();
@@ -92,14 +99,14 @@ async fn follow(client: Client, book: watch::Sender<Book>) {
             Err(_) => continue,
         };
         let now = Instant::now();
-        book.send_modify(|book| match event {
+        times.send_modify(|times| match event {
             watcher::Event::Init => {}
-            watcher::Event::InitDone => book.listed = true,
+            watcher::Event::InitDone => times.listed = true,
             watcher::Event::InitApply(volume) | watcher::Event::Apply(volume) => {
-                book.appeared.entry(volume.name_any()).or_insert(now);
+                times.appeared.entry(volume.name_any()).or_insert(now);
             }
             watcher::Event::Delete(volume) => {
-                book.gone.entry(volume.name_any()).or_insert(now);
+                times.gone.entry(volume.name_any()).or_insert(now);
             }
         });
     }

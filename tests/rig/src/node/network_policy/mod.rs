@@ -15,7 +15,7 @@
 //!
 //! What the rules can't say is an error, never something that passes.
 
-mod inhabitants;
+mod pods;
 mod rules;
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ use k8s_openapi::api::{
     networking::v1::NetworkPolicy,
 };
 
-use self::inhabitants::{Inhabitant, Inhabitants};
+use self::pods::{PolicyPod, PolicyPods};
 use crate::error::Result;
 
 /// Our table; beside kube-proxy's, and a packet has to pass both.
@@ -35,7 +35,7 @@ pub(super) const TABLE: &str = "inet rig-network-policies";
 
 /// What there is in a cluster. The pods were looked at first: a policy that is older than a pod is among these.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct Snapshot {
     pub(super) pods: Vec<Pod>,
     pub(super) namespaces: Vec<Namespace>,
     pub(super) policies: Vec<NetworkPolicy>,
@@ -83,11 +83,11 @@ impl Direction {
 }
 
 /// The commands for `nft --file` that put these policies in the place of those before, all at once.
-pub(super) fn ruleset(seen: &Seen) -> Result<String> {
-    let inhabitants = Inhabitants::of(seen);
+pub(super) fn ruleset(snapshot: &Snapshot) -> Result<String> {
+    let pods = PolicyPods::of(snapshot);
     let mut text = format!("table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
     for direction in [Direction::Egress, Direction::Ingress] {
-        text.push_str(&chains(seen, &inhabitants, direction)?);
+        text.push_str(&chains(snapshot, &pods, direction)?);
     }
     // The kernel's ends of the pods' cables are called so by the network plugin `ptp`.
     text.push_str(
@@ -110,14 +110,14 @@ pub(super) fn ruleset(seen: &Seen) -> Result<String> {
 
 /// A chain for each pod that a policy isolates in that direction, and the one that leads there. They return for what is
 /// allowed.
-fn chains(seen: &Seen, inhabitants: &Inhabitants<'_>, direction: Direction) -> Result<String> {
+fn chains(snapshot: &Snapshot, pods: &PolicyPods<'_>, direction: Direction) -> Result<String> {
     let (mut chains, mut verdicts) = (String::new(), Vec::new());
-    for pod in inhabitants.all() {
-        let Some(rules) = rules::of_pod(pod, &seen.policies, inhabitants, direction)? else {
+    for pod in pods.all() {
+        let Some(rules) = rules::build_rules(pod, &snapshot.policies, pods, direction)? else {
             verdicts.push(format!("{} : return", pod.address));
             continue;
         };
-        let chain = own_chain(pod, direction);
+        let chain = pod_chain(pod, direction);
         verdicts.push(format!("{} : goto {chain}", pod.address));
         let _ = writeln!(chains, "\t# {}/{}\n\tchain {chain} {{", pod.namespace, pod.name);
         for rule in rules {
@@ -133,6 +133,6 @@ fn chains(seen: &Seen, inhabitants: &Inhabitants<'_>, direction: Direction) -> R
     Ok(chains)
 }
 
-fn own_chain(pod: &Inhabitant<'_>, direction: Direction) -> String {
+fn pod_chain(pod: &PolicyPod<'_>, direction: Direction) -> String {
     format!("{}-{}", direction.chain(), pod.address)
 }

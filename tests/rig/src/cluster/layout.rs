@@ -7,11 +7,11 @@ use std::{
 
 use crate::{
     assets::Assets,
-    error::{Doing, Result},
-    pki::{Authority, Identity},
+    error::{Result, ResultExt},
+    pki::{CertificateAuthority, CertificateFiles},
     ports,
-    process::Spec,
-    rights,
+    process::ProcessSpec,
+    rbac,
 };
 
 /// The operator's requests with verb, object and the rule that allowed them, without bodies: enough to prove what it did
@@ -31,7 +31,7 @@ rules:
 const API_PORT: u16 = 6443;
 
 /// Who may do everything.
-pub(super) const MASTERS: &str = "system:masters";
+pub(super) const SYSTEM_MASTERS: &str = "system:masters";
 
 /// The folder of one cluster, the ports its programs listen on, and where the programs are.
 #[derive(Debug)]
@@ -49,8 +49,8 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(folder: PathBuf, assets: Assets, node: Option<Ipv4Addr>) -> Result<Self> {
         let policy = folder.join("audit-policy.yaml");
-        std::fs::write(&policy, AUDIT_POLICY).doing(|| format!("write {}", policy.display()))?;
-        let audit_log = rights::audit_log(&folder)?;
+        std::fs::write(&policy, AUDIT_POLICY).with_context(|| format!("write {}", policy.display()))?;
+        let audit_log = rbac::audit_log_path(&folder)?;
         let api_port = node.map_or_else(ports::free, |_| Ok(API_PORT))?;
         let (etcd_port, peer_port) = (ports::free()?, ports::free()?);
         Ok(Self {
@@ -68,8 +68,8 @@ impl Layout {
         self.folder.join(name).display().to_string()
     }
 
-    fn spec(&self, name: &str, args: Vec<String>) -> Spec {
-        Spec {
+    fn spec(&self, name: &str, args: Vec<String>) -> ProcessSpec {
+        ProcessSpec {
             name: name.into(),
             program: self.assets.control_plane.join(name),
             args,
@@ -78,7 +78,7 @@ impl Layout {
         }
     }
 
-    pub(super) fn etcd(&self) -> Spec {
+    pub(super) fn etcd(&self) -> ProcessSpec {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let args = vec![
             format!("--data-dir={}", self.file("etcd")),
@@ -94,7 +94,7 @@ impl Layout {
         self.spec("etcd", args)
     }
 
-    pub(super) fn api_server(&self, authority: &Authority) -> Result<Spec> {
+    pub(super) fn api_server(&self, authority: &CertificateAuthority) -> Result<ProcessSpec> {
         let path = |path: &Path| path.display().to_string();
         let (server, ca, accounts) = (authority.server()?, authority.ca(), authority.accounts());
         let mut args = vec![
@@ -116,13 +116,13 @@ impl Layout {
             None => without_nodes(),
             Some(address) => with_nodes(
                 address,
-                &authority.client("kube-apiserver-kubelet-client", Some(MASTERS))?,
+                &authority.client("kube-apiserver-kubelet-client", Some(SYSTEM_MASTERS))?,
             ),
         });
         Ok(self.spec("kube-apiserver", args))
     }
 
-    pub(super) fn controller_manager(&self, authority: &Authority, kubeconfig: &Path) -> Spec {
+    pub(super) fn controller_manager(&self, authority: &CertificateAuthority, kubeconfig: &Path) -> ProcessSpec {
         let mut args = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root-ca-file={}", authority.ca().certificate.display()),
@@ -144,7 +144,7 @@ impl Layout {
         self.spec("kube-controller-manager", args)
     }
 
-    pub(super) fn scheduler(&self, kubeconfig: &Path) -> Spec {
+    pub(super) fn scheduler(&self, kubeconfig: &Path) -> ProcessSpec {
         let args = vec![
             format!("--kubeconfig={}", kubeconfig.display()),
             "--leader-elect=false".into(),
@@ -170,7 +170,7 @@ fn without_nodes() -> Vec<String> {
 }
 
 /// What it is told where a kubelet speaks for its node, and pods want to reach it.
-fn with_nodes(address: Ipv4Addr, client: &Identity) -> Vec<String> {
+fn with_nodes(address: Ipv4Addr, client: &CertificateFiles) -> Vec<String> {
     vec![
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),

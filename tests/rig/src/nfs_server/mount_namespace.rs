@@ -10,24 +10,24 @@ use std::{
 
 use super::config::Tmpfs;
 use crate::{
-    error::{Doing, Error, Result},
-    process::{Process, Spec, run, while_running},
+    error::{Error, Result, ResultExt},
+    process::{Process, ProcessSpec, run, while_running},
     wait,
 };
 
 /// Starting two small programs.
-const START: Duration = Duration::from_secs(10);
+const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where programs look for rpcbind.
-pub(super) const RPCBIND: &str = "/run/rpcbind.sock";
+pub(super) const RPCBIND_SOCKET: &str = "/run/rpcbind.sock";
 
 /// The process that keeps the namespace while the server is down.
 #[derive(Debug)]
-pub(super) struct Mounts {
+pub(super) struct MountNamespace {
     holder: Process,
 }
 
-impl Mounts {
+impl MountNamespace {
     pub(super) async fn new(folder: &Path) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Missing {
@@ -35,7 +35,7 @@ impl Mounts {
                 remedy: "run as root, or leave out the tests on full exports and NFSv3".into(),
             });
         }
-        let holder = Process::start(Spec {
+        let holder = Process::start(ProcessSpec {
             name: "the holder of the mount namespace".into(),
             program: "unshare".into(),
             args: ["--mount", "--propagation", "private", "sleep", "infinity"]
@@ -45,9 +45,9 @@ impl Mounts {
             log: folder.join("mounts.log"),
         })
         .await?;
-        let ours = namespace("self")?;
-        let apart = wait::until("a mount namespace", START, async || {
-            match namespace(&holder.pid().to_string()) {
+        let ours = mount_namespace_of("self")?;
+        let apart = wait::until("a mount namespace", START_TIMEOUT, async || {
+            match mount_namespace_of(&holder.pid().to_string()) {
                 Ok(theirs) if theirs != ours => Ok(()),
                 Ok(_) => Err("still in ours".into()),
                 Err(error) => Err(error.to_string()),
@@ -57,7 +57,7 @@ impl Mounts {
         Ok(Self { holder })
     }
 
-    /// Mounts a file system there, on a directory that exists on the host too.
+    /// MountNamespace a file system there, on a directory that exists on the host too.
     pub(super) async fn mount(&self, disk: &Path, size: Tmpfs) -> Result<()> {
         let inodes = size
             .inodes
@@ -66,7 +66,7 @@ impl Mounts {
         let options = format!("size={}{inodes},mode=0755", size.bytes);
         let mut command = Command::new("nsenter");
         command
-            .args(self.enter())
+            .args(self.nsenter_args())
             .args(["mount", "-t", "tmpfs", "-o", &options, "tmpfs"])
             .arg(disk);
         run(command).await.map(drop)
@@ -81,7 +81,7 @@ impl Mounts {
     pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
         let mut command = Command::new("nsenter");
         command
-            .args(self.enter())
+            .args(self.nsenter_args())
             .args(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"]);
         run(command).await?;
         let program = program.display().to_string();
@@ -98,16 +98,16 @@ impl Mounts {
             &program,
         ]
         .map(String::from);
-        let process = Process::start(Spec {
+        let process = Process::start(ProcessSpec {
             name: "rpcbind".into(),
             program: "nsenter".into(),
-            args: self.enter().into_iter().chain(alone).collect(),
+            args: self.nsenter_args().into_iter().chain(alone).collect(),
             env: Vec::new(),
             log: folder.join("rpcbind.log"),
         })
         .await?;
-        let socket = self.seen_from_outside(Path::new(RPCBIND));
-        let listens = wait::until("rpcbind to listen", START, async || {
+        let socket = self.host_path(Path::new(RPCBIND_SOCKET));
+        let listens = wait::until("rpcbind to listen", START_TIMEOUT, async || {
             std::os::unix::net::UnixStream::connect(&socket)
                 .map(drop)
                 .map_err(|error| error.to_string())
@@ -117,18 +117,18 @@ impl Mounts {
     }
 
     /// `nsenter`'s arguments for running something in there.
-    pub(super) fn enter(&self) -> [String; 3] {
+    pub(super) fn nsenter_args(&self) -> [String; 3] {
         [format!("--target={}", self.holder.pid()), "--mount".into(), "--".into()]
     }
 
     /// That path as somebody outside gets at it.
-    pub(super) fn seen_from_outside(&self, disk: &Path) -> PathBuf {
+    pub(super) fn host_path(&self, disk: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.holder.pid());
         Path::new(&root).join(disk.strip_prefix("/").unwrap_or(disk))
     }
 }
 
-fn namespace(process: &str) -> Result<PathBuf> {
+fn mount_namespace_of(process: &str) -> Result<PathBuf> {
     let link = format!("/proc/{process}/ns/mnt");
-    fs::read_link(&link).doing(|| format!("read {link}"))
+    fs::read_link(&link).with_context(|| format!("read {link}"))
 }

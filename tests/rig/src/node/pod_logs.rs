@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::process::tail;
 
 /// The ends of all logs in the kubelet's folder of logs: POD/CONTAINER/COUNT.log.
-pub(super) fn logs(folder: &Path) -> String {
+pub(super) fn read_tails(folder: &Path) -> String {
     let mut text = String::new();
     for pod in entries(folder) {
         for container in entries(&pod) {

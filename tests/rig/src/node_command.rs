@@ -1,9 +1,9 @@
-//! `rig node`: a cluster whose node runs pods, in an enclosure.
+//! `rig node`: a cluster whose node runs pods, in an sandbox.
 
 use std::{io::Read as _, path::PathBuf, process::ExitCode};
 
 use rig::{
-    Assets, Cluster, Enclosure, Error, Node, Objects, Result, RunDir,
+    Assets, Cluster, Error, Node, Objects, Result, RunDir, Sandbox,
     assets::NodeAssets,
     node::ADDRESS,
     node::exit_code,
@@ -14,21 +14,21 @@ use serde_json::json;
 /// Pulling, starting and telling takes 2 s.
 const RUNNING: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Runs this program again in an enclosure, or, when it is in one, starts the cluster and stays until the end of its
+/// Runs this program again in an sandbox, or, when it is in one, starts the cluster and stays until the end of its
 /// standard input.
-pub async fn node() -> Result<ExitCode> {
+pub async fn run() -> Result<ExitCode> {
     // Both look for what they need, but only outside is there a network to get it by.
-    let assets = Assets::find_or_make().await?;
-    let node_assets = NodeAssets::find_or_make().await?;
-    if Enclosure::entered().is_none() {
+    let assets = Assets::find_or_install().await?;
+    let node_assets = NodeAssets::find_or_install().await?;
+    if Sandbox::current().is_none() {
         let program = std::env::current_exe().map_err(|source| Error::Io {
-            doing: "find this program".into(),
+            action: "find this program".into(),
             source,
         })?;
-        return Ok(ExitCode::from(exit_code(Enclosure::run(&program, ["node"])?)));
+        return Ok(ExitCode::from(exit_code(Sandbox::run(&program, ["node"])?)));
     }
     let run = RunDir::new()?;
-    match stay(&run, assets, node_assets).await {
+    match serve(&run, assets, node_assets).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             run.keep();
@@ -37,9 +37,9 @@ pub async fn node() -> Result<ExitCode> {
     }
 }
 
-async fn stay(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<()> {
+async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<()> {
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_else(|_| PathBuf::from("unknown"));
-    let name = Enclosure::entered().map_or_else(String::new, |enclosure| enclosure.control_group().to_owned());
+    let name = Sandbox::current().map_or_else(String::new, |sandbox| sandbox.cgroup().to_owned());
     println!("control groups: {name}\nnetwork: {}", network.display());
     let cluster = Cluster::start_for_nodes(run, assets, ADDRESS).await?;
     let node = Node::start(run, &node_assets, &cluster).await?;

@@ -8,11 +8,11 @@ use tokio::{
 };
 
 use super::KernelVm;
-use crate::error::{Doing, Error, Result};
+use crate::error::{Error, Result, ResultExt};
 
 /// What a script in the machine came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ran {
+pub struct ScriptOutput {
     /// Its exit code.
     pub code: i32,
     /// What it printed to standard output and standard error.
@@ -25,7 +25,7 @@ impl KernelVm {
     /// # Errors
     /// With what it printed, when it ends with another exit code than 0.
     pub async fn run(&self, script: &str) -> Result<String> {
-        let ran = self.ran(script).await?;
+        let ran = self.output(script).await?;
         if ran.code == 0 {
             return Ok(ran.output);
         }
@@ -36,11 +36,11 @@ impl KernelVm {
     }
 
     /// The same for a script that may fail.
-    pub async fn ran(&self, script: &str) -> Result<Ran> {
-        let doing = || format!("run {script:?} in the machine");
-        let answer = converse(self.agent, script).await.doing(doing)?;
+    pub async fn output(&self, script: &str) -> Result<ScriptOutput> {
+        let action = || format!("run {script:?} in the machine");
+        let answer = send_script(self.agent, script).await.with_context(action)?;
         let text = String::from_utf8_lossy(&answer).into_owned();
-        let cut = || Error::Usage(format!("{}: its answer was cut short: {text:?}", doing()));
+        let cut = || Error::Usage(format!("{}: its answer was cut short: {text:?}", action()));
         let (head, output) = text.split_once('\n').ok_or_else(cut)?;
         let (code, length) = head.split_once(' ').ok_or_else(cut)?;
         let code = code.parse().map_err(|_| cut())?;
@@ -49,14 +49,14 @@ impl KernelVm {
         if length.parse() != Ok(sent) {
             return Err(cut());
         }
-        Ok(Ran {
+        Ok(ScriptOutput {
             code,
             output: output.to_owned(),
         })
     }
 }
 
-async fn converse(port: u16, script: &str) -> std::io::Result<Vec<u8>> {
+async fn send_script(port: u16, script: &str) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?;
     stream
         .write_all(format!("{}\n{script}", script.len()).as_bytes())

@@ -3,22 +3,22 @@
 
 use serde::Deserialize;
 
-use super::rules::Right;
-use crate::operator::USER;
+use super::grants::Permission;
+use crate::operator::USERNAME;
 
 /// A request that was decided upon.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     /// What would allow it, were it asked for alone.
-    pub(super) right: Right,
+    pub(super) permission: Permission,
     pub(super) decision: Decision,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     /// By that binding, as in `RoleBinding "name/namespace"`.
-    By(String),
-    Refused,
+    AllowedBy(String),
+    Denied,
 }
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ struct Annotations {
 /// The request that a line is about, if it is one of the operator's for an object.
 ///
 /// A line that cannot be read was cut short when its API server was killed: that it is missing makes a rule unused at worst.
-pub(super) fn by_operator(line: &str) -> Option<Request> {
+pub(super) fn parse_operator_request(line: &str) -> Option<Request> {
     let event: Event = serde_json::from_str(line).ok()?;
     // A watch is written down when it begins and when it ends, which may be after the log was read.
     let is_counted = match event.stage.as_str() {
@@ -67,13 +67,13 @@ pub(super) fn by_operator(line: &str) -> Option<Request> {
         "ResponseComplete" => event.verb != "watch" || event.annotations.decision == "forbid",
         _ => false,
     };
-    if event.user.username != USER || !is_counted {
+    if event.user.username != USERNAME || !is_counted {
         return None;
     }
     let decision = match event.annotations.decision.as_str() {
-        "forbid" => Decision::Refused,
+        "forbid" => Decision::Denied,
         // Other answers of 403 are admission's: a namespace that is being deleted takes no events.
-        "allow" => Decision::By(binding(&event.annotations.reason)),
+        "allow" => Decision::AllowedBy(parse_binding(&event.annotations.reason)),
         _ => return None,
     };
     // Without an object: the API's own description, which everybody may read.
@@ -83,18 +83,18 @@ pub(super) fn by_operator(line: &str) -> Option<Request> {
         Some(part) => format!("{}/{part}", object.resource),
         None => object.resource,
     };
-    let right = Right {
+    let permission = Permission {
         group: object.api_group,
         resource,
         verb: event.verb,
         namespace: some(object.namespace),
         name: some(object.name),
     };
-    Some(Request { right, decision })
+    Some(Request { permission, decision })
 }
 
 /// Out of `RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to …`.
-fn binding(reason: &str) -> String {
+fn parse_binding(reason: &str) -> String {
     let named = reason
         .strip_prefix("RBAC: allowed by ")
         .and_then(|rest| rest.split_once(" of "));
@@ -121,27 +121,33 @@ mod tests {
 
     #[test]
     fn a_request_is_read_with_its_object_and_the_binding_that_allowed_it() {
-        let read = by_operator(&line("ResponseComplete", "patch", USER, "allow")).unwrap();
-        assert_eq!(read.decision, Decision::By("RoleBinding \"a/b\"".to_owned()));
-        assert_eq!(read.right.resource, "nfsbackends/status");
+        let read = parse_operator_request(&line("ResponseComplete", "patch", USERNAME, "allow")).unwrap();
+        assert_eq!(read.decision, Decision::AllowedBy("RoleBinding \"a/b\"".to_owned()));
+        assert_eq!(read.permission.resource, "nfsbackends/status");
         assert_eq!(
-            read.right.to_string(),
+            read.permission.to_string(),
             "patch nfsbackends.nfs-operator.io/status named main"
         );
     }
 
     #[test]
     fn a_watch_counts_once_and_a_refused_one_counts_too() {
-        assert!(by_operator(&line("ResponseStarted", "watch", USER, "allow")).is_some());
-        assert_eq!(by_operator(&line("ResponseComplete", "watch", USER, "allow")), None);
-        let refused = by_operator(&line("ResponseComplete", "watch", USER, "forbid")).unwrap();
-        assert_eq!(refused.decision, Decision::Refused);
+        assert!(parse_operator_request(&line("ResponseStarted", "watch", USERNAME, "allow")).is_some());
+        assert_eq!(
+            parse_operator_request(&line("ResponseComplete", "watch", USERNAME, "allow")),
+            None
+        );
+        let refused = parse_operator_request(&line("ResponseComplete", "watch", USERNAME, "forbid")).unwrap();
+        assert_eq!(refused.decision, Decision::Denied);
     }
 
     #[test]
     fn others_and_lines_cut_short_are_passed_over() {
-        assert_eq!(by_operator(&line("ResponseComplete", "get", "admin", "allow")), None);
-        let whole = line("ResponseComplete", "get", USER, "allow");
-        assert_eq!(by_operator(whole.get(..40).unwrap()), None);
+        assert_eq!(
+            parse_operator_request(&line("ResponseComplete", "get", "admin", "allow")),
+            None
+        );
+        let whole = line("ResponseComplete", "get", USERNAME, "allow");
+        assert_eq!(parse_operator_request(whole.get(..40).unwrap()), None);
     }
 }

@@ -30,7 +30,7 @@ struct Holder {
 impl Holder {
     /// Starts one, and waits until the part runs.
     fn of(part: &str) -> Self {
-        let mark = format!("{part}-{}-{}", std::process::id(), rig::suffix());
+        let mark = format!("{part}-{}-{}", std::process::id(), rig::random_suffix());
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--ignored",

@@ -11,11 +11,11 @@ use kube::{
     core::{ParseExpressionError, Selector, SelectorExt as _},
 };
 
-use super::Seen;
+use super::Snapshot;
 
 /// A pod with an address of its own.
 #[derive(Debug)]
-pub(super) struct Inhabitant<'a> {
+pub(super) struct PolicyPod<'a> {
     pub(super) address: Ipv4Addr,
     pub(super) namespace: &'a str,
     pub(super) name: &'a str,
@@ -23,7 +23,7 @@ pub(super) struct Inhabitant<'a> {
     spec: &'a PodSpec,
 }
 
-impl<'a> Inhabitant<'a> {
+impl<'a> PolicyPod<'a> {
     /// Absent for a pod that has no address yet, or gave it back at its end, or has the node's.
     fn of(pod: &'a Pod) -> Option<Self> {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
@@ -59,20 +59,20 @@ impl<'a> Inhabitant<'a> {
 }
 
 /// All of them.
-pub(super) struct Inhabitants<'a> {
-    pods: Vec<Inhabitant<'a>>,
+pub(super) struct PolicyPods<'a> {
+    pods: Vec<PolicyPod<'a>>,
     namespaces: &'a [Namespace],
 }
 
-impl<'a> Inhabitants<'a> {
-    pub(super) fn of(seen: &'a Seen) -> Self {
+impl<'a> PolicyPods<'a> {
+    pub(super) fn of(snapshot: &'a Snapshot) -> Self {
         Self {
-            pods: seen.pods.iter().filter_map(Inhabitant::of).collect(),
-            namespaces: &seen.namespaces,
+            pods: snapshot.pods.iter().filter_map(PolicyPod::of).collect(),
+            namespaces: &snapshot.namespaces,
         }
     }
 
-    pub(super) fn all(&self) -> &[Inhabitant<'a>] {
+    pub(super) fn all(&self) -> &[PolicyPod<'a>] {
         &self.pods
     }
 

@@ -3,17 +3,14 @@
 use std::{fs, time::Duration};
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use kube::{
-    Api, Client, Config,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use super::{BenchOptions, Policy, sightings::Sightings};
+use super::{BenchOptions, Policy, volume_watch::VolumeWatch};
 use crate::{
     assets::Assets,
-    cluster::{Cluster, Part},
-    error::{Doing as _, Error, Result},
+    cluster::{Cluster, Component, client},
+    error::{Error, Result, ResultExt as _},
     nfs_server::{Export, NfsOptions, NfsServer},
     objects::{Objects, merge, reference},
     operator::{Operator, OperatorOptions},
@@ -24,13 +21,13 @@ use crate::{
 /// The class's and the namespace's name, and that of the first backend.
 pub(super) const NAME: &str = "bench";
 /// The operator takes in what is left in its watches.
-const SETTLE: Duration = Duration::from_secs(2);
+const IDLE_WINDOW: Duration = Duration::from_secs(2);
 /// The binder binds 40 to 70 claims a second, fewer when others use the machine.
-const BINDS_A_SECOND: usize = 10;
-const READY: Duration = Duration::from_secs(60);
+const MIN_BINDS_PER_SECOND: usize = 10;
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Everything that runs.
-pub struct Stage {
+pub struct BenchEnv {
     pub cluster: Cluster,
     pub nfs: NfsServer,
     options: OperatorOptions,
@@ -38,22 +35,22 @@ pub struct Stage {
     pub objects: Objects,
     /// The operator's account: the bare client is held to the same fairness and authorization.
     pub account: Client,
-    pub sightings: Sightings,
+    pub volumes_seen: VolumeWatch,
     backends: Vec<String>,
     binder: bool,
 }
 
-impl Stage {
+impl BenchEnv {
     /// With so many backends, each on an export of its own.
     pub async fn start(run: &RunDir, options: &BenchOptions, backends: usize) -> Result<Self> {
-        let assets = Assets::find_or_make().await?;
+        let assets = Assets::find_or_install().await?;
         let numbered = |number: usize| match number {
             0 => NAME.to_owned(),
             _ => format!("{NAME}-{number}"),
         };
         let backends: Vec<String> = (0..backends).map(numbered).collect();
         let exports = NfsOptions {
-            exports: backends.iter().map(|name| Export::new(path_of(name))).collect(),
+            exports: backends.iter().map(|name| Export::new(export_path(name))).collect(),
             ..NfsOptions::default()
         };
         let (nfs, cluster) = tokio::try_join!(
@@ -61,28 +58,28 @@ impl Stage {
             Cluster::start_with(run, assets.clone()),
         )?;
         let kubeconfig = Operator::install(&cluster).await?;
-        let account = login(&kubeconfig).await?;
+        let account = client(&kubeconfig).await?;
         let objects = Objects::new(cluster.client().await?);
-        let sightings = Sightings::start(cluster.client().await?).await?;
-        let stage = Self {
+        let volumes_seen = VolumeWatch::start(cluster.client().await?).await?;
+        let env = Self {
             cluster,
             nfs,
             options: OperatorOptions::new(&options.operator, kubeconfig),
             objects,
             account,
-            sightings,
+            volumes_seen,
             backends,
             binder: true,
         };
-        stage.furnish().await?;
-        Ok(stage)
+        env.create_objects().await?;
+        Ok(env)
     }
 
-    async fn furnish(&self) -> Result<()> {
+    async fn create_objects(&self) -> Result<()> {
         self.objects.create(&reference("v1", "Namespace", None, NAME)).await?;
         for name in &self.backends {
             let mut backend = backend(name);
-            let spec = json!({ "server": "127.0.0.1", "path": path_of(name), "nfs": { "port": self.nfs.port() } });
+            let spec = json!({ "server": "127.0.0.1", "path": export_path(name), "nfs": { "port": self.nfs.port() } });
             merge(&mut backend, &json!({ "spec": spec }));
             self.objects.create(&backend).await?;
         }
@@ -93,13 +90,13 @@ impl Stage {
     }
 
     /// Starts the operator, and waits until it has found the backends to be well.
-    pub async fn operator(&self, run: &RunDir) -> Result<Operator> {
+    pub async fn start_operator(&self, run: &RunDir) -> Result<Operator> {
         let operator = Operator::start(run, self.options.clone()).await?;
         operator.wait_ready().await?;
         for name in &self.backends {
             let backend = backend(name);
             self.objects
-                .wait_condition(&backend, "Ready", "True", None, READY)
+                .wait_condition(&backend, "Ready", "True", None, READY_TIMEOUT)
                 .await?;
         }
         Ok(operator)
@@ -109,8 +106,8 @@ impl Stage {
     pub fn directories(&self) -> Result<usize> {
         let mut found = 0;
         for name in &self.backends {
-            let folder = self.nfs.data_dir(&path_of(name))?;
-            let entries = fs::read_dir(&folder).doing(|| format!("list {}", folder.display()))?;
+            let folder = self.nfs.data_dir(&export_path(name))?;
+            let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
             let ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
             found += entries.flatten().filter(ours).count();
         }
@@ -118,7 +115,7 @@ impl Stage {
     }
 
     /// From now on the backend does that with the directories of deleted claims.
-    pub async fn policy(&self, policy: Policy) -> Result<()> {
+    pub async fn set_policy(&self, policy: Policy) -> Result<()> {
         let patch = json!({ "spec": { "archivePolicy": { "onDelete": policy.name() } } });
         self.objects.patch(&backend(NAME), patch).await.map(drop)
     }
@@ -130,7 +127,7 @@ impl Stage {
     }
 
     /// Has all backends scanned for orphans now.
-    pub async fn ask_for_scans(&self) -> Result<()> {
+    pub async fn request_scans(&self) -> Result<()> {
         for name in &self.backends {
             let asked = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-now": "true" } } });
             self.objects.patch(&backend(name), asked).await?;
@@ -138,28 +135,28 @@ impl Stage {
         Ok(())
     }
 
-    /// Stops the controller manager, so that its pace and its share of the machine are in no figure.
-    pub async fn without_binder(&mut self) -> Result<()> {
+    /// Stops the controller manager, so that its throughput and its share of the machine are in no figure.
+    pub async fn stop_binder(&mut self) -> Result<()> {
         if std::mem::take(&mut self.binder) {
-            self.cluster.kill9(Part::ControllerManager).await?;
+            self.cluster.kill9(Component::ControllerManager).await?;
         }
         Ok(())
     }
 
     /// Starts it again.
-    pub async fn with_binder(&mut self) -> Result<()> {
+    pub async fn start_binder(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.binder, true) {
-            self.cluster.restart(Part::ControllerManager).await?;
+            self.cluster.restart(Component::ControllerManager).await?;
         }
         Ok(())
     }
 
     /// Has claims and volumes bound to each other.
     pub async fn bind(&mut self, count: usize) -> Result<()> {
-        self.with_binder().await?;
+        self.start_binder().await?;
         let volumes: Api<PersistentVolume> = Api::all(self.objects.client());
-        let patience = READY + Duration::from_secs((count / BINDS_A_SECOND) as u64);
-        wait::until("all volumes to be Bound", patience, async || {
+        let timeout = READY_TIMEOUT + Duration::from_secs((count / MIN_BINDS_PER_SECOND) as u64);
+        wait::until("all volumes to be Bound", timeout, async || {
             let listed = volumes
                 .list(&Default::default())
                 .await
@@ -177,11 +174,11 @@ impl Stage {
     }
 
     /// Waits until the operator has taken in what its watches brought: until it uses no CPU time.
-    pub async fn settle(&self, operator: &Operator) -> Result<()> {
-        wait::until("the operator to be idle", READY, async || {
+    pub async fn wait_idle(&self, operator: &Operator) -> Result<()> {
+        wait::until("the operator to be idle", READY_TIMEOUT, async || {
             let look = || cpu_seconds(operator.pid()).map_err(|error| error.to_string());
             let before = look()?;
-            tokio::time::sleep(SETTLE / 4).await;
+            tokio::time::sleep(IDLE_WINDOW / 4).await;
             match look()? - before {
                 used if used <= 0.011 => Ok(()),
                 used => Err(format!("it used {used} s of CPU time in the last half second")),
@@ -191,11 +188,11 @@ impl Stage {
     }
 
     /// The CPU time that each part has used so far.
-    pub fn usage(&self, operator: Option<&Operator>) -> Result<Usage> {
-        Ok(Usage {
+    pub fn cpu_usage(&self, operator: Option<&Operator>) -> Result<CpuUsage> {
+        Ok(CpuUsage {
             operator: operator.map_or(Ok(0.0), |operator| cpu_seconds(operator.pid()))?,
-            api_server: cpu_seconds(self.cluster.process(Part::ApiServer).pid())?,
-            etcd: cpu_seconds(self.cluster.process(Part::Etcd).pid())?,
+            api_server: cpu_seconds(self.cluster.process(Component::ApiServer).pid())?,
+            etcd: cpu_seconds(self.cluster.process(Component::Etcd).pid())?,
             nfs_server: cpu_seconds(self.nfs.pid())?,
             bench: cpu_seconds(std::process::id())?,
         })
@@ -203,7 +200,7 @@ impl Stage {
 
     pub async fn stop(self) -> Result<()> {
         // An API server waits for its watches to end.
-        drop(self.sightings);
+        drop(self.volumes_seen);
         self.nfs.stop().await?;
         self.cluster.stop().await
     }
@@ -214,24 +211,13 @@ fn backend(name: &str) -> Value {
 }
 
 /// The export of a backend.
-fn path_of(backend: &str) -> String {
+fn export_path(backend: &str) -> String {
     format!("/{backend}")
-}
-
-async fn login(kubeconfig: &std::path::Path) -> Result<Client> {
-    let doing = || format!("read {}", kubeconfig.display());
-    let read = Kubeconfig::read_from(kubeconfig)
-        .map_err(kube::Error::from)
-        .doing(doing)?;
-    let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await;
-    let mut config = config.map_err(kube::Error::from).doing(doing)?;
-    config.default_retry = false;
-    Client::try_from(config).doing(|| "make a client".into())
 }
 
 /// CPU time in seconds.
 #[derive(Clone, Copy, Debug)]
-pub struct Usage {
+pub struct CpuUsage {
     pub operator: f64,
     pub api_server: f64,
     pub etcd: f64,
@@ -239,7 +225,7 @@ pub struct Usage {
     pub bench: f64,
 }
 
-impl Usage {
+impl CpuUsage {
     pub fn since(self, before: &Self) -> Self {
         Self {
             operator: self.operator - before.operator,
@@ -254,7 +240,7 @@ impl Usage {
 /// The user and system time of a process, see proc(5), /proc/PID/stat.
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).doing(|| format!("read {path}"))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
     // The program's name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
     let after = text.rsplit_once(')').map(|(_, after)| after).unwrap_or_default();
     let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);

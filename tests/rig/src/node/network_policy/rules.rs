@@ -7,26 +7,26 @@ use k8s_openapi::{
 
 use super::{
     Direction,
-    inhabitants::{Inhabitant, Inhabitants},
+    pods::{PolicyPod, PolicyPods},
 };
 use crate::error::{Error, Result};
 
 /// What is let through to or from a pod; absent when no policy isolates it in that direction. Policies add up.
-pub(super) fn of_pod(
-    pod: &Inhabitant<'_>,
+pub(super) fn build_rules(
+    pod: &PolicyPod<'_>,
     policies: &[NetworkPolicy],
-    inhabitants: &Inhabitants<'_>,
+    pods: &PolicyPods<'_>,
     direction: Direction,
 ) -> Result<Option<Vec<String>>> {
     let mut rules: Option<Vec<String>> = None;
     for policy in policies {
-        let reader = Reader {
+        let builder = RuleBuilder {
             policy,
             pod,
-            inhabitants,
+            pods,
             direction,
         };
-        if let Some(more) = reader.rules()? {
+        if let Some(more) = builder.rules()? {
             rules.get_or_insert_default().extend(more);
         }
     }
@@ -34,23 +34,23 @@ pub(super) fn of_pod(
 }
 
 /// Reads one policy for one pod.
-struct Reader<'a> {
+struct RuleBuilder<'a> {
     policy: &'a NetworkPolicy,
-    pod: &'a Inhabitant<'a>,
-    inhabitants: &'a Inhabitants<'a>,
+    pod: &'a PolicyPod<'a>,
+    pods: &'a PolicyPods<'a>,
     direction: Direction,
 }
 
-impl Reader<'_> {
+impl RuleBuilder<'_> {
     fn rules(&self) -> Result<Option<Vec<String>>> {
         let Some(spec) = &self.policy.spec else {
-            return Err(self.cannot("it has no spec"));
+            return Err(self.unsupported("it has no spec"));
         };
         if !(self.is_about_the_pod(spec)? && self.isolates(spec)?) {
             return Ok(None);
         }
         let mut rules = Vec::new();
-        for (peers, ports) in allowed(spec, self.direction) {
+        for (peers, ports) in peers_and_ports(spec, self.direction) {
             let (peers, ports) = (self.any_of(peers, Self::peer)?, self.any_of(ports, Self::port)?);
             for peer in &peers {
                 for port in &ports {
@@ -71,13 +71,13 @@ impl Reader<'_> {
     fn is_about_the_pod(&self, spec: &NetworkPolicySpec) -> Result<bool> {
         let is_here = self.policy.metadata.namespace.as_deref() == Some(self.pod.namespace);
         let is_selected = self.pod.is_selected(spec.pod_selector.as_ref());
-        Ok(is_here && is_selected.map_err(|error| self.cannot(&error.to_string()))?)
+        Ok(is_here && is_selected.map_err(|error| self.unsupported(&error.to_string()))?)
     }
 
     fn isolates(&self, spec: &NetworkPolicySpec) -> Result<bool> {
         match &spec.policy_types {
             Some(types) => Ok(types.iter().any(|found| found == self.direction.policy_type())),
-            None => Err(self.cannot("it has no policyTypes, which the API server fills in")),
+            None => Err(self.unsupported("it has no policyTypes, which the API server fills in")),
         }
     }
 
@@ -96,9 +96,9 @@ impl Reader<'_> {
         }
         let home = self.pod.namespace;
         let selected = self
-            .inhabitants
+            .pods
             .selected(home, peer.namespace_selector.as_ref(), peer.pod_selector.as_ref());
-        let addresses = selected.map_err(|error| self.cannot(&error.to_string()))?;
+        let addresses = selected.map_err(|error| self.unsupported(&error.to_string()))?;
         let side = self.direction.peer();
         Ok(addresses.iter().map(|address| format!("{side} {address}")).collect())
     }
@@ -106,7 +106,7 @@ impl Reader<'_> {
     fn block(&self, block: &IPBlock) -> Result<String> {
         let except = block.except.as_deref().unwrap_or_default();
         if let Some(other) = except.iter().chain([&block.cidr]).find(|cidr| cidr.contains(':')) {
-            return Err(self.cannot(&format!("{other}: pods have IPv4 addresses alone")));
+            return Err(self.unsupported(&format!("{other}: pods have IPv4 addresses alone")));
         }
         let side = self.direction.peer();
         let mut rule = format!("{side} {}", block.cidr);
@@ -123,7 +123,7 @@ impl Reader<'_> {
             "TCP" => "tcp",
             "UDP" => "udp",
             "SCTP" => "sctp",
-            other => return Err(self.cannot(&format!("protocol {other}"))),
+            other => return Err(self.unsupported(&format!("protocol {other}"))),
         };
         match (&port.port, port.end_port, self.direction) {
             (None, ..) => Ok(vec![format!("meta l4proto {word}")]),
@@ -134,13 +134,13 @@ impl Reader<'_> {
                 Ok(numbers.iter().map(|number| format!("{word} dport {number}")).collect())
             }
             // Each destination may have another number for it.
-            (Some(IntOrString::String(name)), ..) => Err(self.cannot(&format!("port {name} by name"))),
+            (Some(IntOrString::String(name)), ..) => Err(self.unsupported(&format!("port {name} by name"))),
         }
     }
 
-    fn cannot(&self, what: &str) -> Error {
+    fn unsupported(&self, what: &str) -> Error {
         let metadata = &self.policy.metadata;
-        Error::Policy {
+        Error::UnsupportedPolicy {
             namespace: metadata.namespace.clone().unwrap_or_default(),
             name: metadata.name.clone().unwrap_or_default(),
             what: what.into(),
@@ -149,7 +149,10 @@ impl Reader<'_> {
 }
 
 /// The peers and ports of each rule; none named means all.
-fn allowed(spec: &NetworkPolicySpec, direction: Direction) -> Vec<(&[NetworkPolicyPeer], &[NetworkPolicyPort])> {
+fn peers_and_ports(
+    spec: &NetworkPolicySpec,
+    direction: Direction,
+) -> Vec<(&[NetworkPolicyPeer], &[NetworkPolicyPort])> {
     match direction {
         Direction::Ingress => {
             let rules = spec.ingress.as_deref().unwrap_or_default().iter();

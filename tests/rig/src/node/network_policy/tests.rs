@@ -20,14 +20,14 @@ fn pod(namespace: &str, name: &str, label: &str, address: Option<&str>) -> Value
 }
 
 /// The pod that the tests look at, one beside it, one elsewhere, and three that have no address of their own.
-fn cluster(policies: &[Value]) -> Seen {
+fn cluster(policies: &[Value]) -> Snapshot {
     let mut with_the_nodes_network = pod("home", "host", "other", Some("192.0.2.10"));
     with_the_nodes_network["spec"]["hostNetwork"] = json!(true);
     let mut ended = pod("home", "ended", "other", Some("10.88.0.9"));
     ended["status"]["phase"] = json!("Succeeded");
     let namespace = |name, team| json!({ "metadata": { "name": name, "labels": { "team": team } } });
     let read = |all: Vec<Value>| serde_json::from_value(all.into()).unwrap();
-    Seen {
+    Snapshot {
         pods: read(vec![
             pod("home", "subject", "subject", Some("10.88.0.2")),
             pod("home", "neighbour", "other", Some("10.88.0.3")),
@@ -221,7 +221,7 @@ fn a_pod_that_is_not_known_is_closed_and_one_without_a_policy_is_open() {
     let known = "ip daddr vmap { 10.88.0.2 : return, 10.88.0.3 : return, 10.88.0.4 : return }";
     assert_eq!(chain(&text, "to").unwrap(), [known, "drop"]);
 
-    let text = ruleset(&Seen::default()).unwrap();
+    let text = ruleset(&Snapshot::default()).unwrap();
     assert_eq!(chain(&text, "from").unwrap(), ["drop"]);
 }
 

@@ -7,9 +7,9 @@ use std::{
     process::Command,
 };
 
-use super::{apt, exclusive, in_path};
+use super::{apt, find_program, lock_cache};
 use crate::{
-    error::{Doing, Error, Result},
+    error::{Error, Result, ResultExt},
     process::run,
 };
 
@@ -18,27 +18,27 @@ const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
 const MOUNT_TABLE: &str = "/etc/mtab";
 
 /// The path of `ganesha.nfsd`; installs it when it is missing and this is root on Debian.
-pub(super) async fn ganesha() -> Result<PathBuf> {
+pub(super) async fn find_or_install() -> Result<PathBuf> {
     // Who is not root can neither make it nor serve files.
     if rustix::process::geteuid().is_root() {
         make_mount_table(Path::new(MOUNT_TABLE))?;
     }
-    if let Some(program) = installed() {
+    if let Some(program) = find_installed() {
         return Ok(program);
     }
-    let _lock = exclusive().await?;
-    if installed().is_none() {
+    let _lock = lock_cache().await?;
+    if find_installed().is_none() {
         install().await?;
     }
-    installed().ok_or_else(|| missing("they were installed, but ganesha.nfsd or libfsalvfs.so is not there"))
+    find_installed().ok_or_else(|| missing("they were installed, but ganesha.nfsd or libfsalvfs.so is not there"))
 }
 
 /// The path of `rpcbind`, which nfs-ganesha's package depends on.
-pub(super) fn rpcbind() -> Result<PathBuf> {
-    in_path("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind is not there"))
+pub(super) fn find_rpcbind() -> Result<PathBuf> {
+    find_program("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind is not there"))
 }
 
-fn installed() -> Option<PathBuf> {
+fn find_installed() -> Option<PathBuf> {
     // The two packages bring one file each that nothing works without.
     let plugins = [
         "/usr/lib/ganesha",
@@ -48,7 +48,7 @@ fn installed() -> Option<PathBuf> {
     let vfs = plugins
         .iter()
         .any(|folder| PathBuf::from(folder).join("libfsalvfs.so").is_file());
-    in_path("ganesha.nfsd").filter(|_| vfs)
+    find_program("ganesha.nfsd").filter(|_| vfs)
 }
 
 fn missing(why: &str) -> Error {
@@ -72,7 +72,7 @@ fn make_mount_table(path: &Path) -> Result<()> {
         ),
         // Another run was faster.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error).doing(|| format!("make {}, which nfs-ganesha reads", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("make {}, which nfs-ganesha reads", path.display())),
     }
     Ok(())
 }
@@ -81,7 +81,7 @@ async fn install() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Err(missing("only root can install packages"));
     }
-    in_path("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
+    find_program("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
     apt::install(&PACKAGES, "1 MB to download")
         .await
         .map_err(|error| missing(&error.to_string()))?;

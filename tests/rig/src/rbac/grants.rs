@@ -7,13 +7,13 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use crate::{
-    error::{Doing, Error, Result},
-    operator::ACCOUNT,
+    error::{Error, Result, ResultExt},
+    operator::SERVICE_ACCOUNT,
 };
 
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Right {
+pub(super) struct Permission {
     /// Empty for the core group.
     pub(super) group: String,
     /// With `/subresource`.
@@ -25,7 +25,7 @@ pub(super) struct Right {
     pub(super) name: Option<String>,
 }
 
-impl Right {
+impl Permission {
     /// Whether it allows what is asked for.
     pub(super) fn covers(&self, asked: &Self) -> bool {
         let is_in = |own: &Option<String>, asked: &Option<String>| own.is_none() || own == asked;
@@ -37,7 +37,7 @@ impl Right {
     }
 
     /// As `kubectl auth can-i` takes it.
-    pub(super) fn kind(&self) -> String {
+    pub(super) fn resource_name(&self) -> String {
         let (resource, part) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
         let group = if self.group.is_empty() { "" } else { "." };
         let slash = if part.is_empty() { "" } else { "/" };
@@ -45,9 +45,9 @@ impl Right {
     }
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for Permission {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb, self.kind())?;
+        write!(f, "{} {}", self.verb, self.resource_name())?;
         if let Some(namespace) = &self.namespace {
             write!(f, " in {namespace}")?;
         }
@@ -64,22 +64,22 @@ pub(super) struct Grant {
     /// As audit logs call it, such as `RoleBinding "name/namespace"`.
     pub(super) binding: String,
     /// In the order of the file.
-    pub(super) rights: Vec<Right>,
+    pub(super) permissions: Vec<Permission>,
 }
 
 /// What the bindings in that folder give to the operator's account. Roles that nothing binds to it are for others.
-pub(super) fn granted(folder: &Path) -> Result<Vec<Grant>> {
+pub(super) fn read_grants(folder: &Path) -> Result<Vec<Grant>> {
     let mut texts = Vec::new();
-    for entry in fs::read_dir(folder).doing(|| format!("list {}", folder.display()))? {
-        let path = entry.doing(|| format!("list {}", folder.display()))?.path();
+    for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
+        let path = entry.with_context(|| format!("list {}", folder.display()))?.path();
         if path.extension().is_some_and(|extension| extension == "yaml") {
-            texts.push(fs::read_to_string(&path).doing(|| format!("read {}", path.display()))?);
+            texts.push(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
         }
     }
     // Whatever order the folder is listed in.
     texts.sort();
     let objects: Result<Vec<Value>> = texts.iter().flat_map(|text| documents(text)).collect();
-    grants(&objects?)
+    resolve_grants(&objects?)
 }
 
 fn documents(text: &str) -> impl Iterator<Item = Result<Value>> {
@@ -94,19 +94,19 @@ fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
 
 fn field<T: serde::de::DeserializeOwned>(object: &Value, name: &str) -> Result<T> {
     let value = object.get(name).cloned().unwrap_or_default();
-    serde_json::from_value(value).doing(|| format!("read {name} of {}", text(object, "/metadata/name")))
+    serde_json::from_value(value).with_context(|| format!("read {name} of {}", text(object, "/metadata/name")))
 }
 
-fn is_ours(subject: &Subject) -> bool {
+fn is_operator(subject: &Subject) -> bool {
     let named = (subject.namespace.as_deref(), subject.name.as_str());
-    subject.kind == "ServiceAccount" && named == (Some(ACCOUNT.0), ACCOUNT.1)
+    subject.kind == "ServiceAccount" && named == (Some(SERVICE_ACCOUNT.0), SERVICE_ACCOUNT.1)
 }
 
-fn grants(objects: &[Value]) -> Result<Vec<Grant>> {
+fn resolve_grants(objects: &[Value]) -> Result<Vec<Grant>> {
     let mut grants = Vec::new();
     for binding in objects {
         let kind = text(binding, "/kind");
-        if !kind.ends_with("RoleBinding") || !field::<Vec<Subject>>(binding, "subjects")?.iter().any(is_ours) {
+        if !kind.ends_with("RoleBinding") || !field::<Vec<Subject>>(binding, "subjects")?.iter().any(is_operator) {
             continue;
         }
         let name = text(binding, "/metadata/name");
@@ -118,21 +118,21 @@ fn grants(objects: &[Value]) -> Result<Vec<Grant>> {
                 && (of.kind == "ClusterRole" || Some(text(role, "/metadata/namespace")) == namespace)
         });
         let role = role.ok_or_else(|| Error::Usage(format!("config/rbac has no {} {}", of.kind, of.name)))?;
-        let mut rights = Vec::new();
+        let mut permissions = Vec::new();
         for rule in field::<Vec<PolicyRule>>(role, "rules")? {
-            rights.extend(apart(&rule, namespace)?);
+            permissions.extend(expand_rule(&rule, namespace)?);
         }
         let binding = match namespace {
             Some(namespace) => format!("{kind} \"{name}/{namespace}\""),
             None => format!("{kind} \"{name}\""),
         };
-        grants.push(Grant { binding, rights });
+        grants.push(Grant { binding, permissions });
     }
     Ok(grants)
 }
 
 /// A rule, verb by verb and resource by resource.
-fn apart(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Right>> {
+fn expand_rule(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Permission>> {
     let (groups, resources) = (
         rule.api_groups.as_deref().unwrap_or_default(),
         rule.resources.as_deref().unwrap_or_default(),
@@ -142,7 +142,7 @@ fn apart(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Right>> {
         [] => vec![None],
         names => names.iter().cloned().map(Some).collect(),
     };
-    let mut rights = Vec::new();
+    let mut permissions = Vec::new();
     for (group, resource) in groups
         .iter()
         .flat_map(|group| resources.iter().map(move |r| (group, r)))
@@ -156,7 +156,7 @@ fn apart(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Right>> {
                     "config/rbac grants {verb} {resource} of the group {group:?}: nobody can prove that all of * is used"
                 )));
             }
-            rights.push(Right {
+            permissions.push(Permission {
                 group: group.clone(),
                 resource: resource.clone(),
                 verb: verb.clone(),
@@ -165,7 +165,7 @@ fn apart(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Right>> {
             });
         }
     }
-    Ok(rights)
+    Ok(permissions)
 }
 
 #[cfg(test)]
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_the_checkout_are_bound_to_the_account_and_free_of_wildcards() {
-        let grants = granted(&crate::operator::repository().join("config/rbac")).unwrap();
+        let grants = read_grants(&crate::operator::repository_root().join("config/rbac")).unwrap();
         let bindings: Vec<&str> = grants.iter().map(|grant| grant.binding.as_str()).collect();
         assert!(
             bindings.contains(&"ClusterRoleBinding \"nfs-operator\""),
@@ -196,12 +196,15 @@ mod tests {
         );
         assert_eq!(bindings.len(), 3, "what is bound to others is theirs: {bindings:?}");
         let create = "create leases.coordination.k8s.io in nfs-operator-system";
-        let rights: Vec<String> = grants
+        let permissions: Vec<String> = grants
             .iter()
-            .flat_map(|grant| grant.rights.iter())
-            .map(Right::to_string)
+            .flat_map(|grant| grant.permissions.iter())
+            .map(Permission::to_string)
             .collect();
-        assert!(rights.iter().any(|right| right == create), "{rights:?}");
+        assert!(
+            permissions.iter().any(|permission| permission == create),
+            "{permissions:?}"
+        );
     }
 
     #[test]
@@ -210,26 +213,26 @@ mod tests {
             "apiGroups": [""], "resources": ["events", "pods/log"], "resourceNames": ["a"], "verbs": ["get", "list"]
         }))
         .unwrap();
-        let rights = apart(&rule, Some("here")).unwrap();
-        assert_eq!(rights.len(), 4);
-        let asked = Right {
+        let permissions = expand_rule(&rule, Some("here")).unwrap();
+        assert_eq!(permissions.len(), 4);
+        let asked = Permission {
             name: Some("a".into()),
             namespace: Some("here".into()),
-            ..rights[0].clone()
+            ..permissions[0].clone()
         };
-        assert!(rights[0].covers(&asked));
-        assert!(!rights[1].covers(&asked), "another verb");
-        assert!(!rights[0].covers(&Right {
+        assert!(permissions[0].covers(&asked));
+        assert!(!permissions[1].covers(&asked), "another verb");
+        assert!(!permissions[0].covers(&Permission {
             namespace: None,
             ..asked.clone()
         }));
-        assert!(!rights[0].covers(&Right { name: None, ..asked }));
+        assert!(!permissions[0].covers(&Permission { name: None, ..asked }));
     }
 
     #[test]
     fn a_wildcard_is_refused() {
         let rule: PolicyRule =
             serde_json::from_value(json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["*"]})).unwrap();
-        assert!(apart(&rule, None).unwrap_err().to_string().contains("pods"));
+        assert!(expand_rule(&rule, None).unwrap_err().to_string().contains("pods"));
     }
 }

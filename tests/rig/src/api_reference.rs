@@ -22,7 +22,7 @@ flags in [running it](operations.md), the chart's values in [installing it](inst
 ///
 /// # Errors
 /// [`Error::Usage`] when that is not YAML, or not a CRD.
-pub fn page(crds: &str) -> Result<String> {
+pub fn render(crds: &str) -> Result<String> {
     let mut page = HEAD.to_owned();
     for document in serde_norway::Deserializer::from_str(crds) {
         let crd = Value::deserialize(document).map_err(|error| Error::Usage(format!("crds/: {error}")))?;
@@ -167,7 +167,7 @@ spec:
                 default: "0777"
                 x-kubernetes-validations: [{message: octal, rule: "true"}]
 "#;
-        let page = page(crd).unwrap();
+        let page = render(crd).unwrap();
         for row in [
             "## Thing\n\n`example.org/v1`, cluster-scoped, short name `t`.",
             "| `name` | string | **required** | Its \\| name. In full. |",
@@ -180,7 +180,7 @@ spec:
 
     #[test]
     fn what_is_no_crd_is_an_error() {
-        assert!(page("kind: Pod").is_err());
-        assert!(page("{").is_err());
+        assert!(render("kind: Pod").is_err());
+        assert!(render("{").is_err());
     }
 }
