@@ -1,4 +1,4 @@
-//! docs/reference.md: every field of our kinds, as the CRDs describe them.
+//! Generates docs/reference.md: every field of the operator's kinds, as the CRDs describe them.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::{Error, Result};
 
-/// Fields whose inside is Kubernetes' own and is explained there.
-const KUBERNETES_OWN: [&str; 3] = ["conditions", "nodeAffinity", "selector"];
+/// Fields whose contents are types of Kubernetes, which documents them.
+const KUBERNETES_TYPES: [&str; 3] = ["conditions", "nodeAffinity", "selector"];
 
-const HEAD: &str = "\
+const INTRODUCTION: &str = "\
 # Reference
 
 Every field of the operator's kinds, made from [`crds/`](../crds/nfs-operator.yaml) by `make docs`; `kubectl explain nfsb.spec` says the same of the
@@ -18,20 +18,20 @@ cluster at hand. `[]` stands for each item of a list. StorageClass parameters an
 flags in [running it](operations.md), the chart's values in [installing it](install.md).
 ";
 
-/// The page for these CRDs, as YAML documents.
+/// Renders the page for CRDs that are given as YAML documents.
 ///
 /// # Errors
-/// [`Error::Usage`] when that is not YAML, or not a CRD.
+/// [`Error::Usage`] if the input is not YAML or contains something other than a CRD.
 pub fn render(crds: &str) -> Result<String> {
-    let mut page = HEAD.to_owned();
+    let mut page = INTRODUCTION.to_owned();
     for document in serde_norway::Deserializer::from_str(crds) {
         let crd = Value::deserialize(document).map_err(|error| Error::Usage(format!("crds/: {error}")))?;
-        kind(&crd, &mut page).ok_or_else(|| Error::Usage("crds/ holds what is no CRD".into()))?;
+        kind(&crd, &mut page).ok_or_else(|| Error::Usage("crds/ contains an object that is not a CRD".into()))?;
     }
     Ok(page)
 }
 
-/// The section of a kind: its spec and its status.
+/// Appends the section of a kind, with its spec and its status.
 fn kind(crd: &Value, page: &mut String) -> Option<()> {
     let names = crd.pointer("/spec/names")?;
     let version = crd.pointer("/spec/versions/0")?;
@@ -63,7 +63,7 @@ fn kind(crd: &Value, page: &mut String) -> Option<()> {
     Some(())
 }
 
-/// A row for each field below this schema.
+/// Appends a row for each field of a schema.
 fn fields(schema: &Value, prefix: &str, page: &mut String) {
     let Some(properties) = schema.get("properties").and_then(Value::as_object) else {
         return;
@@ -75,14 +75,19 @@ fn fields(schema: &Value, prefix: &str, page: &mut String) {
     for (name, field) in properties {
         let path = format!("{prefix}{name}");
         let default = match field.get("default") {
-            // What it consists of has rows with defaults of its own.
+            // The fields of an object have rows with their own defaults.
             Some(Value::Object(_)) | None if required.contains(&name.as_str()) => "**required**".to_owned(),
             Some(Value::Object(_)) | None => String::new(),
             Some(Value::String(text)) => format!("`{text}`"),
             Some(other) => format!("`{other}`"),
         };
-        let _ = writeln!(page, "| `{path}` | {} | {default} | {} |", type_of(field), about(field));
-        if KUBERNETES_OWN.contains(&name.as_str()) {
+        let _ = writeln!(
+            page,
+            "| `{path}` | {} | {default} | {} |",
+            type_of(field),
+            description(field)
+        );
+        if KUBERNETES_TYPES.contains(&name.as_str()) {
             continue;
         }
         fields(field, &format!("{path}."), page);
@@ -103,16 +108,16 @@ fn type_of(field: &Value) -> String {
     let name = field.get("type").and_then(Value::as_str).unwrap_or("any");
     let bound = |key| field.get(key).and_then(Value::as_f64);
     match (bound("minimum"), bound("maximum")) {
-        (Some(least), Some(most)) => format!("{name} {least}…{most}"),
-        (Some(least), None) => format!("{name} ≥ {least}"),
+        (Some(min), Some(max)) => format!("{name} {min}…{max}"),
+        (Some(min), None) => format!("{name} ≥ {min}"),
         _ => name.to_owned(),
     }
 }
 
-/// What it is for, and what the API server refuses.
-fn about(field: &Value) -> String {
+/// Returns a field's description and its validation rules.
+fn description(field: &Value) -> String {
     let text = cell(field.get("description").and_then(Value::as_str).unwrap_or_default());
-    // `kubectl explain` shows no defaults, so that descriptions name them; here they have a column.
+    // `kubectl explain` does not show defaults, so descriptions contain them. Here they have a column.
     let mut text = match text.rfind("Default: `") {
         Some(at) if field.get("default").is_some() => text.get(..at).unwrap_or_default().trim_end().to_owned(),
         _ => text,
@@ -128,7 +133,7 @@ fn about(field: &Value) -> String {
     text
 }
 
-/// One line that does not end the cell of a table.
+/// Formats text as one table cell.
 fn cell(text: &str) -> String {
     text.split_whitespace()
         .collect::<Vec<_>>()
@@ -179,7 +184,7 @@ spec:
     }
 
     #[test]
-    fn what_is_no_crd_is_an_error() {
+    fn input_without_a_crd_is_an_error() {
         assert!(render("kind: Pod").is_err());
         assert!(render("{").is_err());
     }

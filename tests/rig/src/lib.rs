@@ -1,57 +1,48 @@
-//! A real Kubernetes control plane, a real NFS server, the operator, and a proxy that makes trouble between them.
+//! The test rig: a real Kubernetes control plane, a real NFS server, the operator, and a proxy that injects faults.
 //!
-//! Each is started in the folder of a [`RunDir`], listens on free ports of 127.0.0.1, and ends when it is dropped or
-//! when this process ends, however it ends. Several of each run side by side.
+//! Each part runs in a directory of a [`RunDir`] and listens on free ports of 127.0.0.1. It stops when it is dropped, and
+//! the kernel kills it when this process exits. Several of each can run at the same time.
+//!
+//! A test of the operator uses the cluster, NFS server and operator that all tests of the process share. [`TestEnv`] gives
+//! it a namespace, an export and unique names:
 //!
 //! ```no_run
-//! use std::time::Duration;
-//! use rig::{Action, Cluster, Export, NfsOptions, NfsServer, Proxy, RunDir, proxy};
-//!
 //! # async fn example() -> rig::Result<()> {
-//! let run = RunDir::new()?;
-//! let cluster = Cluster::start(&run).await?; // builds the control plane once
-//! cluster.apply_crds("crds".as_ref()).await?;
-//! println!("{}", cluster.kubectl(["get", "nfsb"]).await?);
-//!
-//! let mut nfs = NfsServer::start(&run, NfsOptions::default()).await?; // offers /export
-//! let on_disk = nfs.add_export(Export::new("/more")).await?;
-//! nfs.pause()?; // nobody answers any more
-//! nfs.resume()?;
-//!
-//! let proxy = Proxy::start(nfs.address()).await?; // clients go to proxy.port()
-//! proxy.delay(Duration::from_millis(5), Duration::from_millis(5));
-//! let mut lost = proxy.lose_reply(Action::Drop, |request| proxy::has_bytes(request, &proxy::encode_rename(b"pvc-1")));
-//! lost.wait(Duration::from_secs(10)).await?; // the rename is done, and the operator doesn't know
-//! # Ok(()) }
-//! ```
-//!
-//! Black-box tests share one of each: a test asks for its own namespace and export with [`TestEnv`]. A test that kills
-//! the operator or the cluster starts its own instead, since two operators in one cluster are in each other's way.
-//!
-//! ```no_run
-//! use rig::{Operator, OperatorOptions, RunDir, TestEnv, operator::find_binary};
-//! use serde_json::json;
-//!
-//! # async fn example(cluster: rig::Cluster, run: RunDir) -> rig::Result<()> {
-//! let env = TestEnv::new("hello").await?;
-//! let backend = env.objects.create(&env.backend("bad", json!({ "path": "/nowhere" }))).await?;
-//! env.objects.wait_condition(&backend, "Ready", "False", Some("ExportNotFound"), rig::TIMEOUT).await?;
-//! let class = env.create_ready_class().await?; // with a good backend behind it
+//! let env = rig::TestEnv::new("hello").await?; // the first call starts the cluster
+//! let class = env.create_ready_class().await?; // a StorageClass with a Ready backend
 //! let claim = env.objects.create(&env.claim("data", &class)).await?;
 //! let volume = env.wait_bound(&claim).await?;
 //! assert!(env.directory(&volume)?.is_dir());
 //! env.objects.delete(&claim).await?;
 //! env.objects.wait_gone(&volume, rig::TIMEOUT).await?;
+//! # Ok(()) }
+//! ```
 //!
+//! A test that kills the operator or the cluster starts its own, because a cluster has one operator:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use rig::{Action, Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, Proxy, RunDir, operator, proxy};
+//!
+//! # async fn example() -> rig::Result<()> {
+//! let run = RunDir::new()?;
+//! let cluster = Cluster::start(&run).await?; // builds the control plane once
+//! let nfs = NfsServer::start(&run, NfsOptions::default()).await?; // exports /export
 //! let kubeconfig = Operator::install(&cluster).await?; // CRDs, RBAC, ServiceAccount
-//! let mut operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
+//! let mut operator = Operator::start(&run, OperatorOptions::new(operator::find_binary()?, kubeconfig)).await?;
 //! operator.wait_ready().await?;
-//! operator.restart().await?; // kill -9, and again
+//!
+//! let proxy = Proxy::start(nfs.address()).await?; // clients connect to proxy.port()
+//! let rename = proxy::encode_rename(b"pvc-1");
+//! let mut lost = proxy.lose_reply(Action::Drop, move |request| proxy::has_bytes(request, &rename));
+//! lost.wait(Duration::from_secs(10)).await?; // the server has done the rename, and the client does not know it
+//! operator.restart().await?; // SIGKILL, and a new process
 //! # Ok(()) }
 //! ```
 
 pub mod api_reference;
 pub mod assets;
+mod background;
 pub mod bench;
 pub mod cluster;
 mod error;
@@ -67,6 +58,7 @@ pub mod proxy;
 pub mod rbac;
 mod run_dir;
 mod shared;
+mod test_env;
 pub mod wait;
 
 pub use assets::Assets;
@@ -79,12 +71,13 @@ pub use objects::Objects;
 pub use operator::{Operator, OperatorKubeconfig, OperatorOptions};
 pub use proxy::{Action, Direction, Proxy};
 pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
-pub use shared::{SharedRig, TIMEOUT, TestEnv, shared};
+pub use shared::{SharedRig, TIMEOUT, shared};
+pub use test_env::TestEnv;
 
-/// Five characters that make a name unique enough for one machine.
+/// Returns five random characters: unique enough for names on one machine.
 pub fn random_suffix() -> String {
     use rand::seq::IndexedRandom as _;
-    // No vowels, as in Kubernetes' own generated names: no words come out.
+    // No vowels, as in names that Kubernetes generates, so that no words appear.
     let letters = b"bcdfghjklmnpqrstvwxz2456789";
     let mut random = rand::rng();
     (0..5)

@@ -1,4 +1,4 @@
-//! `rig`: the test rig from a shell. See the Makefile.
+//! `rig`: the command line of the test rig. See the Makefile.
 
 mod node_command;
 mod report;
@@ -8,12 +8,12 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use rig::{
-    Assets, Result,
+    Assets, Result, ResultExt as _,
     assets::{Helm, KernelVmAssets, NodeAssets},
     bench::{BenchOptions, bench},
 };
 
-/// Starts a real Kubernetes control plane, NFS server and operator.
+/// Start a real Kubernetes control plane, NFS server and operator.
 #[derive(Parser)]
 struct Arguments {
     #[command(subcommand)]
@@ -22,67 +22,67 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Build and install what the rig needs, and nothing else.
+    /// Build and install everything that the rig needs.
     Assets,
-    /// Make the emulated machine with the kernel's NFS, and nothing else; fails where that cannot be.
+    /// Build the virtual machine with the Linux kernel's NFS server and client. Fails if this machine cannot run it.
     KernelVm,
-    /// Start a cluster whose node runs pods, in namespaces of its own, and stay until Ctrl-C. Needs root.
+    /// Start a cluster whose node runs pods, in its own namespaces, until Ctrl-C. Needs root.
     Node,
-    /// Get what a node and the image need, and nothing else; fails where a node cannot be.
+    /// Install everything that a node and the image build need. Fails if this machine cannot run a node.
     NodeAssets,
-    /// Install what the image is built with, and nothing else.
+    /// Install the tools that build the image.
     ImageTools {
-        /// The image's architecture, as container images or the kernel call it.
+        /// Architecture of the image, in the notation of container images or of the kernel.
         #[arg(default_value = std::env::consts::ARCH)]
         arch: String,
     },
-    /// Start everything, apply the samples, show what came of it, and stay until Ctrl-C.
+    /// Start everything, apply the samples, show the result, and run until Ctrl-C.
     Up {
-        /// The operator's program.
+        /// Path of the operator's binary.
         #[arg(long)]
         operator: PathBuf,
-        /// Go on to delete the claim, show what became of its data, and end.
+        /// Delete the claim, show what happens to its data, and exit.
         #[arg(long)]
         exit: bool,
     },
     /// Measure the operator against a bare client of the API server, and print tables.
     Bench {
-        /// The operator's program, built in release mode.
+        /// Path of the operator's binary, built in release mode.
         #[arg(long)]
         operator: PathBuf,
-        /// Claims in a phase.
+        /// Number of claims in a phase.
         #[arg(long, default_value_t = 500)]
         count: usize,
-        /// Claims outstanding at a time.
+        /// Maximum number of claims in progress at the same time.
         #[arg(long, default_value_t = 64)]
         concurrency: usize,
-        /// Claims made one after the other.
+        /// Number of claims that are created one after the other.
         #[arg(long, default_value_t = 100)]
         lone: usize,
-        /// Instead: so many claims on five backends, a restart, and a minute of idleness.
+        /// Instead, measure this number of claims on five backends, a restart, and an idle minute.
         #[arg(long, value_name = "CLAIMS")]
         scale: Option<usize>,
-        /// So many claims that fail instead of all else: how often they are tried, and what a good claim notices.
+        /// Instead, measure this number of failing claims: the rate of retries, and the effect on a valid claim.
         #[arg(long, conflicts_with = "scale")]
         storm: Option<usize>,
-        /// So many claims that wait for a backend that is not there instead of all else: what they take in memory.
+        /// Instead, measure this number of claims that wait for a missing backend: the memory that they use.
         #[arg(long, conflicts_with_all = ["scale", "storm"])]
         waiting: Option<usize>,
     },
-    /// Compare the operator's rights with what it asked for, by the audit logs that a run of the tests left
-    /// (NFS_OPERATOR_RIG_AUDIT); print each rule with its uses.
+    /// Compare the operator's RBAC rules with its requests in the audit logs of a test run (NFS_OPERATOR_RIG_AUDIT),
+    /// and print how often each rule was used.
     Rights {
-        /// Where the audit logs are.
+        /// Directory of the audit logs.
         folder: PathBuf,
-        /// Not all tests ran: a rule that nothing used is no failure.
+        /// Do not report unused rules, because not all tests ran.
         #[arg(long)]
         partial: bool,
     },
-    /// Print docs/reference.md, made from crds/.
+    /// Print docs/reference.md, generated from crds/.
     Reference,
-    /// Remove the folders of runs whose process is gone.
+    /// Remove the directories of runs whose process has exited.
     Clean {
-        /// Also the logs of runs that failed within the last day.
+        /// Also remove the logs of runs that failed within the last day.
         #[arg(long)]
         kept: bool,
     },
@@ -98,7 +98,7 @@ fn main() -> ExitCode {
         }
     };
     let status = runtime.block_on(run(arguments.command));
-    // A build that was interrupted goes on in a thread that nobody waits for: it ends with this process.
+    // An interrupted build runs in a blocking thread. It ends with this process.
     runtime.shutdown_background();
     status
 }
@@ -176,10 +176,7 @@ async fn node_assets() -> Result<()> {
 
 fn reference() -> Result<()> {
     let path = rig::operator::repository_root().join("crds/nfs-operator.yaml");
-    let crds = std::fs::read_to_string(&path).map_err(|source| rig::Error::Io {
-        action: format!("read {}", path.display()),
-        source,
-    })?;
+    let crds = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
     print!("{}", rig::api_reference::render(&crds)?);
     Ok(())
 }

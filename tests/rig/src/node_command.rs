@@ -1,9 +1,9 @@
-//! `rig node`: a cluster whose node runs pods, in an sandbox.
+//! `rig node`: runs a cluster whose node runs pods, in a sandbox.
 
 use std::{io::Read as _, path::PathBuf, process::ExitCode};
 
 use rig::{
-    Assets, Cluster, Error, Node, Objects, Result, RunDir, Sandbox,
+    Assets, Cluster, Node, Objects, Result, ResultExt as _, RunDir, Sandbox,
     assets::NodeAssets,
     node::ADDRESS,
     node::exit_code,
@@ -11,20 +11,17 @@ use rig::{
 };
 use serde_json::json;
 
-/// Pulling, starting and telling takes 2 s.
-const RUNNING: std::time::Duration = std::time::Duration::from_secs(60);
+/// Starting a container from a local image takes 2 s.
+const RUN_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Runs this program again in an sandbox, or, when it is in one, starts the cluster and stays until the end of its
-/// standard input.
+/// Runs this program again in a sandbox. Inside a sandbox, starts the cluster and runs until its standard input is
+/// closed.
 pub async fn run() -> Result<ExitCode> {
-    // Both look for what they need, but only outside is there a network to get it by.
+    // Both processes look for the programs, but only the one outside has a network to download them.
     let assets = Assets::find_or_install().await?;
     let node_assets = NodeAssets::find_or_install().await?;
     if Sandbox::current().is_none() {
-        let program = std::env::current_exe().map_err(|source| Error::Io {
-            action: "find this program".into(),
-            source,
-        })?;
+        let program = std::env::current_exe().with_context(|| "find the path of this program".into())?;
         return Ok(ExitCode::from(exit_code(Sandbox::run(&program, ["node"])?)));
     }
     let run = RunDir::new()?;
@@ -43,34 +40,34 @@ async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<
     println!("control groups: {name}\nnetwork: {}", network.display());
     let cluster = Cluster::start_for_nodes(run, assets, ADDRESS).await?;
     let node = Node::start(run, &node_assets, &cluster).await?;
-    if let Err(error) = pod(&cluster).await {
+    if let Err(error) = run_pod(&cluster).await {
         eprintln!("{}", node.logs());
         return Err(error);
     }
     println!("pod: running");
-    println!("to look around, as root: nsenter --target PID --all, with PID of one of its processes, and");
+    println!("to explore, as root: nsenter --target PID --all, where PID is one of its processes, and");
     println!("  export KUBECONFIG={}", cluster.kubeconfig().display());
     println!("  alias kubectl={}", cluster.kubectl_path().display());
-    println!("Ctrl-C, or the end of the input, ends everything and removes it.");
+    println!("Ctrl-C or the end of the input stops everything and removes it.");
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
-    // However reading ended: there is nobody to stay for.
+    // A read error also means that the input has ended.
     let _end = read.await;
     drop(node);
     cluster.stop().await
 }
 
-/// A pod that does nothing, to see that pods run.
-async fn pod(cluster: &Cluster) -> Result<()> {
+/// Starts a pod that does nothing, to verify that pods run.
+async fn run_pod(cluster: &Cluster) -> Result<()> {
     let objects = Objects::new(cluster.client().await?);
     let mut pod = reference("v1", "Pod", Some("default"), "pod");
     let container = json!({ "name": "pause", "image": Node::PAUSE, "imagePullPolicy": "Never" });
     merge(&mut pod, &json!({ "spec": { "containers": [container] } }));
     let pod = objects.create(&pod).await?;
     objects
-        .wait(&pod, "to run", RUNNING, |pod| {
+        .wait(&pod, "to run", RUN_TIMEOUT, |pod| {
             match pod.pointer("/status/phase") == Some(&json!("Running")) {
                 true => Ok(()),
-                false => Err("it does not run".into()),
+                false => Err("it is not running".into()),
             }
         })
         .await

@@ -16,19 +16,19 @@ use crate::{
     wait,
 };
 
-/// The ServiceAccount that `config/rbac` makes.
+/// Namespace and name of the ServiceAccount in `config/rbac`.
 pub(crate) const SERVICE_ACCOUNT: (&str, &str) = ("nfs-operator-system", "nfs-operator");
-/// Its name in audit logs.
+/// The username of that ServiceAccount in audit logs.
 pub(crate) const USERNAME: &str = "system:serviceaccount:nfs-operator-system:nfs-operator";
-/// Its watches have to be in sync; that takes a second on an idle machine.
+/// Its watches must be in sync; that takes a second on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// Its pod's grace period.
+/// The grace period of its pod.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Its endpoints answer from memory.
+/// Its endpoints respond from memory.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A kubeconfig for the operator's own ServiceAccount. Only [`Operator::install`] makes one, so that no operator is
-/// started with other rights than a user's would have.
+/// A kubeconfig for the operator's own ServiceAccount. Only [`Operator::install`] and [`Operator::kubeconfig`] create
+/// it, so that an operator in a test never has other permissions than in production.
 #[derive(Clone, Debug)]
 pub struct OperatorKubeconfig(PathBuf);
 
@@ -40,21 +40,21 @@ impl std::ops::Deref for OperatorKubeconfig {
     }
 }
 
-/// How the operator is started.
+/// How to start the operator.
 #[derive(Clone, Debug)]
 pub struct OperatorOptions {
-    /// The program.
+    /// Path of the binary.
     pub binary: PathBuf,
-    /// Who it logs in as.
+    /// The kubeconfig of its ServiceAccount.
     pub kubeconfig: OperatorKubeconfig,
-    /// Arguments of `run` beside those that the rig gives.
+    /// Additional arguments of `run`.
     pub args: Vec<String>,
-    /// Variables beside those inherited.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
 }
 
 impl OperatorOptions {
-    /// That program under that kubeconfig.
+    /// Creates options without additional arguments and variables.
     pub fn new(binary: impl Into<PathBuf>, kubeconfig: OperatorKubeconfig) -> Self {
         Self {
             binary: binary.into(),
@@ -74,8 +74,8 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Puts the CRDs and the operator's ServiceAccount with its rights into a cluster, as an administrator does,
-    /// and gives back a kubeconfig for that account.
+    /// Installs the CRDs, the operator's ServiceAccount with its RBAC rules and the admission policies as an
+    /// administrator does, and returns a kubeconfig for that account.
     pub async fn install(cluster: &Cluster) -> Result<OperatorKubeconfig> {
         cluster.apply_crds(&repository_root().join("crds")).await?;
         cluster.apply_path(&repository_root().join("config/rbac")).await?;
@@ -83,7 +83,7 @@ impl Operator {
         Self::kubeconfig(cluster).await
     }
 
-    /// The same for an account that is there already: the chart makes it, too.
+    /// Returns a kubeconfig for an account that exists, for example because the chart created it.
     pub async fn kubeconfig(cluster: &Cluster) -> Result<OperatorKubeconfig> {
         let path = cluster
             .service_account_kubeconfig(SERVICE_ACCOUNT.0, SERVICE_ACCOUNT.1)
@@ -91,14 +91,14 @@ impl Operator {
         Ok(OperatorKubeconfig(path))
     }
 
-    /// Starts it; see [`Self::wait_ready`].
+    /// Starts the operator. See [`Self::wait_ready`].
     pub async fn start(run: &RunDir, options: OperatorOptions) -> Result<Self> {
         let port = ports::free()?;
         let http = format!("127.0.0.1:{port}");
         let kubeconfig = options.kubeconfig.display().to_string();
-        // A restart finds its former life's Lease, and need not wait for it to run out.
+        // After a restart, the process recognizes its own Lease and does not wait until it expires.
         let instance = format!("rig-{}", crate::random_suffix());
-        let given = [
+        let defaults = [
             "run",
             "--http-addr",
             &http,
@@ -109,7 +109,7 @@ impl Operator {
             "--instance",
             &instance,
         ];
-        let args = given.into_iter().map(String::from).chain(options.args).collect();
+        let args = defaults.into_iter().map(String::from).chain(options.args).collect();
         let log = run.new_dir("operator")?.join("operator.log");
         let spec = ProcessSpec {
             name: "nfs-operator".into(),
@@ -125,7 +125,7 @@ impl Operator {
         })
     }
 
-    /// Waits until its `/readyz` says so.
+    /// Waits until `/readyz` responds with success.
     pub async fn wait_ready(&self) -> Result<()> {
         let ready = wait::until("the operator to be ready", START_TIMEOUT, async || {
             self.http_get("/readyz").await.map_err(|error| error.to_string())
@@ -133,12 +133,12 @@ impl Operator {
         while_running(&[&self.process], ready).await.map(drop)
     }
 
-    /// The text of `/metrics`.
+    /// Returns the text of `/metrics`.
     pub async fn metrics(&self) -> Result<String> {
         self.http_get("/metrics").await
     }
 
-    /// The body of a good answer of one of its endpoints; any other answer is an error with its body in it.
+    /// Returns the body of a successful response. The error of any other response contains its body.
     pub async fn http_get(&self, path: &str) -> Result<String> {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         let action = || format!("GET {url}");
@@ -147,9 +147,9 @@ impl Operator {
             .no_proxy()
             .build()
             .with_context(action)?;
-        let answer = client.get(&url).send().await.with_context(action)?;
-        let status = answer.status();
-        let body = answer.text().await.with_context(action)?;
+        let response = client.get(&url).send().await.with_context(action)?;
+        let status = response.status();
+        let body = response.text().await.with_context(action)?;
         if status.is_success() {
             Ok(body)
         } else {
@@ -157,17 +157,17 @@ impl Operator {
         }
     }
 
-    /// Its resident memory in bytes.
+    /// Returns the resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         self.status_bytes("VmRSS:")
     }
 
-    /// The most that its resident memory ever was since it was started, in bytes: what a pod's limit is held against.
+    /// Returns the peak of the resident memory since the process started, in bytes. A pod's limit must exceed it.
     pub fn peak_resident_bytes(&self) -> Result<u64> {
         self.status_bytes("VmHWM:")
     }
 
-    /// A size in /proc/PID/status, see proc(5).
+    /// Returns a size from /proc/PID/status, see proc(5).
     fn status_bytes(&self, name: &str) -> Result<u64> {
         let path = format!("/proc/{}/status", self.process.pid());
         let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -177,57 +177,58 @@ impl Operator {
         Ok(kilobytes * 1024)
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL and waits until the process has exited.
     pub async fn kill9(&self) -> Result<()> {
         self.process.kill9().await.map(drop)
     }
 
-    /// SIGTERM; gives back how it ended.
+    /// Sends SIGTERM and returns the exit status.
     pub async fn terminate(&self) -> Result<ExitStatus> {
         self.process.terminate(STOP_TIMEOUT).await
     }
 
-    /// SIGSTOP.
+    /// Sends SIGSTOP.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }
 
-    /// Starts it again as it was, after a `kill -9` if it still runs; the log goes on in the same file.
+    /// Restarts the operator with the same options, and kills it first if it runs. The log is appended to the same
+    /// file.
     pub async fn restart(&mut self) -> Result<()> {
         self.kill9().await?;
         self.process = Process::start(self.process.spec().clone()).await?;
         Ok(())
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, or `None` while it runs.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         self.process.exit_status()
     }
 
-    /// What it was told to call the place where it runs: the beginning of its name as the holder of a Lease.
+    /// Returns the value of `--instance`: the prefix of its identity as the holder of the Lease.
     pub fn instance(&self) -> &str {
         &self.instance
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Where its log is.
+    /// Returns the path of the log.
     pub fn log(&self) -> &Path {
         &self.process.spec().log
     }
 }
 
-/// The checkout that this crate is part of.
+/// Returns the root of the repository that contains this crate.
 pub fn repository_root() -> PathBuf {
-    // This crate is tests/rig of it.
+    // This crate is in tests/rig.
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
@@ -235,13 +236,14 @@ pub fn repository_root() -> PathBuf {
         .to_owned()
 }
 
-/// The operator's program for tests: `NFS_OPERATOR_BINARY`, or what cargo built beside the running test.
+/// Returns the path of the operator's binary for tests: `NFS_OPERATOR_BINARY`, or what cargo built for the running
+/// test.
 pub fn find_binary() -> Result<PathBuf> {
     if let Some(binary) = std::env::var_os("NFS_OPERATOR_BINARY") {
         return Ok(binary.into());
     }
-    let test = std::env::current_exe().with_context(|| "find the running program".into())?;
-    // A test is target/debug/deps/NAME-HASH, the program target/debug/nfs-operator.
+    let test = std::env::current_exe().with_context(|| "find the path of the running test".into())?;
+    // A test is target/debug/deps/NAME-HASH, the binary target/debug/nfs-operator.
     let binary = test
         .ancestors()
         .skip(1)
@@ -249,7 +251,7 @@ pub fn find_binary() -> Result<PathBuf> {
         .map(|folder| folder.join("nfs-operator"))
         .find(|path| path.is_file());
     binary.ok_or_else(|| Error::Missing {
-        what: "the operator's program".into(),
-        remedy: "run `cargo build`, or name it in NFS_OPERATOR_BINARY".into(),
+        what: "the operator's binary".into(),
+        remedy: "run `cargo build`, or set NFS_OPERATOR_BINARY to its path".into(),
     })
 }

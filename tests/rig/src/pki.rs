@@ -1,4 +1,4 @@
-//! The throw-away certificate authority of one cluster.
+//! The certificate authority of one test cluster.
 
 use std::{
     fs,
@@ -11,10 +11,10 @@ use rcgen::{
 
 use crate::error::{Result, ResultExt};
 
-/// Names and addresses under which the API server is asked for, by programs here and by pods.
+/// Names and addresses of the API server, as programs on this machine and pods use them.
 const SERVER_NAMES: [&str; 7] = [
     "127.0.0.1",
-    // The node's own address in an enclosure.
+    // The node's address in a sandbox.
     "192.0.2.10",
     "localhost",
     "10.96.0.1",
@@ -23,14 +23,14 @@ const SERVER_NAMES: [&str; 7] = [
     "kubernetes.default.svc.cluster.local",
 ];
 
-/// The authority, and the folder that its files are in.
+/// A certificate authority and the directory of its files.
 #[derive(Debug)]
 pub(crate) struct CertificateAuthority {
     folder: PathBuf,
     issuer: Issuer<'static, KeyPair>,
 }
 
-/// A certificate and its key, as files.
+/// The files of a certificate and its key.
 #[derive(Clone, Debug)]
 pub(crate) struct CertificateFiles {
     pub(crate) certificate: PathBuf,
@@ -48,16 +48,16 @@ impl CertificateAuthority {
         let key = KeyPair::generate()?;
         write(&folder.join("ca.crt"), &params.self_signed(&key)?.pem())?;
         write(&folder.join("ca.key"), &key.serialize_pem())?;
-        let accounts = KeyPair::generate()?;
-        write(&folder.join("accounts.key"), &accounts.serialize_pem())?;
-        write(&folder.join("accounts.pub"), &accounts.public_key_pem())?;
+        let service_accounts = KeyPair::generate()?;
+        write(&folder.join("accounts.key"), &service_accounts.serialize_pem())?;
+        write(&folder.join("accounts.pub"), &service_accounts.public_key_pem())?;
         Ok(Self {
             folder,
             issuer: Issuer::new(params, key),
         })
     }
 
-    /// The authority's own certificate and key.
+    /// Returns the authority's own certificate and key.
     pub(crate) fn ca(&self) -> CertificateFiles {
         CertificateFiles {
             certificate: self.folder.join("ca.crt"),
@@ -65,22 +65,22 @@ impl CertificateAuthority {
         }
     }
 
-    /// The key that signs ServiceAccount tokens, and its public half.
-    pub(crate) fn accounts(&self) -> CertificateFiles {
+    /// Returns the key pair that signs ServiceAccount tokens.
+    pub(crate) fn service_account_keys(&self) -> CertificateFiles {
         CertificateFiles {
             certificate: self.folder.join("accounts.pub"),
             key: self.folder.join("accounts.key"),
         }
     }
 
-    /// The API server's own certificate.
+    /// Creates the API server's certificate.
     pub(crate) fn server(&self) -> Result<CertificateFiles> {
         let mut params = CertificateParams::new(SERVER_NAMES.map(String::from).to_vec())?;
         params.distinguished_name.push(DnType::CommonName, "kube-apiserver");
         self.sign("server", params, ExtendedKeyUsagePurpose::ServerAuth)
     }
 
-    /// A certificate for the API server's client of that user name and group.
+    /// Creates a client certificate for a user and an optional group.
     pub(crate) fn client(&self, user: &str, group: Option<&str>) -> Result<CertificateFiles> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name.push(DnType::CommonName, user);

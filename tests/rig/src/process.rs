@@ -1,4 +1,4 @@
-//! Child processes that log to a file and end with their parent, however that ends.
+//! Child processes that log to a file and that the kernel kills when this process exits.
 
 use std::{
     fs::{self, OpenOptions},
@@ -14,61 +14,57 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::{Error, Result, ResultExt};
 
-/// A killed process that is still there after this long hangs in the kernel; nobody can wait for that.
+/// Maximum time until a killed process is gone. Beyond that it hangs in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How much of a log an error quotes.
+/// Number of lines of a log in an error.
 const TAIL_LINES: usize = 15;
 
-/// What to start.
+/// How to start a process.
 #[derive(Clone, Debug)]
 pub struct ProcessSpec {
-    /// What it is called in messages.
+    /// The name in messages.
     pub name: String,
     /// The program's path, or its name in `PATH`.
     pub program: PathBuf,
-    /// Its arguments.
+    /// The arguments.
     pub args: Vec<String>,
-    /// Variables beside those that are inherited.
+    /// Additional environment variables.
     pub env: Vec<(String, String)>,
-    /// Where its output goes; appended to.
+    /// The file to which standard output and standard error are appended.
     pub log: PathBuf,
 }
 
-/// A running child. Dropping it kills it.
+/// A running child process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
     spec: ProcessSpec,
     pid: u32,
-    /// Signals go through this: it never means another process, unlike a pid.
+    /// Signals use this descriptor: unlike a pid, it never refers to another process.
     handle: OwnedFd,
     exit: watch::Receiver<Option<ExitStatus>>,
 }
 
 impl Process {
-    /// Starts it. It gets a process group of its own, so that Ctrl-C in a terminal reaches the rig alone,
-    /// which then ends its children in the right order.
+    /// Starts a process in its own process group: Ctrl-C in a terminal then reaches only the rig, which stops its
+    /// children in the right order.
     pub async fn start(spec: ProcessSpec) -> Result<Self> {
         let log = OpenOptions::new().create(true).append(true).open(&spec.log);
         let log = log.with_context(|| format!("open {}", spec.log.display()))?;
         let errors = log
             .try_clone()
             .with_context(|| format!("open {}", spec.log.display()))?;
-        // setpriv asks the kernel for the signal and becomes the program: the pid stays.
-        let mut command = Command::new("setpriv");
-        command
-            .args(["--pdeathsig", "KILL", "--"])
-            .arg(&spec.program)
-            .args(&spec.args);
+        let mut command = command_bound_to_parent(&spec.program);
+        command.args(&spec.args);
         command.envs(spec.env.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log).stderr(errors).process_group(0);
         let (mut child, handle) = spawn(command).await.with_context(|| format!("start {}", spec.name))?;
         let pid = child.id();
-        let (report, exit) = watch::channel(None);
+        let (sender, exit) = watch::channel(None);
         std::thread::Builder::new()
             .name(format!("wait {}", spec.name))
             .spawn(move || {
                 if let Ok(status) = child.wait() {
-                    report.send_replace(Some(status));
+                    sender.send_replace(Some(status));
                 }
             })
             .with_context(|| format!("watch {}", spec.name))?;
@@ -80,22 +76,22 @@ impl Process {
         })
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// What it was started from.
+    /// Returns the specification that the process was started from.
     pub fn spec(&self) -> &ProcessSpec {
         &self.spec
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status, or `None` while the process runs.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         *self.exit.borrow()
     }
 
-    /// An error with the end of its log if it has ended: for use while waiting for what it should do.
+    /// Returns an error with the end of the log if the process has exited.
     pub fn ensure_running(&self) -> Result<()> {
         match self.exit_status() {
             None => Ok(()),
@@ -108,19 +104,20 @@ impl Process {
         }
     }
 
-    /// Waits until it has ended.
+    /// Waits until the process has exited.
     pub async fn wait(&self) -> Result<ExitStatus> {
         let mut exit = self.exit.clone();
-        let ended = exit.wait_for(Option::is_some).await.ok().and_then(|status| *status);
-        ended.ok_or_else(|| Error::Usage(format!("{}: its exit status is lost", self.spec.name)))
+        let status = exit.wait_for(Option::is_some).await.ok().and_then(|status| *status);
+        status.ok_or_else(|| Error::Usage(format!("the exit status of {} is unknown", self.spec.name)))
     }
 
-    /// `kill -9`, and waits for the end.
+    /// Sends SIGKILL and waits until the process has exited.
     pub async fn kill9(&self) -> Result<ExitStatus> {
         self.signal_and_wait(Signal::KILL, KILL_TIMEOUT).await
     }
 
-    /// SIGTERM, and waits for the end for at most `timeout`; then it is an error, and the process still there.
+    /// Sends SIGTERM and waits until the process has exited. After `timeout` it returns an error, and the process still
+    /// runs.
     pub async fn terminate(&self, timeout: Duration) -> Result<ExitStatus> {
         self.signal_and_wait(Signal::TERM, timeout).await
     }
@@ -131,23 +128,23 @@ impl Process {
         tokio::time::timeout(timeout, self.wait())
             .await
             .map_err(|_| Error::Timeout {
-                what: format!("{} to end after {signal:?}", self.spec.name),
+                what: format!("{} to exit after {signal:?}", self.spec.name),
                 waited: start.elapsed(),
-                last: format!("it runs; its log: {}", self.spec.log.display()),
+                last: format!("it runs; log: {}", self.spec.log.display()),
             })?
     }
 
-    /// SIGSTOP: it keeps its sockets and answers nobody.
+    /// Sends SIGSTOP: the process keeps its sockets and does not respond.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Sends a signal; to a process that has ended it is no error.
+    /// Sends a signal. It is no error if the process has exited.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
             Err(error) if error == rustix::io::Errno::SRCH => Ok(()),
@@ -163,7 +160,7 @@ impl Drop for Process {
         if self.exit_status().is_some() || self.signal(Signal::KILL).is_err() {
             return;
         }
-        // Its folder is removed next: it must not write there any more.
+        // The caller removes the process's directory next, so it must not write there any more.
         let start = Instant::now();
         while self.exit_status().is_none() && start.elapsed() < KILL_TIMEOUT {
             std::thread::sleep(Duration::from_millis(1));
@@ -174,27 +171,27 @@ impl Drop for Process {
 type SpawnResult = std::io::Result<(Child, OwnedFd)>;
 type SpawnRequest = (Command, oneshot::Sender<SpawnResult>);
 
-/// Spawns on a thread that lives as long as this process: the kernel sends the parent's death signal when the
-/// *thread* that made the child ends, and the threads of a test or of a runtime come and go.
+/// Spawns a process on a thread that lives as long as this process. The kernel sends the parent-death signal when the
+/// *thread* that created the child exits, and threads of tests and runtimes are short-lived.
 async fn spawn(command: Command) -> SpawnResult {
     static SPAWNER: OnceLock<mpsc::Sender<SpawnRequest>> = OnceLock::new();
     let spawner = SPAWNER.get_or_init(|| {
         let (requests, inbox) = mpsc::channel::<SpawnRequest>();
-        // Without the thread the inbox is gone and every order fails below.
+        // If the thread cannot start, the receiver is dropped and every request below fails.
         let _thread = std::thread::Builder::new().name("spawner".into()).spawn(move || {
-            for (mut command, answer) in inbox {
-                // Nobody waits any more when the caller was cancelled: the child must not stay.
-                if let Err(Ok((mut child, _))) = answer.send(spawn_child(&mut command)) {
+            for (mut command, reply) in inbox {
+                // If the caller was cancelled, nobody receives the child, so it is killed here.
+                if let Err(Ok((mut child, _))) = reply.send(spawn_child(&mut command)) {
                     let _killed = child.kill().and_then(|()| child.wait().map(drop));
                 }
             }
         });
         requests
     });
-    let gone = || std::io::Error::other("the thread that starts processes is gone");
-    let (answer, result) = oneshot::channel();
-    spawner.send((command, answer)).map_err(|_| gone())?;
-    result.await.map_err(|_| gone())?
+    let exited = || std::io::Error::other("the thread that spawns processes has exited");
+    let (reply, result) = oneshot::channel();
+    spawner.send((command, reply)).map_err(|_| exited())?;
+    result.await.map_err(|_| exited())?
 }
 
 fn spawn_child(command: &mut Command) -> SpawnResult {
@@ -209,7 +206,7 @@ fn spawn_child(command: &mut Command) -> SpawnResult {
     }
 }
 
-/// Waits for something that these processes must be there for: when one ends, that is the error.
+/// Waits for `waited`. If one of the needed processes exits first, that is the error.
 pub(crate) async fn while_running<T>(needed: &[&Process], waited: impl Future<Output = Result<T>>) -> Result<T> {
     let ends = needed.iter().map(|process| {
         Box::pin(async move {
@@ -221,12 +218,12 @@ pub(crate) async fn while_running<T>(needed: &[&Process], waited: impl Future<Ou
         result = waited => result,
         (ended, ..) = futures::future::select_all(ends) => {
             ended?;
-            Err(Error::Usage("a process is said to have ended and runs".into()))
+            Err(Error::Usage("a process has exited without a status".into()))
         }
     }
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub(crate) fn tail(log: &Path) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
@@ -235,7 +232,15 @@ pub(crate) fn tail(log: &Path) -> String {
     lines.join("\n")
 }
 
-/// Runs a command to its end off the runtime's threads; an error has what it printed.
+/// Returns a command that the kernel kills when the calling thread exits. `setpriv` replaces itself with the program, so
+/// the pid does not change.
+pub(crate) fn command_bound_to_parent(program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    command
+}
+
+/// Runs a command on a blocking thread and returns its output. An error contains what it printed.
 pub async fn run(mut command: Command) -> Result<String> {
     let line = format!("{command:?}");
     let join = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output()).await;
@@ -271,14 +276,14 @@ mod tests {
         }
     }
 
-    fn runs(pid: u32) -> bool {
-        // A process that was killed but not yet reaped still has a folder.
+    fn is_running(pid: u32) -> bool {
+        // A zombie process still has a directory.
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         !stat.is_empty() && !stat.contains(") Z ")
     }
 
     #[tokio::test]
-    async fn a_child_logs_and_reports_how_it_ended() {
+    async fn a_child_logs_and_reports_its_exit_status() {
         let run = RunDir::new().unwrap();
         let process = Process::start(shell(&run, "echo $WORD; exit 3")).await.unwrap();
         assert_eq!(process.wait().await.unwrap().code(), Some(3));
@@ -301,22 +306,22 @@ mod tests {
 
         let process = Process::start(shell(&run, "exec sleep 60")).await.unwrap();
         let pid = process.pid();
-        assert!(runs(pid));
+        assert!(is_running(pid));
         drop(process);
-        assert!(!runs(pid));
+        assert!(!is_running(pid));
     }
 
     #[test]
-    fn a_child_outlives_the_thread_that_asked_for_it() {
+    fn a_child_outlives_the_thread_that_started_it() {
         let run = RunDir::new().unwrap();
         let process = std::thread::scope(|scope| {
-            let asked = scope.spawn(|| {
+            let thread = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
                 runtime.block_on(Process::start(shell(&run, "exec sleep 60"))).unwrap()
             });
-            asked.join().unwrap()
+            thread.join().unwrap()
         });
         std::thread::sleep(Duration::from_millis(200));
-        assert!(runs(process.pid()));
+        assert!(is_running(process.pid()));
     }
 }

@@ -1,11 +1,11 @@
-//! What `make run` shows.
+//! The output of `make run`: conditions and directory trees.
 
 use std::{fs, path::Path};
 
-use rig::Result;
+use rig::{Result, ResultExt as _};
 use serde_json::Value;
 
-/// An object's conditions as a table.
+/// Formats an object's conditions as a table.
 pub fn conditions(object: &Value) -> String {
     let headings = ["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"].map(String::from);
     let listed = object.pointer("/status/conditions").and_then(Value::as_array);
@@ -17,7 +17,7 @@ pub fn conditions(object: &Value) -> String {
     table(std::iter::once(headings).chain(rows).collect())
 }
 
-/// Columns as wide as their widest cell.
+/// Aligns the columns to their widest cell.
 fn table<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> String {
     let mut widths = [0; COLUMNS];
     for row in &rows {
@@ -32,13 +32,10 @@ fn table<const COLUMNS: usize>(rows: Vec<[String; COLUMNS]>) -> String {
     rows.into_iter().map(line).map(|line| format!("  {line}\n")).collect()
 }
 
-/// What is under a directory on disk: the operator's own folder as one line, the rest in full.
+/// Lists the contents of a directory. The operator's own directory is one line.
 pub fn tree(root: &Path) -> Result<String> {
     let mut text = String::new();
-    walk(root, 1, &mut text).map_err(|source| rig::Error::Io {
-        action: format!("list {}", root.display()),
-        source,
-    })?;
+    walk(root, 1, &mut text).with_context(|| format!("list {}", root.display()))?;
     Ok(text)
 }
 
@@ -48,19 +45,19 @@ fn walk(folder: &Path, depth: usize, text: &mut String) -> std::io::Result<()> {
     let mut entries = fs::read_dir(folder)?.collect::<Result<Vec<_>, _>>()?;
     entries.sort_by_key(fs::DirEntry::file_name);
     for entry in entries {
-        let about = entry.metadata()?;
+        let metadata = entry.metadata()?;
         let name = entry.file_name().to_string_lossy().into_owned();
-        let slash = if about.is_dir() { "/" } else { "" };
-        let (mode, uid, gid) = (about.mode() & 0o7777, about.uid(), about.gid());
+        let slash = if metadata.is_dir() { "/" } else { "" };
+        let (mode, uid, gid) = (metadata.mode() & 0o7777, metadata.uid(), metadata.gid());
         let indent = "  ".repeat(depth);
-        let own = name == ".nfs-operator";
-        let note = if own {
+        let is_operators = name == ".nfs-operator";
+        let note = if is_operators {
             "   (identity and records of the operator)"
         } else {
             ""
         };
         text.push_str(&format!("{mode:05o} {uid}:{gid} {indent}{name}{slash}{note}\n"));
-        if about.is_dir() && !own {
+        if metadata.is_dir() && !is_operators {
             walk(&entry.path(), depth + 1, text)?;
         }
     }
@@ -75,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn conditions_stand_in_columns() {
+    fn conditions_are_aligned_in_columns() {
         let object = json!({"status": {"conditions": [
             {"type": "Ready", "status": "True", "reason": "Probed", "lastTransitionTime": "now", "message": "well"},
             {"type": "Reachable", "status": "True"},
@@ -92,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_hides_the_inside_of_the_operators_folder() {
+    fn a_tree_hides_the_contents_of_the_operators_directory() {
         let run = rig::RunDir::new().unwrap();
         let export = run.dir("export").unwrap();
         fs::create_dir_all(export.join(".nfs-operator/records")).unwrap();

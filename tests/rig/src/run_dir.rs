@@ -1,4 +1,4 @@
-//! One folder a run: logs, keys, the data of etcd and of the exports.
+//! One directory per run, with logs, keys, and the data of etcd and of the exports.
 
 use std::{
     fs::{self, File, TryLockError},
@@ -9,20 +9,20 @@ use std::{
 
 use crate::error::{Result, ResultExt};
 
-/// Where runs are put instead of the system's folder for temporary files.
+/// Environment variable with the parent directory of all runs. If unset, the system's temporary directory is used.
 pub const BASE_VARIABLE: &str = "NFS_OPERATOR_RIG_DIR";
 
 const PREFIX: &str = "nfs-operator-rig-";
-/// Locked by the process that a run belongs to: the kernel lets go of it however that process ends.
+/// Locked by the process that owns the run. The kernel releases the lock when that process exits.
 const LOCK: &str = "owner.lock";
-/// Marks a run whose logs somebody may still want to read.
+/// Marks a run whose logs are kept for inspection.
 const KEPT: &str = "kept";
-/// Long enough to come back to a failure after a night, short enough not to fill the disk.
+/// Retention of failed runs: long enough to inspect a failure the next day, short enough not to fill the disk.
 const KEPT_RETENTION: Duration = Duration::from_secs(24 * 3600);
 
-/// The folder of one run. It is removed when dropped, unless [`RunDir::keep`] was called or a test panics.
+/// The directory of one run. It is removed when dropped, unless [`RunDir::keep`] was called or a test panics.
 ///
-/// What a process leaves behind that was killed, or that holds its rig in a static, is removed by the next run.
+/// The next run removes the directory of a process that was killed, or that holds its rig in a static.
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
@@ -31,18 +31,18 @@ pub struct RunDir {
 }
 
 impl RunDir {
-    /// Makes the folder of a new run, and removes those of runs whose process is gone.
+    /// Creates the directory of a new run, and removes those of runs whose process has exited.
     pub fn new() -> Result<Self> {
         let base = base_dir();
-        fs::create_dir_all(&base).with_context(|| format!("make {}", base.display()))?;
+        fs::create_dir_all(&base).with_context(|| format!("create {}", base.display()))?;
         remove_dead(&base, KEPT_RETENTION);
         let path = base.join(format!("{PREFIX}{}-{}", std::process::id(), crate::random_suffix()));
-        // Made under another name first: a sweeping process must never find it without its lock.
+        // Created under another name first: a process that removes dead runs must never find it without its lock.
         let unlocked = base.join(format!(".{}", path.file_name().unwrap_or_default().display()));
-        fs::create_dir(&unlocked).with_context(|| format!("make {}", unlocked.display()))?;
-        let lock = File::create(unlocked.join(LOCK)).with_context(|| "make the run's lock".into())?;
-        lock.lock().with_context(|| "take the run's lock".into())?;
-        fs::rename(&unlocked, &path).with_context(|| format!("make {}", path.display()))?;
+        fs::create_dir(&unlocked).with_context(|| format!("create {}", unlocked.display()))?;
+        let lock = File::create(unlocked.join(LOCK)).with_context(|| "create the run's lock".into())?;
+        lock.lock().with_context(|| "lock the run's directory".into())?;
+        fs::rename(&unlocked, &path).with_context(|| format!("create {}", path.display()))?;
         Ok(Self {
             path,
             keep: AtomicBool::new(false),
@@ -50,19 +50,19 @@ impl RunDir {
         })
     }
 
-    /// The folder itself.
+    /// Returns the path of the run's directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A folder of that name in it, made if it is not there.
+    /// Returns the subdirectory with this name; creates it if it does not exist.
     pub fn dir(&self, name: &str) -> Result<PathBuf> {
         let path = self.path.join(name);
-        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(path)
     }
 
-    /// A folder in it that nothing else has: `name`, or `name-2` and so on.
+    /// Creates a new subdirectory `name`. If that name is taken, `name-2`, `name-3` and so on are tried.
     pub fn new_dir(&self, name: &str) -> Result<PathBuf> {
         let mut number = 1_u32;
         loop {
@@ -72,12 +72,16 @@ impl RunDir {
             };
             match fs::create_dir(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-                made => return made.with_context(|| format!("make {}", path.display())).map(|()| path),
+                made => {
+                    return made
+                        .with_context(|| format!("create {}", path.display()))
+                        .map(|()| path);
+                }
             }
         }
     }
 
-    /// Leaves the folder where it is, for somebody to read the logs.
+    /// Keeps the directory, so that its logs can be read.
     pub fn keep(&self) {
         self.keep.store(true, Ordering::Relaxed);
     }
@@ -86,16 +90,16 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         if self.keep.load(Ordering::Relaxed) || std::thread::panicking() {
-            // Best effort: without the mark the next run removes it, no more.
-            let _marked = File::create(self.path.join(KEPT));
+            // Best effort: without the mark, the next run removes the directory.
+            let _ = File::create(self.path.join(KEPT));
             eprintln!("logs of this run: {}", self.path.display());
         } else if let Err(error) = fs::remove_dir_all(&self.path) {
-            eprintln!("could not remove {}: {error}", self.path.display());
+            eprintln!("failed to remove {}: {error}", self.path.display());
         }
     }
 }
 
-/// Removes the folders of runs whose process is gone; with `kept` also those left for somebody to read the logs.
+/// Removes the directories of runs whose process has exited; with `kept`, also those kept for inspection.
 pub fn remove_dead_runs(kept: bool) {
     remove_dead(&base_dir(), if kept { Duration::ZERO } else { KEPT_RETENTION });
 }
@@ -111,7 +115,7 @@ fn remove_dead(base: &Path, retention: Duration) {
             continue;
         }
         let path = entry.path();
-        // Opening alone, never creating: a folder without our lock is not ours to remove.
+        // Opened, never created: a directory without our lock file is not ours to remove.
         let Ok(lock) = File::open(path.join(LOCK)) else {
             continue;
         };
@@ -124,8 +128,8 @@ fn remove_dead(base: &Path, retention: Duration) {
         if kept_for.is_some_and(|kept_for| kept_for < retention) {
             continue;
         }
-        // Another process may be at it too; what is left is for the next run.
-        let _removed = fs::remove_dir_all(&path);
+        // Another process may remove it at the same time. The next run removes the rest.
+        let _ = fs::remove_dir_all(&path);
     }
 }
 
@@ -135,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_run_is_swept_and_a_living_or_strange_one_is_not() {
+    fn only_dead_runs_are_removed() {
         let base = RunDir::new().unwrap();
         let make = |name: &str| {
             let path = base.dir(&format!("{PREFIX}{name}")).unwrap();
@@ -143,23 +147,23 @@ mod tests {
         };
         let (dead, lock) = make("dead");
         drop(lock);
-        let (living, lock) = make("living");
+        let (live, lock) = make("live");
         lock.lock().unwrap();
         let (failed, _) = make("failed");
         File::create(failed.join(KEPT)).unwrap();
-        let strange = base.dir(&format!("{PREFIX}strange")).unwrap();
+        let foreign = base.dir(&format!("{PREFIX}foreign")).unwrap();
 
         remove_dead(base.path(), KEPT_RETENTION);
         assert!(!dead.exists());
-        assert!(living.exists() && failed.exists() && strange.exists());
+        assert!(live.exists() && failed.exists() && foreign.exists());
 
         remove_dead(base.path(), Duration::ZERO);
         assert!(!failed.exists());
-        assert!(living.exists() && strange.exists());
+        assert!(live.exists() && foreign.exists());
     }
 
     #[test]
-    fn a_run_is_removed_when_dropped_unless_it_is_to_be_kept() {
+    fn a_run_is_removed_when_dropped_unless_it_is_kept() {
         let run = RunDir::new().unwrap();
         let path = run.path().to_owned();
         drop(run);

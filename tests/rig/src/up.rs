@@ -1,4 +1,4 @@
-//! `rig up`: from nothing to a Bound claim, on the screen.
+//! `rig up`: starts everything, applies the samples and shows the result.
 
 use std::{
     fs,
@@ -7,25 +7,25 @@ use std::{
 };
 
 use rig::{
-    Assets, Cluster, Error, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Result, RunDir,
-    objects::reference, operator::repository_root,
+    Assets, Cluster, Error, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Result, ResultExt as _,
+    RunDir, objects::reference, operator::repository_root,
 };
 use serde_json::{Value, json};
 
 use crate::report;
 
-/// The sample's claim is served within a second or two.
-const BOUND: Duration = Duration::from_secs(60);
+/// A claim is Bound within one or two seconds.
+const BIND_TIMEOUT: Duration = Duration::from_secs(60);
 /// Archiving is one rename.
-const RECLAIMED: Duration = Duration::from_secs(60);
+const RECLAIM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Prints a step, and in the end how long it took.
-struct Steps {
+/// Prints each step with its duration.
+struct Progress {
     last: Instant,
     first: Instant,
 }
 
-impl Steps {
+impl Progress {
     fn new() -> Self {
         Self {
             last: Instant::now(),
@@ -39,20 +39,20 @@ impl Steps {
     }
 }
 
-/// Starts everything and stays, or with `exit` goes on to the end of the claim.
+/// Starts everything and runs until Ctrl-C; with `exit`, runs the demo to its end.
 pub async fn up(operator: PathBuf, exit: bool) -> Result<()> {
-    let mut steps = Steps::new();
-    // What is missing here is told before there is a run whose logs would tell nothing.
+    let mut progress = Progress::new();
+    // Find missing programs before the run starts: the logs of a run do not mention them.
     let assets = tokio::select! {
         assets = Assets::find_or_install() => assets?,
-        interrupted = interrupted() => return interrupted,
+        interrupted = wait_for_signal() => return interrupted,
     };
-    steps.done("control plane and NFS server are on this machine");
+    progress.done("control plane and NFS server are installed");
     let run = RunDir::new()?;
     let result = tokio::select! {
-        result = show(&run, steps, assets, operator, exit) => result,
-        // Whatever is running is dropped with the other branch, and with it ended.
-        interrupted = interrupted() => interrupted,
+        result = run_demo(&run, progress, assets, operator, exit) => result,
+        // Dropping the other branch stops everything that runs.
+        interrupted = wait_for_signal() => interrupted,
     };
     if result.is_err() {
         run.keep();
@@ -60,72 +60,70 @@ pub async fn up(operator: PathBuf, exit: bool) -> Result<()> {
     result
 }
 
-/// Ctrl-C, or the signal that ends a background job.
-async fn interrupted() -> Result<()> {
-    let failed = |source| Error::Io {
-        action: "wait for a signal".into(),
-        source,
-    };
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).map_err(failed)?;
+/// Waits for Ctrl-C or SIGTERM.
+async fn wait_for_signal() -> Result<()> {
+    let action = || "wait for a signal".into();
+    let mut terminate =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).with_context(action)?;
     tokio::select! {
-        pressed = tokio::signal::ctrl_c() => pressed.map_err(failed)?,
+        pressed = tokio::signal::ctrl_c() => pressed.with_context(action)?,
         _ = terminate.recv() => {}
     }
-    println!("\nstopping; nothing is left behind");
+    println!("\nstopping and removing everything");
     Ok(())
 }
 
-async fn show(run: &RunDir, mut steps: Steps, assets: Assets, binary: PathBuf, exit: bool) -> Result<()> {
+async fn run_demo(run: &RunDir, mut progress: Progress, assets: Assets, binary: PathBuf, exit: bool) -> Result<()> {
     let cluster = Cluster::start_with(run, assets.clone()).await?;
-    steps.done("Kubernetes control plane is up");
+    progress.done("Kubernetes control plane is up");
     let options = NfsOptions {
         exports: vec![Export::new("/export")],
         ..NfsOptions::default()
     };
     let nfs = NfsServer::start_with(run, options, &assets.ganesha).await?;
-    steps.done(&format!("nfs-ganesha serves /export on 127.0.0.1:{}", nfs.port()));
+    progress.done(&format!("nfs-ganesha serves /export on 127.0.0.1:{}", nfs.port()));
     let kubeconfig = Operator::install(&cluster).await?;
-    steps.done("applied crds/, config/rbac/ and config/admission/");
+    progress.done("applied crds/, config/rbac/ and config/admission/");
     let operator = Operator::start(run, OperatorOptions::new(binary, kubeconfig)).await?;
     operator.wait_ready().await?;
-    steps.done("the operator is ready, as ServiceAccount nfs-operator-system/nfs-operator");
+    progress.done("the operator is ready, as ServiceAccount nfs-operator-system/nfs-operator");
 
     let export = nfs.data_dir("/export")?;
     let mut demo = Demo {
         objects: Objects::new(cluster.client().await?),
         cluster,
         export,
-        steps,
+        progress,
     };
-    let volume = demo.claim(&nfs).await?;
-    demo.state().await?;
+    let volume = demo.apply_samples(&nfs).await?;
+    demo.print_state().await?;
     println!(
         "\non the export ({}):\n{}",
         demo.export.display(),
         report::tree(&demo.export)?
     );
     if exit {
-        demo.end(&volume).await?;
+        demo.delete_claim(&volume).await?;
         operator.terminate().await?;
         nfs.stop().await?;
         demo.cluster.stop().await?;
-        println!("done in {:.1} s", demo.steps.first.elapsed().as_secs_f64());
+        println!("done in {:.1} s", demo.progress.first.elapsed().as_secs_f64());
         return Ok(());
     }
-    println!("to look around, in another terminal:\n");
+    println!("to explore, in another terminal:\n");
     println!("  export KUBECONFIG={}", demo.cluster.kubeconfig().display());
     println!("  alias kubectl={}\n", demo.cluster.kubectl_path().display());
     println!("the operator's log: {}", operator.log().display());
-    println!("Ctrl-C ends everything and removes it.");
+    println!("Ctrl-C stops everything and removes it.");
     std::future::pending().await
 }
 
-/// The samples on their way through the cluster.
+/// The sample objects and the state of the demo.
 struct Demo {
     cluster: Cluster,
     objects: Objects,
     export: PathBuf,
-    steps: Steps,
+    progress: Progress,
 }
 
 fn backend() -> Value {
@@ -137,19 +135,19 @@ fn claim() -> Value {
 }
 
 impl Demo {
-    /// Applies the samples and waits until the claim is Bound; gives back its volume.
-    async fn claim(&mut self, nfs: &NfsServer) -> Result<Value> {
+    /// Applies the samples, waits until the claim is Bound, and returns a reference to its volume.
+    async fn apply_samples(&mut self, nfs: &NfsServer) -> Result<Value> {
         let samples = repository_root().join("config/samples");
         let change = json!({ "spec": { "server": "127.0.0.1", "path": "/export", "nfs": { "port": nfs.port() } } });
         self.cluster
-            .apply(&self.patched(&samples.join("backend.yaml"), &change).await?)
+            .apply(&self.patch_locally(&samples.join("backend.yaml"), &change).await?)
             .await?;
         self.cluster.apply_path(&samples.join("storageclass.yaml")).await?;
         self.cluster.apply_path(&samples.join("claim.yaml")).await?;
-        self.steps
+        self.progress
             .done(&format!("applied config/samples/, the backend with {change}"));
         let claim = claim();
-        let bound = self.objects.wait(&claim, "to be Bound", BOUND, |claim| {
+        let bound = self.objects.wait(&claim, "to be Bound", BIND_TIMEOUT, |claim| {
             let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
             volume
                 .filter(|_| claim.pointer("/status/phase") == Some(&json!("Bound")))
@@ -159,17 +157,17 @@ impl Demo {
         let volume = match bound.await {
             Ok(volume) => volume,
             Err(error) => {
-                self.state().await?;
+                self.print_state().await?;
                 return Err(error);
             }
         };
-        self.steps
+        self.progress
             .done(&format!("the claim default/my-data is Bound to {volume}"));
         Ok(reference("v1", "PersistentVolume", None, &volume))
     }
 
-    /// A sample with a change, as YAML; the file stays as it is.
-    async fn patched(&self, sample: &Path, change: &Value) -> Result<String> {
+    /// Returns a sample with a merge patch applied, as YAML. The file does not change.
+    async fn patch_locally(&self, sample: &Path, change: &Value) -> Result<String> {
         let (sample, change) = (sample.display().to_string(), change.to_string());
         let args = [
             "patch",
@@ -186,7 +184,7 @@ impl Demo {
     }
 
     /// Prints objects and conditions.
-    async fn state(&self) -> Result<()> {
+    async fn print_state(&self) -> Result<()> {
         println!(
             "\n$ kubectl get nfsb,pvc,pv\n{}",
             self.cluster.kubectl(["get", "nfsb,pvc,pv"]).await?
@@ -199,8 +197,8 @@ impl Demo {
         Ok(())
     }
 
-    /// Writes a file as a pod would, deletes the claim, and shows what became of the data.
-    async fn end(&mut self, volume: &Value) -> Result<()> {
+    /// Writes a file as a pod would, deletes the claim, and shows where the data is then.
+    async fn delete_claim(&mut self, volume: &Value) -> Result<()> {
         let found = self.objects.get(volume).await?.unwrap_or_default();
         let path = found
             .pointer("/spec/nfs/path")
@@ -208,29 +206,27 @@ impl Demo {
             .unwrap_or_default();
         let directory = path.strip_prefix("/export/").unwrap_or_default();
         let file = self.export.join(directory).join("hello.txt");
-        fs::write(&file, "data of a pod\n").map_err(|source| Error::Io {
-            action: format!("write {}", file.display()),
-            source,
-        })?;
-        self.steps.done(&format!("wrote {directory}/hello.txt as a pod would"));
+        fs::write(&file, "data of a pod\n").with_context(|| format!("write {}", file.display()))?;
+        self.progress
+            .done(&format!("wrote {directory}/hello.txt as a pod would"));
         self.objects.delete(&claim()).await?;
-        self.objects.wait_gone(&claim(), RECLAIMED).await?;
-        self.objects.wait_gone(volume, RECLAIMED).await?;
-        self.steps.done("deleted the claim; its volume is gone too");
+        self.objects.wait_gone(&claim(), RECLAIM_TIMEOUT).await?;
+        self.objects.wait_gone(volume, RECLAIM_TIMEOUT).await?;
+        self.progress.done("deleted the claim; its volume is deleted too");
         println!(
-            "\non the export, by the backend's archive policy:\n{}",
+            "\non the export, after the backend's archive policy was applied:\n{}",
             report::tree(&self.export)?
         );
-        let kept = fs::read_dir(&self.export)
+        let archive = fs::read_dir(&self.export)
             .into_iter()
             .flatten()
             .flatten()
             .find(|entry| {
                 entry.file_name().to_string_lossy().starts_with("archived-") && entry.path().join("hello.txt").is_file()
             });
-        match kept {
+        match archive {
             Some(entry) => println!("hello.txt is kept in {}", entry.file_name().display()),
-            None => return Err(Error::Usage("the archive with hello.txt is not on the export".into())),
+            None => return Err(Error::Usage("no archive with hello.txt is on the export".into())),
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Waiting for something to come about, with an error that says what was seen instead.
+//! Waiting for a condition, with an error that reports the last observed state.
 
 use std::{
     future::Future,
@@ -7,25 +7,25 @@ use std::{
 
 use crate::error::{Error, Result};
 
-/// Short beside everything that is waited for, and next to no load.
+/// Short compared with everything that tests wait for, and negligible load.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Asks again and again until `look` answers `Ok`, for at most `timeout`.
+/// Calls `check` until it returns `Ok`, for at most `timeout`.
 ///
-/// `look` says with `Err` what it saw instead; the last such answer is in the error.
-pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut look: F) -> Result<T>
+/// `check` returns the observed state as `Err`. The error of a timeout contains the last one.
+pub async fn until<T, F, Fut>(what: &str, timeout: Duration, mut check: F) -> Result<T>
 where
     F: FnMut() -> Fut,
     Fut: Future<Output = Result<T, String>>,
 {
     let start = Instant::now();
-    let mut last = String::from("nothing, the first look did not come back");
+    let mut last = String::from("unknown, the first check did not return");
     loop {
         let left = timeout.saturating_sub(start.elapsed());
-        // A look that hangs is cut off; what was seen before it is then what is reported.
-        match tokio::time::timeout(left, look()).await {
-            Ok(Ok(seen)) => return Ok(seen),
-            Ok(Err(instead)) => last = instead,
+        // A check that does not return is cancelled; the error then reports the state before it.
+        match tokio::time::timeout(left, check()).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(state)) => last = state,
             Err(_) => {}
         }
         if start.elapsed() >= timeout {
@@ -45,11 +45,11 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_timeout_says_what_was_seen_at_last() {
-        let mut looks = 0;
+    async fn a_timeout_reports_the_last_observed_state() {
+        let mut calls = 0;
         let error = until::<(), _, _>("the moon", Duration::from_millis(200), || {
-            looks += 1;
-            let seen = format!("cloud {looks}");
+            calls += 1;
+            let seen = format!("cloud {calls}");
             async move { Err(seen) }
         })
         .await

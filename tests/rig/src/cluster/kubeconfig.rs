@@ -12,15 +12,15 @@ use crate::{
     pki::CertificateFiles,
 };
 
-/// Who a kubeconfig logs in as.
+/// The credentials of a kubeconfig.
 pub(super) enum User<'a> {
-    /// With a client certificate.
+    /// A client certificate.
     Certificate(&'a CertificateFiles),
-    /// With a bearer token.
+    /// A bearer token.
     Token(&'a str),
 }
 
-/// Writes a kubeconfig for that API server (JSON is YAML) and gives its path back.
+/// Writes a kubeconfig as JSON, which is valid YAML, and returns its path.
 pub(super) fn write(
     path: PathBuf,
     server: &str,

@@ -1,4 +1,4 @@
-//! The command lines of the control plane.
+//! The directory, ports and command lines of the control plane.
 
 use std::{
     net::Ipv4Addr,
@@ -14,8 +14,8 @@ use crate::{
     rbac,
 };
 
-/// The operator's requests with verb, object and the rule that allowed them, without bodies: enough to prove what it did
-/// and by what right. (And the default account's, which tests use as somebody else.)
+/// Logs the operator's requests with verb, object and the rule that allowed them, but without bodies, and those of the
+/// default ServiceAccounts, which tests use as other users.
 const AUDIT_POLICY: &str = "\
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -26,14 +26,14 @@ rules:
   - level: None
 ";
 
-/// Where most clusters have it: what is said of an API server's port is tried with that. Nobody else is in the network of
-/// a cluster with nodes.
+/// The usual port of an API server, because a cluster with nodes tests what the documentation says about ports. Such a
+/// cluster has its own network, so the port is free.
 const API_PORT: u16 = 6443;
 
-/// Who may do everything.
+/// The group that may do everything.
 pub(super) const SYSTEM_MASTERS: &str = "system:masters";
 
-/// The folder of one cluster, the ports its programs listen on, and where the programs are.
+/// The directory, ports and programs of one cluster.
 #[derive(Debug)]
 pub(super) struct Layout {
     pub(super) folder: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct Layout {
     pub(super) audit_log: PathBuf,
     etcd_port: u16,
     peer_port: u16,
-    /// The address under which nodes and pods find the API server, in a cluster that has any.
+    /// The address at which nodes and pods reach the API server, in a cluster with nodes.
     node: Option<Ipv4Addr>,
 }
 
@@ -87,7 +87,7 @@ impl Layout {
             format!("--listen-peer-urls={}", url(self.peer_port)),
             format!("--initial-advertise-peer-urls={}", url(self.peer_port)),
             format!("--initial-cluster=default={}", url(self.peer_port)),
-            // The data need not outlive a power cut.
+            // The data need not survive a power failure.
             "--unsafe-no-fsync".into(),
             "--log-level=warn".into(),
         ];
@@ -96,7 +96,7 @@ impl Layout {
 
     pub(super) fn api_server(&self, authority: &CertificateAuthority) -> Result<ProcessSpec> {
         let path = |path: &Path| path.display().to_string();
-        let (server, ca, accounts) = (authority.server()?, authority.ca(), authority.accounts());
+        let (server, ca, accounts) = (authority.server()?, authority.ca(), authority.service_account_keys());
         let mut args = vec![
             format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port),
             format!("--secure-port={}", self.api_port),
@@ -109,7 +109,7 @@ impl Layout {
             "--service-cluster-ip-range=10.96.0.0/16".into(),
             format!("--audit-policy-file={}", self.file("audit-policy.yaml")),
             format!("--audit-log-path={}", path(&self.audit_log)),
-            // In one piece, whoever reads it.
+            // One file, so that readers find all requests.
             "--audit-log-maxsize=4096".into(),
         ];
         args.extend(match self.node {
@@ -128,17 +128,17 @@ impl Layout {
             format!("--root-ca-file={}", authority.ca().certificate.display()),
             format!(
                 "--service-account-private-key-file={}",
-                authority.accounts().key.display()
+                authority.service_account_keys().key.display()
             ),
             "--use-service-account-credentials".into(),
             "--leader-elect=false".into(),
             "--secure-port=0".into(),
-            // With the default of 20 a second it binds 4 claims a second, and would be what is measured.
+            // With the default of 20 requests a second it binds 4 claims a second, which would dominate measurements.
             "--kube-api-qps=2000".into(),
             "--kube-api-burst=4000".into(),
         ];
         if self.node.is_none() {
-            // It would declare a node unreachable that a test made and no kubelet speaks for.
+            // This controller would mark nodes without a kubelet, which tests create, as unreachable.
             args.push("--controllers=*,-node-lifecycle-controller".into());
         }
         self.spec("kube-controller-manager", args)
@@ -154,29 +154,29 @@ impl Layout {
     }
 }
 
-/// What the API server is told where nodes are objects that tests make.
+/// Arguments of the API server in a cluster where nodes are objects that tests create.
 fn without_nodes() -> Vec<String> {
     [
         "--authorization-mode=RBAC",
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
-        // Nothing routes to a loopback address: no endpoints for the `kubernetes` service.
+        // A loopback address cannot be an endpoint of the `kubernetes` service.
         "--endpoint-reconciler-type=none",
-        // A node is an object that a test makes: nobody would ever take that taint off it.
+        // Nothing would remove this taint from a node that a test creates.
         "--disable-admission-plugins=TaintNodesByCondition",
     ]
     .map(String::from)
     .to_vec()
 }
 
-/// What it is told where a kubelet speaks for its node, and pods want to reach it.
+/// Arguments of the API server in a cluster with a kubelet and pods.
 fn with_nodes(address: Ipv4Addr, client: &CertificateFiles) -> Vec<String> {
     vec![
         "--authorization-mode=Node,RBAC".into(),
         "--enable-admission-plugins=NodeRestriction".into(),
         "--bind-address=0.0.0.0".into(),
         format!("--advertise-address={address}"),
-        // For logs and `exec`: it calls the kubelet, by address since there is no DNS.
+        // For logs and `exec`, the API server calls the kubelet by address, because there is no DNS.
         format!("--kubelet-client-certificate={}", client.certificate.display()),
         format!("--kubelet-client-key={}", client.key.display()),
         "--kubelet-preferred-address-types=InternalIP".into(),

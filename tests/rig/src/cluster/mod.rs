@@ -36,30 +36,30 @@ use crate::{
     wait,
 };
 
-/// It takes 4 s on two idle cores; a machine that builds at the same time takes its time.
+/// It takes 4 s on two idle cores, and longer on a machine that also builds.
 const START_TIMEOUT: Duration = Duration::from_secs(90);
-/// The API server lets watches end before it goes; more than this and something is wrong with it.
+/// The API server waits until watches have ended.
 const STOP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longer than any run.
 const TOKEN_SECONDS: i64 = 24 * 3600;
 
-/// One part of the control plane.
+/// A component of the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
-    /// The store.
+    /// The key-value store.
     Etcd,
     /// `kube-apiserver`.
     ApiServer,
-    /// `kube-controller-manager`: binds claims, collects garbage.
+    /// `kube-controller-manager`: binds claims and collects garbage.
     ControllerManager,
-    /// `kube-scheduler`: picks nodes for late binding.
+    /// `kube-scheduler`: selects nodes for late binding.
     Scheduler,
 }
 
 /// A running control plane. Dropping it kills it.
 #[derive(Debug)]
 pub struct Cluster {
-    // Dropped in this order: the API server lingers when etcd goes first.
+    // Dropped in this order, because the API server lingers if etcd exits first.
     scheduler: Process,
     controller_manager: Process,
     api_server: Process,
@@ -70,18 +70,18 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one in that run's folder and waits until it can be worked with. Builds the programs if need be.
+    /// Starts a cluster in a run's directory and waits until it is usable. Builds the programs if necessary.
     pub async fn start(run: &RunDir) -> Result<Self> {
         Self::start_with(run, Assets::find_or_install().await?).await
     }
 
-    /// The same with programs that are there already.
+    /// Starts a cluster from given programs.
     pub async fn start_with(run: &RunDir, assets: Assets) -> Result<Self> {
         Self::start_with_address(run, assets, None).await
     }
 
-    /// The same for a cluster with nodes, which reach the API server at that address. It listens on every address
-    /// then, so this is for a network of the cluster's own; see [`crate::Sandbox`].
+    /// Starts a cluster with nodes, which reach the API server at `address`. The API server listens on every address,
+    /// so this is for a cluster with its own network; see [`crate::Sandbox`].
     pub async fn start_for_nodes(run: &RunDir, assets: Assets, address: Ipv4Addr) -> Result<Self> {
         Self::start_with_address(run, assets, Some(address)).await
     }
@@ -91,15 +91,15 @@ impl Cluster {
         let keys = layout.folder.join("keys");
         fs::create_dir(&keys).with_context(|| format!("make {}", keys.display()))?;
         let authority = CertificateAuthority::new(keys)?;
-        let login = |user: &str, group: Option<&str>| login(&layout, &authority, user, group);
-        let admin = login("admin", Some(SYSTEM_MASTERS))?;
+        let kubeconfig = |user: &str, group: Option<&str>| certificate_kubeconfig(&layout, &authority, user, group);
+        let admin = kubeconfig("admin", Some(SYSTEM_MASTERS))?;
 
         let etcd = Process::start(layout.etcd()).await?;
         let api_server = Process::start(layout.api_server(&authority)?).await?;
         wait_ready(&client(&admin).await?, &[&etcd, &api_server]).await?;
-        let login_file = login("system:kube-controller-manager", None)?;
-        let controller_manager = Process::start(layout.controller_manager(&authority, &login_file)).await?;
-        let scheduler = Process::start(layout.scheduler(&login("system:kube-scheduler", None)?)).await?;
+        let controllers = kubeconfig("system:kube-controller-manager", None)?;
+        let controller_manager = Process::start(layout.controller_manager(&authority, &controllers)).await?;
+        let scheduler = Process::start(layout.scheduler(&kubeconfig("system:kube-scheduler", None)?)).await?;
         let cluster = Self {
             scheduler,
             controller_manager,
@@ -113,66 +113,68 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The controller manager works once it has made the default ServiceAccount.
+    /// The controller manager is ready when it has created the default ServiceAccount.
     async fn wait_for_accounts(&self) -> Result<()> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, "default");
         let parts = [&self.etcd, &self.api_server, &self.controller_manager, &self.scheduler];
-        let made = wait::until("the default ServiceAccount", START_TIMEOUT, async || {
+        let created = wait::until("the default ServiceAccount", START_TIMEOUT, async || {
             accounts.get("default").await.map_err(|error| error.to_string())
         });
-        while_running(&parts, made).await.map(drop)
+        while_running(&parts, created).await.map(drop)
     }
 
-    /// A new client with every right, without retries and bound to the runtime that asks for it.
+    /// Creates a client with all permissions and without retries.
     ///
-    /// Each test takes its own: the connections of a client live on the runtime that first used them.
+    /// Each test creates its own client: connections belong to the runtime that first used them.
     pub async fn client(&self) -> Result<Client> {
         client(&self.admin).await
     }
 
-    /// The kubeconfig with every right.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> &Path {
         &self.admin
     }
 
-    /// The API server's address, such as `https://127.0.0.1:12345`.
+    /// Returns the URL of the API server, such as `https://127.0.0.1:12345`.
     pub fn url(&self) -> String {
-        server(self.layout.api_port)
+        server_url(self.layout.api_port)
     }
 
-    /// The API server's log of the operator's requests, one JSON object a line, in the order of their completion.
+    /// Returns the path of the audit log of the operator's requests: one JSON object per line, in order of completion.
     pub fn audit_log(&self) -> PathBuf {
         self.layout.audit_log.clone()
     }
 
-    /// Says that this test provokes on purpose what [`crate::rbac::check`] would complain of. `finding` is how the complaint
-    /// begins, such as `refused: get leases.coordination.k8s.io in kube-system`; one that doesn't come is a complaint too.
+    /// Declares that this test causes a violation that [`crate::rbac::check`] would otherwise report. `finding` is the
+    /// prefix of the violation, such as `refused: get leases.coordination.k8s.io in kube-system`. If the violation does
+    /// not occur, `check` reports that.
     pub fn expect_violation(&self, finding: &str) -> Result<()> {
         rbac::expect_violation(&self.layout.audit_log, finding)
     }
 
-    /// Runs `kubectl` with every right and gives back what it printed.
+    /// Runs `kubectl` as administrator and returns its output.
     pub async fn kubectl<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Result<String> {
         let mut command = Command::new(&self.layout.assets.kubectl);
         command.env("KUBECONFIG", &self.admin).args(args);
-        // Its cache of the API would go to the home directory.
+        // Its discovery cache would otherwise be in the home directory.
         command.env("KUBECACHEDIR", self.layout.folder.join("kubectl-cache"));
         run(command).await
     }
 
-    /// The path of the `kubectl` that is used.
+    /// Returns the path of `kubectl`.
     pub fn kubectl_path(&self) -> &Path {
         &self.layout.assets.kubectl
     }
 
-    /// Applies a YAML or JSON file, or all of a folder, server-side; `-k` is used for a folder with a kustomization.
+    /// Applies a YAML or JSON file or a directory of them server-side. A directory with a kustomization is applied with
+    /// `-k`.
     pub async fn apply_path(&self, path: &Path) -> Result<String> {
-        let how = if path.join("kustomization.yaml").is_file() {
+        let flag = if path.join("kustomization.yaml").is_file() {
             "-k"
         } else {
             "-f"
         };
-        let flags = ["apply", "--server-side", "--force-conflicts", how].map(OsStr::new);
+        let flags = ["apply", "--server-side", "--force-conflicts", flag].map(OsStr::new);
         self.kubectl(flags.into_iter().chain([path.as_os_str()])).await
     }
 
@@ -188,7 +190,7 @@ impl Cluster {
         applied
     }
 
-    /// Applies the CRDs of a folder and waits until the API server serves them.
+    /// Applies the CRDs in a directory and waits until the API server serves them.
     pub async fn apply_crds(&self, folder: &Path) -> Result<()> {
         let applied = self.apply_path(folder).await?;
         // Lines such as `customresourcedefinition.apiextensions.k8s.io/NAME serverside-applied`.
@@ -200,7 +202,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A kubeconfig for a ServiceAccount, with a token from the TokenRequest API as a pod gets one.
+    /// Creates a kubeconfig for a ServiceAccount, with a token from the TokenRequest API as in a pod.
     pub async fn service_account_kubeconfig(&self, namespace: &str, name: &str) -> Result<PathBuf> {
         let accounts: Api<ServiceAccount> = Api::namespaced(self.client().await?, namespace);
         let spec = TokenRequestSpec {
@@ -211,26 +213,26 @@ impl Cluster {
             spec,
             ..Default::default()
         };
-        let answer = accounts
+        let response = accounts
             .create_token_request(name, &PostParams::default(), &request)
             .await;
-        let token = answer
-            .with_context(|| format!("ask for a token of {namespace}/{name}"))?
+        let token = response
+            .with_context(|| format!("request a token for {namespace}/{name}"))?
             .status;
         let token = token
-            .ok_or_else(|| Error::Usage(format!("no token came for {namespace}/{name}")))?
+            .ok_or_else(|| Error::Usage(format!("no token was issued for {namespace}/{name}")))?
             .token;
         let path = self.layout.folder.join(format!("{namespace}-{name}.kubeconfig"));
         let ca = self.layout.folder.join("keys/ca.crt");
         kubeconfig::write(path, &self.url(), &ca, &User::Token(&token), namespace)
     }
 
-    /// A kubeconfig for that user, who is of that group, with a certificate.
-    pub(crate) fn login(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
-        login(&self.layout, &self.authority, user, group)
+    /// Creates a kubeconfig with a client certificate for a user and an optional group.
+    pub(crate) fn certificate_kubeconfig(&self, user: &str, group: Option<&str>) -> Result<PathBuf> {
+        certificate_kubeconfig(&self.layout, &self.authority, user, group)
     }
 
-    /// The authority whose certificates this cluster believes.
+    /// Returns the certificate authority that the cluster trusts.
     pub(crate) fn authority(&self) -> &CertificateAuthority {
         &self.authority
     }
@@ -245,12 +247,12 @@ impl Cluster {
         }
     }
 
-    /// `kill -9` of one part.
+    /// Kills a component with SIGKILL.
     pub async fn kill9(&self, component: Component) -> Result<()> {
         self.process(component).kill9().await.map(drop)
     }
 
-    /// Starts a part again that was killed or stopped, on the same port and with the same data.
+    /// Restarts a component on the same port and with the same data, and stops it first if it runs.
     pub async fn restart(&mut self, component: Component) -> Result<()> {
         let slot = match component {
             Component::Etcd => &mut self.etcd,
@@ -266,7 +268,7 @@ impl Cluster {
         wait_ready(&self.client().await?, &[&self.etcd, &self.api_server]).await
     }
 
-    /// Ends all parts in an orderly way, the API server before etcd.
+    /// Stops all components, the API server before etcd.
     pub async fn stop(self) -> Result<()> {
         for process in [&self.scheduler, &self.controller_manager, &self.api_server, &self.etcd] {
             process.terminate(STOP_TIMEOUT).await?;
@@ -275,15 +277,20 @@ impl Cluster {
     }
 }
 
-fn login(layout: &Layout, authority: &CertificateAuthority, user: &str, group: Option<&str>) -> Result<PathBuf> {
+fn certificate_kubeconfig(
+    layout: &Layout,
+    authority: &CertificateAuthority,
+    user: &str,
+    group: Option<&str>,
+) -> Result<PathBuf> {
     let path = layout.folder.join(format!("{}.kubeconfig", user.replace(':', "-")));
     let identity = authority.client(user, group)?;
     let ca = authority.ca().certificate;
-    let server = server(layout.api_port);
+    let server = server_url(layout.api_port);
     kubeconfig::write(path, &server, &ca, &User::Certificate(&identity), "default")
 }
 
-fn server(port: u16) -> String {
+fn server_url(port: u16) -> String {
     format!("https://127.0.0.1:{port}")
 }
 
@@ -297,7 +304,7 @@ pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let config = Config::from_custom_kubeconfig(config, &options).await;
     let mut config = config.map_err(kube::Error::from).with_context(action)?;
     config.default_retry = false;
-    Client::try_from(config).with_context(|| "make a client".into())
+    Client::try_from(config).with_context(|| "create a client".into())
 }
 
 async fn wait_ready(client: &Client, needed: &[&Process]) -> Result<()> {

@@ -1,7 +1,7 @@
-//! A small machine, emulated, with a kernel that has what this one may lack: the kernel's own NFS server and client.
+//! A virtual machine whose kernel has an NFS server and client, which the kernel of this machine may lack.
 //!
-//! Its server is reached at 127.0.0.1 on the same ports from here and from inside, so that one address means the same
-//! to the operator and to a mount in the machine. What listens on the host's 127.0.0.1 is at [`HOST`] inside.
+//! Its NFS server has the same address, 127.0.0.1, and the same ports on the host and inside the machine, so that one
+//! address is valid for the operator and for a mount. Servers on the host's 127.0.0.1 are at [`HOST`] inside.
 
 mod script;
 mod shared;
@@ -21,15 +21,15 @@ use crate::{
     wait,
 };
 
-/// The host's loopback, as the machine sees it.
+/// The address of the host's loopback interface inside the machine.
 pub const HOST: &str = "10.0.2.2";
 
-/// It takes ten seconds on a machine that does nothing else, since every instruction is translated.
+/// It takes ten seconds on an idle machine, because every instruction is emulated.
 const START_TIMEOUT: Duration = Duration::from_secs(240);
-/// Room for the file systems, which are in memory. Pages come as they are touched.
+/// Memory of the machine, which includes its file systems. Pages are allocated on first use.
 const MEBIBYTES: u32 = 1024;
 
-/// A running machine. Dropping it kills it.
+/// A running virtual machine. Dropping it kills it.
 #[derive(Debug)]
 pub struct KernelVm {
     process: Process,
@@ -39,19 +39,19 @@ pub struct KernelVm {
 }
 
 impl KernelVm {
-    /// Starts one in that run's folder and waits until its NFS server serves. Makes the machine if need be.
+    /// Starts a machine in a run's directory and waits until its NFS server is ready. Builds the machine if necessary.
     pub async fn start(run: &RunDir) -> Result<Self> {
         Self::start_with(run, &KernelVmAssets::find_or_install().await?).await
     }
 
-    /// The same with given parts.
+    /// Starts a machine from given assets.
     pub async fn start_with(run: &RunDir, assets: &KernelVmAssets) -> Result<Self> {
         let folder = run.new_dir("kernel-vm")?;
         let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
         let args = arguments(assets, &log, [agent, nfs, mount]);
         let process = Process::start(ProcessSpec {
-            name: "the machine with the kernel's NFS".into(),
+            name: "the virtual machine".into(),
             program: "nice".into(),
             args,
             env: Vec::new(),
@@ -64,10 +64,10 @@ impl KernelVm {
             nfs,
             mount,
         };
-        let ready = wait::until("the machine with the kernel's NFS", START_TIMEOUT, async || {
-            // One of the two is there when the agent answers: that all steps of the start worked, or which did not.
-            let ran = vm.output("cat /run/ready || cat /run/failed").await;
-            match ran.map_err(|error| error.to_string())? {
+        let ready = wait::until("the virtual machine", START_TIMEOUT, async || {
+            // When the agent responds, one of the two files exists.
+            let output = vm.output("cat /run/ready || cat /run/failed").await;
+            match output.map_err(|error| error.to_string())? {
                 ScriptOutput { output, .. } if output == "ready\n" => Ok(()),
                 ScriptOutput { output, .. } => Err(output),
             }
@@ -76,18 +76,18 @@ impl KernelVm {
         Ok(vm)
     }
 
-    /// The port of its NFS server, here and inside. From here it never sees a port below 1024, whatever port we connect
-    /// from: the emulator's network puts its own in the place.
+    /// Returns the port of its NFS server, on the host and inside. For clients on the host, the server never sees a
+    /// source port below 1024, because the emulator's network translates it.
     pub fn nfs_port(&self) -> u16 {
         self.nfs
     }
 
-    /// The port of its MOUNT service (NFSv3), here and inside.
+    /// Returns the port of its MOUNT service (NFSv3), on the host and inside.
     pub fn mount_port(&self) -> u16 {
         self.mount
     }
 
-    /// The kernel's messages.
+    /// Returns the path of the kernel log.
     pub fn log(&self) -> &PathBuf {
         &self.process.spec().log
     }
@@ -96,18 +96,18 @@ impl KernelVm {
 fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 3]) -> Vec<String> {
     let forwarded = ports.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
     let [agent, nfs, mount] = ports;
-    // What the kernel doesn't know of its command line becomes the environment of the first process.
+    // The kernel passes parameters that it does not know to the first process as environment variables.
     let line = format!("console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}");
     let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
     args.push(assets.emulator.display().to_string());
-    // With RDRAND: without it the machine waits half a minute until it has seen enough chance for its first UUIDs.
+    // Without RDRAND the machine waits half a minute for entropy before it creates its first UUIDs.
     args.extend(["-accel", "tcg", "-cpu", "qemu64,+rdrand", "-smp", "1", "-m"].map(String::from));
     args.push(MEBIBYTES.to_string());
     args.extend(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(String::from));
     args.extend(["-kernel".into(), assets.kernel.display().to_string()]);
     args.extend(["-initrd".into(), assets.initrd.display().to_string()]);
     args.extend(["-append".into(), line]);
-    // Its console goes on in the log that the emulator's own messages are in.
+    // The console is appended to the log that also has the emulator's own messages.
     args.extend([
         "-chardev".into(),
         format!("file,id=console,append=on,path={}", log.display()),

@@ -1,4 +1,4 @@
-//! Scripts that run in the machine, and what comes back.
+//! Running shell scripts in the virtual machine.
 
 use std::net::Ipv4Addr;
 
@@ -10,44 +10,44 @@ use tokio::{
 use super::KernelVm;
 use crate::error::{Error, Result, ResultExt};
 
-/// What a script in the machine came to.
+/// The result of a script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptOutput {
-    /// Its exit code.
+    /// The exit code.
     pub code: i32,
-    /// What it printed to standard output and standard error.
+    /// Standard output and standard error.
     pub output: String,
 }
 
 impl KernelVm {
-    /// Runs a shell script as root in the machine, and gives back what it printed.
+    /// Runs a shell script as root in the machine and returns its output.
     ///
     /// # Errors
-    /// With what it printed, when it ends with another exit code than 0.
+    /// If the exit code is not 0, with the output.
     pub async fn run(&self, script: &str) -> Result<String> {
         let ran = self.output(script).await?;
         if ran.code == 0 {
             return Ok(ran.output);
         }
         Err(Error::Usage(format!(
-            "in the machine: {script:?} ended with {}:\n{}",
+            "script {script:?} in the machine exited with {}:\n{}",
             ran.code, ran.output
         )))
     }
 
-    /// The same for a script that may fail.
+    /// Runs a shell script that may fail.
     pub async fn output(&self, script: &str) -> Result<ScriptOutput> {
         let action = || format!("run {script:?} in the machine");
-        let answer = send_script(self.agent, script).await.with_context(action)?;
-        let text = String::from_utf8_lossy(&answer).into_owned();
-        let cut = || Error::Usage(format!("{}: its answer was cut short: {text:?}", action()));
-        let (head, output) = text.split_once('\n').ok_or_else(cut)?;
-        let (code, length) = head.split_once(' ').ok_or_else(cut)?;
-        let code = code.parse().map_err(|_| cut())?;
-        // In bytes of what was sent, which is not that of the text where it was no UTF-8.
-        let sent = answer.len().saturating_sub(head.len() + 1);
+        let response = send_script(self.agent, script).await.with_context(action)?;
+        let text = String::from_utf8_lossy(&response).into_owned();
+        let truncated = || Error::Usage(format!("{}: truncated response: {text:?}", action()));
+        let (head, output) = text.split_once('\n').ok_or_else(truncated)?;
+        let (code, length) = head.split_once(' ').ok_or_else(truncated)?;
+        let code = code.parse().map_err(|_| truncated())?;
+        // The length is in bytes as sent, which differs from the text's length if the output is not UTF-8.
+        let sent = response.len().saturating_sub(head.len() + 1);
         if length.parse() != Ok(sent) {
-            return Err(cut());
+            return Err(truncated());
         }
         Ok(ScriptOutput {
             code,
@@ -61,7 +61,7 @@ async fn send_script(port: u16, script: &str) -> std::io::Result<Vec<u8>> {
     stream
         .write_all(format!("{}\n{script}", script.len()).as_bytes())
         .await?;
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).await?;
-    Ok(answer)
+    let mut response = Vec::new();
+    stream.read_to_end(&mut response).await?;
+    Ok(response)
 }

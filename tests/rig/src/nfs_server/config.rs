@@ -1,4 +1,4 @@
-//! What an NFS server exports, and how that is told to nfs-ganesha.
+//! The exports and options of an NFS server, and the configuration file of nfs-ganesha.
 
 use std::{
     fmt::Write as _,
@@ -6,60 +6,60 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What a client may do on an export.
+/// The access of clients to an export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
-    /// Read and write.
+    /// Read and write access.
     #[default]
     ReadWrite,
-    /// Read only.
+    /// Read access.
     ReadOnly,
-    /// Nothing: the export is there, but not for us.
+    /// No access, although the export exists.
     Denied,
 }
 
-/// Which users the server takes for nobody.
+/// The users that the server maps to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
-    /// None.
+    /// No user.
     #[default]
     None,
     /// Root (uid 0).
     Root,
-    /// Everybody.
+    /// All users.
     All,
 }
 
-/// A small file system in memory, to run out of space on.
+/// A small file system in memory, for tests that run out of space.
 #[derive(Clone, Copy, Debug)]
 pub struct Tmpfs {
-    /// Its size in bytes.
+    /// The size in bytes.
     pub bytes: u64,
-    /// How many files and directories it takes; unlimited when absent.
+    /// Maximum number of files and directories; `None` means no limit.
     pub inodes: Option<u64>,
 }
 
-/// One export.
+/// An export of the server.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// The absolute path under which NFSv4 clients find it, such as `/data`.
+    /// The absolute path for clients, such as `/data`.
     pub path: String,
-    /// The directory on disk; one in the run's folder when absent.
+    /// The directory on disk. If `None`, a directory in the run's directory is used.
     pub disk: Option<PathBuf>,
-    /// A small file system of its own instead of that directory. Needs root.
+    /// A small file system to mount on that directory. Needs root.
     pub tmpfs: Option<Tmpfs>,
-    /// What clients may do.
+    /// The access of clients.
     pub access: Access,
-    /// Who becomes nobody.
+    /// The users that are mapped to the anonymous user.
     pub squash: Squash,
-    /// Uid and gid of nobody.
+    /// Uid and gid of the anonymous user.
     pub anonymous: (u32, u32),
-    /// Further lines of nfs-ganesha's EXPORT block, such as `("PrivilegedPort", "true")`.
+    /// Additional lines of nfs-ganesha's EXPORT block, such as `("PrivilegedPort", "true")`.
     pub extra: Vec<(String, String)>,
 }
 
 impl Export {
-    /// A writable export of that path, without squashing.
+    /// Creates a writable export without squashing.
     pub fn new(path: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -72,35 +72,35 @@ impl Export {
         }
     }
 
-    /// With that access.
+    /// Sets the access.
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// With that squashing.
+    /// Sets the squashing.
     #[must_use]
     pub fn squash(mut self, squash: Squash) -> Self {
         self.squash = squash;
         self
     }
 
-    /// On that directory on disk.
+    /// Sets the directory on disk.
     #[must_use]
     pub fn disk(mut self, disk: impl Into<PathBuf>) -> Self {
         self.disk = Some(disk.into());
         self
     }
 
-    /// On a file system in memory of that size.
+    /// Exports a file system in memory with this size.
     #[must_use]
     pub fn tmpfs(mut self, bytes: u64, inodes: Option<u64>) -> Self {
         self.tmpfs = Some(Tmpfs { bytes, inodes });
         self
     }
 
-    /// With a further line in nfs-ganesha's EXPORT block.
+    /// Adds a line to nfs-ganesha's EXPORT block.
     #[must_use]
     pub fn extra(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.extra.push((name.into(), value.into()));
@@ -108,26 +108,26 @@ impl Export {
     }
 }
 
-/// How a server is started.
+/// How to start a server.
 #[derive(Clone, Debug)]
 pub struct NfsOptions {
-    /// What it exports at first.
+    /// The initial exports.
     pub exports: Vec<Export>,
-    /// The loopback address it listens on.
+    /// The address to listen on.
     pub address: IpAddr,
-    /// Its port; a free one when absent.
+    /// The port; if `None`, a free one.
     pub port: Option<u16>,
-    /// The minor versions of NFSv4 that it speaks; none at all: NFSv3 alone.
+    /// The supported minor versions of NFSv4. If empty, the server supports only NFSv3.
     pub minor_versions: Vec<u8>,
-    /// Also NFSv3, with MOUNT on a free port, and the `rpcbind` that nfs-ganesha needs for it. Needs root.
+    /// Supports NFSv3, with MOUNT on a free port, and starts the `rpcbind` that nfs-ganesha needs for it. Needs root.
     pub v3: bool,
-    /// How long a client's state outlives its silence, in seconds.
+    /// The lease time in seconds.
     pub lease_seconds: u32,
-    /// How long after a restart clients may only reclaim, in seconds; no such time when absent.
+    /// The grace period after a restart in seconds; if `None`, there is no grace period.
     pub grace_seconds: Option<u32>,
-    /// A mount namespace of its own, so that exports on a [`Tmpfs`] can be added later. Needs root.
+    /// Runs the server in its own mount namespace, so that exports on a [`Tmpfs`] can be added later. Needs root.
     pub private_mounts: bool,
-    /// Spells owners as names where it knows some, instead of numbers.
+    /// Sends owners as names instead of numbers, if the server knows a name.
     pub named_owners: bool,
 }
 
@@ -139,7 +139,7 @@ impl Default for NfsOptions {
             port: None,
             minor_versions: vec![0, 1, 2],
             v3: false,
-            // The shortest that nfs-ganesha reliably renews; tests wait for it when a client was killed.
+            // The shortest lease that nfs-ganesha renews reliably. Tests that kill a client wait for its end.
             lease_seconds: 10,
             grace_seconds: None,
             private_mounts: false,
@@ -148,7 +148,7 @@ impl Default for NfsOptions {
     }
 }
 
-/// An export with all that was absent filled in.
+/// An export with its id and directory.
 #[derive(Clone, Debug)]
 pub(super) struct ConfiguredExport {
     pub(super) id: u16,
@@ -156,8 +156,13 @@ pub(super) struct ConfiguredExport {
     pub(super) export: Export,
 }
 
-/// nfs-ganesha's configuration file.
-pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, exports: &[ConfiguredExport]) -> String {
+/// Renders nfs-ganesha's configuration file.
+pub(super) fn render_config(
+    options: &NfsOptions,
+    ports: (u16, u16),
+    state: &Path,
+    exports: &[ConfiguredExport],
+) -> String {
     let (port, mount_port) = ports;
     let minors = options
         .minor_versions
@@ -170,7 +175,7 @@ pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, expo
         (true, false) => "3,4",
         (false, _) => "4",
     };
-    // Never none at all, which the server would take for a mistake.
+    // nfs-ganesha rejects an empty list.
     let minors = if minors.is_empty() { "0".into() } else { minors };
     let mut text = format!(
         "NFS_CORE_PARAM {{
@@ -181,7 +186,7 @@ pub(super) fn render(options: &NfsOptions, ports: (u16, u16), state: &Path, expo
   Enable_NLM = false;
   Enable_RQUOTA = false;
   Enable_UDP = false;
-  # MOUNT takes the same path as NFSv4 does.
+  # MOUNT accepts the same path as NFSv4.
   mount_path_pseudo = true;
 }}
 NFSV4 {{
@@ -191,11 +196,11 @@ NFSV4 {{
   RecoveryBackend = fs;
   RecoveryRoot = \"{state}\";
   Minor_Versions = {minors};
-  # Numbers, usually: there is no domain to map names in.
+  # Usually numbers: there is no domain for name mapping.
   Only_Numeric_Owners = {numeric};
 }}
-# Tests change the disk behind the server's back and want to see it at once: no attributes are kept, and no
-# listings either, for a directory that changes twice in one tick of its clock looks unchanged.
+# Tests change the disk and expect that clients see it at once: attributes are not cached, and neither are
+# listings, because a directory that changes twice in one clock tick looks unchanged.
 MDCACHE {{ Dir_Chunk = 0; }}
 EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Protocols = {protocols}; }}
 ",
@@ -223,7 +228,7 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
             .map(|(name, value)| format!("  {name} = {value};\n"))
             .collect();
         // Writing to a String cannot fail.
-        let _written = write!(
+        let _ = write!(
             text,
             "EXPORT {{
   Export_Id = {id};

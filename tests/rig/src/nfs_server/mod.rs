@@ -1,4 +1,4 @@
-//! A real NFS server: nfs-ganesha in user space, on the loopback.
+//! A real NFS server: nfs-ganesha in user space, on the loopback interface.
 
 mod config;
 mod mount_namespace;
@@ -12,7 +12,7 @@ use std::{
 
 pub use self::config::{Access, Export, NfsOptions, Squash, Tmpfs};
 use self::{
-    config::{ConfiguredExport, render},
+    config::{ConfiguredExport, render_config},
     mount_namespace::MountNamespace,
 };
 use crate::{
@@ -26,20 +26,20 @@ use crate::{
 
 /// It takes a tenth of a second on an idle machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
-/// It waits for its threads, one of which sleeps for seconds.
+/// It waits for its threads, and one of them sleeps for seconds.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
-/// What the server logs when it serves, and when it has taken over changed exports.
+/// What the server logs when it has started, and when it has applied changed exports.
 const STARTED: &str = "NFS SERVER INITIALIZED";
 const RELOADED: &str = "Reread exports complete";
-/// What it logs of an export that it leaves out; then it serves without.
+/// What it logs when an export fails. It then starts without that export.
 const EXPORT_FAILED: &str = "Could not create export";
 
-/// What a restarted server knows of its clients.
+/// The state of a restarted server's records of its clients (RFC 8881 section 8.4.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StableStorage {
-    /// What it wrote down before.
+    /// The records are intact.
     Kept,
-    /// Nothing, as after the loss of its disk.
+    /// The records are lost, as after the failure of a disk.
     Lost,
 }
 
@@ -52,26 +52,26 @@ pub struct NfsServer {
     port: u16,
     mount_port: u16,
     exports: Vec<ConfiguredExport>,
-    /// Ids are never given out twice: a client's handle would mean another export.
+    /// Ids are never reused: an old file handle would refer to another export.
     next_id: u16,
     _rpcbind: Option<Process>,
     mounts: Option<MountNamespace>,
 }
 
 impl NfsServer {
-    /// Starts one in that run's folder and waits until it serves. Installs nfs-ganesha if need be.
+    /// Starts a server in a run's directory and waits until it is ready. Installs nfs-ganesha if necessary.
     pub async fn start(run: &RunDir, options: NfsOptions) -> Result<Self> {
         Self::start_with(run, options, &Assets::find_or_install_ganesha().await?).await
     }
 
-    /// The same with a given `ganesha.nfsd`.
+    /// Starts a server with a given `ganesha.nfsd`.
     pub async fn start_with(run: &RunDir, options: NfsOptions, ganesha: &Path) -> Result<Self> {
-        // It opens files by their handles, which is root's right (open_by_handle_at(2)). Another user's server starts,
-        // and then refuses every client.
+        // It opens files by handle, which only root may do (open_by_handle_at(2)). Without root the server starts, but
+        // denies every client.
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Missing {
-                what: "the right to serve files".into(),
-                remedy: "nfs-ganesha can do it for root alone; run this as root, with sudo: \
+                what: "permission to serve files".into(),
+                remedy: "nfs-ganesha needs root; run this command with sudo: \
                          sudo --preserve-env=HOME,PATH …"
                     .into(),
             });
@@ -96,7 +96,7 @@ impl NfsServer {
             exports.push(configure(&folder, mounts.as_ref(), next_id, export).await?);
             next_id += 1;
         }
-        fs::create_dir(folder.join("state")).with_context(|| "make the folder for the server's state".into())?;
+        fs::create_dir(folder.join("state")).with_context(|| "create the directory for the server's state".into())?;
         write_config(&folder, &options, (port, mount_port), &exports)?;
         let config = folder.join("ganesha.conf").display().to_string();
         let pid_file = folder.join("ganesha.pid").display().to_string();
@@ -132,38 +132,38 @@ impl NfsServer {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         SocketAddr::new(self.options.address, self.port)
     }
 
-    /// Its port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The port of NFSv3's MOUNT.
+    /// Returns the port of MOUNT (NFSv3).
     pub fn mount_port(&self) -> u16 {
         self.mount_port
     }
 
-    /// The socket of the `rpcbind` that knows its ports, when it speaks NFSv3.
+    /// Returns the socket of the `rpcbind` that knows its ports, if the server supports NFSv3.
     pub fn rpcbind(&self) -> Option<PathBuf> {
         let mounts = self.mounts.as_ref().filter(|_| self.options.v3)?;
         Some(mounts.host_path(Path::new(mount_namespace::RPCBIND_SOCKET)))
     }
 
-    /// The directory on disk behind the export of that path.
+    /// Returns the directory behind an export.
     pub fn data_dir(&self, path: &str) -> Result<PathBuf> {
         let export = self.exports.iter().find(|export| export.export.path == path);
-        let export = export.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
         Ok(match &self.mounts {
             Some(mounts) if export.export.tmpfs.is_some() => mounts.host_path(&export.disk),
             _ => export.disk.clone(),
         })
     }
 
-    /// Offers one more directory, without a restart; gives back [`Self::data_dir`] of it.
+    /// Adds an export without a restart, and returns its [`Self::data_dir`].
     pub async fn add_export(&mut self, export: Export) -> Result<PathBuf> {
         let path = export.path.clone();
         let export = configure(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
@@ -173,16 +173,16 @@ impl NfsServer {
         self.data_dir(&path)
     }
 
-    /// Takes an export away; its directory stays on disk.
+    /// Removes an export. Its directory stays on disk.
     pub async fn remove_export(&mut self, path: &str) -> Result<()> {
         self.exports.retain(|export| export.export.path != path);
         self.reload().await
     }
 
-    /// Changes access, squashing or extra lines of an export, without a restart.
+    /// Changes access, squashing or additional lines of an export, without a restart.
     pub async fn change_export(&mut self, path: &str, change: impl FnOnce(&mut Export)) -> Result<()> {
         let export = self.exports.iter_mut().find(|export| export.export.path == path);
-        let export = export.ok_or_else(|| Error::Usage(format!("there is no export {path}")))?;
+        let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
         change(&mut export.export);
         self.reload().await
     }
@@ -194,46 +194,46 @@ impl NfsServer {
         wait_for_log(&self.process, from, RELOADED).await
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL and waits until the server has exited.
     pub async fn kill9(&self) -> Result<()> {
         self.process.kill9().await.map(drop)
     }
 
-    /// Ends it in an orderly way.
+    /// Stops the server with SIGTERM.
     pub async fn stop(&self) -> Result<()> {
         self.process.terminate(STOP_TIMEOUT).await.map(drop)
     }
 
-    /// Starts it again on the same port, after a `kill -9` if it still runs.
-    pub async fn restart(&mut self, recovery: StableStorage) -> Result<()> {
+    /// Restarts the server on the same port, and kills it first if it runs.
+    pub async fn restart(&mut self, storage: StableStorage) -> Result<()> {
         self.kill9().await?;
-        if recovery == StableStorage::Lost {
+        if storage == StableStorage::Lost {
             let state = self.folder.join("state");
-            let renewed = fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state));
-            renewed.with_context(|| format!("empty {}", state.display()))?;
+            let emptied = fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state));
+            emptied.with_context(|| format!("empty {}", state.display()))?;
         }
         self.process = launch(self.process.spec().clone()).await?;
         Ok(())
     }
 
-    /// Starts it again with other minor versions of NFSv4, or none.
+    /// Restarts the server with other minor versions of NFSv4, or with NFSv3 only.
     pub async fn set_minor_versions(&mut self, minor_versions: Vec<u8>) -> Result<()> {
         self.options.minor_versions = minor_versions;
         write_config(&self.folder, &self.options, (self.port, self.mount_port), &self.exports)?;
         self.restart(StableStorage::Kept).await
     }
 
-    /// SIGSTOP: connections stay, nobody answers.
+    /// Sends SIGSTOP: connections stay open, and the server does not respond.
     pub fn pause(&self) -> Result<()> {
         self.process.pause()
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
     }
 
-    /// Its process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
@@ -256,7 +256,7 @@ async fn configure(
         (Some(size), Some(mounts)) => mounts.mount(&disk, size).await?,
         (Some(_), None) => {
             return Err(Error::Usage(format!(
-                "{}: needs a server started with private_mounts",
+                "export {}: a tmpfs needs a server with private_mounts",
                 export.path
             )));
         }
@@ -266,7 +266,7 @@ async fn configure(
 
 fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), exports: &[ConfiguredExport]) -> Result<()> {
     let path = folder.join("ganesha.conf");
-    let text = render(options, ports, &folder.join("state"), exports);
+    let text = render_config(options, ports, &folder.join("state"), exports);
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
@@ -277,18 +277,18 @@ async fn launch(spec: ProcessSpec) -> Result<Process> {
     Ok(process)
 }
 
-/// An error with the server's own words when it serves less than it was told: a client would only be told that there is
-/// no such export.
+/// Returns an error with the server's messages if it failed to export something. A client would only learn that there
+/// is no such export.
 fn check_all_exported(log: &Path) -> Result<()> {
     let text = fs::read_to_string(log).with_context(|| format!("read {}", log.display()))?;
     if !text.contains(EXPORT_FAILED) {
         return Ok(());
     }
-    let complaints = text.lines().filter(|line| line.contains(":FSAL :CRIT"));
+    let messages = text.lines().filter(|line| line.contains(":FSAL :CRIT"));
     Err(Error::Usage(format!(
-        "nfs-ganesha can't serve what it should, see {}:\n{}",
+        "nfs-ganesha failed to export everything, see {}:\n{}",
         log.display(),
-        complaints.collect::<Vec<_>>().join("\n")
+        messages.collect::<Vec<_>>().join("\n")
     )))
 }
 

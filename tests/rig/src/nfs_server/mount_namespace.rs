@@ -1,5 +1,5 @@
-//! A mount namespace that a server, its file systems in memory and its rpcbind live in: nothing of it shows on the host, and
-//! the kernel takes it all away with the last process in it.
+//! A mount namespace for a server, its file systems in memory and its rpcbind. It does not affect the host, and the
+//! kernel removes it with the last process in it.
 
 use std::{
     fs,
@@ -15,13 +15,13 @@ use crate::{
     wait,
 };
 
-/// Starting two small programs.
+/// It starts two small programs.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where programs look for rpcbind.
+/// The socket at which programs look for rpcbind.
 pub(super) const RPCBIND_SOCKET: &str = "/run/rpcbind.sock";
 
-/// The process that keeps the namespace while the server is down.
+/// A mount namespace and the process that keeps it while the server is down.
 #[derive(Debug)]
 pub(super) struct MountNamespace {
     holder: Process,
@@ -31,12 +31,12 @@ impl MountNamespace {
     pub(super) async fn new(folder: &Path) -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Missing {
-                what: "the right to make a mount namespace".into(),
-                remedy: "run as root, or leave out the tests on full exports and NFSv3".into(),
+                what: "permission to create a mount namespace".into(),
+                remedy: "run as root, or skip the tests of full exports and NFSv3".into(),
             });
         }
         let holder = Process::start(ProcessSpec {
-            name: "the holder of the mount namespace".into(),
+            name: "holder of the mount namespace".into(),
             program: "unshare".into(),
             args: ["--mount", "--propagation", "private", "sleep", "infinity"]
                 .map(String::from)
@@ -45,19 +45,19 @@ impl MountNamespace {
             log: folder.join("mounts.log"),
         })
         .await?;
-        let ours = mount_namespace_of("self")?;
-        let apart = wait::until("a mount namespace", START_TIMEOUT, async || {
+        let host = mount_namespace_of("self")?;
+        let entered = wait::until("a mount namespace", START_TIMEOUT, async || {
             match mount_namespace_of(&holder.pid().to_string()) {
-                Ok(theirs) if theirs != ours => Ok(()),
-                Ok(_) => Err("still in ours".into()),
+                Ok(namespace) if namespace != host => Ok(()),
+                Ok(_) => Err("still in the host's namespace".into()),
                 Err(error) => Err(error.to_string()),
             }
         });
-        while_running(&[&holder], apart).await?;
+        while_running(&[&holder], entered).await?;
         Ok(Self { holder })
     }
 
-    /// MountNamespace a file system there, on a directory that exists on the host too.
+    /// Mounts a file system in memory on a directory that also exists on the host.
     pub(super) async fn mount(&self, disk: &Path, size: Tmpfs) -> Result<()> {
         let inodes = size
             .inodes
@@ -72,12 +72,12 @@ impl MountNamespace {
         run(command).await.map(drop)
     }
 
-    /// Starts an `rpcbind` of its own for what runs in there. It is reached by its socket alone, /run/rpcbind.sock: its
-    /// network is an empty one, so that it takes no port 111 from anybody.
+    /// Starts an `rpcbind` for this namespace. It is reachable only by its socket, /run/rpcbind.sock: it has an empty
+    /// network namespace, so that it does not occupy port 111.
     ///
-    /// It begins as root and becomes another user, at which the kernel forgets the signal that was asked for the
-    /// parent's end (prctl(2), PR_SET_PDEATHSIG). So it lives in a process namespace whose first process is a shell that
-    /// stays what it is: that ends with `unshare`, which ends with us, and the kernel ends all others in there with it.
+    /// It starts as root and changes its user, and the kernel then clears the parent-death signal (prctl(2),
+    /// PR_SET_PDEATHSIG). Therefore it runs in a PID namespace whose first process is a shell that keeps its user. The
+    /// shell ends with `unshare`, which ends with this process, and the kernel then kills the whole PID namespace.
     pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
         let mut command = Command::new("nsenter");
         command
@@ -85,9 +85,9 @@ impl MountNamespace {
             .args(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", "/run"]);
         run(command).await?;
         let program = program.display().to_string();
-        // What follows keeps the shell from becoming the program.
+        // The second command prevents the shell from replacing itself with rpcbind.
         let script = "\"$0\" -f; exit $?";
-        let alone = [
+        let isolated = [
             "unshare",
             "--net",
             "--pid",
@@ -101,7 +101,7 @@ impl MountNamespace {
         let process = Process::start(ProcessSpec {
             name: "rpcbind".into(),
             program: "nsenter".into(),
-            args: self.nsenter_args().into_iter().chain(alone).collect(),
+            args: self.nsenter_args().into_iter().chain(isolated).collect(),
             env: Vec::new(),
             log: folder.join("rpcbind.log"),
         })
@@ -116,12 +116,12 @@ impl MountNamespace {
         Ok(process)
     }
 
-    /// `nsenter`'s arguments for running something in there.
+    /// Returns the arguments of `nsenter` that run a program in this namespace.
     pub(super) fn nsenter_args(&self) -> [String; 3] {
         [format!("--target={}", self.holder.pid()), "--mount".into(), "--".into()]
     }
 
-    /// That path as somebody outside gets at it.
+    /// Returns the path on the host of a path in this namespace.
     pub(super) fn host_path(&self, disk: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.holder.pid());
         Path::new(&root).join(disk.strip_prefix("/").unwrap_or(disk))

@@ -81,9 +81,9 @@ impl Node {
         run_ctr([Path::new("images"), Path::new("import"), &assets.pause]).await?;
 
         let config = files.kubelet(cluster.authority(), sandbox.cgroup(), Kubernetes::from_env()?)?;
-        let login = cluster.login(&format!("system:node:{NAME}"), Some("system:nodes"))?;
+        let login = cluster.certificate_kubeconfig(&format!("system:node:{NAME}"), Some("system:nodes"))?;
         let kubelet = start("kubelet", &assets.kubelet, kubelet_args(&config, &login, NAME, ADDRESS)).await?;
-        let config = files.proxy(&cluster.login("system:kube-proxy", None)?, NAME)?;
+        let config = files.proxy(&cluster.certificate_kubeconfig("system:kube-proxy", None)?, NAME)?;
         let args = vec![format!("--config={}", config.display())];
         let proxy = start("kube-proxy", &assets.kube_proxy, args).await?;
         let node = Self {

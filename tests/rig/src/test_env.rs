@@ -1,0 +1,161 @@
+//! The environment of one test.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use serde_json::{Value, json};
+
+use crate::{
+    error::{Error, Result, ResultExt},
+    nfs_server::Export,
+    objects::{Objects, merge, reference},
+    shared::{ALIASES, SharedRig, TIMEOUT, alias, shared},
+};
+
+/// The environment of one test: a namespace, an export on the shared server, and unique names.
+pub struct TestEnv {
+    /// The shared rig.
+    pub rig: &'static SharedRig,
+    /// API objects, with all permissions.
+    pub objects: Objects,
+    /// The test's name with a random suffix. The namespace and the export have the same name.
+    pub name: String,
+    ports: (u16, u16),
+    data: PathBuf,
+}
+
+impl TestEnv {
+    /// Creates a namespace and an export. The name may contain lower-case letters, digits and dashes, at most 40.
+    pub async fn new(name: &str) -> Result<Self> {
+        Self::with_export(name, |export| export).await
+    }
+
+    /// Creates a namespace and a customized export, for example read-only, squashed or small.
+    pub async fn with_export(name: &str, shape: impl FnOnce(Export) -> Export) -> Result<Self> {
+        let rig = shared().await?;
+        let name = format!("{name}-{}", crate::random_suffix());
+        let objects = Objects::new(rig.cluster.client().await?);
+        objects.create(&reference("v1", "Namespace", None, &name)).await?;
+        let mut nfs = rig.nfs.lock().await;
+        let data = nfs.add_export(shape(Export::new(format!("/{name}")))).await?;
+        let ports = (nfs.port(), nfs.mount_port());
+        drop(nfs);
+        Ok(Self {
+            rig,
+            objects,
+            name,
+            ports,
+            data,
+        })
+    }
+
+    /// Returns the directory behind the export.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Returns the path of the export as clients use it.
+    pub fn export(&self) -> String {
+        format!("/{}", self.name)
+    }
+
+    /// Returns the NFS server's port.
+    pub fn nfs_port(&self) -> u16 {
+        self.ports.0
+    }
+
+    /// Returns the port of its MOUNT service.
+    pub fn mount_port(&self) -> u16 {
+        self.ports.1
+    }
+
+    /// Returns a cluster-wide name that only this test uses.
+    pub fn unique_name(&self, word: &str) -> String {
+        format!("{}-{word}", self.name)
+    }
+
+    /// Returns a backend on this test's export, named by [`Self::unique_name`] and probed every second, with `spec`
+    /// merged in.
+    pub fn backend(&self, word: &str, spec: Value) -> Value {
+        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &self.unique_name(word));
+        let usual = json!({
+            "server": "127.0.0.1",
+            "path": self.export(),
+            "probeInterval": "1s",
+            "nfs": { "port": self.nfs_port() },
+        });
+        merge(&mut backend, &json!({ "spec": usual }));
+        merge(&mut backend, &json!({ "spec": spec }));
+        backend
+    }
+
+    /// Returns a class of this provisioner, named by [`Self::unique_name`], with reclaim policy Delete.
+    pub fn class(&self, word: &str, parameters: Value) -> Value {
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.unique_name(word));
+        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
+        merge(&mut class, &rest);
+        class
+    }
+
+    /// Returns a claim of 1 MiB for a class, in this test's namespace.
+    pub fn claim(&self, name: &str, class: &Value) -> Value {
+        let mut claim = reference("v1", "PersistentVolumeClaim", Some(&self.name), name);
+        let spec = json!({
+            "storageClassName": class.pointer("/metadata/name"),
+            "accessModes": ["ReadWriteMany"],
+            "resources": { "requests": { "storage": "1Mi" } },
+        });
+        merge(&mut claim, &json!({ "spec": spec }));
+        claim
+    }
+
+    /// Creates a backend `backend`, waits until it is Ready, and creates a class `class` that uses it.
+    pub async fn create_ready_class(&self) -> Result<Value> {
+        let backend = self.objects.create(&self.backend("backend", json!({}))).await?;
+        self.objects
+            .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
+            .await?;
+        let parameters = json!({ "backend": self.unique_name("backend") });
+        self.objects.create(&self.class("class", parameters)).await
+    }
+
+    /// Reserves a provisioner name that the operator serves as an alias for this test. Returns it with the name of its
+    /// backend, which the test creates.
+    pub fn alias(&self) -> Result<(String, String)> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        if number >= ALIASES {
+            return Err(Error::Usage(format!("more than {ALIASES} aliases are in use")));
+        }
+        Ok(alias(number))
+    }
+
+    /// Waits until a claim is Bound, and returns its volume.
+    pub async fn wait_bound(&self, claim: &Value) -> Result<Value> {
+        let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
+            let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
+            match volume {
+                Some(volume) if claim.pointer("/status/phase") == Some(&json!("Bound")) => Ok(volume.to_owned()),
+                _ => Err("not bound".into()),
+            }
+        });
+        let volume = reference("v1", "PersistentVolume", None, &volume.await?);
+        let found = self.objects.get(&volume).await?;
+        found.ok_or_else(|| Error::Usage(format!("the volume of a bound claim is not there: {volume}")))
+    }
+
+    /// Returns the directory of a volume's data.
+    pub fn directory(&self, volume: &Value) -> Result<PathBuf> {
+        let path = volume
+            .pointer("/spec/nfs/path")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let inside = Path::new(path)
+            .strip_prefix(self.export())
+            .map_err(std::io::Error::other);
+        let inside = inside.with_context(|| format!("find {path} on {}", self.export()))?;
+        Ok(self.data.join(inside))
+    }
+}
