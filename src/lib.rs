@@ -5,15 +5,10 @@
 
 pub mod api;
 pub mod controllers;
-pub mod export;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod hostile_names;
 pub mod mount_options;
-pub mod naming;
-pub mod nfs;
 pub mod operator;
 pub mod placement;
 pub mod policy;

@@ -13,7 +13,7 @@ use crate::api::names::{
     VOLUME_ON_DELETE,
 };
 use crate::api::parameters;
-use crate::naming::{DirectoryPath, LONGEST_PATH};
+use export_store::naming::{DirectoryPath, LONGEST_PATH};
 
 pub mod inherited;
 pub mod retention;

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVo
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
-use nfs_operator::nfs::Statistics;
+use nfs_client::Statistics;
 use nfs_operator::operator::copies::For;
 use nfs_operator::operator::inventory::Totals;
 use nfs_operator::operator::metrics::{BackendFigures, Metrics};

@@ -14,7 +14,7 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
 use nfs_operator::controllers::volume::cache;
-use nfs_operator::export::Ledger;
+use export_store::Ledger;
 use nfs_operator::operator::context::Settings;
 use nfs_operator::operator::inventory::Inventory;
 use nfs_operator::operator::watched::{concerning, pending};

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use nfs_operator::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
-use nfs_operator::nfs::{ClientOwner, Credential, Export, Name, Node, Protocol, SourcePort, Target, VersionChoice};
+use export_store::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
+use nfs_client::{ClientOwner, Credential, Export, Name, Node, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
 use crate::Failure;

@@ -14,7 +14,7 @@ use std::error::Error;
 use std::time::Duration;
 
 use clap::Parser;
-use nfs_operator::nfs::Protocol;
+use nfs_client::Protocol;
 
 use crate::lab::Lab;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use nfs_operator::nfs::Protocol;
+use nfs_client::Protocol;
 
 use crate::Failure;
 use crate::lab::{Lab, tree};

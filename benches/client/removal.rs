@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use nfs_operator::nfs::{Name, NfsError, Node};
+use nfs_client::{Name, NfsError, Node};
 
 use crate::Failure;
 use crate::lab::{Lab, named, tree};

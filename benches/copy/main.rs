@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
-use nfs_operator::api::backend::Existing;
-use nfs_operator::export::{
+use export_store::Existing;
+use export_store::{
     Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Original, Place,
     ReclaimRequest, RecordsKey, Tally, copy_volume,
 };
-use nfs_operator::naming::DirectoryPath;
-use nfs_operator::nfs::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
+use export_store::naming::DirectoryPath;
+use nfs_client::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
 
 type Failure = Box<dyn Error + Send + Sync>;

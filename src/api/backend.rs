@@ -239,7 +239,7 @@ impl Default for DirectorySettings {
             mode: "0777".into(),
             uid: None,
             gid: None,
-            pattern: crate::naming::DEFAULT_PATTERN.into(),
+            pattern: export_store::naming::DEFAULT_PATTERN.into(),
             existing: Existing::Refuse,
         }
     }
@@ -253,6 +253,15 @@ pub enum Existing {
     Refuse,
     /// The claim gets it as it is. It is archived, never deleted, when the claim goes.
     Adopt,
+}
+
+impl From<Existing> for export_store::Existing {
+    fn from(existing: Existing) -> Self {
+        match existing {
+            Existing::Refuse => Self::Refuse,
+            Existing::Adopt => Self::Adopt,
+        }
+    }
 }
 
 /// What becomes of a volume's data.

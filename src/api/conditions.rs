@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-pub use super::verdict::{Verdict, cut};
+pub use super::verdict::Verdict;
+use export_store::ErrorKind;
 
 /// The condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -352,5 +353,62 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
+    }
+}
+
+impl From<ErrorKind> for Reason {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::AccessDenied => Self::AccessDenied,
+            ErrorKind::ArchiveBusy => Self::ArchiveBusy,
+            ErrorKind::ArchiveHeld => Self::ArchiveHeld,
+            ErrorKind::ArchiveMissing => Self::ArchiveMissing,
+            ErrorKind::ArchiveNotAllowed => Self::ArchiveNotAllowed,
+            ErrorKind::ArchiveNotFound => Self::ArchiveNotFound,
+            ErrorKind::ChangedMeanwhile => Self::ChangedMeanwhile,
+            ErrorKind::ConnectionLost => Self::ConnectionLost,
+            ErrorKind::ConnectionRefused => Self::ConnectionRefused,
+            ErrorKind::ConnectionTimedOut => Self::ConnectionTimedOut,
+            ErrorKind::CopyFailed => Self::CopyFailed,
+            ErrorKind::CopyNeedsChown => Self::CopyNeedsChown,
+            ErrorKind::CopySourceGone => Self::CopySourceGone,
+            ErrorKind::CrossesFileSystems => Self::CrossesFileSystems,
+            ErrorKind::DirectoryExists => Self::DirectoryExists,
+            ErrorKind::DirectoryMissing => Self::DirectoryMissing,
+            ErrorKind::DirectoryOverlaps => Self::DirectoryOverlaps,
+            ErrorKind::ExportMoved => Self::ExportMoved,
+            ErrorKind::ExportNotFound => Self::ExportNotFound,
+            ErrorKind::Fenced => Self::Fenced,
+            ErrorKind::IdMappingRequired => Self::IdMappingRequired,
+            ErrorKind::IdentityMismatch => Self::IdentityMismatch,
+            ErrorKind::IdentityNotConfirmed => Self::IdentityNotConfirmed,
+            ErrorKind::InvalidDirectoryName => Self::InvalidDirectoryName,
+            ErrorKind::LimitExceeded => Self::LimitExceeded,
+            ErrorKind::ModeRefused => Self::ModeRefused,
+            ErrorKind::NameResolutionFailed => Self::NameResolutionFailed,
+            ErrorKind::NoInodes => Self::NoInodes,
+            ErrorKind::NoSpace => Self::NoSpace,
+            ErrorKind::NotADirectory => Self::NotADirectory,
+            ErrorKind::OwnerRefused => Self::OwnerRefused,
+            ErrorKind::ProtocolNotSupported => Self::ProtocolNotSupported,
+            ErrorKind::ProtocolViolation => Self::ProtocolViolation,
+            ErrorKind::QuotaExceeded => Self::QuotaExceeded,
+            ErrorKind::ReadOnly => Self::ReadOnly,
+            ErrorKind::ReclaimUnsafe => Self::ReclaimUnsafe,
+            ErrorKind::RecordMissing => Self::RecordMissing,
+            ErrorKind::RecordNotAdopted => Self::RecordNotAdopted,
+            ErrorKind::RecordUnusable => Self::RecordUnusable,
+            ErrorKind::ReservedDirectoryUnsafe => Self::ReservedDirectoryUnsafe,
+            ErrorKind::ReservedPortRequired => Self::ReservedPortRequired,
+            ErrorKind::RootSquashed => Self::RootSquashed,
+            ErrorKind::SecurityFlavorUnsupported => Self::SecurityFlavorUnsupported,
+            ErrorKind::ServerFault => Self::ServerFault,
+            ErrorKind::ServerNotResponding => Self::ServerNotResponding,
+            ErrorKind::ServerRefused => Self::ServerRefused,
+            ErrorKind::ServerUnreachable => Self::ServerUnreachable,
+            ErrorKind::StaleHandle => Self::StaleHandle,
+            ErrorKind::SubdirectoryMountRefused => Self::SubdirectoryMountRefused,
+            ErrorKind::SymlinkInPath => Self::SymlinkInPath,
+        }
     }
 }

@@ -3,6 +3,7 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions::Reason;
+use export_store::text::cut;
 
 /// A condition as planned: without times, which are filled in when it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,9 +66,4 @@ impl Verdict {
             last_transition_time: since,
         }
     }
-}
-
-/// The beginning of a text: at most so many bytes, and whole characters.
-pub fn cut(text: &str, longest: usize) -> &str {
-    text.get(..text.floor_char_boundary(longest)).unwrap_or(text)
 }

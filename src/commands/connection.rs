@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use nfs_operator::naming::address::Address;
-use nfs_operator::nfs::{ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
+use export_store::naming::parse_export_address;
+use nfs_client::address::ExportAddress;
+use nfs_client::{ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 use rand::RngExt;
 
 /// A person waits for the answer; a server that takes longer is named as slow.
@@ -14,8 +15,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 #[derive(Args)]
 pub struct Connection {
     /// The export: SERVER:/PATH, an IPv6 address in brackets.
-    #[arg(value_name = "SERVER:/PATH", value_parser = Address::parse)]
-    pub export: Address,
+    #[arg(value_name = "SERVER:/PATH", value_parser = parse_export_address)]
+    pub export: ExportAddress,
     /// NFS version; absent: the newest that works.
     #[arg(long, value_enum)]
     version: Option<Version>,

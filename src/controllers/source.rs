@@ -8,7 +8,7 @@ use kube::{Api, ResourceExt};
 use super::volume;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
-use crate::export::{ManagedExport, ReclaimRequest};
+use export_store::{ManagedExport, ReclaimRequest};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;

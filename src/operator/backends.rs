@@ -16,8 +16,8 @@ use super::usage::Counting;
 use super::waiting::{ClaimRef, VolumeRef};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::export::{self, Identity, ManagedExport, Place, PurgeReport};
-use crate::nfs::Target;
+use export_store::{self, Identity, ManagedExport, Place, PurgeReport};
+use nfs_client::Target;
 
 /// Archives of a backend looked at at a time.
 const ARCHIVES: usize = 4;
@@ -87,7 +87,7 @@ pub struct Link {
 #[derive(Debug, Clone)]
 pub struct Open {
     /// Whose it is.
-    pub claim: export::ClaimRef,
+    pub claim: export_store::ClaimRef,
     /// Being worked on right now: nobody else may touch it.
     pub active: bool,
     /// It becomes what an archive was, by moving that.
@@ -184,7 +184,7 @@ impl Backend {
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.
-    pub fn begin(&self, volume: &str, claim: &export::ClaimRef) -> Option<Active<'_>> {
+    pub fn begin(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<Active<'_>> {
         let mut open = self.open_directories();
         let former = open.get(volume);
         if former.is_some_and(|former| former.active) {
@@ -203,7 +203,7 @@ impl Backend {
     }
 
     /// A directory that a former life began.
-    pub fn note_open(&self, volume: &str, claim: &export::ClaimRef) {
+    pub fn note_open(&self, volume: &str, claim: &export_store::ClaimRef) {
         self.open_directories()
             .entry(volume.to_owned())
             .or_insert_with(|| Open {
@@ -246,7 +246,7 @@ impl Backend {
     }
 
     /// The directories that were begun, have no volume yet, and nobody works on.
-    pub fn left_open(&self) -> Vec<(String, export::ClaimRef)> {
+    pub fn left_open(&self) -> Vec<(String, export_store::ClaimRef)> {
         let open = self.open_directories();
         open.iter()
             .filter(|(_, open)| !open.active)

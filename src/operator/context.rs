@@ -28,7 +28,7 @@ use super::told::Told;
 use super::usage::Usages;
 use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use crate::api::{NfsArchive, NfsBackend};
-use crate::export::{Ledger, RecordsKey};
+use export_store::{Ledger, RecordsKey};
 
 /// How this operator was started.
 #[derive(Debug, Clone)]

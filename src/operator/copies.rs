@@ -16,7 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use crate::export::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
+use export_store::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
 
 /// Copies at a time: they share the memory and the calls of one budget, and more of them would each be slower.
 const AT_A_TIME: usize = 4;

@@ -11,7 +11,8 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-use crate::api::conditions::{Reason, cut};
+use crate::api::conditions::Reason;
+use export_store::text::cut;
 
 /// Events that wait to be sent; beyond this the newest are dropped, with a line in the log.
 const QUEUE: usize = 4096;

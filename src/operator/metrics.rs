@@ -20,7 +20,7 @@ use super::copies::Copies;
 use super::inventory::Totals;
 use super::usage::Usages;
 use crate::api::{OrphanKind, OrphansStatus};
-use crate::nfs::Statistics;
+use nfs_client::Statistics;
 
 /// Labels of the claim metrics.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

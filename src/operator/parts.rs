@@ -30,7 +30,7 @@ use super::waiting::{ClaimRef, VolumeRef, Waiting};
 use super::watches;
 use crate::api::{NfsArchive, NfsBackend};
 use crate::controllers::claim;
-use crate::export::Ledger;
+use export_store::Ledger;
 
 /// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
 /// with a short grace period to be noticed as slow, short enough that a hung server is named within a probe interval.

@@ -13,7 +13,7 @@ use kube::api::PostParams;
 use kube::{Api, Client, ResourceExt};
 
 use super::writes::http_status;
-use crate::export::{KEY_LENGTH, RecordsKey};
+use export_store::{KEY_LENGTH, RecordsKey};
 
 /// In the Secret: the key that records are signed with, 32 random bytes.
 const KEY: &str = "key";

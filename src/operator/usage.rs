@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
 use crate::api::usage::CountUnderWay;
-use crate::export::Content;
+use export_store::Content;
 
 /// How far the count of a backend's volumes is.
 #[derive(Debug, Clone, Default)]

@@ -40,21 +40,6 @@ pub fn bytes(text: &str) -> Option<u128> {
     }
 }
 
-/// For reading: one digit after the point, in the units of Kubernetes, rounded down.
-pub fn human(bytes: u128) -> String {
-    const UNITS: [(&str, u32); 6] = [("Ei", 60), ("Pi", 50), ("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)];
-    let Some((name, shift)) = UNITS.iter().find(|(_, shift)| bytes >> shift > 0) else {
-        return bytes.to_string();
-    };
-    let whole = bytes >> shift;
-    // What is left is below 2^60, so ten times that fits.
-    let tenths = ((bytes - (whole << shift)) * 10) >> shift;
-    match tenths {
-        0 => format!("{whole}{name}"),
-        _ => format!("{whole}.{tenths}{name}"),
-    }
-}
-
 enum Unit {
     Times(u128),
     DividedBy(u128),
@@ -109,7 +94,8 @@ fn exponent(text: &str) -> Option<Unit> {
 
 #[cfg(test)]
 mod tests {
-    use super::{bytes, human};
+    use super::bytes;
+    use export_store::text::human;
 
     #[test]
     fn quantities_are_read_exactly_and_rounded_up() {

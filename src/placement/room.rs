@@ -1,6 +1,8 @@
 //! Whether a request fits within a backend's limits. Pure.
 
-use super::quantity::{self, human};
+use export_store::text::human;
+
+use super::quantity;
 use super::{Candidate, Claim, summary};
 use crate::api::backend::StorageAmount;
 use crate::api::conditions::Reason;

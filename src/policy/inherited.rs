@@ -15,7 +15,7 @@ use crate::api::names::{
     VOLUME_NAMESPACE_UID, VOLUME_ON_DELETE, volume_name,
 };
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::naming::DirectoryPath;
+use export_store::naming::DirectoryPath;
 
 /// What the operator writes on its own volumes.
 const OURS: [&str; 6] = [

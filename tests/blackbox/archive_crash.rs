@@ -4,7 +4,7 @@ use std::fs;
 
 use std::os::unix::fs::MetadataExt as _;
 
-use nfs_operator::export::{ArchiveRef, DirectoryRequest, ManagedExport, PurgeLimits, Stage, UndoOutcome};
+use export_store::{ArchiveRef, DirectoryRequest, ManagedExport, PurgeLimits, Stage, UndoOutcome};
 
 use crate::export_crash::{at_every_moment, clear, with_data};
 use crate::export_lab::{Lab, reclaim, request};
@@ -228,7 +228,7 @@ async fn an_export_moves_an_archive_to_one_claim_of_its_own_namespace_and_to_nob
         request
     };
     let refused = export.provision(&foreign(restore("1", file_id))).await.unwrap_err();
-    assert_eq!(refused.reason(), nfs_operator::api::Reason::ArchiveNotAllowed);
+    assert_eq!(refused.kind(), export_store::ErrorKind::ArchiveNotAllowed);
     assert!(refused.definite_refusal());
     assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
     let other = DirectoryRequest {
@@ -242,11 +242,11 @@ async fn an_export_moves_an_archive_to_one_claim_of_its_own_namespace_and_to_nob
         both => panic!("{both:?}"),
     };
     assert_eq!(won.file_id, file_id);
-    assert_eq!(lost.reason(), nfs_operator::api::Reason::ArchiveBusy);
+    assert_eq!(lost.kind(), export_store::ErrorKind::ArchiveBusy);
     let data = lab.on_disk(&won.directory.to_string()).join("mine");
     assert_eq!(fs::read_to_string(data).unwrap(), "1");
     assert_eq!(
-        export.begin_purge(&which("1", file_id)).await.unwrap_err().reason(),
-        nfs_operator::api::Reason::RecordUnusable
+        export.begin_purge(&which("1", file_id)).await.unwrap_err().kind(),
+        export_store::ErrorKind::RecordUnusable
     );
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use nfs_operator::nfs::{self, Name};
+use nfs_client::{self, Name};
 use rig::TestEnv;
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
@@ -44,15 +44,15 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
     let class = env.create_ready_class().await?;
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
     let source = &volume["spec"]["nfs"];
-    let seen = nfs::Export::connect(nfs::Target {
+    let seen = nfs_client::Export::connect(nfs_client::Target {
         server: scene::text(&volume, "/spec/nfs/server").into(),
         path: scene::text(&volume, "/spec/nfs/path").into(),
-        version: nfs::VersionChoice::Auto,
+        version: nfs_client::VersionChoice::Auto,
         port: env.nfs_port(),
         mount_port: None,
-        source_port: nfs::SourcePort::Any,
-        credential: nfs::Credential { uid: 1000, gid: 1000 },
-        owner: nfs::ClientOwner {
+        source_port: nfs_client::SourcePort::Any,
+        credential: nfs_client::Credential { uid: 1000, gid: 1000 },
+        owner: nfs_client::ClientOwner {
             owner: env.name.clone().into_bytes(),
             verifier: [1; 8],
         },

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{Adopted, ExportError, Holder, ManagedExport, Place, RecordName, Trust};
+use export_store::ErrorKind;
+use export_store::{Adopted, ExportError, Holder, ManagedExport, Place, RecordName, Trust};
 use serde_json::{Value, json};
 
 use crate::export_lab::{CLUSTER, Lab, Life, OTHER_CLUSTER, claim, reclaim, request};
@@ -19,7 +19,7 @@ async fn adopt(export: &ManagedExport, name: &str) -> Result<Adopted, ExportErro
 async fn refusal(export: &ManagedExport, name: &str) -> ExportError {
     let error = adopt(export, name).await.unwrap_err();
     println!("{error}");
-    assert_eq!(error.reason(), Reason::RecordNotAdopted);
+    assert_eq!(error.kind(), ErrorKind::RecordNotAdopted);
     error
 }
 
@@ -180,7 +180,7 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
     // Whoever had them does not touch them any more.
     let file_id = lab.record("pvc-2")["fileID"].as_u64().unwrap();
     let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
-    assert_eq!(error.reason(), Reason::RecordMissing);
+    assert_eq!(error.kind(), ErrorKind::RecordMissing);
     // A name that is taken here is not taken over.
     let record = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
     let stranger = String::from_utf8(record.clone())

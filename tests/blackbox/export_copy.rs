@@ -9,11 +9,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{
+use export_store::ErrorKind;
+use export_store::{
     Budget, CopyError, ManagedExport, Original, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
 };
-use nfs_operator::nfs::{Protocol, VersionChoice};
+use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction, Squash};
 
 use crate::export_lab::{CLUSTER, Lab, Life, names, reclaim, request};
@@ -246,7 +246,7 @@ async fn a_copy_that_could_not_keep_owners_is_refused_before_it_begins() {
     fs::write(lab.on_disk("old/file"), "x").unwrap();
     let refused = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
     println!("{refused}");
-    assert_eq!(refused.reason(), Reason::CopyNeedsChown);
+    assert_eq!(refused.kind(), ErrorKind::CopyNeedsChown);
     assert_eq!(lab.listed(), ["old"]);
     export.undo("pvc-new", "new").await.unwrap();
     assert_eq!(lab.records(), ["pvc-old"]);
@@ -308,7 +308,7 @@ async fn a_copy_of_what_was_removed_meanwhile_is_thrown_away() {
     });
     let gone = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
     println!("{gone}");
-    assert_eq!(gone.reason(), Reason::CopySourceGone);
+    assert_eq!(gone.kind(), ErrorKind::CopySourceGone);
     assert_eq!(lab.listed(), ["elsewhere"]);
     export.undo("pvc-new", "new").await.unwrap();
     assert_tidy(&lab);
@@ -323,7 +323,7 @@ async fn a_copy_is_never_put_over_what_is_there() {
     fs::write(lab.on_disk("old/file"), "mine").unwrap();
     fs::create_dir(lab.on_disk("new")).unwrap();
     let refused = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
-    assert_eq!(refused.reason(), Reason::DirectoryExists);
+    assert_eq!(refused.kind(), ErrorKind::DirectoryExists);
     assert_eq!(names(&lab.on_disk("new")), Vec::<String>::new());
     assert_eq!(lab.records(), ["pvc-old"]);
 }

@@ -4,8 +4,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{Budget, ManagedExport, Original, Stage, Tally, UndoOutcome, copy_volume};
+use export_store::ErrorKind;
+use export_store::{Budget, ManagedExport, Original, Stage, Tally, UndoOutcome, copy_volume};
 
 use crate::archive_crash::{archived_as_it_was, restore, which};
 use crate::export_crash::{Operation, at_every_moment, clear};
@@ -140,21 +140,21 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
     let again = export.source(&Original::Archive(which("1", file_id))).await.unwrap();
     for held in [Some(source), Some(again)] {
         let purged = export.begin_purge(&which("1", file_id)).await.unwrap_err();
-        assert_eq!(purged.reason(), Reason::ArchiveBusy);
+        assert_eq!(purged.kind(), ErrorKind::ArchiveBusy);
         let moved = export.provision(&restore("1", file_id)).await.unwrap_err();
-        assert_eq!((moved.reason(), moved.definite_refusal()), (Reason::ArchiveBusy, true));
+        assert_eq!((moved.kind(), moved.definite_refusal()), (ErrorKind::ArchiveBusy, true));
         drop(held);
     }
     assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
     export.begin_purge(&which("1", file_id)).await.unwrap();
     let purging = export.source(&Original::Archive(which("1", file_id))).await;
-    assert_eq!(purging.err().unwrap().reason(), Reason::ArchiveBusy);
+    assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);
     export.end_purge(&which("1", file_id)).await.unwrap();
     let gone = export.source(&Original::Archive(which("1", file_id))).await;
-    assert_eq!(gone.err().unwrap().reason(), Reason::ArchiveNotFound);
+    assert_eq!(gone.err().unwrap().kind(), ErrorKind::ArchiveNotFound);
     let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
     assert_eq!(
-        (gone.reason(), gone.definite_refusal()),
-        (Reason::ArchiveNotFound, true)
+        (gone.kind(), gone.definite_refusal()),
+        (ErrorKind::ArchiveNotFound, true)
     );
 }

@@ -7,9 +7,9 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use nfs_operator::export::{Content, ManagedExport, Pace, TreePlace};
-use nfs_operator::naming::DirectoryPath;
-use nfs_operator::nfs::{Protocol, VersionChoice};
+use export_store::{Content, ManagedExport, Pace, TreePlace};
+use export_store::naming::DirectoryPath;
+use nfs_client::{Protocol, VersionChoice};
 
 use crate::export_lab::{Lab, reclaim, request};
 

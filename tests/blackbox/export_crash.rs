@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use nfs_operator::export::{ManagedExport, PurgeLimits, Reclaimed, UndoOutcome};
-use nfs_operator::nfs::{Protocol, VersionChoice};
+use export_store::{ManagedExport, PurgeLimits, Reclaimed, UndoOutcome};
+use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
 

@@ -3,8 +3,8 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::Expected;
+use export_store::ErrorKind;
+use export_store::Expected;
 
 use crate::export_lab::{CLUSTER, Lab, identify, names, refused, request};
 
@@ -13,7 +13,7 @@ async fn nothing_is_changed_before_identity_was_confirmed() {
     let lab = Lab::start().await;
     let export = lab.life().connect().await;
     let (reason, definite) = refused(&export, &request("1", "a")).await;
-    assert_eq!((reason, definite), (Reason::IdentityNotConfirmed, false));
+    assert_eq!((reason, definite), (ErrorKind::IdentityNotConfirmed, false));
     assert_eq!(names(&lab.disk), Vec::<String>::new());
 }
 
@@ -49,10 +49,10 @@ async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
     };
     let mismatch = async |expected: &Expected| {
         let error = export.confirm_identity(expected.clone()).await.unwrap_err();
-        assert_eq!(error.reason(), Reason::IdentityMismatch, "{error}");
+        assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
         println!("{error}");
         let (reason, definite) = refused(&export, &request("1", "a")).await;
-        assert_eq!((reason, definite), (Reason::IdentityMismatch, false));
+        assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
     };
     // Empty, as when a disk is not mounted: even when it is said that one may be made.
     let away = lab.disk.with_extension("away");
@@ -104,9 +104,9 @@ async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() 
             Ok(()) => export.probe_write().await.map(drop).unwrap_err(),
             Err(error) => error,
         };
-        assert_eq!(error.reason(), Reason::ReservedDirectoryUnsafe, "{error}");
+        assert_eq!(error.kind(), ErrorKind::ReservedDirectoryUnsafe, "{error}");
         let (reason, _) = refused(&export, &request("1", "a")).await;
-        assert_eq!(reason, Reason::ReservedDirectoryUnsafe);
+        assert_eq!(reason, ErrorKind::ReservedDirectoryUnsafe);
     };
     fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
     unsafe_now().await;
@@ -142,7 +142,7 @@ async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed(
     fs::create_dir(&lab.disk).unwrap();
     lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     let (reason, definite) = refused(&export, &request("2", "b")).await;
-    assert_eq!((reason, definite), (Reason::IdentityMismatch, false));
+    assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
     assert_eq!(names(&lab.disk), Vec::<String>::new());
     // And back.
     lab.nfs.kill9().await.unwrap();

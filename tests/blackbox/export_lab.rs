@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_operator::api::Reason;
-use nfs_operator::api::backend::Existing;
-use nfs_operator::export::{
+use export_store::ErrorKind;
+use export_store::Existing;
+use export_store::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
     RecordsKey,
 };
-use nfs_operator::naming::DirectoryPath;
-use nfs_operator::nfs::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+use export_store::naming::DirectoryPath;
+use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -207,8 +207,8 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
 }
 
 /// Why a directory is refused, and whether for good.
-pub async fn refused(export: &ManagedExport, request: &DirectoryRequest) -> (Reason, bool) {
+pub async fn refused(export: &ManagedExport, request: &DirectoryRequest) -> (ErrorKind, bool) {
     let error = export.provision(request).await.unwrap_err();
     println!("{error}");
-    (error.reason(), error.definite_refusal())
+    (error.kind(), error.definite_refusal())
 }

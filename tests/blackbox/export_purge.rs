@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::time::Duration;
 
-use nfs_operator::export::{ManagedExport, PurgeLimits, Reclaimed};
-use nfs_operator::nfs::Credential;
+use export_store::{ManagedExport, PurgeLimits, Reclaimed};
+use nfs_client::Credential;
 use rig::Squash;
 
 use crate::export_lab::{CLUSTER, Lab, Life, names, reclaim, request};

@@ -3,9 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{ExportError, Holder, Place, PurgeLimits, ReclaimRequest, Reclaimed, UndoOutcome};
-use nfs_operator::nfs::Credential;
+use export_store::ErrorKind;
+use export_store::{ExportError, Holder, Place, PurgeLimits, ReclaimRequest, Reclaimed, UndoOutcome};
+use nfs_client::Credential;
 
 use crate::export_lab::{CLUSTER, Lab, Life, identify, names, reclaim, request};
 
@@ -17,8 +17,8 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     fs::write(lab.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", made.file_id);
     let refused = async |request: &ReclaimRequest| {
-        let archive = export.archive(request).await.unwrap_err().reason();
-        let delete = export.delete(request).await.unwrap_err().reason();
+        let archive = export.archive(request).await.unwrap_err().kind();
+        let delete = export.delete(request).await.unwrap_err().kind();
         assert_eq!(archive, delete);
         assert!(lab.on_disk("a/data").exists());
         archive
@@ -28,18 +28,18 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         change(&mut request);
         request
     };
-    assert_eq!(refused(&wrong(&|it| it.file_id = Some(1))).await, Reason::ReclaimUnsafe);
+    assert_eq!(refused(&wrong(&|it| it.file_id = Some(1))).await, ErrorKind::ReclaimUnsafe);
     assert_eq!(
         refused(&wrong(&|it| it.directory = reclaim("1", "b", 1).directory)).await,
-        Reason::ReclaimUnsafe
+        ErrorKind::ReclaimUnsafe
     );
     assert_eq!(
         refused(&wrong(&|it| it.claim.uid = "2".into())).await,
-        Reason::RecordUnusable
+        ErrorKind::RecordUnusable
     );
     assert_eq!(
         refused(&wrong(&|it| it.volume = "pvc-2".into())).await,
-        Reason::RecordMissing
+        ErrorKind::RecordMissing
     );
     // Another volume has it too.
     let places = vec![Place::on_server("127.0.0.1", "/export/a/below")];
@@ -51,12 +51,12 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     // Something else has the name.
     fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
     fs::create_dir(lab.on_disk("a")).unwrap();
-    assert_eq!(export.delete(&right).await.unwrap_err().reason(), Reason::ReclaimUnsafe);
+    assert_eq!(export.delete(&right).await.unwrap_err().kind(), ErrorKind::ReclaimUnsafe);
     fs::remove_dir(lab.on_disk("a")).unwrap();
     // Gone: to delete it is done; to archive it is not.
     assert_eq!(
-        export.archive(&right).await.unwrap_err().reason(),
-        Reason::DirectoryMissing
+        export.archive(&right).await.unwrap_err().kind(),
+        ErrorKind::DirectoryMissing
     );
     assert_eq!(export.delete(&right).await.unwrap(), Reclaimed::AlreadyGone);
     assert!(lab.on_disk("b/data").exists());
@@ -97,14 +97,14 @@ async fn undo_never_removes_what_a_volume_names_or_what_holds_something() {
     life.ledger
         .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
     assert_eq!(
-        export.undo("pvc-1", "1").await.unwrap_err().reason(),
-        Reason::DirectoryOverlaps
+        export.undo("pvc-1", "1").await.unwrap_err().kind(),
+        ErrorKind::DirectoryOverlaps
     );
     life.ledger.remove(&Holder::Volume("pvc-1".into()));
     life.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
     assert_eq!(
-        export.undo("pvc-1", "1").await.unwrap_err().reason(),
-        Reason::DirectoryOverlaps
+        export.undo("pvc-1", "1").await.unwrap_err().kind(),
+        ErrorKind::DirectoryOverlaps
     );
     assert!(lab.on_disk("a").is_dir());
     life.ledger.remove(&Holder::Volume("static".into()));
@@ -127,8 +127,8 @@ async fn a_volume_of_the_former_provisioner_is_recorded_before_it_is_touched() {
         ..reclaim("1", "team-data-pvc-1", 0)
     };
     assert_eq!(
-        export.delete(&unknown).await.unwrap_err().reason(),
-        Reason::RecordMissing
+        export.delete(&unknown).await.unwrap_err().kind(),
+        ErrorKind::RecordMissing
     );
     let file_id = export.register(&unknown, false).await.unwrap();
     assert_eq!(fs::metadata(lab.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
@@ -151,8 +151,8 @@ async fn a_directory_that_is_missing_can_be_given_up() {
     fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
     fs::remove_dir_all(lab.on_disk("archived-a")).unwrap();
     assert_eq!(
-        export.archive(&right).await.unwrap_err().reason(),
-        Reason::DirectoryMissing
+        export.archive(&right).await.unwrap_err().kind(),
+        ErrorKind::DirectoryMissing
     );
     assert_eq!(lab.records(), ["pvc-1"]);
     assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);

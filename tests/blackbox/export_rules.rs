@@ -5,8 +5,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{DirectoryRequest, Holder, Ledger, Place, Reclaimed, UndoOutcome};
+use export_store::ErrorKind;
+use export_store::{DirectoryRequest, Holder, Ledger, Place, Reclaimed, UndoOutcome};
 use rig::Squash;
 
 use crate::export_lab::{CLUSTER, Lab, Life, OTHER_CLUSTER, adopting, reclaim, refused, request};
@@ -24,15 +24,15 @@ async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
         ..adopting("1", "old")
     };
     for (request, reason) in [
-        (request("1", "old"), Reason::DirectoryExists),
-        (by_label, Reason::DirectoryExists),
-        (adopting("1", "link"), Reason::NotADirectory),
-        (adopting("1", "link/sub"), Reason::NotADirectory),
-        (adopting("1", "file"), Reason::NotADirectory),
+        (request("1", "old"), ErrorKind::DirectoryExists),
+        (by_label, ErrorKind::DirectoryExists),
+        (adopting("1", "link"), ErrorKind::NotADirectory),
+        (adopting("1", "link/sub"), ErrorKind::NotADirectory),
+        (adopting("1", "file"), ErrorKind::NotADirectory),
     ] {
         // Who was refused before looks first, and finds what it will be told.
         let foreseen = export.foresee(&request).await.unwrap_err();
-        assert_eq!((foreseen.reason(), foreseen.definite_refusal()), (reason, true));
+        assert_eq!((foreseen.kind(), foreseen.definite_refusal()), (reason, true));
         assert_eq!(refused(&export, &request).await, (reason, true));
     }
     assert_eq!(lab.records(), Vec::<String>::new());
@@ -68,7 +68,7 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
     for taken in ["team/one", "TEAM/One", "team", "team/one/below"] {
         assert_eq!(
             refused(&export, &request("2", taken)).await,
-            (Reason::DirectoryOverlaps, true),
+            (ErrorKind::DirectoryOverlaps, true),
             "{taken}"
         );
     }
@@ -76,11 +76,11 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
     fs::rename(lab.on_disk("team/one"), lab.on_disk("moved")).unwrap();
     assert_eq!(
         refused(&export, &adopting("2", "moved")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     assert_eq!(
         refused(&export, &request("2", "moved/x")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     assert_eq!(lab.records(), ["pvc-1"]);
 }
@@ -93,11 +93,11 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     fs::create_dir_all(lab.on_disk("nested/.nfs-operator")).unwrap();
     assert_eq!(
         refused(&export, &request("1", "nested/x")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     assert_eq!(
         refused(&export, &adopting("1", "nested")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     // Another backend of ours, by its address.
     let inside = vec![Place::on_server("127.0.0.1", "/export/other")];
@@ -106,7 +106,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     life.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
     assert_eq!(
         refused(&ours, &request("1", "other/x")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     // Another cluster's volume on the same export.
     let other = Life {
@@ -118,11 +118,11 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     other.provision(&request("9", "theirs")).await.unwrap();
     assert_eq!(
         refused(&export, &adopting("1", "theirs")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     assert_eq!(
         refused(&export, &request("1", "theirs/x")).await,
-        (Reason::DirectoryOverlaps, true)
+        (ErrorKind::DirectoryOverlaps, true)
     );
     let settled = export.settle(&|_: &str| false).await.unwrap();
     assert!(settled.open.is_empty() && settled.stuck.is_empty());
@@ -140,26 +140,26 @@ async fn a_record_of_another_claim_a_damaged_one_and_a_foreign_thing_stop_it() {
         volume: "pvc-1".into(),
         ..request("2", "b")
     };
-    assert_eq!(refused(&export, &other).await, (Reason::RecordUnusable, false));
+    assert_eq!(refused(&export, &other).await, (ErrorKind::RecordUnusable, false));
     fs::write(records.join("pvc-3"), "garbage").unwrap();
     assert_eq!(
         refused(&export, &request("3", "c")).await,
-        (Reason::RecordUnusable, false)
+        (ErrorKind::RecordUnusable, false)
     );
     symlink("/etc/passwd", records.join("pvc-4")).unwrap();
     assert_eq!(
         refused(&export, &request("4", "d")).await,
-        (Reason::RecordUnusable, false)
+        (ErrorKind::RecordUnusable, false)
     );
     fs::create_dir(records.join("pvc-5")).unwrap();
     assert_eq!(
         refused(&export, &request("5", "e")).await,
-        (Reason::RecordUnusable, false)
+        (ErrorKind::RecordUnusable, false)
     );
     fs::write(records.join("pvc-6"), vec![b' '; 20_000]).unwrap();
     assert_eq!(
         refused(&export, &request("6", "f")).await,
-        (Reason::RecordUnusable, false)
+        (ErrorKind::RecordUnusable, false)
     );
     // Cut short: nothing was made by then, and it is written anew.
     fs::write(records.join("pvc-7"), "{\"version\":1,").unwrap();
@@ -181,7 +181,7 @@ async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_nothing_is_left
         uid: Some(1234),
         ..request("1", "a")
     };
-    assert_eq!(refused(&export, &owned).await, (Reason::RootSquashed, true));
+    assert_eq!(refused(&export, &owned).await, (ErrorKind::RootSquashed, true));
     assert_eq!((lab.listed(), lab.records()), (Vec::new(), Vec::new()));
     // Without an owner nothing needs root.
     export.provision(&request("1", "a")).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some(
         assert!(made < 100);
     };
     println!("{made}: {error}");
-    assert!(matches!(error.reason(), Reason::NoSpace | Reason::NoInodes), "{error}");
+    assert!(matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes), "{error}");
     // One volume less makes room for the one that failed.
     export.undo("pvc-0", "0").await.unwrap();
     export
@@ -232,7 +232,7 @@ async fn a_leadership_that_ends_before_any_of_its_changes_leaves_what_the_next_o
         let former = lab.confirmed().await.while_leading(leads);
         let done = former.provision(&request(&uid, &directory)).await;
         if let Err(error) = &done {
-            assert_eq!(error.reason(), Reason::Fenced, "{error}");
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
             assert!(!error.definite_refusal(), "nobody goes on with another backend");
         }
         if allowed == 0 {

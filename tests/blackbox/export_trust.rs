@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
-use nfs_operator::export::{
+use export_store::{
     ArchiveRef, ExportError, KeptArchive, ManagedExport, ReclaimRequest, Reclaimed, Settled, Stage, Terms, Trust,
 };
 use serde_json::{Value, json};

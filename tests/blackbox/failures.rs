@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nfs_operator::nfs::{self, Name, Status};
+use nfs_client::{self, Name, Status};
 use rig::{Access, Proxy, TestEnv};
 use serde_json::{Value, json};
 
@@ -96,16 +96,16 @@ async fn a_full_export_is_named_and_the_claim_goes_through_when_there_is_room() 
 }
 
 /// A client of our own on the test's export.
-async fn client(env: &TestEnv) -> Result<nfs::Export, nfs::NfsError> {
-    nfs::Export::connect(nfs::Target {
+async fn client(env: &TestEnv) -> Result<nfs_client::Export, nfs_client::NfsError> {
+    nfs_client::Export::connect(nfs_client::Target {
         server: "127.0.0.1".into(),
         path: env.export(),
-        version: nfs::VersionChoice::Auto,
+        version: nfs_client::VersionChoice::Auto,
         port: env.nfs_port(),
         mount_port: None,
-        source_port: nfs::SourcePort::Any,
-        credential: nfs::Credential::default(),
-        owner: nfs::ClientOwner {
+        source_port: nfs_client::SourcePort::Any,
+        credential: nfs_client::Credential::default(),
+        owner: nfs_client::ClientOwner {
             owner: env.name.clone().into_bytes(),
             verifier: [7; 8],
         },

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
-use nfs_operator::nfs::{
+use nfs_client::{
     Attributes, ClientOwner, Credential, Export, FileKind, Name, NfsError, RemoveOutcome, SetAttributes, SourcePort,
     Status, Target, VersionChoice,
 };

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nfs_operator::nfs::{
+use nfs_client::{
     ClientOwner, Credential, Export, Name, NfsError, Protocol, RemoveOutcome, SetAttributes, SourcePort, Status,
     Target, VersionChoice,
 };

@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use nfs_operator::nfs;
 use rig::objects::{merge, reference};
 use rig::{Objects, Operator, cluster::Component};
 use serde_json::{Value, json};
@@ -291,15 +290,15 @@ async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_bac
         text(&system, "/metadata/uid"),
         text(&found, "/metadata/uid")
     );
-    let rival = nfs::Export::connect(nfs::Target {
+    let rival = nfs_client::Export::connect(nfs_client::Target {
         server: "127.0.0.1".to_owned(),
         path: "/export".to_owned(),
-        version: nfs::VersionChoice::Auto,
+        version: nfs_client::VersionChoice::Auto,
         port: stage.proxy.port(),
         mount_port: None,
-        source_port: nfs::SourcePort::Any,
-        credential: nfs::Credential { uid: 0, gid: 0 },
-        owner: nfs::ClientOwner {
+        source_port: nfs_client::SourcePort::Any,
+        credential: nfs_client::Credential { uid: 0, gid: 0 },
+        owner: nfs_client::ClientOwner {
             owner: owner.into_bytes(),
             verifier: *b"a rival!",
         },

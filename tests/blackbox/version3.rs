@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nfs_operator::nfs::{ClientOwner, Credential, Export, NfsError, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{ClientOwner, Credential, Export, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;

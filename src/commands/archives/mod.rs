@@ -7,10 +7,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use nfs_operator::export::{
+use export_store::{
     Circumstances, ExportError, KEY_LENGTH, Keeper, Ledger, ManagedExport, RecordsKey, Survey, Surveyed,
 };
-use nfs_operator::nfs::Export;
+use nfs_client::Export;
 
 use super::connection::{Connection, Output};
 
@@ -49,7 +49,7 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     let survey = match look(&arguments.connection, key.as_ref()).await {
         Ok(survey) => survey,
         Err(error) => {
-            eprintln!("nfs-operator: {}: {}", error.reason(), print::plain(&error.to_string()));
+            eprintln!("nfs-operator: {:?}: {}", error.kind(), print::plain(&error.to_string()));
             return ExitCode::FAILURE;
         }
     };

@@ -2,8 +2,8 @@
 //! come out of here.
 
 use jiff::Timestamp;
-use nfs_operator::export::{Presence, Signature, Survey, Surveyed};
-use nfs_operator::naming::address::Address;
+use export_store::{Presence, Signature, Survey, Surveyed};
+use nfs_client::address::ExportAddress;
 use serde_json::json;
 
 const HEADS: [&str; 9] = [
@@ -103,7 +103,7 @@ fn signature(signature: Signature) -> &'static str {
 }
 
 /// One object: the export, its identity, and the rows.
-pub fn json(export: &Address, survey: &Survey) -> serde_json::Result<String> {
+pub fn json(export: &ExportAddress, survey: &Survey) -> serde_json::Result<String> {
     let text = serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
         "exportID": survey.identity,

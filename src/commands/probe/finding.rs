@@ -1,6 +1,7 @@
 //! What was seen, row by row.
 
-use nfs_operator::export::ExportError;
+use nfs_operator::api::Reason;
+use export_store::ExportError;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -60,7 +61,7 @@ impl Findings {
 
     /// Adds a failure in a condition's words.
     pub fn failed(&mut self, check: &'static str, error: &ExportError) {
-        self.wrong(check, Outcome::Failed, error.reason(), error.to_string());
+        self.wrong(check, Outcome::Failed, Reason::from(error.kind()), error.to_string());
     }
 
     /// Something could not be removed.

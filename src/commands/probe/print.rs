@@ -1,6 +1,6 @@
 //! The findings as a table, or as JSON.
 
-use nfs_operator::naming::address::Address;
+use nfs_client::address::ExportAddress;
 use serde_json::json;
 
 use super::finding::{Finding, Findings, Outcome};
@@ -35,7 +35,7 @@ fn word(outcome: Outcome) -> &'static str {
 }
 
 /// One object: the export, whether a backend would be Ready, and the checks.
-pub fn json(export: &Address, findings: &Findings) -> serde_json::Result<String> {
+pub fn json(export: &ExportAddress, findings: &Findings) -> serde_json::Result<String> {
     serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
         "ready": findings.ready(),

@@ -1,7 +1,7 @@
 //! Whether the server wants a port below 1024: told by coming from another one.
 
 use nfs_operator::api::Reason;
-use nfs_operator::nfs::{ClientOwner, Export, NfsError, SourcePort, Target};
+use nfs_client::{ClientOwner, Export, NfsError, SourcePort, Target};
 use rand::RngExt;
 use serde_json::json;
 
@@ -37,7 +37,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
             findings.add(CHECK, Outcome::Ok, message, json!({ "needed": false }));
         }
         Err(error) if is_refusal(&error) => {
-            let reason = because("from a port above 1023", error).reason();
+            let reason = Reason::from(because("from a port above 1023", error).kind());
             let message = format!(
                 "needed: let in from port {local}, and from a port above 1023 it says {reason}; the operator needs \
                  spec.nfs.sourcePort: Reserved and the pod's sysctl net.ipv4.ip_unprivileged_port_start=0"
@@ -46,7 +46,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
         }
         Err(error) => {
             let error = because("cannot come from a port above 1023 to compare", error);
-            findings.wrong(CHECK, Outcome::Warning, error.reason(), error.to_string());
+            findings.wrong(CHECK, Outcome::Warning, Reason::from(error.kind()), error.to_string());
         }
     }
 }
@@ -54,7 +54,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
 /// What a server that wants a reserved port says to others: NFSv4 has no word for it, so `NOENT` and `PERM` are among it.
 fn is_refusal(error: &NfsError) -> bool {
     matches!(
-        because("", error.clone()).reason(),
+        Reason::from(because("", error.clone()).kind()),
         Reason::ReservedPortRequired
             | Reason::AccessDenied
             | Reason::ExportNotFound

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, remedy_of};
-use nfs_operator::nfs::{Attributes, Credential, Export, NfsError, OfferedVersions, Protocol, Statistics, Target};
-use nfs_operator::placement::quantity::human;
+use export_store::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, remedy_of};
+use nfs_client::{Attributes, Credential, Export, NfsError, OfferedVersions, Protocol, Statistics, Target};
+use export_store::text::human;
 use serde_json::json;
 
 use super::finding::{Findings, Outcome};
@@ -106,7 +106,7 @@ async fn versions(target: &Target, findings: &mut Findings) -> bool {
         }
         Err(error) => {
             let error = because("cannot ask for versions", error);
-            findings.wrong("versions", Outcome::Warning, error.reason(), error.to_string());
+            findings.wrong("versions", Outcome::Warning, Reason::from(error.kind()), error.to_string());
             return true;
         }
     };
@@ -161,7 +161,7 @@ fn session(export: &Export, findings: &mut Findings) {
     );
 }
 
-async fn root(export: &Export, findings: &mut Findings) -> Option<nfs_operator::nfs::FileHandle> {
+async fn root(export: &Export, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
     match export.root().await {
         Ok(root) => {
             let found = &root.attributes;

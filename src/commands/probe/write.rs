@@ -1,8 +1,8 @@
 //! What `--write` tries: a directory with a file in it, its mode and owner, another name, and its removal.
 
 use nfs_operator::api::Reason;
-use nfs_operator::export::Circumstances;
-use nfs_operator::nfs::{Credential, Export, FileHandle, Name, NfsError, Node, SetAttributes, Status};
+use export_store::Circumstances;
+use nfs_client::{Credential, Export, FileHandle, Name, NfsError, Node, SetAttributes, Status};
 use rand::RngExt;
 use serde_json::json;
 

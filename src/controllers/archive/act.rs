@@ -8,7 +8,7 @@ use super::plan::Sight;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
-use crate::export::{ArchiveRef, ExportError, ManagedExport};
+use export_store::{ArchiveRef, ExportError, ManagedExport};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;

@@ -13,7 +13,7 @@ use super::plan::{Sight, Situation};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::VOLUME_FILE_ID;
-use crate::export::{ArchiveRef, Destination, ExportError, KeptArchive, ManagedExport, Stage, Trust};
+use export_store::{ArchiveRef, Destination, ExportError, KeptArchive, ManagedExport, Stage, Trust};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
@@ -150,8 +150,8 @@ async fn believed(object: &NfsArchive, home: &Home) -> Result<Option<KeptArchive
 }
 
 fn unusable(ctx: &Context, backend: &Backend, error: &ExportError) -> Sight {
-    let verdict = Verdict::no(error.reason(), error.to_string());
-    if error.reason().is_of_the_backend() || error.outcome_unknown() {
+    let verdict = Verdict::no(Reason::from(error.kind()), error.to_string());
+    if Reason::from(error.kind()).is_of_the_backend() || error.outcome_unknown() {
         ctx.doubt(&backend.name);
         return Sight::Unseen(verdict);
     }

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ARCHIVE_FINALIZER;
-use crate::export::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms, Trust};
+use export_store::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms, Trust};
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::writes::{self, WriteError};
@@ -189,8 +189,8 @@ pub(super) fn announce(ctx: &Context, object: &NfsArchive) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, CopyNote, Stage};
-    use crate::naming::DirectoryPath;
+    use export_store::{ArchiveNote, ClaimRef, CopyNote, Stage};
+    use export_store::naming::DirectoryPath;
 
     fn kept() -> KeptArchive {
         KeptArchive {

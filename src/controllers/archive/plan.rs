@@ -1,7 +1,7 @@
 //! What is to be done about an archive, and what its object says meanwhile. Pure.
 
 use crate::api::conditions::{ArchiveCondition, Reason, Verdict};
-use crate::export::{CopyNote, Destination};
+use export_store::{CopyNote, Destination};
 
 /// What is known of an archive.
 #[derive(Debug, Clone)]

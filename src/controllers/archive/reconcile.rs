@@ -18,10 +18,10 @@ use super::on_demand;
 use super::plan::{Report, Step, plan};
 use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
-use crate::api::conditions::Verdict;
+use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::controllers::claim;
-use crate::export::{ExportError, ManagedExport};
+use export_store::{ExportError, ManagedExport};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
@@ -70,7 +70,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
 
 /// The export did not do it: said once, and tried again.
 fn refused(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
-    let verdict = Verdict::no(error.reason(), error.to_string());
+    let verdict = Verdict::no(Reason::from(error.kind()), error.to_string());
     tracing::warn!(archive = object.name_any(), reason = %verdict.reason, "{}", verdict.message);
     if ctx.told.is_news(&object.uid().unwrap_or_default(), &verdict) {
         act::event(ctx, object, Severity::Warning, verdict.reason, &verdict.message);

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use crate::api::backend::{NfsBackendSpec, NfsVersion, SourcePort};
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::Place;
-use crate::naming::address::{check_server, export_names};
-use crate::nfs::{self, Protocol, VersionChoice};
+use export_store::Place;
+use export_store::naming::{ExportPathError, check_export_path};
+use nfs_client::address::check_server;
+use nfs_client::{self, Protocol, VersionChoice};
 
 /// What distinguishes one operator's lease on a server from another's.
 pub struct Owner<'a> {
@@ -43,7 +44,7 @@ fn version(asked: NfsVersion, past: &Past<'_>) -> VersionChoice {
 
 /// Whether a connection that was made for `former`, and agreed on `protocol`, does for `wanted` as well: so that the first
 /// volume of a backend, which narrows the choice of versions, doesn't cost it its connection.
-pub fn still_fits(former: &nfs::Target, protocol: Protocol, wanted: &nfs::Target) -> bool {
+pub fn still_fits(former: &nfs_client::Target, protocol: Protocol, wanted: &nfs_client::Target) -> bool {
     let chosen = matches!(former.version, VersionChoice::Auto | VersionChoice::Newest4);
     let allowed = match wanted.version {
         VersionChoice::Auto => true,
@@ -52,7 +53,7 @@ pub fn still_fits(former: &nfs::Target, protocol: Protocol, wanted: &nfs::Target
     };
     let otherwise_same = || {
         let version = wanted.version;
-        nfs::Target {
+        nfs_client::Target {
             version,
             ..former.clone()
         } == *wanted
@@ -70,7 +71,7 @@ pub fn target(
     past: &Past<'_>,
     owner: &Owner<'_>,
     deadline: Duration,
-) -> Result<nfs::Target, Verdict> {
+) -> Result<nfs_client::Target, Verdict> {
     let version = version(spec.nfs.version, past);
     let number = |value: i64, field: &str| {
         u32::try_from(value).map_err(|_| {
@@ -82,9 +83,10 @@ pub fn target(
     };
     // The schema says the same; an object that was stored under another one doesn't get round it.
     check_server(&spec.server)
-        .and_then(|()| export_names(&spec.path))
+        .map_err(ExportPathError::from)
+        .and_then(|()| check_export_path(&spec.path))
         .map_err(|error| Verdict::no(Reason::InvalidSpec, format!("spec.server or spec.path: {error}")))?;
-    Ok(nfs::Target {
+    Ok(nfs_client::Target {
         server: spec.server.to_string(),
         path: spec.path.to_string(),
         version,
@@ -95,14 +97,14 @@ pub fn target(
             .map(|number| port(number, "mountPort"))
             .transpose()?,
         source_port: match spec.nfs.source_port {
-            SourcePort::Reserved => nfs::SourcePort::Reserved,
-            SourcePort::Any => nfs::SourcePort::Any,
+            SourcePort::Reserved => nfs_client::SourcePort::Reserved,
+            SourcePort::Any => nfs_client::SourcePort::Any,
         },
-        credential: nfs::Credential {
+        credential: nfs_client::Credential {
             uid: number(spec.nfs.credential.uid, "uid")?,
             gid: number(spec.nfs.credential.gid, "gid")?,
         },
-        owner: nfs::ClientOwner {
+        owner: nfs_client::ClientOwner {
             owner: format!("nfs-operator/{}/{}", owner.cluster_id, owner.backend_uid).into_bytes(),
             verifier: owner.verifier,
         },
@@ -159,16 +161,16 @@ mod tests {
         }
     }
 
-    fn target(version: VersionChoice, server: &str) -> nfs::Target {
-        nfs::Target {
+    fn target(version: VersionChoice, server: &str) -> nfs_client::Target {
+        nfs_client::Target {
             server: server.into(),
             path: "/".into(),
             version,
             port: 2049,
             mount_port: None,
-            source_port: nfs::SourcePort::Any,
-            credential: nfs::Credential::default(),
-            owner: nfs::ClientOwner {
+            source_port: nfs_client::SourcePort::Any,
+            credential: nfs_client::Credential::default(),
+            owner: nfs_client::ClientOwner {
                 owner: Vec::new(),
                 verifier: [0; 8],
             },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ACCEPT_IDENTITY;
-use crate::export::{Expected, Identity};
+use export_store::{Expected, Identity};
 use kube::ResourceExt;
 
 /// What the identity must be, from the administrator's word, the status, what was `confirmed` by this process last, and the

@@ -6,10 +6,10 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{
+use export_store::{
     Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe,
 };
-use crate::nfs::{self, Statistics};
+use nfs_client::{self, Statistics};
 use crate::operator::backends::{Backend, Link};
 use crate::operator::context::Context;
 
@@ -224,7 +224,7 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
         former.export.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
-    let export = nfs::Export::connect(target.clone())
+    let export = nfs_client::Export::connect(target.clone())
         .await
         .map_err(|error| refusal(&unusable(object, error)))?;
     let guard = ctx.guard.clone();
@@ -252,7 +252,7 @@ async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), Verdict> {
     ))
 }
 
-fn unusable(object: &NfsBackend, source: nfs::NfsError) -> ExportError {
+fn unusable(object: &NfsBackend, source: nfs_client::NfsError) -> ExportError {
     let doing = format!("cannot use {}:{}", object.spec.server, object.spec.path);
     ExportError::Nfs {
         doing,
@@ -272,7 +272,7 @@ fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
 }
 
 fn refusal(error: &ExportError) -> Verdict {
-    Verdict::no(error.reason(), error.to_string())
+    Verdict::no(Reason::from(error.kind()), error.to_string())
 }
 
 #[cfg(test)]
@@ -281,8 +281,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::export::ClaimRef;
-    use crate::naming::DirectoryPath;
+    use export_store::ClaimRef;
+    use export_store::naming::DirectoryPath;
 
     #[test]
     fn what_was_in_use_in_another_cluster_or_may_have_been_is_not_taken_for_begun() {

@@ -22,7 +22,7 @@ use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
 use crate::controllers::archive::{clear_out, of_backend, restock};
-use crate::export::ManagedExport;
+use export_store::ManagedExport;
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::metrics::BackendFigures;

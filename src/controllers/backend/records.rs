@@ -6,7 +6,7 @@ use kube::{Api, Resource, ResourceExt};
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ADOPT_RECORD;
-use crate::export::{Adopted, Doubted, Doubts, ExportError, ManagedExport, OtherCluster, RecordName, Trust};
+use export_store::{Adopted, Doubted, Doubts, ExportError, ManagedExport, OtherCluster, RecordName, Trust};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
@@ -77,7 +77,7 @@ pub(super) async fn adopt(
     for text in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match adopt_one(ctx, export, text).await {
             Ok(adopted) => tell(ctx, object, Severity::Normal, Reason::RecordAdopted, &done(&adopted)),
-            Err(error) if error.reason().is_of_the_backend() || error.outcome_unknown() => {
+            Err(error) if Reason::from(error.kind()).is_of_the_backend() || error.outcome_unknown() => {
                 tracing::warn!(backend = backend.name, record = text, "not adopted yet: {error}");
                 ctx.doubt(&backend.name);
                 return Ok(());
@@ -118,7 +118,7 @@ fn tell(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::export::ClaimRef;
+    use export_store::ClaimRef;
 
     fn doubted(number: usize, trust: Trust) -> Doubted {
         Doubted {

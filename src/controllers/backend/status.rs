@@ -9,8 +9,8 @@ use super::{readopt, records, scan};
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
 use crate::api::{OrphansStatus, UsageStatus};
-use crate::export::PurgeReport;
-use crate::nfs::Statistics;
+use export_store::PurgeReport;
+use nfs_client::Statistics;
 use crate::operator::inventory::Totals;
 use crate::operator::readoption::Stage;
 use crate::placement;
@@ -211,9 +211,9 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
 fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
     let counted = statistics.filter(|statistics| statistics.inodes > 0);
     CapacityStatus {
-        total: statistics.map(|statistics| placement::quantity::human(u128::from(statistics.total))),
-        available: statistics.map(|statistics| placement::quantity::human(u128::from(statistics.available))),
-        provisioned: Some(placement::quantity::human(totals.bytes)),
+        total: statistics.map(|statistics| export_store::text::human(u128::from(statistics.total))),
+        available: statistics.map(|statistics| export_store::text::human(u128::from(statistics.available))),
+        provisioned: Some(export_store::text::human(totals.bytes)),
         inodes: counted.map(|statistics| statistics.inodes.to_string()),
         inodes_free: counted.map(|statistics| statistics.inodes_free.to_string()),
     }

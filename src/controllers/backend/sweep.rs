@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
 use crate::api::names::VOLUME_BACKEND;
-use crate::export::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
+use export_store::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::policy::inherited::directory_on;
@@ -127,7 +127,7 @@ async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume
             }
         }
         Err(error) => {
-            tracing::warn!(backend = backend.name, volume, reason = %error.reason(), "cannot remove the directory of a claim that is gone: {error}");
+            tracing::warn!(backend = backend.name, volume, reason = ?error.kind(), "cannot remove the directory of a claim that is gone: {error}");
             // The backend's condition tells of it until an administrator looks.
             if !matches!(error, ExportError::RecordUnsigned { .. }) {
                 return;

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::export::PurgeLimits;
+use export_store::PurgeLimits;
 use crate::operator::backends::Backend;
 
 /// What could not be removed, and what a former life left, is tried again after this long.
@@ -68,7 +68,7 @@ async fn purge(backend: &Backend) -> Ended {
             if interrupted { Ended::Interrupted } else { Ended::Done }
         }
         Err(error) => {
-            tracing::warn!(backend = backend.name, reason = %error.reason(), "cannot purge the trash: {error}");
+            tracing::warn!(backend = backend.name, reason = ?error.kind(), "cannot purge the trash: {error}");
             Ended::Failed
         }
     }

@@ -14,12 +14,13 @@ use super::report::Outcome;
 use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::source;
-use crate::export::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
+use export_store::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::copies::{For, Made, Progress};
 use crate::operator::writes::WriteError;
-use crate::placement::quantity::{bytes, human};
+use crate::placement::quantity::bytes;
+use export_store::text::human;
 
 /// What a claim is to be a copy of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -231,7 +232,7 @@ impl Journey<'_> {
 
     /// A copy that came to nothing: what there is of it is taken back where another backend may do better.
     async fn not_copied(&self, backend: &Backend, export: &ManagedExport, error: &CopyError) -> Attempt {
-        let reason = error.reason();
+        let reason = Reason::from(error.kind());
         if reason.is_of_the_backend() {
             self.ctx.doubt(&backend.name);
         }

@@ -1,7 +1,7 @@
 //! Which directory a claim is to have, by the patterns of its class and its backend. Pure.
 
 use crate::api::conditions::{Reason, Verdict};
-use crate::naming::{DEFAULT_PATTERN, DirectoryPath, NamingError, Pattern, PatternValues};
+use export_store::naming::{DEFAULT_PATTERN, DirectoryPath, NamingError, Pattern, PatternValues};
 
 /// A directory that a pattern led to.
 #[derive(Debug, PartialEq)]

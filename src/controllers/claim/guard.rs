@@ -8,7 +8,7 @@ use super::restore::asked_archive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::naming::is_object_name;
+use export_store::naming::is_object_name;
 use crate::operator::context::Settings;
 
 /// What is to be done about a claim.

@@ -7,8 +7,8 @@ use super::directory::Chosen;
 use super::overrides::{Wanted, wanted};
 use super::provision::Journey;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{ClaimRef, DirectoryRequest, ManagedExport};
-use crate::naming::PatternValues;
+use export_store::{ClaimRef, DirectoryRequest, ManagedExport};
+use export_store::naming::PatternValues;
 use crate::operator::backends::Known;
 use crate::placement::topology;
 
@@ -64,7 +64,7 @@ impl Journey<'_> {
             mode_asked: wanted.mode_asked,
             uid: wanted.uid,
             gid: wanted.gid,
-            existing: self.request.parameters.existing.unwrap_or(settings.existing),
+            existing: self.request.parameters.existing.unwrap_or(settings.existing).into(),
             adoptable: chosen.adoptable,
             restore: self.restore.clone(),
             note: None,

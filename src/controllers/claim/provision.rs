@@ -18,7 +18,7 @@ use super::report::{self, Outcome};
 use super::restore::{Way, origin};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
-use crate::export::{ArchiveRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
+use export_store::{ArchiveRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
@@ -312,7 +312,7 @@ impl Journey<'_> {
 
     /// What a refusal of the export means for the claim.
     fn refusal(&self, backend: &Backend, error: &ExportError) -> Attempt {
-        let reason = error.reason();
+        let reason = Reason::from(error.kind());
         // Placement names the backend beside each refusal.
         let verdict = |text: String| Verdict::no(reason, text);
         let named = || verdict(format!("backend {}: {error}", backend.name));

@@ -13,7 +13,7 @@ use crate::controllers::backend::asked;
 use crate::operator::context::Context;
 use crate::operator::readoption::{ClaimName, Word};
 use crate::placement;
-use crate::placement::quantity::human;
+use export_store::text::human;
 
 /// What a claim waits for, if it has to.
 pub(super) fn awaited(

@@ -15,7 +15,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{RESTORE, volume_name};
 use crate::controllers::archive::{due, which};
-use crate::export::ArchiveRef;
+use export_store::ArchiveRef;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
 use crate::placement::{admits, class_permits, quantity};

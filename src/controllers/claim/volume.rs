@@ -15,9 +15,9 @@ use super::overrides::Wanted;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
-use crate::export::ProvisionedDirectory;
+use export_store::ProvisionedDirectory;
 use crate::mount_options::{self, Major, Reached};
-use crate::nfs::Protocol;
+use nfs_client::Protocol;
 
 /// What a volume is made of.
 pub struct Parts<'a> {

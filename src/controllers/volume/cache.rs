@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::names;
-use crate::export::ledger::FileKey;
-use crate::export::{Holder, Ledger, Place};
+use export_store::ledger::FileKey;
+use export_store::{Holder, Ledger, Place};
 use crate::operator::context::{Context, Settings};
 use crate::operator::inventory::Inventory;
 use crate::policy::is_released;

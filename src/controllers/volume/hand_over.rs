@@ -10,7 +10,7 @@ use super::reclaim::{claim_of, request};
 use super::report::Outcome;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
-use crate::export::{ClaimRef, ReclaimRequest};
+use export_store::{ClaimRef, ReclaimRequest};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
 use crate::policy::is_released;
@@ -55,7 +55,7 @@ pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outco
     if let Err(error) = export.hand_over(&request, &to, &note).await {
         ctx.doubt(&backend.name);
         return later(
-            error.reason(),
+            Reason::from(error.kind()),
             format!("its record can't be given to its claim: {error}"),
         );
     }

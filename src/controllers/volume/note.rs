@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use super::reclaim::request;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
-use crate::export::VolumeNote;
+use export_store::VolumeNote;
 use crate::operator::context::Context;
 use crate::policy::is_released;
 

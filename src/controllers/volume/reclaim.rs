@@ -14,7 +14,7 @@ use crate::api::backend::OnDelete;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
 use crate::controllers::archive::{self, EnsureError};
-use crate::export::{ClaimRef, ExportError, Keeping, ManagedExport, ReclaimRequest, Reclaimed};
+use export_store::{ClaimRef, ExportError, Keeping, ManagedExport, ReclaimRequest, Reclaimed};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::writes::{self, WriteError};
@@ -246,12 +246,12 @@ async fn carry_out(
 }
 
 fn failure(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
-    let verdict = Verdict::no(error.reason(), error.to_string());
+    let verdict = Verdict::no(Reason::from(error.kind()), error.to_string());
     if error.outcome_unknown() {
         ctx.doubt(&backend.name);
         return Outcome::Unknown(verdict);
     }
-    if error.reason().is_of_the_connection() {
+    if Reason::from(error.kind()).is_of_the_connection() {
         ctx.doubt(&backend.name);
         return Outcome::Waiting(verdict);
     }

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Identity, ManagedExport};
-use crate::nfs::Statistics;
+use export_store::{Identity, ManagedExport};
+use nfs_client::Statistics;
 
 /// A backend is believed for this many probe intervals (design 6.13).
 const INTERVALS_BELIEVED: u32 = 3;

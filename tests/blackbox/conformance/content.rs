@@ -1,7 +1,7 @@
 //! What copies are made with: parts of files, symbolic links, all attributes, and what only NFSv4.2 has.
 
 use bytes::Bytes;
-use nfs_operator::nfs::{Details, FileKind, NfsError, SetAttributes, Status, Time, Times};
+use nfs_client::{Details, FileKind, NfsError, SetAttributes, Status, Time, Times};
 
 use super::{Bench, Outcome, name, refused, yes};
 
@@ -12,7 +12,7 @@ fn marked(size: usize) -> Bytes {
 
 /// Writes all of it, however little the server takes at a time, and puts it on stable storage. A server that lost some of it
 /// meanwhile (the kernel's says so of all files when the disk of one is full) gets it once more.
-async fn write_all(bench: &Bench, file: &nfs_operator::nfs::FileHandle, at: u64, content: &Bytes) {
+async fn write_all(bench: &Bench, file: &nfs_client::FileHandle, at: u64, content: &Bytes) {
     for _ in 0..10 {
         let (mut done, mut verifiers) = (0, Vec::new());
         while done < content.len() {
@@ -30,7 +30,7 @@ async fn write_all(bench: &Bench, file: &nfs_operator::nfs::FileHandle, at: u64,
     panic!("the verifier is never the same");
 }
 
-async fn read_all(bench: &Bench, file: &nfs_operator::nfs::FileHandle) -> Vec<u8> {
+async fn read_all(bench: &Bench, file: &nfs_client::FileHandle) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
         let most = bench.export.most_bytes().0;
@@ -154,7 +154,7 @@ pub async fn symbolic_links(bench: Bench) -> Outcome {
 }
 
 /// A file of 4 MiB with data at its first and third, and none behind.
-async fn sparse(bench: &Bench, called: &str) -> nfs_operator::nfs::FileHandle {
+async fn sparse(bench: &Bench, called: &str) -> nfs_client::FileHandle {
     let file = bench
         .export
         .create_file(&bench.folder, &name(called), b"", 0o600)

@@ -1,7 +1,7 @@
 //! Directories: made, listed, renamed, removed.
 
 use futures::{StreamExt as _, stream};
-use nfs_operator::nfs::{Export, FileHandle, FileKind, RemoveOutcome, SetAttributes, Status};
+use nfs_client::{Export, FileHandle, FileKind, RemoveOutcome, SetAttributes, Status};
 
 use super::{Bench, Outcome, listed, mode, name, refused, yes};
 

@@ -1,7 +1,7 @@
 //! Small files.
 
 use futures::future::join_all;
-use nfs_operator::nfs::{FileKind, NfsError, Status};
+use nfs_client::{FileKind, NfsError, Status};
 
 use super::{Bench, Outcome, listed, name, refused, yes};
 

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::{chown, symlink};
 
-use nfs_operator::nfs::Protocol;
+use nfs_client::Protocol;
 use rig::{Access, Export, NfsOptions, NfsServer, RunDir, Squash};
 
 use super::{ServerUnderTest, check_table, run, write};

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::Duration;
 
-use nfs_operator::nfs::{
+use nfs_client::{
     ClientOwner, Credential, Export, FileHandle, Name, NfsError, Protocol, SetAttributes, SourcePort, Target,
     VersionChoice,
 };

@@ -1,6 +1,6 @@
 //! Names at the edge of what a file system takes.
 
-use nfs_operator::nfs::{Name, NameError, RemoveOutcome};
+use nfs_client::{Name, NameError, RemoveOutcome};
 
 use super::{Bench, Outcome, listed, mode, refused, yes};
 

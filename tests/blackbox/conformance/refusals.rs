@@ -1,6 +1,6 @@
 //! What a server refuses, and what is told of it.
 
-use nfs_operator::nfs::{Export, NfsError, Protocol, SetAttributes, SourcePort, Status};
+use nfs_client::{Export, NfsError, Protocol, SetAttributes, SourcePort, Status};
 
 use super::{Bench, Outcome, listed, mode, name, refused};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use nfs_operator::nfs::Protocol;
+use nfs_client::Protocol;
 
 use super::CASES;
 

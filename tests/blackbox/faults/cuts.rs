@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use nfs_operator::nfs::{Export, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
+use nfs_client::{Export, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
 use rig::proxy::{Action, Direction};
 use rig::{NfsServer, Proxy, RunDir};
 
@@ -287,7 +287,7 @@ async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
 
 #[test]
 fn every_operation_of_an_export_is_in_the_table() {
-    let source = include_str!("../../../src/nfs/export.rs");
+    let source = include_str!("../../../crates/nfs-client/src/export.rs");
     let operations = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("pub async fn "))

@@ -1,7 +1,7 @@
 //! Trees that no honest server serves: a count ends, stays inside, and says that it could not see all.
 
-use nfs_operator::export::{Content, Pace, TreePlace};
-use nfs_operator::naming::DirectoryPath;
+use export_store::{Content, Pace, TreePlace};
+use export_store::naming::DirectoryPath;
 
 use super::evil_trees::managed;
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_operator::export::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
-use nfs_operator::nfs::{Export, NfsError, SetAttributes, Status, VersionChoice};
+use export_store::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
+use nfs_client::{Export, NfsError, SetAttributes, Status, VersionChoice};
 
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, MOVED, Tree};
 use super::{name, target};

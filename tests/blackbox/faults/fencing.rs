@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use nfs_operator::nfs::{Export, NfsError, Protocol, SetAttributes, VersionChoice};
+use nfs_client::{Export, NfsError, Protocol, SetAttributes, VersionChoice};
 use rig::Proxy;
 
 use super::{name, target};

@@ -10,7 +10,7 @@ mod restarts;
 
 use std::time::Duration;
 
-use nfs_operator::nfs::{ClientOwner, Credential, Name, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{ClientOwner, Credential, Name, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
 
 fn name(text: &str) -> Name {

@@ -1,9 +1,9 @@
 //! Referrals (RFC 8881 section 11.3): a server that says that what was asked for is on another server. Where that is we never
 //! ask, so nobody who owns one server can lead the operator to another.
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{Circumstances, reason_of};
-use nfs_operator::nfs::{Export, NfsError, Status, VersionChoice};
+use export_store::ErrorKind;
+use export_store::{Circumstances, classify};
+use nfs_client::{Export, NfsError, Status, VersionChoice};
 
 use super::evil_trees::{managed, purged, says};
 use super::hostile::{DIRECTORY, FILE, Hostile, Tree};
@@ -28,7 +28,7 @@ async fn a_referral_on_the_way_to_the_export_is_told_and_not_followed() {
             matches!(&moved, NfsError::ExportMoved { path: told } if told == path),
             "{path}: {moved}"
         );
-        assert_eq!(reason_of(&moved, &Circumstances::default()), Reason::ExportMoved);
+        assert_eq!(classify(&moved, &Circumstances::default()), ErrorKind::ExportMoved);
         assert_eq!(server.tree().asked_where, 0, "{path}");
 
         server.tree().at(at).absent = false;
@@ -57,7 +57,7 @@ async fn an_export_that_becomes_a_referral_under_us_is_told_and_not_followed() {
             .unwrap_err(),
     ] {
         assert_eq!(error.status(), Some(Status::Moved), "{error}");
-        assert_eq!(reason_of(&error, &Circumstances::default()), Reason::ExportMoved);
+        assert_eq!(classify(&error, &Circumstances::default()), ErrorKind::ExportMoved);
     }
     assert!(server.tree().objects[&inner].children.is_empty());
     assert_eq!(server.tree().asked_where, 0);

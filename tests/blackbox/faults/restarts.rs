@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_operator::nfs::{Export, Protocol, Target, VersionChoice};
+use nfs_client::{Export, Protocol, Target, VersionChoice};
 use rig::StableStorage;
 
 use super::{name, server, target};

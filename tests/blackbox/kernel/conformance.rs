@@ -1,6 +1,6 @@
 //! The suite of all servers and versions, against the kernel's server.
 
-use nfs_operator::nfs::Protocol;
+use nfs_client::Protocol;
 use rig::KernelVm;
 
 use crate::conformance::{ServerUnderTest, check_table, run, write};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nfs_operator::export::Ledger;
-use nfs_operator::nfs::{Credential, Protocol, VersionChoice};
+use export_store::Ledger;
+use nfs_client::{Credential, Protocol, VersionChoice};
 use rig::{Action, Direction, KernelVm, Proxy};
 
 use super::name;

@@ -10,7 +10,7 @@ mod options;
 mod refusals;
 mod server;
 
-use nfs_operator::nfs::{
+use nfs_client::{
     ClientOwner, Credential, Export, FileHandle, Name, Protocol, SetAttributes, SourcePort, Target, VersionChoice,
 };
 use rig::KernelVm;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use nfs_operator::export::Ledger;
-use nfs_operator::nfs::{Credential, VersionChoice};
+use export_store::Ledger;
+use nfs_client::{Credential, VersionChoice};
 use rig::KernelVm;
 use serde_json::Value;
 

@@ -1,17 +1,17 @@
 //! What the kernel's server refuses, and what an administrator is told of it.
 
-use nfs_operator::api::Reason;
-use nfs_operator::export::{Circumstances, reason_of};
-use nfs_operator::nfs::{Credential, Export, NfsError, Protocol, Status};
+use export_store::ErrorKind;
+use export_store::{Circumstances, classify};
+use nfs_client::{Credential, Export, NfsError, Protocol, Status};
 use rig::KernelVm;
 
 use super::{mode, name, own, target};
 
 /// The error of connecting, and the reason that a backend would give.
-async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, Reason) {
+async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, ErrorKind) {
     let error = Export::connect(target(vm, path, version)).await.unwrap_err();
     println!("{path} over {version}: {error}");
-    let reason = reason_of(&error, &Circumstances::default());
+    let reason = classify(&error, &Circumstances::default());
     (error, reason)
 }
 
@@ -20,7 +20,7 @@ async fn an_export_for_kerberos_alone_is_told_as_such() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/kerberos", version).await;
-        assert_eq!(reason, Reason::SecurityFlavorUnsupported, "{version}: {error:?}");
+        assert_eq!(reason, ErrorKind::SecurityFlavorUnsupported, "{version}: {error:?}");
     }
 }
 
@@ -30,7 +30,7 @@ async fn a_referral_is_not_followed_and_told_as_such() {
     for path in ["/referral", "/referral/below"] {
         for version in [Protocol::V4_2, Protocol::V4_1] {
             let (error, reason) = refused(&vm, path, version).await;
-            assert_eq!(reason, Reason::ExportMoved, "{path} {version}: {error:?}");
+            assert_eq!(reason, ErrorKind::ExportMoved, "{path} {version}: {error:?}");
         }
     }
 }
@@ -40,7 +40,7 @@ async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/secure", version).await;
-        assert_eq!(reason, Reason::ReservedPortRequired, "{version}: {error:?}");
+        assert_eq!(reason, ErrorKind::ReservedPortRequired, "{version}: {error:?}");
     }
     // That it is the port and nothing else: a client within the machine has one below.
     let mount = format!(
@@ -96,7 +96,7 @@ async fn a_squashed_root_makes_directories_but_gives_none_away() {
     asked.uid = Some(1234);
     let (reason, for_good) = crate::export_lab::refused(&export, &asked).await;
     assert!(
-        matches!(reason, Reason::OwnerRefused | Reason::RootSquashed),
+        matches!(reason, ErrorKind::OwnerRefused | ErrorKind::RootSquashed),
         "{reason:?}"
     );
     assert!(for_good);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfs_operator::nfs::{Export, FsId, NfsError, Protocol, RemoveOutcome, Status};
+use nfs_client::{Export, FsId, NfsError, Protocol, RemoveOutcome, Status};
 use rig::KernelVm;
 
 use super::{mode, name, own, target};

@@ -11,7 +11,7 @@ use super::judge::{self, agrees, is_of};
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{ArchiveRequest, CopyError, Discarded, KeptArchive, copy_to_archive};
+use export_store::{ArchiveRequest, CopyError, Discarded, KeptArchive, copy_to_archive};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::copies::{For, Made};
@@ -94,7 +94,7 @@ fn copy(ctx: &Context, object: &NfsArchive, found: Found) {
 /// A copy that came to nothing: what there is of it goes into the trash, for it takes room.
 pub(super) async fn not_copied(ctx: &Context, object: &NfsArchive, error: &CopyError) -> Outcome {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let (reason, backend) = (error.reason(), &object.spec.backend);
+    let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
     if reason.is_of_the_backend() {
         ctx.doubt(backend);
     }

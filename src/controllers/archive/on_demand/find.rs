@@ -9,7 +9,7 @@ use super::judge::{Subject, nameable};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Verdict;
 use crate::controllers::source::{self, Located};
-use crate::export::ClaimRef;
+use export_store::ClaimRef;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
 

@@ -2,8 +2,8 @@
 
 use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{ClaimRef, KeptArchive};
-use crate::naming::is_object_name;
+use export_store::{ClaimRef, KeptArchive};
+use export_store::naming::is_object_name;
 use crate::operator::copies::Progress;
 
 /// What is copied, as it was found.
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(progress(&claim, &Progress::None), None);
         let waits = progress(&claim, &Progress::Waiting).unwrap();
         assert_eq!(waits.message, "copying claim team/data: other copies go first");
-        let begun = progress(&claim, &Progress::Copying(crate::export::TallySnapshot::default())).unwrap();
+        let begun = progress(&claim, &Progress::Copying(export_store::TallySnapshot::default())).unwrap();
         assert_eq!((begun.status, begun.reason), (Some(false), Reason::Copying));
         assert!(
             begun.message.starts_with("copying claim team/data: 0 files"),

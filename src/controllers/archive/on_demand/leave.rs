@@ -9,7 +9,7 @@ use super::refused;
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
-use crate::export::{Asked, Discarded, ManagedExport};
+use export_store::{Asked, Discarded, ManagedExport};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
@@ -83,7 +83,7 @@ pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ManagedExport)
                 );
                 backend.trash.notify_one();
             }
-            Err(error) => tracing::warn!(archive = name, reason = %error.reason(), "its copy stays: {error}"),
+            Err(error) => tracing::warn!(archive = name, reason = ?error.kind(), "its copy stays: {error}"),
         }
     }
 }

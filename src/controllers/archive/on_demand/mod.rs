@@ -18,8 +18,8 @@ use self::begin::{begin, bind, complete, not_copied};
 use self::report::{Outcome, report};
 use super::look::place;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::Verdict;
-use crate::export::{Asked, ExportError, ManagedExport};
+use crate::api::conditions::{Reason, Verdict};
+use export_store::{Asked, ExportError, ManagedExport};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;
@@ -67,8 +67,8 @@ async fn asked(backend: &Backend, export: &Arc<ManagedExport>, name: &str, uid: 
 
 /// The export could not be looked at, or not be changed.
 fn refused(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
-    let verdict = Verdict::no(error.reason(), format!("backend {}: {error}", backend.name));
-    if error.reason().is_of_the_backend() || error.outcome_unknown() {
+    let verdict = Verdict::no(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
+    if Reason::from(error.kind()).is_of_the_backend() || error.outcome_unknown() {
         ctx.doubt(&backend.name);
         return Outcome::Waiting(verdict);
     }

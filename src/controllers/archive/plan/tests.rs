@@ -1,5 +1,5 @@
 use super::*;
-use crate::export::ClaimRef;
+use export_store::ClaimRef;
 
 fn situation(sight: Sight) -> Situation {
     Situation {

@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::nfs::FsId;
+use nfs_client::FsId;
 
 fn backend(annotations: Value, spec: Value, status: Value) -> NfsBackend {
     let mut whole = json!({"server": "s", "path": "/p"});

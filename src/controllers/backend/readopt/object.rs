@@ -11,7 +11,7 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::names;
-use crate::export::KeptVolume;
+use export_store::KeptVolume;
 
 /// What the cluster has where the volume's claim was.
 #[derive(Debug, Clone, Copy, Default)]

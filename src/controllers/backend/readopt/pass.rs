@@ -15,7 +15,7 @@ use super::asked::Asked;
 use super::object::{LeftOut, There, Whose, is_it, object, whose};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache;
-use crate::export::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
+use export_store::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::readoption::{ClaimName, Missing, Outcome, Word};

@@ -1,7 +1,7 @@
 //! Whether something is alone, by all that was seen of it. Pure.
 
 use crate::api::OrphanKind;
-use crate::export::{At, Found, Look, Record, State};
+use export_store::{At, Found, Look, Record, State};
 
 /// What the cluster has of a volume, seen from one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,8 +80,8 @@ mod tests {
     };
 
     use super::*;
-    use crate::export::{ArchiveNote, ClaimRef, RecordError, Trust};
-    use crate::naming::DirectoryPath;
+    use export_store::{ArchiveNote, ClaimRef, RecordError, Trust};
+    use export_store::naming::DirectoryPath;
 
     const OURS: At = At::Directory { file_id: 7 };
     const OTHER: At = At::Directory { file_id: 8 };
@@ -112,7 +112,7 @@ mod tests {
             since: None,
             size: None,
             class: None,
-            terms: crate::export::Terms::default(),
+            terms: export_store::Terms::default(),
             copy: None,
         }
     }

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use super::walk::{ScanError, Walk, speaks_of_the_export};
 use crate::controllers::volume::{note, request};
-use crate::export::{Found, Look, State, Trust};
+use export_store::{Found, Look, State, Trust};
 use crate::placement::quantity::bytes;
 
 /// Whether the record is there and needs somebody who vouches for it.
@@ -59,7 +59,7 @@ impl Walk<'_> {
             ),
             Err(error) if speaks_of_the_export(&error) => return Err(error.into()),
             Err(error) => {
-                tracing::warn!(backend, volume, reason = %error.reason(), "its record is not signed: {error}");
+                tracing::warn!(backend, volume, reason = ?error.kind(), "its record is not signed: {error}");
             }
         }
         Ok(())

@@ -14,8 +14,8 @@ use super::judge::{Volume, judge};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
-use crate::export::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
-use crate::naming::DirectoryPath;
+use export_store::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
+use export_store::naming::DirectoryPath;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::policy::inherited::{alias_backend, directory_on};
@@ -186,7 +186,7 @@ impl<'a> Walk<'a> {
             Err(error) if speaks_of_the_export(&error) => Err(error.into()),
             Err(error) => {
                 self.found.skipped += 1;
-                tracing::warn!(backend = self.backend.name, volume, reason = %error.reason(), "cannot be looked at: {error}");
+                tracing::warn!(backend = self.backend.name, volume, reason = ?error.kind(), "cannot be looked at: {error}");
                 Ok(None)
             }
         }
@@ -322,7 +322,7 @@ fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
 
 /// Whether an error speaks of the export and not of one name on it.
 pub(in crate::controllers::backend) fn speaks_of_the_export(error: &ExportError) -> bool {
-    let reason = error.reason();
+    let reason = Reason::from(error.kind());
     reason.is_of_the_connection()
         || matches!(
             reason,

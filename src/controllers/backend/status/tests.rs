@@ -2,8 +2,8 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::export::Identity;
-use crate::nfs::FsId;
+use export_store::Identity;
+use nfs_client::FsId;
 
 fn backend(spec: Value, status: &NfsBackendStatus) -> NfsBackend {
     let mut whole = json!({"server": "s.example", "path": "/p"});
@@ -34,7 +34,7 @@ fn well() -> Probe {
             inodes_free: 50,
         }),
         archives: Some(0),
-        doubts: Some(crate::export::Doubts::default()),
+        doubts: Some(export_store::Doubts::default()),
     }
 }
 
@@ -168,7 +168,7 @@ fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
 #[test]
 fn a_full_trash_is_no_news_once_it_was_told() {
     let purged = PurgeReport {
-        left: crate::export::TrashContent {
+        left: export_store::TrashContent {
             entries: 1,
             oldest: Some(Timestamp::new(5, 123_456_789).unwrap()),
         },

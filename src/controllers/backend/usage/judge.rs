@@ -13,10 +13,11 @@ use crate::api::names::{
     PROVISIONED_BY, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID,
 };
 use crate::api::usage::CountUnderWay;
-use crate::naming::DirectoryPath;
+use export_store::naming::DirectoryPath;
 use crate::operator::context::Settings;
 use crate::operator::usage::{Figures, Progress};
-use crate::placement::quantity::{bytes, human};
+use crate::placement::quantity::bytes;
+use export_store::text::human;
 use crate::policy::inherited::{alias_backend, directory_on};
 use crate::policy::{Decision, decide};
 

@@ -22,7 +22,7 @@ use crate::operator::context::Context;
 use crate::operator::retry::jittered;
 use crate::operator::turns::next_turn;
 use crate::operator::usage::Progress;
-use crate::placement::quantity::human;
+use export_store::text::human;
 use round::{CountError, Round, clear};
 
 /// The export is not confirmed yet, or was cut off, or the API server: the count goes on where it stopped.

@@ -14,7 +14,7 @@ use super::judge::{begun, is_halted, lies_at, past};
 use super::tell;
 use crate::api::archive::NfsArchive;
 use crate::api::usage::CountUnderWay;
-use crate::export::{Content, ExportError, ManagedExport, Pace, TreePlace};
+use export_store::{Content, ExportError, ManagedExport, Pace, TreePlace};
 use crate::operator::backends::{Backend, Known};
 use crate::operator::context::Context;
 use crate::operator::writes::WriteError;

@@ -14,13 +14,13 @@ use crate::api::names::{
     VOLUME_USED_FILES, managers,
 };
 use crate::api::usage::ArchiveUsage;
-use crate::export::Content;
+use export_store::Content;
 use crate::operator::backends::Backend;
 use crate::operator::context::Context;
 use crate::operator::events::Severity;
 use crate::operator::usage::Figures;
 use crate::operator::writes::{self, WriteError};
-use crate::placement::quantity::human;
+use export_store::text::human;
 
 /// Tells volume and claim, as far as it is news to them. The claim first: what stands on the volume says that both know.
 pub(super) async fn volume(

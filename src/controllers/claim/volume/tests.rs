@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::parameters::ClassParameters;
-use crate::naming::DirectoryPath;
+use export_store::naming::DirectoryPath;
 
 /// The volume of a claim whose class has this reclaim policy, with what else of it is asked for.
 fn made(

@@ -3,8 +3,8 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::controllers::volume::note::note;
-use crate::export::{ClaimRef, Record, State, VolumeNote};
-use crate::naming::DirectoryPath;
+use export_store::{ClaimRef, Record, State, VolumeNote};
+use export_store::naming::DirectoryPath;
 
 /// A volume as the provisioning makes it.
 fn made() -> PersistentVolume {

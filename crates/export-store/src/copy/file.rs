@@ -1,0 +1,274 @@
+//! One name that is no directory: a file with its content, a further name of one, or a symbolic link.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::content::Content;
+use super::tree::Directory;
+use super::{Copier, CopyError, Outcome, Tally};
+use nfs_client::{Details, FileHandle, FileKind, Found, Name, NfsError, Node, SetAttributes, Status};
+
+/// Files up to this size go with their name: one call to read one, one to make it. In bytes.
+const SMALL: usize = 64 << 10;
+/// How often a file is begun anew that failed on the way: a restart of a server ends all that are under way once.
+const ATTEMPTS: u32 = 4;
+/// Before it is begun anew: the client waited for the server already.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Of a file that is not complete.
+const UNFINISHED: u32 = 0o600;
+/// The most KiB that a small file takes while it is here.
+const SMALL_KIB: u32 = 64;
+
+/// How an attempt at a file ended that did not fail for good.
+enum Attempt {
+    Done,
+    /// What was written was lost, or the file changed under the copy: once more.
+    Again(CopyError),
+}
+
+impl Copier {
+    /// Copies one name.
+    pub(super) async fn file(&self, directory: &Directory, name: &Name) -> Outcome {
+        let path = directory.path_of(name);
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
+            let failed = match self.attempt(directory, name, &path).await {
+                Ok(Attempt::Done) => return Ok(()),
+                Ok(Attempt::Again(error)) => error,
+                Err(CopyError::Nfs { source, path }) if may_pass(&source) => CopyError::Nfs { source, path },
+                Err(error) => return Err(error),
+            };
+            if attempt >= ATTEMPTS {
+                return Err(failed);
+            }
+            tokio::time::sleep(PAUSE).await;
+            self.from.still().await?;
+            self.to.still().await?;
+        }
+    }
+
+    async fn attempt(&self, directory: &Directory, name: &Name, path: &str) -> Result<Attempt, CopyError> {
+        let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
+        let found = self.from.managed.nfs().find(directory.from(), name, SMALL).await;
+        let Some(found) = found.map_err(|error| self.failed(path, error))? else {
+            Tally::one(&self.tally.vanished);
+            return Ok(Attempt::Done);
+        };
+        let attributes = &found.details.attributes;
+        if attributes.fsid != self.from.fsid {
+            Tally::one(&self.tally.elsewhere);
+            return Ok(Attempt::Done);
+        }
+        match attributes.kind {
+            FileKind::Symlink => return self.symbolic_link(directory, name, &found, path).await,
+            FileKind::Regular => {}
+            // Exchanged since it was listed.
+            FileKind::Directory | FileKind::Other => {
+                Tally::one(&self.tally.vanished);
+                return Ok(Attempt::Done);
+            }
+        }
+        if attributes.links < 2 {
+            return self
+                .regular(directory, name, found, path, memory)
+                .await
+                .map(|(done, _)| done);
+        }
+        let fileid = attributes.fileid;
+        drop(memory);
+        self.one_of_many(directory, name, fileid, found, path).await
+    }
+
+    /// A file with several names: copied once, linked from then on.
+    async fn one_of_many(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        fileid: u64,
+        found: Found,
+        path: &str,
+    ) -> Result<Attempt, CopyError> {
+        let _turn = self.turn_of(fileid).await;
+        let linked = self.link_again(fileid, directory.to(), name).await;
+        if linked.map_err(|error| self.failed(path, error))? {
+            Tally::one(&self.tally.files);
+            return Ok(Attempt::Done);
+        }
+        let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
+        let (attempt, made) = self.regular(directory, name, found, path, memory).await?;
+        if let (Attempt::Done, Some(made)) = (&attempt, made) {
+            self.keep_for_links(fileid, &made).await?;
+        }
+        Ok(attempt)
+    }
+
+    async fn regular(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        found: Found,
+        path: &str,
+        memory: Result<tokio::sync::SemaphorePermit<'_>, tokio::sync::AcquireError>,
+    ) -> Result<(Attempt, Option<Node>), CopyError> {
+        let Found { handle, details, begin } = found;
+        let size = details.attributes.size;
+        let whole = begin.filter(|(data, _)| data.bytes.len() as u64 == size && size <= SMALL as u64);
+        let made = match &whole {
+            Some((data, _)) => self.create(directory, name, &data.bytes, path).await?,
+            None => self.create(directory, name, &Bytes::new(), path).await?,
+        };
+        let before = details.mark();
+        let changed = match whole {
+            Some((_, after)) => after.differs_from(&before),
+            None => {
+                // What is on its way now has its own share of the memory.
+                drop(memory);
+                let content = self.content(&handle, &made.handle, &details, path).await?;
+                if matches!(content, Content::Lost) {
+                    let path = path.to_owned();
+                    return Ok((Attempt::Again(CopyError::Lost { path }), None));
+                }
+                let now = self.from.managed.nfs().details(&handle).await;
+                match now {
+                    Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
+                    Ok(now) => now.mark().differs_from(&before),
+                    // Removed meanwhile; what was read of it stays.
+                    Err(error) if error.status() == Some(Status::Stale) => true,
+                    Err(error) => return Err(self.failed(path, error)),
+                }
+            }
+        };
+        self.copy_xattrs(&handle, &made.handle, path).await?;
+        let trailing = (made.attributes.size != size).then_some(size);
+        self.dress(&made.handle, &details, trailing, path).await?;
+        if changed {
+            Tally::one(&self.tally.changed);
+        }
+        Tally::one(&self.tally.files);
+        if made.attributes.size == size {
+            Tally::add(&self.tally.bytes, size);
+        }
+        Ok((Attempt::Done, Some(made)))
+    }
+
+    /// Makes a file in the copy. What has its name there is what a former attempt left.
+    async fn create(&self, directory: &Directory, name: &Name, content: &Bytes, path: &str) -> Result<Node, CopyError> {
+        let nfs = self.to.managed.nfs();
+        let failed = |error| self.failed(path, error);
+        match nfs.create_file(directory.to(), name, content, UNFINISHED).await {
+            Err(error) if error.status() == Some(Status::Exists) => {
+                if let Some(there) = nfs.lookup(directory.to(), name).await.map_err(failed)? {
+                    let file_id = there.attributes.fileid;
+                    nfs.remove_file(directory.to(), name, file_id).await.map_err(failed)?;
+                }
+                nfs.create_file(directory.to(), name, content, UNFINISHED)
+                    .await
+                    .map_err(failed)
+            }
+            made => made.map_err(failed),
+        }
+    }
+
+    async fn symbolic_link(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        found: &Found,
+        path: &str,
+    ) -> Result<Attempt, CopyError> {
+        let failed = |error| self.failed(path, error);
+        let target = match self.from.managed.nfs().read_link(&found.handle).await {
+            Err(error) if error.status() == Some(Status::Stale) => {
+                Tally::one(&self.tally.vanished);
+                return Ok(Attempt::Done);
+            }
+            target => target.map_err(failed)?,
+        };
+        let nfs = self.to.managed.nfs();
+        let made = match nfs.make_link(directory.to(), name, &target).await {
+            Err(error) if error.status() == Some(Status::Exists) => {
+                let there = nfs.lookup(directory.to(), name).await.map_err(failed)?;
+                there.ok_or_else(|| self.failed(path, error))?
+            }
+            made => made.map_err(failed)?,
+        };
+        let (uid, gid) = numbers(&found.details, path)?;
+        let set = SetAttributes {
+            uid: Some(uid),
+            gid: Some(gid),
+            times: Some(found.details.times),
+            ..SetAttributes::default()
+        };
+        let now = match nfs.set_attributes(&made.handle, set).await {
+            // Some servers keep no times of links; the owner matters.
+            Err(error) if error.status().is_some() => {
+                let owner = SetAttributes { times: None, ..set };
+                nfs.set_attributes(&made.handle, owner).await
+            }
+            now => now,
+        };
+        kept((uid, gid), &now.map_err(failed)?, path)?;
+        Tally::one(&self.tally.files);
+        Ok(Attempt::Done)
+    }
+
+    /// Gives something in the copy the mode, owner and times that it has in the source; and a size, where what is written
+    /// ends before it.
+    pub(super) async fn dress(&self, copy: &FileHandle, as_is: &Details, size: Option<u64>, path: &str) -> Outcome {
+        let (uid, gid) = numbers(as_is, path)?;
+        let set = SetAttributes {
+            mode: Some(as_is.attributes.mode),
+            uid: Some(uid),
+            gid: Some(gid),
+            size,
+            times: Some(as_is.times),
+        };
+        let now = self.to.managed.nfs().set_attributes(copy, set).await;
+        let now = now.map_err(|error| self.failed(path, error))?;
+        kept((uid, gid), &now, path)?;
+        if now.mode != as_is.attributes.mode {
+            Tally::one(&self.tally.other_modes);
+        }
+        Ok(())
+    }
+}
+
+/// Whether nobody changed what is in a file, as far as its size and time tell.
+fn same_content(one: &Details, other: &Details) -> bool {
+    one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
+}
+
+/// The numbers of an owner.
+fn numbers(details: &Details, path: &str) -> Result<(u32, u32), CopyError> {
+    let attributes = &details.attributes;
+    attributes
+        .uid
+        .zip(attributes.gid)
+        .ok_or_else(|| CopyError::OwnerUnknown {
+            path: path.to_owned(),
+            owner: format!("{}:{}", attributes.owner, attributes.group),
+        })
+}
+
+fn kept((uid, gid): (u32, u32), now: &nfs_client::Attributes, path: &str) -> Outcome {
+    if now.uid == Some(uid) && now.gid == Some(gid) {
+        return Ok(());
+    }
+    Err(CopyError::OwnerNotKept {
+        path: path.to_owned(),
+        asked: format!("{uid}:{gid}"),
+        got: format!("{}:{}", now.owner, now.group),
+    })
+}
+
+/// Whether another attempt at a file may do.
+fn may_pass(error: &NfsError) -> bool {
+    error.outcome_unknown()
+        || matches!(
+            error,
+            NfsError::NotResponding { .. } | NfsError::ConnectionLost { .. } | NfsError::Unreachable { .. }
+        )
+        || matches!(error.status(), Some(Status::Stale | Status::Delayed | Status::InUse))
+}

@@ -1,0 +1,78 @@
+//! Hard links within the tree, without keeping them in mind: a file that has several names gets one more in a folder beside
+//! the copy, called after its fileid in the source, and what comes later is linked to that.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{Copier, CopyError, Tally};
+use nfs_client::{FileHandle, Name, NfsError, Node, Status};
+
+/// The folder, and the files that are on their way just now: two names of one must not be copied side by side.
+pub(super) struct Links {
+    folder: FileHandle,
+    busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Links {
+    pub(super) fn new(folder: FileHandle) -> Self {
+        Self {
+            folder,
+            busy: Mutex::default(),
+        }
+    }
+
+    /// The turn of a file. The map holds as many as are on their way.
+    fn turn(&self, fileid: u64) -> Arc<tokio::sync::Mutex<()>> {
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.retain(|_, turn| Arc::strong_count(turn) > 1);
+        Arc::clone(busy.entry(fileid).or_default())
+    }
+}
+
+fn called(fileid: u64) -> Result<Name, CopyError> {
+    Ok(crate::layout::name(&format!("{fileid:x}"))?)
+}
+
+impl Copier {
+    /// Waits until no other name of this file is being copied.
+    pub(super) async fn turn_of(&self, fileid: u64) -> tokio::sync::OwnedMutexGuard<()> {
+        self.links.turn(fileid).lock_owned().await
+    }
+
+    /// Gives the copy of this file another name; false when there is no copy yet.
+    pub(super) async fn link_again(&self, fileid: u64, to: &FileHandle, name: &Name) -> Result<bool, NfsError> {
+        let Ok(called) = called(fileid) else { return Ok(false) };
+        let nfs = self.to.managed.nfs();
+        let Some(copy) = nfs.lookup(&self.links.folder, &called).await? else {
+            return Ok(false);
+        };
+        match nfs.link(&copy.handle, to, name).await {
+            Ok(()) => Ok(true),
+            // Linked already, by a call whose reply was lost; or a listing that came by twice.
+            Err(error) if error.status() == Some(Status::Exists) => match nfs.lookup(to, name).await? {
+                Some(there) if there.attributes.fileid == copy.attributes.fileid => Ok(true),
+                _ => Err(error),
+            },
+            Err(error) if error.status() == Some(Status::TooManyLinks) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Keeps the copy of a file for its other names.
+    pub(super) async fn keep_for_links(&self, fileid: u64, copy: &Node) -> Result<(), CopyError> {
+        let called = called(fileid)?;
+        let nfs = self.to.managed.nfs();
+        match nfs.link(&copy.handle, &self.links.folder, &called).await {
+            Ok(()) => Ok(()),
+            Err(error) => match error.status() {
+                Some(Status::Exists) => Ok(()),
+                // Its other names become files of their own.
+                Some(Status::NotSupported | Status::TooManyLinks | Status::NotPermitted | Status::Invalid) => {
+                    Tally::one(&self.tally.unlinked);
+                    Ok(())
+                }
+                _ => Err(self.failed(&called.to_string(), error)),
+            },
+        }
+    }
+}

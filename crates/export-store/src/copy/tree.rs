@@ -1,0 +1,262 @@
+//! Directories: gone into one after the other, some of them side by side, each with its attributes set when it is complete.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use futures::future::BoxFuture;
+use tokio::task::JoinSet;
+
+use super::{Copier, CopyError, Outcome, Tally};
+use nfs_client::{Details, FileHandle, FileKind, Name, NfsError, Node, SetAttributes, Status};
+
+/// The deepest directory that is gone into: the purge goes no deeper, and a path has 4,096 bytes on Linux.
+const DEEPEST: usize = 1024;
+/// Names of directories whose turn is to come, in all: 100,000 are about 10 MiB. Only a tree that somebody made for it
+/// has that many beside the way to where we are.
+const MOST_WAITING: usize = 100_000;
+/// How often a listing starts again that the server can't go on with (its directory is being changed).
+const MOST_RESTARTS: u32 = 3;
+/// What is not complete is nobody's but ours.
+const UNFINISHED: u32 = 0o700;
+
+/// A directory to copy.
+pub(super) struct Directory {
+    from: FileHandle,
+    to: FileHandle,
+    /// Below the tree's root, for messages.
+    pub(super) path: Arc<str>,
+    depth: usize,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Directory {
+    pub(super) fn from(&self) -> &FileHandle {
+        &self.from
+    }
+
+    pub(super) fn to(&self) -> &FileHandle {
+        &self.to
+    }
+
+    pub(super) fn path_of(&self, name: &Name) -> String {
+        format!("{}/{name}", self.path)
+    }
+}
+
+impl Copier {
+    /// Copies all that is in the tree; the root's own attributes are left to whoever publishes it.
+    pub(super) async fn tree(self: Arc<Self>, from: FileHandle, to: FileHandle) -> Outcome {
+        let root = Directory {
+            from,
+            to,
+            path: Arc::from(""),
+            depth: 0,
+            waiting: Arc::default(),
+        };
+        self.directory(Arc::new(root)).await
+    }
+
+    pub(super) fn failed(&self, path: &str, source: NfsError) -> CopyError {
+        CopyError::Nfs {
+            path: path.to_owned(),
+            source: Box::new(source),
+        }
+    }
+
+    /// Boxed, because it goes into itself; each directory is a task of its own, so that depth costs no stack.
+    fn directory(self: Arc<Self>, directory: Arc<Directory>) -> BoxFuture<'static, Outcome> {
+        Box::pin(async move {
+            let (mut files, mut below) = (JoinSet::new(), JoinSet::new());
+            let (mut next, mut restarts) = (None, 0);
+            loop {
+                let page = match self.from.managed.nfs().list(&directory.from, next).await {
+                    Ok(page) => page,
+                    Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
+                        (next, restarts) = (None, restarts + 1);
+                        continue;
+                    }
+                    // Removed since it was listed: what is in it went with it.
+                    Err(error) if error.status() == Some(Status::Stale) && directory.depth > 0 => {
+                        Tally::one(&self.tally.vanished);
+                        break;
+                    }
+                    Err(error) => return Err(self.failed(&directory.path, error)),
+                };
+                self.from.still().await?;
+                self.to.still().await?;
+                let mut inside = Vec::new();
+                for entry in page.entries {
+                    let elsewhere = entry.fsid.is_some_and(|fsid| fsid != self.from.fsid);
+                    match entry.kind {
+                        _ if elsewhere => Tally::one(&self.tally.elsewhere),
+                        Some(FileKind::Other) => Tally::one(&self.tally.special),
+                        Some(FileKind::Regular | FileKind::Symlink) => {
+                            self.spawn_file(&directory, entry.name, &mut files).await?;
+                        }
+                        Some(FileKind::Directory) | None => inside.push(entry.name),
+                    }
+                }
+                let waiting = Waiting::new(&directory, inside.len())?;
+                for name in inside {
+                    self.enter(&directory, name, &mut files, &mut below).await?;
+                }
+                drop(waiting);
+                match page.next {
+                    Some(page) => next = Some(page),
+                    None => break,
+                }
+            }
+            all(&mut files).await?;
+            all(&mut below).await
+        })
+    }
+
+    /// Begins a file as soon as there is room for one more.
+    async fn spawn_file(
+        self: &Arc<Self>,
+        directory: &Arc<Directory>,
+        name: Name,
+        files: &mut JoinSet<Outcome>,
+    ) -> Outcome {
+        let permit = Arc::clone(&self.budget.files).acquire_owned().await;
+        let (copier, directory) = (Arc::clone(self), Arc::clone(directory));
+        files.spawn(async move {
+            let copied = copier.file(&directory, &name).await;
+            drop(permit);
+            copied
+        });
+        while let Some(done) = files.try_join_next() {
+            joined(done)?;
+        }
+        Ok(())
+    }
+
+    /// Goes into a directory: at once beside what else is under way if there is room for that, else before anything else.
+    async fn enter(
+        self: &Arc<Self>,
+        above: &Arc<Directory>,
+        name: Name,
+        files: &mut JoinSet<Outcome>,
+        below: &mut JoinSet<Outcome>,
+    ) -> Outcome {
+        let path = above.path_of(&name);
+        let found = self.from.managed.nfs().find(&above.from, &name, 0).await;
+        let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
+            Tally::one(&self.tally.vanished);
+            return Ok(());
+        };
+        match found.details.attributes.kind {
+            _ if found.details.attributes.fsid != self.from.fsid => {
+                Tally::one(&self.tally.elsewhere);
+                return Ok(());
+            }
+            FileKind::Directory => {}
+            FileKind::Other => {
+                Tally::one(&self.tally.special);
+                return Ok(());
+            }
+            FileKind::Regular | FileKind::Symlink => return self.spawn_file(above, name, files).await,
+        }
+        if above.depth >= DEEPEST {
+            return Err(CopyError::TooDeep {
+                path,
+                why: "it is deeper than 1,024 directories",
+            });
+        }
+        let made = self.make(above, &name, &path).await?;
+        let details = found.details;
+        let directory = Arc::new(Directory {
+            from: found.handle,
+            to: made.handle,
+            path: Arc::from(path),
+            depth: above.depth + 1,
+            waiting: Arc::clone(&above.waiting),
+        });
+        let fork = Arc::clone(&self.budget.forks).try_acquire_owned();
+        let at_once = fork.is_ok();
+        let copier = Arc::clone(self);
+        below.spawn(async move {
+            Arc::clone(&copier).directory(Arc::clone(&directory)).await?;
+            copier.finish(&directory, &details).await?;
+            drop(fork);
+            Ok(())
+        });
+        if !at_once {
+            return all(below).await;
+        }
+        while let Some(done) = below.try_join_next() {
+            joined(done)?;
+        }
+        Ok(())
+    }
+
+    async fn make(&self, above: &Directory, name: &Name, path: &str) -> Result<Node, CopyError> {
+        let nfs = self.to.managed.nfs();
+        let mode = SetAttributes {
+            mode: Some(UNFINISHED),
+            ..SetAttributes::default()
+        };
+        let error = match nfs.make_directory(&above.to, name, mode).await {
+            Ok(made) => return Ok(made.node),
+            Err(error) => error,
+        };
+        // Made by a call whose reply was lost; or a listing that came by twice. Nobody else is in there.
+        if error.outcome_unknown() || error.status() == Some(Status::Exists) {
+            let there = nfs.lookup(&above.to, name).await;
+            if let Some(there) = there.map_err(|error| self.failed(path, error))?
+                && there.attributes.kind == FileKind::Directory
+            {
+                return Ok(there);
+            }
+        }
+        Err(self.failed(path, error))
+    }
+
+    /// A directory is complete: it becomes what it is in the source.
+    async fn finish(&self, directory: &Directory, as_is: &Details) -> Outcome {
+        self.copy_xattrs(&directory.from, &directory.to, &directory.path)
+            .await?;
+        self.dress(&directory.to, as_is, None, &directory.path).await?;
+        Tally::one(&self.tally.files);
+        Ok(())
+    }
+}
+
+/// Names that wait for their turn, counted as long as they do.
+struct Waiting(Arc<AtomicUsize>, usize);
+
+impl Waiting {
+    fn new(directory: &Directory, count: usize) -> Result<Self, CopyError> {
+        let waiting = Self(Arc::clone(&directory.waiting), count);
+        if waiting.0.fetch_add(count, Ordering::Relaxed) + count > MOST_WAITING {
+            return Err(CopyError::TooDeep {
+                path: directory.path.to_string(),
+                why: "the tree is too deep and too broad at once",
+            });
+        }
+        Ok(waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+/// Waits for all; the first failure is the answer, and ends the others when the set is dropped.
+async fn all(tasks: &mut JoinSet<Outcome>) -> Outcome {
+    while let Some(done) = tasks.join_next().await {
+        joined(done)?;
+    }
+    Ok(())
+}
+
+fn joined(done: Result<Outcome, tokio::task::JoinError>) -> Outcome {
+    done.unwrap_or_else(|error| {
+        Err(CopyError::Contradiction {
+            path: String::new(),
+            why: format!("a part of the copy ended early: {error}"),
+        })
+    })
+}

@@ -1,0 +1,344 @@
+//! Counting what a directory's tree holds: names, bytes, and bytes on the disk. Nothing is changed, and nothing is read
+//! but listings.
+//!
+//! Goes by handle, one call at a time and at a [`Pace`], never through a symbolic link, and not into another file system.
+//! What it has in memory is the way to where it is, with one page's directories at each step; pages are short where the way
+//! is long. So a tree of any size and shape takes a few MiB at the most.
+
+mod pace;
+mod sums;
+
+use std::time::Duration;
+
+pub use self::pace::Pace;
+pub use self::sums::Content;
+use self::sums::Sums;
+use super::error::{ExportError, While as _};
+use super::ground::Ground;
+use super::{ManagedExport, layout};
+use crate::naming::DirectoryPath;
+use nfs_client::{Entry, Export, FileHandle, FileKind, FsId, Name, NfsError, Node, PageCookie, Status};
+
+/// The deepest directory that is gone into, as in a purge: a path has 4,096 bytes on Linux, so 2,048 components.
+const DEEPEST: usize = 1024;
+/// Names that are counted in one tree. A listing without end must not keep us for ever; at the usual pace, this many take
+/// three days.
+const MOST_NAMES: u64 = 500_000_000;
+/// How often a listing starts again that the server can't go on with (its directory is being changed).
+const MOST_RESTARTS: u32 = 3;
+/// A call that the server did not answer is asked again after this long, and so often: a restart of the server, or of
+/// what is between, is not to cost the count of a large tree. Ten minutes, as long as its handles may well live.
+const AGAIN_AFTER: Duration = Duration::from_secs(15);
+const MOST_TRIES: u32 = 40;
+
+/// Where a tree lies.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// A volume's directory.
+    Directory(&'a DirectoryPath),
+    /// An archive, by its name at the export's root.
+    Archive(&'a str),
+}
+
+/// Bytes of a page: the server looks up the attributes of each entry of it, which on a disk with nothing cached is a seek
+/// for each. Some 250 entries where trees are broad, a few where somebody built a tower, for each step of the way keeps a
+/// page's names in memory.
+fn page_of(depth: usize) -> u32 {
+    match depth {
+        0..8 => 32 << 10,
+        8..64 => 8 << 10,
+        _ => 1 << 10,
+    }
+}
+
+impl ManagedExport {
+    /// Counts the tree of a directory. `go_on` is told what was counted so far after each page, and says whether to go on.
+    ///
+    /// `None`: there is no such directory, or not the one with this fileid, or no longer at the end; or `go_on` said no.
+    pub async fn count(
+        &self,
+        (place, file_id): (Place<'_>, Option<u64>),
+        pace: &mut Pace,
+        go_on: impl FnMut(&Content) -> bool + Send,
+    ) -> Result<Option<Content>, ExportError> {
+        let doing = || match place {
+            Place::Directory(directory) => format!("counting {directory}"),
+            Place::Archive(name) => format!("counting {name}"),
+        };
+        let Some(root) = self.tree_at(place, file_id).await? else {
+            return Ok(None);
+        };
+        let counted = Count::new(&self.nfs, &root, pace, go_on).run().await.while_(doing);
+        let counted = self.told(counted).await?;
+        // Renamed, removed, or another export since: then nobody knows what was counted.
+        let still = self.tree_at(place, file_id).await?;
+        Ok(counted.filter(|_| still.is_some_and(|still| still.handle == root.handle)))
+    }
+
+    pub(super) async fn tree_at_on(
+        &self,
+        ground: &Ground,
+        place: Place<'_>,
+        file_id: Option<u64>,
+    ) -> Result<Option<Node>, ExportError> {
+        let found = match place {
+            Place::Directory(directory) => {
+                let nodes = self.walk(ground, directory).await?;
+                self.leaf_of(&nodes, directory).cloned()
+            }
+            // Its name is an object's word.
+            Place::Archive(name) if !layout::is_archive_name(name) => None,
+            Place::Archive(name) => {
+                let found = self.nfs.lookup(&ground.root.handle, &layout::name(name)?).await;
+                found.while_(|| format!("looking up {name}"))?
+            }
+        };
+        let is_it = |node: &Node| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);
+        Ok(found.filter(|node| ground.is_plain_directory(node) && is_it(node)))
+    }
+}
+
+/// A directory on the way to where the count is.
+struct Step {
+    handle: FileHandle,
+    fileid: u64,
+    /// Where its listing goes on.
+    next: Next,
+    /// Directories of the last page that are still to be gone into.
+    inside: Vec<Name>,
+    /// What was counted before it, to begin it again.
+    before: Sums,
+    restarts: u32,
+}
+
+#[derive(Clone, Copy)]
+enum Next {
+    Page(Option<PageCookie>),
+    End,
+}
+
+/// A tree on its way of being counted.
+pub(super) struct Count<'a, G> {
+    nfs: &'a Export,
+    /// The file system that is not left.
+    fsid: FsId,
+    pace: &'a mut Pace,
+    go_on: G,
+    sums: Sums,
+    way: Vec<Step>,
+}
+
+impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
+    pub(super) fn new(nfs: &'a Export, root: &Node, pace: &'a mut Pace, go_on: G) -> Self {
+        let sums = Sums::default();
+        Self {
+            nfs,
+            fsid: root.attributes.fsid,
+            pace,
+            go_on,
+            way: vec![Step::into(root, &sums)],
+            sums,
+        }
+    }
+
+    /// Counts to the end; `None` when it was told not to go on.
+    pub(super) async fn run(mut self) -> Result<Option<Content>, NfsError> {
+        let handle = self.way.first().map(|root| root.handle.clone());
+        if let Some(handle) = handle {
+            let nfs = self.nfs;
+            match ask(|| nfs.details(&handle)).await {
+                Ok(root) => self.sums.root(root.used),
+                // A server that can't tell: it is one block.
+                Err(error) if error.is_an_answer() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        while let Some(step) = self.way.last_mut() {
+            match (step.inside.pop(), step.next) {
+                (Some(name), _) => self.enter(&name).await?,
+                (None, Next::Page(from)) => {
+                    self.list(from).await?;
+                    if !(self.go_on)(&self.sums.content()) {
+                        return Ok(None);
+                    }
+                }
+                (None, Next::End) => {
+                    self.way.pop();
+                }
+            }
+        }
+        Ok(Some(self.sums.content()))
+    }
+
+    /// Counts the next page of the directory where we are.
+    async fn list(&mut self, from: Option<PageCookie>) -> Result<(), NfsError> {
+        let depth = self.way.len();
+        let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
+            return Ok(());
+        };
+        let nfs = self.nfs;
+        let listed = ask(|| nfs.list_with_usage(&handle, from, page_of(depth))).await;
+        let page = match listed {
+            Ok(page) => page,
+            Err(error) => return self.unlisted(error),
+        };
+        self.pace.spend(page.entries.len()).await;
+        let mut inside = Vec::new();
+        for entry in page.entries {
+            if entry.fsid.is_some_and(|fsid| fsid != self.fsid) {
+                self.sums.elsewhere();
+                continue;
+            }
+            self.count_one(&entry);
+            // What the server could not tell the kind of may be a directory.
+            if matches!(entry.kind, Some(FileKind::Directory) | None) {
+                inside.push(entry.name);
+            }
+        }
+        let endless = self.sums.content().names > MOST_NAMES;
+        if let Some(step) = self.way.last_mut() {
+            step.inside = inside;
+            step.next = page.next.map_or(Next::End, |next| Next::Page(Some(next)));
+        }
+        if endless {
+            self.sums.unread();
+            self.way.clear();
+        }
+        Ok(())
+    }
+
+    fn count_one(&mut self, entry: &Entry) {
+        let Some(kind) = entry.kind else {
+            return self.sums.unknown();
+        };
+        let size = entry.size.unwrap_or(0);
+        let used = entry.used.unwrap_or(size);
+        // A directory's own links are those of the directories in it.
+        let links = match kind {
+            FileKind::Directory => 1,
+            _ => entry.links.unwrap_or(1),
+        };
+        self.sums.one(kind, size, used, links);
+    }
+
+    /// A directory could not be listed, and the others are.
+    fn unlisted(&mut self, error: NfsError) -> Result<(), NfsError> {
+        let is_root = self.way.len() <= 1;
+        let Some(step) = self.way.last_mut() else {
+            return Err(error);
+        };
+        match error.status() {
+            Some(Status::NotSame) if step.restarts < MOST_RESTARTS => {
+                // All that was counted since it was entered is what is in it.
+                self.sums = step.before.clone();
+                step.next = Next::Page(None);
+                step.restarts += 1;
+                return Ok(());
+            }
+            // Removed since it was found.
+            Some(Status::Stale | Status::NotFound) if !is_root => {}
+            Some(Status::Stale | Status::NotFound) => return Err(error),
+            _ if !error.is_an_answer() => return Err(error),
+            _ => self.sums.unread(),
+        }
+        step.next = Next::End;
+        Ok(())
+    }
+
+    /// Goes into a directory, if it is one of this file system and not on the way already.
+    async fn enter(&mut self, name: &Name) -> Result<(), NfsError> {
+        let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
+            return Ok(());
+        };
+        let nfs = self.nfs;
+        let found = ask(|| nfs.lookup(&handle, name)).await;
+        self.pace.spend(1).await;
+        let node = match found {
+            Ok(Some(node)) => node,
+            // Removed since it was listed.
+            Ok(None) => return Ok(()),
+            Err(error) if matches!(error.status(), Some(Status::Stale | Status::NotFound)) => return Ok(()),
+            Err(error) if error.is_an_answer() => {
+                self.sums.unread();
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let found = &node.attributes;
+        let is_loop = self.way.iter().any(|step| step.fileid == found.fileid);
+        if found.kind != FileKind::Directory {
+            self.sums.late(found.kind, found.size, found.links);
+        } else if found.fsid != self.fsid {
+            self.sums.elsewhere();
+        } else if is_loop || self.way.len() >= DEEPEST {
+            self.sums.unread();
+        } else {
+            self.way.push(Step::into(&node, &self.sums));
+        }
+        Ok(())
+    }
+}
+
+/// Asks the server, and again when it was not there. One that refuses us, or has been given to another leader, is not asked
+/// again.
+async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -> Result<T, NfsError> {
+    let mut tries = 1;
+    loop {
+        match call().await {
+            Err(error) if error.is_of_the_way() && tries < MOST_TRIES => {
+                tries += 1;
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+            answered => return answered,
+        }
+    }
+}
+
+impl Step {
+    fn into(node: &Node, before: &Sums) -> Self {
+        Self {
+            handle: node.handle.clone(),
+            fileid: node.attributes.fileid,
+            next: Next::Page(None),
+            inside: Vec::new(),
+            before: before.clone(),
+            restarts: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    fn lost() -> NfsError {
+        NfsError::ConnectionLost {
+            action: "listing",
+            cause: "cut".into(),
+            outcome_unknown: false,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_away_is_asked_for_ten_minutes_and_one_that_refuses_us_once() {
+        let asked = &Cell::new(0);
+        let after = |times: u32, error: fn() -> NfsError| {
+            asked.set(0);
+            ask(move || {
+                asked.set(asked.get() + 1);
+                std::future::ready(if asked.get() > times { Ok(()) } else { Err(error()) })
+            })
+        };
+        after(5, lost).await.unwrap();
+        assert_eq!(asked.get(), 6);
+        let began = tokio::time::Instant::now();
+        assert!(after(u32::MAX, lost).await.is_err());
+        assert_eq!(began.elapsed().as_secs() / 60, 9);
+        let fenced = || NfsError::Fenced { action: "listing" };
+        assert!(after(5, fenced).await.is_err());
+        assert_eq!(asked.get(), 1);
+    }
+}

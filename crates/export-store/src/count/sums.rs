@@ -1,0 +1,142 @@
+//! What was counted.
+
+use nfs_client::FileKind;
+
+/// What a tree holds, as far as it could be counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Content {
+    /// Names: files, directories, links and all else, without the tree's own root.
+    pub names: u64,
+    /// Of these, devices, sockets and FIFOs.
+    pub special: u64,
+    /// Bytes that its files say they have, holes included: `du --apparent-size` without directories and links.
+    pub size: u64,
+    /// Bytes that all of it takes on the server's disk, directories and the root included, as the server says: `du`.
+    pub used: u64,
+    /// Directories left out because another file system begins there.
+    pub elsewhere: u64,
+    /// Directories that could not be read, are too deep, or form a loop, and names of which the server could tell nothing:
+    /// when there are any, the tree holds more than was counted.
+    pub unread: u64,
+}
+
+/// Bytes are summed up in parts of 2^-32, so that the shares of a file with several names make up the file.
+const SHIFT: u32 = 32;
+
+/// Sums on their way.
+///
+/// A file with several names is counted by each of them with its share. That needs no memory of files seen, comes out right
+/// when all its names are in the tree, and makes nobody pay for what is shared with others.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Sums {
+    counts: Content,
+    size: u128,
+    used: u128,
+}
+
+impl Sums {
+    /// What the root itself takes.
+    pub(super) fn root(&mut self, used: u64) {
+        self.add(0, used, 1);
+    }
+
+    /// A name.
+    pub(super) fn one(&mut self, kind: FileKind, size: u64, used: u64, links: u32) {
+        self.counts.names += 1;
+        if kind == FileKind::Other {
+            self.counts.special += 1;
+        }
+        let size = if kind == FileKind::Regular { size } else { 0 };
+        self.add(size, used, links);
+    }
+
+    /// A name of which the listing tells nothing; it is looked up.
+    pub(super) fn unknown(&mut self) {
+        self.counts.names += 1;
+    }
+
+    /// Such a name, when it is no directory.
+    pub(super) fn late(&mut self, kind: FileKind, size: u64, links: u32) {
+        if kind == FileKind::Regular {
+            self.add(size, size, links);
+        }
+    }
+
+    pub(super) fn elsewhere(&mut self) {
+        self.counts.elsewhere += 1;
+    }
+
+    pub(super) fn unread(&mut self) {
+        self.counts.unread += 1;
+    }
+
+    /// A server may say anything: sums end at the top instead of beginning anew.
+    fn add(&mut self, size: u64, used: u64, links: u32) {
+        let share = |bytes: u64| (u128::from(bytes) << SHIFT) / u128::from(links.max(1));
+        self.size = self.size.saturating_add(share(size));
+        self.used = self.used.saturating_add(share(used));
+    }
+
+    pub(super) fn content(&self) -> Content {
+        let whole = |sum: u128| {
+            let rounded = sum.saturating_add(1 << (SHIFT - 1)) >> SHIFT;
+            u64::try_from(rounded).unwrap_or(u64::MAX)
+        };
+        Content {
+            size: whole(self.size),
+            used: whole(self.used),
+            ..self.counts
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shares_of_a_file_with_several_names_make_up_the_file() {
+        for links in [1, 2, 3, 7, 1000, 65_000] {
+            let mut sums = Sums::default();
+            for _ in 0..links {
+                sums.one(FileKind::Regular, 1000, 4096, links);
+            }
+            let content = sums.content();
+            assert_eq!(
+                (content.names, content.size, content.used),
+                (u64::from(links), 1000, 4096)
+            );
+        }
+    }
+
+    #[test]
+    fn a_server_that_tells_nonsense_is_believed_up_to_the_largest_number() {
+        let mut sums = Sums::default();
+        for _ in 0..10 {
+            sums.one(FileKind::Regular, u64::MAX, u64::MAX, 0);
+        }
+        assert_eq!((sums.content().size, sums.content().used), (u64::MAX, u64::MAX));
+    }
+
+    #[test]
+    fn only_files_have_a_size_and_all_take_room() {
+        let mut sums = Sums::default();
+        sums.root(10);
+        for kind in [
+            FileKind::Regular,
+            FileKind::Directory,
+            FileKind::Symlink,
+            FileKind::Other,
+        ] {
+            sums.one(kind, 3, 5, 1);
+        }
+        let expected = Content {
+            names: 4,
+            special: 1,
+            size: 3,
+            used: 30,
+            ..Content::default()
+        };
+        assert_eq!(sums.content(), expected);
+    }
+}

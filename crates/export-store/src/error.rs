@@ -1,0 +1,354 @@
+//! What can go wrong with what the operator keeps on an export.
+
+mod doing;
+mod meaning;
+
+pub(super) use doing::While;
+
+use super::ledger::{Conflict, Holder};
+use super::error_kind::{Circumstances, remedy_of};
+use super::record::RecordError;
+use super::request::ClaimRef;
+use nfs_client::{NfsError, Status};
+
+/// Why something on an export could not be done. Nothing that a message names was touched, unless it says so.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum ExportError {
+    /// A call failed.
+    #[error("{doing}: {source}; {}", remedy_of(source, circumstances))]
+    Nfs {
+        /// What was being done, and to what.
+        doing: String,
+        /// What the client met.
+        source: Box<NfsError>,
+        /// What was found out beside it.
+        circumstances: Circumstances,
+    },
+    /// Identity was never read, so nothing may be changed.
+    #[error("the export's identity is not confirmed: nothing is changed before the backend's next probe read it")]
+    IdentityNotConfirmed,
+    /// Another process works now, or may.
+    #[error("this process does not lead: it changes nothing")]
+    NotLeading,
+    /// The export has another identity than the expected one, or none.
+    #[error(
+        "the export is not the one that it was: {why}. Mount or export the right file system again; or, if this one is \
+         meant to take its place, annotate the backend with nfs-operator.io/accept-identity: {}",
+        found.as_deref().unwrap_or("<the identity that is made when the backend no longer expects one>")
+    )]
+    IdentityMismatch {
+        /// What was expected.
+        expected: Option<String>,
+        /// What is there.
+        found: Option<String>,
+        /// How they differ, in words.
+        why: String,
+    },
+    /// The file with the identity can't be read as one.
+    #[error(
+        "{path} is no identity: {why}. If no other operator is at work on this export, put back the file from a \
+         backup, or remove it if no volume or archive is left"
+    )]
+    IdentityDamaged {
+        /// The file.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// One of our own directories is not as we made it.
+    #[error(
+        "{path} on the export is not safe to use: {why}. It must be a directory of the operator's user with mode 0700; \
+         find out who changed it, and put it right"
+    )]
+    ReservedDirectoryUnsafe {
+        /// Which.
+        path: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A name can't be used on an export.
+    #[error("{name:?} can't be used on an export: {why}")]
+    NameUnusable {
+        /// The name.
+        name: String,
+        /// Why.
+        why: String,
+    },
+    /// There is no record of the volume, and without it nothing is touched.
+    #[error(
+        "the export has no record of volume {volume}, so {directory} is not touched; restore .nfs-operator from a \
+         backup, or reclaim the directory by hand and set the volume's reclaim policy to Retain"
+    )]
+    RecordMissing {
+        /// The volume.
+        volume: String,
+        /// Its directory.
+        directory: String,
+    },
+    /// The record says that the directory is another claim's.
+    #[error("the record of volume {volume} is about claim {}/{} ({}): nothing is touched", holder.namespace, holder.name, holder.uid)]
+    RecordForeign {
+        /// The volume.
+        volume: String,
+        /// Whose it is.
+        holder: Box<ClaimRef>,
+    },
+    /// The record can't be read.
+    #[error(
+        "the record of volume {volume} can't be used: {why}; restore it from a backup, or remove it after looking at the directory"
+    )]
+    RecordDamaged {
+        /// The volume.
+        volume: String,
+        /// What is wrong with it.
+        why: RecordError,
+    },
+    /// Nothing is gone on with, moved or removed on the word of a record alone that this cluster did not sign.
+    #[error(
+        "this cluster did not sign the record of volume {volume}: nothing is done on its word; the backend's condition \
+         RecordsTrusted says what to do"
+    )]
+    RecordUnsigned {
+        /// The volume.
+        volume: String,
+    },
+    /// A record that this cluster did not sign was not taken for its own.
+    #[error("the record of volume {volume} is not adopted: {why}. Nothing was touched")]
+    NotAdopted {
+        /// The volume.
+        volume: String,
+        /// Why.
+        why: String,
+    },
+    /// The record is in a state that forbids what was asked.
+    #[error("volume {volume} is {state}: {asked} is not possible now")]
+    RecordBusy {
+        /// The volume.
+        volume: String,
+        /// How far it is.
+        state: &'static str,
+        /// What was asked.
+        asked: &'static str,
+    },
+    /// The directory would overlap something.
+    #[error("directory {directory} can't be used: {conflict}. Choose another pattern, or move what is in the way")]
+    Overlaps {
+        /// The directory.
+        directory: String,
+        /// With what.
+        conflict: Box<Conflict>,
+    },
+    /// The thing that has the name is somebody's, under another name.
+    #[error("{directory} is {holder}, by its fileid. Choose another pattern, or find out who renamed it")]
+    Held {
+        /// The directory or its parent.
+        directory: String,
+        /// Whose it is.
+        holder: Holder,
+    },
+    /// What has the name is another cluster's.
+    #[error("{directory} belongs to the cluster with id {cluster}. Choose another pattern, or another export")]
+    HeldByOtherCluster {
+        /// The directory.
+        directory: String,
+        /// The cluster's id.
+        cluster: String,
+    },
+    /// A directory on the way is the root of a backend, perhaps another cluster's.
+    #[error(
+        "{path} holds .nfs-operator, so it is the path of a backend. Choose another pattern, or a backend that is not inside another"
+    )]
+    NestedBackend {
+        /// The directory.
+        path: String,
+    },
+    /// Something on the way to the directory, or at its end, is nothing that we go through.
+    #[error("{path} on the export {why}. Move it away, or choose another pattern")]
+    PathUnusable {
+        /// Where.
+        path: String,
+        /// What it is.
+        why: &'static str,
+    },
+    /// The directory is there, and nobody said that it may be taken over.
+    #[error(
+        "directory {directory} is there and isn't ours{}. Move it away, choose another pattern, or say `existing: Adopt`",
+        if *holds_something { " (it holds something)" } else { "" }
+    )]
+    DirectoryExists {
+        /// The directory.
+        directory: String,
+        /// It is not empty.
+        holds_something: bool,
+    },
+    /// The directory is there, and may not be taken over although `existing` is Adopt.
+    #[error("directory {directory} is there and can't be adopted: {why}")]
+    NotAdoptable {
+        /// The directory.
+        directory: String,
+        /// Why, and the remedy.
+        why: &'static str,
+    },
+    /// The server did not keep the mode.
+    #[error(
+        "the server keeps mode {got:04o} for {directory} where {asked:04o} was asked for{}. Let the server keep UNIX modes (on ZFS: \
+         aclmode=passthrough; on NTFS-style volumes: change the security style), or ask for a mode that it keeps",
+        said(refused)
+    )]
+    ModeRefused {
+        /// The directory.
+        directory: String,
+        /// What was asked for.
+        asked: u32,
+        /// What the server reports.
+        got: u32,
+        /// What the server answered.
+        refused: Option<Status>,
+    },
+    /// The server did not keep the owner.
+    #[error(
+        "the server keeps owner {got} for {directory} where {asked} was asked for{}. Let spec.nfs.credential be a user who may give \
+         directories away, or ask for no owner",
+        said(refused)
+    )]
+    OwnerRefused {
+        /// The directory.
+        directory: String,
+        /// What was asked for.
+        asked: String,
+        /// What the server reports.
+        got: String,
+        /// What the server answered.
+        refused: Option<Status>,
+    },
+    /// The owner that was asked for needs root, and root is squashed.
+    #[error(
+        "owner {asked} for {directory} needs root, and the server makes {effective} of the operator's user. Export with no_root_squash \
+         for the operator's address, or ask for no owner"
+    )]
+    RootSquashed {
+        /// The directory.
+        directory: String,
+        /// What was asked for.
+        asked: String,
+        /// Whom the server makes of us.
+        effective: String,
+    },
+    /// The server maps owners by name.
+    #[error(
+        "the server reports owner {got} for {directory}, which is no number, where {asked} was asked for. Let it take owners as numbers (numeric id mapping)"
+    )]
+    IdMappingRequired {
+        /// The directory.
+        directory: String,
+        /// What was asked for.
+        asked: String,
+        /// What the server reports.
+        got: String,
+    },
+    /// Volume, record and export contradict each other.
+    #[error(
+        "{directory} of volume {volume} is not touched: {what}. Find out what happened to it, then put it right or reclaim it by hand"
+    )]
+    Disagrees {
+        /// The volume.
+        volume: String,
+        /// Its directory.
+        directory: String,
+        /// In which way.
+        what: String,
+    },
+    /// The directory is neither where it was nor where it should go.
+    #[error(
+        "directory {directory} of volume {volume} is nowhere on the export. Put it back, or let the volume go by annotating it with \
+         nfs-operator.io/acknowledge-missing: \"true\""
+    )]
+    DirectoryMissing {
+        /// The volume.
+        volume: String,
+        /// Where it should be.
+        directory: String,
+    },
+    /// The archive is held.
+    #[error("the archive of volume {volume} is held: set legalHold to false first")]
+    ArchiveHeld {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// There is no record of the archive, and without it nothing is touched.
+    #[error(
+        "the export has no record of the archive of volume {volume}, so nothing is touched; restore .nfs-operator from a backup"
+    )]
+    ArchiveUnrecorded {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive is on its way to somebody else, or into the trash.
+    #[error("volume {volume} is {state}: it can't be restored now")]
+    ArchiveTaken {
+        /// The volume that it was.
+        volume: String,
+        /// How far it is.
+        state: &'static str,
+    },
+    /// The archive is being copied.
+    #[error("the archive of volume {volume} is being copied to a claim: it stays until that is done")]
+    ArchiveCopied {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive was restored or purged.
+    #[error("there is no archive of volume {volume} any more: it was restored to another claim, or purged")]
+    ArchiveGone {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive is another namespace's.
+    #[error("the archive of volume {volume} did not come from this namespace: it can't be moved here")]
+    ArchiveForeign {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// The archive's directory is not where it should be.
+    #[error("the data of the archive of volume {volume} are not where they should be: nothing is touched")]
+    ArchiveMissing {
+        /// The volume that it was.
+        volume: String,
+    },
+    /// All the names that an archive could have are taken.
+    #[error(
+        "every name that the archive of {directory} could have is taken, {last} the last one. Remove or rename archives"
+    )]
+    NoArchiveName {
+        /// The directory.
+        directory: String,
+        /// The last name tried.
+        last: String,
+    },
+    /// A volume names the directory, so it is not undone.
+    #[error("{directory} is not removed: {holder} is there")]
+    InUse {
+        /// The directory.
+        directory: String,
+        /// Who names it.
+        holder: Holder,
+    },
+    /// Somebody keeps changing what we look at.
+    #[error("{doing}: what is there changed again and again; it is tried again")]
+    Unsettled {
+        /// What was being done.
+        doing: String,
+    },
+    /// It failed, and what was made could not be removed again.
+    #[error("{source}. What was made for it is still there: {cleanup}")]
+    LeftBehind {
+        /// Why it failed.
+        source: Box<ExportError>,
+        /// Why the rest is still there.
+        cleanup: Box<ExportError>,
+    },
+}
+
+fn said(refused: &Option<Status>) -> String {
+    refused.map_or_else(String::new, |status| format!(" (it answered {status:?})"))
+}

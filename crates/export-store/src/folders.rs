@@ -1,0 +1,104 @@
+//! Our own directories, made where they are missing and judged wherever they are found (design 6.1).
+
+use super::ManagedExport;
+use super::error::{ExportError, While as _};
+use super::layout;
+use nfs_client::{FileKind, Node, SetAttributes, Status};
+
+/// How often it is looked again when a rival is faster.
+const ATTEMPTS: u32 = 4;
+
+impl ManagedExport {
+    /// The cluster's folder, its records and its trash; made where they are missing.
+    pub(super) async fn own_folders(&self, root: &Node, reserved: &Node) -> Result<[Node; 3], ExportError> {
+        let id = &self.keeper.cluster_id;
+        layout::cluster(id)?;
+        let path = format!("{}/{id}", layout::RESERVED);
+        let cluster = self.own_folder(root, reserved, id, &path, Some(reserved)).await?;
+        let records = format!("{path}/{}", layout::RECORDS);
+        let trash = format!("{path}/{}", layout::TRASH);
+        let (records, trash) = futures::try_join!(
+            self.own_folder(root, &cluster, layout::RECORDS, &records, Some(reserved)),
+            self.own_folder(root, &cluster, layout::TRASH, &trash, Some(reserved)),
+        )?;
+        Ok([cluster, records, trash])
+    }
+
+    pub(super) async fn own_folder(
+        &self,
+        root: &Node,
+        parent: &Node,
+        name: &str,
+        path: &str,
+        owner: Option<&Node>,
+    ) -> Result<Node, ExportError> {
+        let name = layout::name(name)?;
+        for _ in 0..ATTEMPTS {
+            let found = self.nfs.lookup(&parent.handle, &name).await;
+            if let Some(node) = found.while_(|| format!("looking up {path}"))? {
+                judge(&node, root, owner, path)?;
+                return Ok(node);
+            }
+            let attributes = SetAttributes {
+                mode: Some(0o700),
+                ..SetAttributes::default()
+            };
+            match self.nfs.make_directory(&parent.handle, &name, attributes).await {
+                Ok(made) => {
+                    judge(&made.node, root, owner, path)?;
+                    return Ok(made.node);
+                }
+                // A rival was faster.
+                Err(error) if error.status() == Some(Status::Exists) => {}
+                Err(error) => return Err(error).while_(|| format!("making {path}")),
+            }
+        }
+        Err(ExportError::Unsettled {
+            doing: format!("making {path}"),
+        })
+    }
+}
+
+/// Whether a directory of ours is as we made it (design 6.1): anybody may have put something in its place.
+pub(super) fn judge(node: &Node, root: &Node, owner: Option<&Node>, path: &str) -> Result<(), ExportError> {
+    let found = &node.attributes;
+    let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
+        path: path.to_owned(),
+        why,
+    };
+    if found.kind != FileKind::Directory {
+        return Err(unsafe_because("it is no directory".into()));
+    }
+    if found.fsid != root.attributes.fsid {
+        return Err(unsafe_because("another file system is mounted there".into()));
+    }
+    if found.mode & 0o077 != 0 {
+        return Err(unsafe_because(format!("others may enter it (mode {:04o})", found.mode)));
+    }
+    owner.map_or(Ok(()), |owner| judge_owner(node, owner, path))
+}
+
+/// Whether something of ours has the owner that all of it has, and nobody else may read it.
+pub(super) fn judge_owner(node: &Node, owner: &Node, path: &str) -> Result<(), ExportError> {
+    let (found, wanted) = (&node.attributes, &owner.attributes);
+    let same = match (found.uid, wanted.uid) {
+        (Some(found), Some(wanted)) => found == wanted,
+        _ => found.owner == wanted.owner,
+    };
+    let why = if !same {
+        format!(
+            "it belongs to {}, and {} to {}",
+            found.owner,
+            layout::RESERVED,
+            wanted.owner
+        )
+    } else if found.mode & 0o077 != 0 {
+        format!("others may use it (mode {:04o})", found.mode)
+    } else {
+        return Ok(());
+    };
+    Err(ExportError::ReservedDirectoryUnsafe {
+        path: path.to_owned(),
+        why,
+    })
+}

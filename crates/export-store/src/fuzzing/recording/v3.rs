@@ -1,0 +1,48 @@
+//! What is kept of a conversation in NFSv3.
+
+use super::{Corpus, target};
+use nfs_client::fuzzing::{framed, v3_fuzzing};
+use nfs_client::{Export, Protocol};
+
+/// Procedures' numbers (RFC 1813 section 3.3, appendix I).
+const GETATTR: u32 = 1;
+const SETATTR: u32 = 2;
+const READDIR: u32 = 16;
+const READDIRPLUS: u32 = 17;
+const MNT: u32 = 1;
+const EXPORT: u32 = 5;
+
+/// Mounts what is no export: then the client asks for the list of exports.
+pub(super) async fn is_no_export(ports: (u16, u16)) {
+    let mut elsewhere = target(ports, Protocol::V3);
+    elsewhere.path = "/export/elsewhere".into();
+    Export::connect(elsewhere).await.unwrap_err();
+}
+
+/// Sorts replies into the decoders that read them, by the procedures that they answer.
+pub(super) fn take_apart(nfs: &[(u32, Vec<u8>)], mounts: &[(u32, Vec<u8>)], corpus: &mut Corpus) {
+    for (procedure, reply) in nfs {
+        let shape = format!("3-{procedure:02}-{}", reply.len() / 64);
+        corpus.add("v3-replies", shape, &[&procedure.to_be_bytes(), &reply[..]].concat());
+        let Some(results) = v3_fuzzing::results_of(reply) else {
+            continue;
+        };
+        let shape = format!("3-{procedure:02}-{}", results.len());
+        match *procedure {
+            GETATTR | SETATTR => corpus.add("v3-attributes", shape, &results),
+            READDIR | READDIRPLUS => corpus.add("v3-directories", shape, &framed(&[&results, &results])),
+            _ => {}
+        }
+    }
+    for (procedure, reply) in mounts {
+        // MNT's results begin with its status, which is looked at with them; EXPORT has none.
+        let results = &reply[24..];
+        match *procedure {
+            MNT => corpus.add("v3-mount", format!("mnt-{}", results.len()), results),
+            EXPORT => corpus.add("v3-mount", format!("exports-{}", results.len()), results),
+            _ => {}
+        }
+    }
+    // rpcbind is not behind a proxy: its answer is a port, and nothing else.
+    corpus.add("v3-mount", "port".into(), &2049_u32.to_be_bytes());
+}

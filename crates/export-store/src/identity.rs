@@ -1,0 +1,336 @@
+//! Which export this is (design 6.2): a random id in a file, kept together with the root's fileid, because a copied
+//! export carries a copied file.
+
+use std::time::Duration;
+
+use rand::Rng as _;
+use serde::{Deserialize, Serialize};
+
+use super::error::{ExportError, While as _};
+use super::folders::{judge, judge_owner};
+use super::ground::Ground;
+use super::layout;
+use super::request::{Expected, Identity};
+use super::{Arc, ManagedExport, PoisonError};
+use nfs_client::{FsId, Name, Node, Status};
+
+/// More than an identity ever takes.
+const LONGEST_IDENTITY: usize = 4096;
+/// The version of the format that this release writes, and the newest that it reads.
+const VERSION: u32 = 1;
+/// How often, and how long apart, a file is read that another operator is writing at the moment (servers without LINK).
+const PATIENCE: u32 = 5;
+const PAUSE: Duration = Duration::from_millis(200);
+/// How often identity is read again when the connection changes meanwhile.
+const ATTEMPTS: u32 = 4;
+
+/// The file's content.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct IdentityFile {
+    version: u32,
+    id: String,
+    #[serde(rename = "rootFileID")]
+    root_file_id: u64,
+    #[serde(default)]
+    fsid_major: u64,
+    #[serde(default)]
+    fsid_minor: u64,
+}
+
+impl IdentityFile {
+    fn new(root: &Node) -> Self {
+        let mut random = [0_u8; 16];
+        rand::rng().fill_bytes(&mut random);
+        Self {
+            version: VERSION,
+            id: random.iter().map(|byte| format!("{byte:02x}")).collect(),
+            root_file_id: root.attributes.fileid,
+            fsid_major: root.attributes.fsid.major,
+            fsid_minor: root.attributes.fsid.minor,
+        }
+    }
+
+    fn to_bytes(&self) -> Result<Vec<u8>, ExportError> {
+        let mut bytes = serde_json::to_vec(self).map_err(|error| damaged(error.to_string()))?;
+        bytes.push(b'\n');
+        Ok(bytes)
+    }
+
+    /// `None` when it ends early: it is being written.
+    fn parse(bytes: &[u8]) -> Result<Option<Self>, ExportError> {
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Ok(None);
+        }
+        let file: Self = match serde_json::from_slice(bytes) {
+            Ok(file) => file,
+            Err(error) if error.is_eof() => return Ok(None),
+            Err(error) => return Err(damaged(error.to_string())),
+        };
+        if file.version > VERSION {
+            return Err(damaged(format!(
+                "it has version {}, newer than this release reads",
+                file.version
+            )));
+        }
+        // It ends up in an annotation and in messages.
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if file.id.is_empty() || file.id.len() > 63 || !file.id.bytes().all(plain) {
+            return Err(damaged("its id can't be one".into()));
+        }
+        Ok(Some(file))
+    }
+
+    /// Compares with what is expected (pure).
+    fn check(&self, root: &Node, expected: &Expected) -> Result<Identity, ExportError> {
+        let mismatch = |why: String| ExportError::IdentityMismatch {
+            expected: expected.export_id.clone(),
+            found: Some(self.id.clone()),
+            why,
+        };
+        if let Some(id) = &expected.export_id
+            && *id != self.id
+        {
+            return Err(mismatch(format!(
+                "identity {} is expected and {} is there",
+                id, self.id
+            )));
+        }
+        let now = root.attributes.fileid;
+        let accepted = expected.accepted && expected.export_id.is_some();
+        for (known, by) in [
+            (expected.root_file_id, "the backend's status"),
+            (Some(self.root_file_id), "the identity"),
+        ] {
+            if let Some(known) = known
+                && known != now
+                && !accepted
+            {
+                return Err(mismatch(format!(
+                    "it looks like a copy: its identity is {}, and its root has fileid {now}, where {by} knows {known}",
+                    self.id
+                )));
+            }
+        }
+        let fsid = root.attributes.fsid;
+        let mut warnings = Vec::new();
+        let known = FsId {
+            major: self.fsid_major,
+            minor: self.fsid_minor,
+        };
+        if fsid != known {
+            warnings.push(format!(
+                "the export's file system has id {}:{}, and had {}:{} when its identity was made; some servers change it \
+                 when they restart",
+                fsid.major, fsid.minor, known.major, known.minor
+            ));
+        }
+        Ok(Identity {
+            id: self.id.clone(),
+            root_file_id: now,
+            fsid,
+            created: false,
+            warnings,
+        })
+    }
+}
+
+/// Reads an identity; what can be read is written, and is read as the same again.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn parse_anything(bytes: &[u8]) {
+    if let Ok(Some(file)) = IdentityFile::parse(bytes) {
+        let again = file.to_bytes().and_then(|bytes| IdentityFile::parse(&bytes));
+        assert!(again.is_ok_and(|again| again == Some(file)), "written and read again");
+    }
+}
+
+fn damaged(why: String) -> ExportError {
+    ExportError::IdentityDamaged {
+        path: format!("{}/{}", layout::RESERVED, layout::IDENTITY),
+        why,
+    }
+}
+
+impl ManagedExport {
+    pub(super) async fn look_at_identity(&self) -> Result<Option<Identity>, ExportError> {
+        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
+        let reserved = layout::name(layout::RESERVED)?;
+        let found = self.nfs.lookup(&root.handle, &reserved).await;
+        let Some(reserved) = found.while_(|| format!("looking up {}", layout::RESERVED))? else {
+            return Ok(None);
+        };
+        judge(&reserved, &root, None, layout::RESERVED)?;
+        match self.read_identity_file(&reserved).await? {
+            Some(file) => file.check(&root, &Expected::default()).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the identity, compares it, and gets the handles of our own directories. One at a time.
+    pub(super) async fn confirm(&self, expected: &Expected) -> Result<Arc<Ground>, ExportError> {
+        for _ in 0..ATTEMPTS {
+            let generation = self.nfs.generation();
+            let outcome = self.confirm_once(generation, expected).await;
+            if generation != self.nfs.generation() {
+                continue;
+            }
+            // Whatever the outcome: changes that are under way stop at the next step and begin again on new ground.
+            if let Some(former) = self.former_ground()
+                && outcome.as_ref().map_or(true, |ground| ground.differs_from(&former))
+            {
+                former.mark_outdated();
+            }
+            let ground = Arc::new(outcome?);
+            *self.ground.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&ground));
+            return Ok(ground);
+        }
+        Err(ExportError::Unsettled {
+            doing: "reading the export's identity".into(),
+        })
+    }
+
+    async fn confirm_once(&self, generation: u64, expected: &Expected) -> Result<Ground, ExportError> {
+        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
+        let name = layout::name(layout::RESERVED)?;
+        let found = self.nfs.lookup(&root.handle, &name).await;
+        let reserved = found.while_(|| format!("looking up {}", layout::RESERVED))?;
+        if let Some(reserved) = &reserved {
+            judge(reserved, &root, None, layout::RESERVED)?;
+            if let Some(file) = self.read_identity_file(reserved).await? {
+                let identity = file.check(&root, expected)?;
+                if file.root_file_id != root.attributes.fileid {
+                    self.accept_root(reserved, &root, &file).await?;
+                }
+                let folders = self.own_folders(&root, reserved).await?;
+                return Ok(Ground::new(generation, identity, root, reserved.clone(), folders));
+            }
+        }
+        // Nothing is made here unless nobody knows an identity: an unmounted disk looks just like this.
+        if expected.export_id.is_some() || !expected.may_create {
+            return Err(ExportError::IdentityMismatch {
+                expected: expected.export_id.clone(),
+                found: None,
+                why: match &expected.export_id {
+                    Some(id) => format!("identity {id} is expected and there is none"),
+                    None => "it has no identity, and none may be made here".into(),
+                },
+            });
+        }
+        let reserved = match reserved {
+            Some(reserved) => reserved,
+            None => {
+                self.own_folder(&root, &root, layout::RESERVED, layout::RESERVED, None)
+                    .await?
+            }
+        };
+        let folders = self.own_folders(&root, &reserved).await?;
+        let [cluster, ..] = &folders;
+        let identity = self.publish(&root, &reserved, cluster).await?;
+        Ok(Ground::new(generation, identity, root, reserved, folders))
+    }
+
+    async fn read_identity_file(&self, reserved: &Node) -> Result<Option<IdentityFile>, ExportError> {
+        let name = layout::name(layout::IDENTITY)?;
+        for _ in 0..PATIENCE {
+            let read = self.nfs.read_file(&reserved.handle, &name, LONGEST_IDENTITY).await;
+            let file = match read {
+                Ok(None) => return Ok(None),
+                Ok(Some(file)) => file,
+                Err(error) => match error.status() {
+                    Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
+                        return Err(damaged("it is no regular file".into()));
+                    }
+                    _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
+                        return Err(damaged(format!("it has more than {LONGEST_IDENTITY} bytes")));
+                    }
+                    _ => return Err(error).while_(|| "reading the export's identity".into()),
+                },
+            };
+            if let Some(identity) = IdentityFile::parse(&file.content)? {
+                let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
+                judge_owner(&file.node, reserved, &path)?;
+                return Ok(Some(identity));
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Err(damaged("it is incomplete, and nobody seems to be writing it".into()))
+    }
+
+    /// Publishes an identity, or reads the one that another was faster with.
+    async fn publish(&self, root: &Node, reserved: &Node, cluster: &Node) -> Result<Identity, ExportError> {
+        let doing = || "making the export's identity".to_owned();
+        let file = IdentityFile::new(root);
+        let content = file.to_bytes()?;
+        let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
+        // Linked when it is complete and synced: so nobody ever reads half an identity, whenever we die.
+        let draft = self.fresh_file(cluster, &draft_name, &content).await?;
+        match self.nfs.link(&draft.handle, &reserved.handle, &name).await {
+            Ok(()) => {}
+            Err(error) => match error.status() {
+                Some(Status::Exists) => {}
+                // No hard links here. An exclusive create lets one win too; its content may be short for a moment.
+                Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
+                    let made = self.nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
+                    match made {
+                        Err(error) if error.status() != Some(Status::Exists) => return Err(error).while_(doing),
+                        _ => {}
+                    }
+                }
+                _ => return Err(error).while_(doing),
+            },
+        }
+        let removed = self
+            .nfs
+            .remove_file(&cluster.handle, &draft_name, draft.attributes.fileid)
+            .await;
+        match removed {
+            Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
+                return Err(error).while_(doing);
+            }
+            _ => {}
+        }
+        let winner = self.read_identity_file(reserved).await?;
+        let winner = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
+        let identity = winner.check(root, &Expected::default())?;
+        Ok(Identity {
+            created: winner == file,
+            ..identity
+        })
+    }
+
+    /// Creates a file whose name only this cluster uses; one that is left from an interrupted life goes first.
+    pub(super) async fn fresh_file(&self, folder: &Node, name: &Name, content: &[u8]) -> Result<Node, ExportError> {
+        let doing = || format!("creating {name} in {}", layout::RESERVED);
+        for _ in 0..ATTEMPTS {
+            match self.nfs.create_file(&folder.handle, name, content, 0o600).await {
+                Ok(node) => return Ok(node),
+                Err(error) if error.status() == Some(Status::Exists) => {}
+                Err(error) => return Err(error).while_(doing),
+            }
+            if let Some(old) = self.nfs.lookup(&folder.handle, name).await.while_(doing)? {
+                let removed = self.nfs.remove_file(&folder.handle, name, old.attributes.fileid).await;
+                match removed {
+                    Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
+                        return Err(error).while_(doing);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(ExportError::Unsettled { doing: doing() })
+    }
+
+    /// An administrator accepted another root for this identity: it is the one from now on.
+    async fn accept_root(&self, reserved: &Node, root: &Node, file: &IdentityFile) -> Result<(), ExportError> {
+        let file = IdentityFile {
+            id: file.id.clone(),
+            ..IdentityFile::new(root)
+        };
+        let draft = layout::name(&format!("{}-{}", layout::IDENTITY, self.keeper.cluster_id))?;
+        let name = layout::name(layout::IDENTITY)?;
+        self.nfs
+            .replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
+            .await
+            .while_(|| "accepting the export's root".into())
+    }
+}

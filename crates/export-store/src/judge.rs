@@ -1,0 +1,76 @@
+//! Whether the server keeps mode and owner as they were asked for (design 6.10). Pure.
+
+use super::error::ExportError;
+use super::request::DirectoryRequest;
+use nfs_client::{Attributes, Credential, Status};
+
+/// What was found after mode and owner were set.
+#[derive(Debug)]
+pub(super) struct Kept<'a> {
+    pub attributes: &'a Attributes,
+    pub mode_refused: Option<Status>,
+    pub owner_refused: Option<Status>,
+}
+
+/// Judges; answers the mode that the server reports instead of the default one.
+pub(super) fn judge(
+    request: &DirectoryRequest,
+    directory: &str,
+    credential: Credential,
+    kept: &Kept<'_>,
+) -> Result<Option<u32>, ExportError> {
+    let found = kept.attributes;
+    judge_owner(request, directory, credential, kept)?;
+    if found.mode == request.mode {
+        return Ok(None);
+    }
+    if request.mode_asked {
+        return Err(ExportError::ModeRefused {
+            directory: directory.to_owned(),
+            asked: request.mode,
+            got: found.mode,
+            refused: kept.mode_refused,
+        });
+    }
+    Ok(Some(found.mode))
+}
+
+fn judge_owner(
+    request: &DirectoryRequest,
+    directory: &str,
+    credential: Credential,
+    kept: &Kept<'_>,
+) -> Result<(), ExportError> {
+    let found = kept.attributes;
+    let met = |asked: Option<u32>, got: Option<u32>| asked.is_none() || asked == got;
+    if met(request.uid, found.uid) && met(request.gid, found.gid) {
+        return Ok(());
+    }
+    let text = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
+    let directory = directory.to_owned();
+    let asked = format!("{}:{}", text(request.uid), text(request.gid));
+    let got = format!("{}:{}", found.owner, found.group);
+    let is_name = |asked: Option<u32>, got: Option<u32>| asked.is_some() && got.is_none();
+    let named = is_name(request.uid, found.uid) || is_name(request.gid, found.gid);
+    if named || kept.owner_refused == Some(Status::BadOwner) {
+        return Err(ExportError::IdMappingRequired { directory, asked, got });
+    }
+    // What we make would be ours if the server took us for who we are. Giving it to another user needs root.
+    let refused = matches!(kept.owner_refused, Some(Status::NotPermitted | Status::Access));
+    if refused && found.uid != Some(credential.uid) {
+        return Err(ExportError::RootSquashed {
+            directory,
+            asked,
+            effective: got,
+        });
+    }
+    Err(ExportError::OwnerRefused {
+        directory,
+        asked,
+        got,
+        refused: kept.owner_refused,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,98 @@
+#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+
+use super::*;
+use crate::ErrorKind;
+use crate::Existing;
+use crate::ClaimRef;
+use crate::naming::DirectoryPath;
+use nfs_client::{FileKind, FsId};
+
+const ROOT: Credential = Credential { uid: 0, gid: 0 };
+
+fn found(mode: u32, uid: Option<u32>, gid: Option<u32>) -> Attributes {
+    let text = |number: Option<u32>| number.map_or("nobody@example.org".to_owned(), |number| number.to_string());
+    Attributes {
+        kind: FileKind::Directory,
+        mode,
+        uid,
+        gid,
+        owner: text(uid),
+        group: text(gid),
+        size: 0,
+        fileid: 7,
+        fsid: FsId { major: 1, minor: 2 },
+        links: 2,
+    }
+}
+
+/// The reason of the refusal, or the mode that was not kept.
+fn judged(
+    asked: (u32, bool, Option<u32>, Option<u32>),
+    attributes: &Attributes,
+    owner_refused: Option<Status>,
+) -> Result<Option<u32>, ErrorKind> {
+    let (mode, mode_asked, uid, gid) = asked;
+    let request = DirectoryRequest {
+        claim: ClaimRef::default(),
+        volume: "pvc-1".into(),
+        directory: DirectoryPath::parse("a").unwrap(),
+        mode,
+        mode_asked,
+        uid,
+        gid,
+        existing: Existing::Refuse,
+        adoptable: true,
+        restore: None,
+        note: None,
+    };
+    let kept = Kept {
+        attributes,
+        mode_refused: None,
+        owner_refused,
+    };
+    judge(&request, "a", ROOT, &kept).map_err(|error| {
+        assert!(error.definite_refusal() && !error.outcome_unknown(), "{error}");
+        error.kind()
+    })
+}
+
+#[test]
+fn what_was_asked_for_and_not_got_has_its_reason() {
+    let refused = Some(Status::NotPermitted);
+    let (one, other) = (Some(1000), Some(65534));
+    let (mine, theirs, nobody) = (
+        found(0o755, Some(0), Some(0)),
+        found(0o755, other, other),
+        found(0o755, None, None),
+    );
+    for (asked, attributes, owner_refused, outcome) in [
+        ((0o755, true, None, None), &mine, None, Ok(None)),
+        ((0o777, true, None, None), &mine, None, Err(ErrorKind::ModeRefused)),
+        ((0o2755, true, None, None), &mine, None, Err(ErrorKind::ModeRefused)),
+        ((0o777, false, None, None), &mine, None, Ok(Some(0o755))),
+        ((0o755, true, Some(0), Some(0)), &mine, None, Ok(None)),
+        ((0o755, true, one, None), &mine, refused, Err(ErrorKind::OwnerRefused)),
+        ((0o755, true, None, one), &mine, None, Err(ErrorKind::OwnerRefused)),
+        // The server makes somebody else of us, and what we ask for needs root.
+        ((0o755, true, one, None), &theirs, refused, Err(ErrorKind::RootSquashed)),
+        // It does, and nothing that we ask for needs root.
+        ((0o755, true, None, None), &theirs, None, Ok(None)),
+        // It took it and did something else.
+        ((0o755, true, one, None), &theirs, None, Err(ErrorKind::OwnerRefused)),
+        // Names instead of numbers.
+        ((0o755, true, one, None), &nobody, None, Err(ErrorKind::IdMappingRequired)),
+        (
+            (0o755, true, one, None),
+            &mine,
+            Some(Status::BadOwner),
+            Err(ErrorKind::IdMappingRequired),
+        ),
+        ((0o755, true, None, None), &nobody, None, Ok(None)),
+    ] {
+        assert_eq!(
+            judged(asked, attributes, owner_refused),
+            outcome,
+            "{asked:?} {attributes:?}"
+        );
+    }
+}

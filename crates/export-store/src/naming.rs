@@ -1,0 +1,391 @@
+//! Names on the export: which are allowed, and how a pattern becomes one. Pure.
+
+use std::fmt;
+
+use sha2::{Digest, Sha256};
+
+use nfs_client::Name;
+use nfs_client::address::{AddressError, ExportAddress, path_components};
+
+mod pattern;
+
+pub use pattern::{DEFAULT_PATTERN, Pattern, PatternValues};
+
+/// The longest name that an NFS server takes, in bytes (`NAME_MAX` of the file systems in the field).
+pub const LONGEST_NAME: usize = 255;
+/// The longest directory, in bytes, separators counted: the remainder of `PATH_MAX` (4,096) is the node's, which puts
+/// its own path in front, and a mount call takes no more than 1,024 (RFC 1813, `MNTPATHLEN`).
+pub const LONGEST_PATH: usize = 1024;
+/// The longest name of an object of Kubernetes, in bytes (a DNS subdomain).
+const LONGEST_OBJECT_NAME: usize = 253;
+/// What the name of an archive begins with.
+pub const ARCHIVE_PREFIX: &str = "archived-";
+
+/// A server that takes no longer names than this is not served: what is left after the archive's prefix and suffix
+/// would tell nobody anything. The shortest limit in the field is 143 bytes.
+const SHORTEST_LIMIT: usize = 64;
+/// Bytes of hexadecimal hash in a shortened name. A collision is harmless (the overlap is refused), so 64 bits do.
+const HASH_LENGTH: usize = 16;
+/// Bytes of hexadecimal hash of a volume's uid in the name of an archive.
+const UNIQUE_LENGTH: usize = 8;
+/// What [`DirectoryPath::fit`] leaves free: the prefix, `-` and the unique part, `-` and a counter of two digits.
+const ARCHIVE_ROOM: usize = ARCHIVE_PREFIX.len() + 1 + UNIQUE_LENGTH + 1 + 2;
+
+/// Names that belong to us or to servers, in lower case. The other rules refuse these too; standing here they are
+/// refused with the true reason, and stay refused should those rules ever be relaxed.
+const RESERVED: &[&str] = &[".nfs-operator", ".snapshot", ".zfs", "lost+found"];
+
+/// A directory on an export, relative to the export's path: one or more checked segments.
+///
+/// Segments are `[A-Za-z0-9._-]`, so the path is ASCII, and comparing it case-folded is [`DirectoryPath::folded`].
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct DirectoryPath(Vec<String>);
+
+impl DirectoryPath {
+    /// Reads `a/b/c`: the one gate for names of directories that we make, take over, move or remove.
+    ///
+    /// # Errors
+    /// The first segment that breaks a rule, with the rule and the remedy.
+    pub fn parse(text: &str) -> Result<Self, NamingError> {
+        if text.is_empty() {
+            return Err(NamingError::Empty);
+        }
+        Self::of_segments(text.split('/').map(str::to_owned).collect())
+    }
+
+    /// Checks segments that were taken apart already.
+    fn of_segments(segments: Vec<String>) -> Result<Self, NamingError> {
+        let length = length_of(&segments);
+        if length > LONGEST_PATH {
+            return Err(NamingError::PathTooLong { length });
+        }
+        if let Some(empty) = segments.iter().position(String::is_empty) {
+            return Err(NamingError::EmptySegment {
+                path: quoted(&segments.join("/")),
+                position: empty + 1,
+            });
+        }
+        segments.iter().try_for_each(|segment| {
+            check_segment(segment)?;
+            check_length(segment, LONGEST_NAME)
+        })?;
+        Ok(Self(segments))
+    }
+
+    /// The segments, at least one.
+    pub fn segments(&self) -> &[String] {
+        &self.0
+    }
+
+    /// The last segment: the directory's own name.
+    pub fn last_segment(&self) -> &str {
+        self.0.last().map_or("", String::as_str)
+    }
+
+    /// The segments as names for the NFS client.
+    pub fn names(&self) -> Vec<Name> {
+        self.0
+            .iter()
+            .filter_map(|segment| Name::new(segment.clone()).ok())
+            .collect()
+    }
+
+    /// The segments in lower case: servers may fold case, so two paths that differ only in case are one.
+    pub fn folded(&self) -> Vec<String> {
+        self.0.iter().map(|segment| segment.to_ascii_lowercase()).collect()
+    }
+
+    /// Makes the last segment leave room for its archive's name on a server that takes names of `name_max` bytes: a
+    /// longer one is cut and gets a hash of the whole path. The same path and limit give the same result.
+    ///
+    /// # Errors
+    /// Another segment is longer than `name_max`, or `name_max` is too small to work with.
+    pub fn fit(self, name_max: usize) -> Result<Self, NamingError> {
+        fitted(self.0, name_max).map(Self)
+    }
+}
+
+impl fmt::Display for DirectoryPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("/"))
+    }
+}
+
+/// The name at the export's root for the archive of a directory.
+///
+/// Attempt 0 is `archived-<last segment>`, as nfs-subdir names them; attempt 1 adds a part that is this volume's own,
+/// later ones count. Never longer than `name_max`, of which less than 64 is taken for 64 ([`DirectoryPath::fit`] refuses
+/// such servers before anything is made on them).
+pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max: usize) -> String {
+    let unique = hash(volume_uid, UNIQUE_LENGTH);
+    let suffix = match attempt {
+        0 => String::new(),
+        1 => format!("-{unique}"),
+        counter => format!("-{unique}-{counter}"),
+    };
+    let limit = name_max.clamp(SHORTEST_LIMIT, LONGEST_NAME);
+    let room = limit.saturating_sub(ARCHIVE_PREFIX.len() + suffix.len());
+    let name = shortened(last_segment, room, last_segment);
+    format!("{ARCHIVE_PREFIX}{name}{suffix}")
+}
+
+/// Does this name, as it stands on a server, look like an archive's? Compared case-folded: servers may fold.
+pub fn is_archive_name(name: &[u8]) -> bool {
+    name.get(..ARCHIVE_PREFIX.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(ARCHIVE_PREFIX.as_bytes()))
+}
+
+/// Whether an object of Kubernetes can have this name: a DNS subdomain (RFC 1123). What a tenant wrote where the API server
+/// takes any text must not become a part of a request's path before this.
+pub fn is_object_name(text: &str) -> bool {
+    let label = |label: &str| {
+        let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
+        let all = label
+            .bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
+        all && edge(label.as_bytes().first()) && edge(label.as_bytes().last())
+    };
+    text.len() <= LONGEST_OBJECT_NAME && text.split('.').all(label)
+}
+
+/// Why something is no path of an export that a backend may have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ExportPathError {
+    /// No server has such a path.
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    /// What the operator keeps on another export.
+    #[error("path {0} leads into what the operator keeps there: name the export itself")]
+    Reserved(String),
+}
+
+/// Checks the path of an export: the one gate for such paths on their way to a server.
+///
+/// # Errors
+/// The first component that breaks a rule.
+pub fn check_export_path(path: &str) -> Result<(), ExportPathError> {
+    path_components(path)?;
+    match path.split('/').any(is_reserved_for_operator) {
+        true => Err(ExportPathError::Reserved(quoted(path))),
+        false => Ok(()),
+    }
+}
+
+/// Reads `SERVER:/PATH`, an IPv6 address in brackets.
+///
+/// # Errors
+/// The part that breaks a rule.
+pub fn parse_export_address(text: &str) -> Result<ExportAddress, ExportPathError> {
+    let address = ExportAddress::parse(text)?;
+    check_export_path(&address.path)?;
+    Ok(address)
+}
+
+/// Our directory on an export, or a tombstone, compared case-folded: servers may fold.
+fn is_reserved_for_operator(component: &str) -> bool {
+    let folded = component.to_ascii_lowercase();
+    folded == ".nfs-operator" || folded.starts_with(".nfs-operator-")
+}
+
+/// Why something cannot be a directory's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NamingError {
+    /// No name at all.
+    #[error("the directory's name is empty: name at least one segment below the export")]
+    Empty,
+    /// Two separators in a row, or one at the beginning or end.
+    #[error("segment {position} of {path} is empty: name it relative to the export, with single `/` between segments")]
+    EmptySegment {
+        /// The path, shortened for reading.
+        path: String,
+        /// Which segment, from 1.
+        position: usize,
+    },
+    /// A character outside the alphabet.
+    #[error("segment {segment} holds {character:?}: only letters, digits, `.`, `_` and `-` are allowed")]
+    ForbiddenCharacter {
+        /// The segment, shortened for reading.
+        segment: String,
+        /// The first character that is not allowed.
+        character: char,
+    },
+    /// `.`, `..`, hidden names, and names that Windows servers would cut.
+    #[error("segment {segment} begins or ends with `.`: begin and end it with another character")]
+    DotAtEnd {
+        /// The segment, shortened for reading.
+        segment: String,
+    },
+    /// A name of the operator's or of servers.
+    #[error("segment {segment} is reserved for the operator or the server: choose another name")]
+    Reserved {
+        /// The segment.
+        segment: String,
+    },
+    /// A name as archives have.
+    #[error("segment {segment} begins with `{ARCHIVE_PREFIX}`, as only archives do: choose another name")]
+    ArchivePrefix {
+        /// The segment, shortened for reading.
+        segment: String,
+    },
+    /// Longer than a server takes.
+    #[error("segment {segment} has {length} bytes and at most {limit} are possible: shorten it")]
+    SegmentTooLong {
+        /// The segment, shortened for reading.
+        segment: String,
+        /// Its length in bytes.
+        length: usize,
+        /// The longest possible.
+        limit: usize,
+    },
+    /// All segments together are too long.
+    #[error(
+        "the directory's path has {length} bytes and at most {LONGEST_PATH} are allowed: shorten the pattern or its values"
+    )]
+    PathTooLong {
+        /// Its length in bytes.
+        length: usize,
+    },
+    /// The server's limit leaves no room.
+    #[error(
+        "the server takes names of {limit} bytes at most and at least {SHORTEST_LIMIT} are needed: use another file system"
+    )]
+    NameLimitTooSmall {
+        /// The server's limit.
+        limit: usize,
+    },
+    /// `${` without `}`.
+    #[error("pattern {pattern} has a `${{` without `}}`: close it")]
+    UnclosedVariable {
+        /// The pattern, shortened for reading.
+        pattern: String,
+    },
+    /// A variable that there is not.
+    #[error(
+        "unknown variable {variable}: known are ${{pvc.namespace}}, ${{pvc.name}}, ${{pvc.uid}}, ${{pv.name}}, \
+         ${{pvc.labels.KEY}}, ${{pvc.annotations.KEY}}, and ${{.PVC.…}} for namespace, name, labels and annotations"
+    )]
+    UnknownVariable {
+        /// The variable as written, shortened for reading.
+        variable: String,
+    },
+    /// The claim lacks a label or annotation.
+    #[error("the claim has no value for {variable}: set the label or annotation, or change the pattern")]
+    MissingValue {
+        /// The variable as written.
+        variable: String,
+    },
+    /// A value that would add segments.
+    #[error("the value {value} of {variable} holds `/`: a value names one segment; put the `/` into the pattern")]
+    SlashInValue {
+        /// The variable as written.
+        variable: String,
+        /// The value, shortened for reading.
+        value: String,
+    },
+    /// Only variables, and none has a value.
+    #[error("pattern {pattern} expands to nothing: set a value for its variables on the claim")]
+    ExpandsToNothing {
+        /// The pattern, shortened for reading.
+        pattern: String,
+    },
+}
+
+/// Every rule for one segment but its length.
+fn check_segment(segment: &str) -> Result<(), NamingError> {
+    if RESERVED.iter().any(|name| segment.eq_ignore_ascii_case(name)) {
+        return Err(NamingError::Reserved {
+            segment: quoted(segment),
+        });
+    }
+    check_alphabet(segment)?;
+    if segment.starts_with('.') || segment.ends_with('.') {
+        return Err(NamingError::DotAtEnd {
+            segment: quoted(segment),
+        });
+    }
+    check_archive_prefix(segment)
+}
+
+fn check_alphabet(segment: &str) -> Result<(), NamingError> {
+    let forbidden = |character: &char| !(character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-'));
+    match segment.chars().find(forbidden) {
+        Some(character) => Err(NamingError::ForbiddenCharacter {
+            segment: quoted(segment),
+            character,
+        }),
+        None => Ok(()),
+    }
+}
+
+fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
+    if is_archive_name(segment.as_bytes()) {
+        return Err(NamingError::ArchivePrefix {
+            segment: quoted(segment),
+        });
+    }
+    Ok(())
+}
+
+fn check_length(segment: &str, limit: usize) -> Result<(), NamingError> {
+    if segment.len() > limit {
+        return Err(NamingError::SegmentTooLong {
+            segment: quoted(segment),
+            length: segment.len(),
+            limit,
+        });
+    }
+    Ok(())
+}
+
+/// The segments with the last one cut to what [`DirectoryPath::fit`] promises.
+fn fitted(mut segments: Vec<String>, name_max: usize) -> Result<Vec<String>, NamingError> {
+    if name_max < SHORTEST_LIMIT {
+        return Err(NamingError::NameLimitTooSmall { limit: name_max });
+    }
+    let limit = name_max.min(LONGEST_NAME);
+    let whole = segments.join("/");
+    let last = segments.pop().ok_or(NamingError::Empty)?;
+    segments.iter().try_for_each(|segment| check_length(segment, limit))?;
+    segments.push(shortened(&last, limit.saturating_sub(ARCHIVE_ROOM), &whole));
+    Ok(segments)
+}
+
+/// `name`, or, if that has more than `room` bytes, its beginning and a hash of `whole`. `room` is never below 35
+/// ([`SHORTEST_LIMIT`] less the longest prefix and suffix).
+fn shortened(name: &str, room: usize, whole: &str) -> String {
+    if name.len() <= room {
+        return name.to_owned();
+    }
+    let end = name.floor_char_boundary(room.saturating_sub(HASH_LENGTH + 1));
+    let start = name.get(..end).unwrap_or_default();
+    format!("{start}-{}", hash(whole, HASH_LENGTH))
+}
+
+/// The first `length` digits of the hexadecimal SHA-256 of `text`.
+fn hash(text: &str, length: usize) -> String {
+    let digest = Sha256::digest(text.as_bytes());
+    let mut digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    digits.truncate(length);
+    digits
+}
+
+fn length_of(segments: &[String]) -> usize {
+    segments.iter().map(String::len).sum::<usize>() + segments.len().saturating_sub(1)
+}
+
+/// The longest piece of somebody's text that a message repeats, in bytes.
+const LONGEST_QUOTE: usize = 80;
+
+/// A tenant's or server's text for a message: escaped and bounded.
+fn quoted(text: &str) -> String {
+    let end = text.floor_char_boundary(LONGEST_QUOTE);
+    match text.get(..end) {
+        Some(start) if end < text.len() => format!("{start:?}…"),
+        _ => format!("{text:?}"),
+    }
+}
+
+#[cfg(test)]
+mod nfs_subdir_tests;
+#[cfg(test)]
+mod tests;

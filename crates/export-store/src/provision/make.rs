@@ -1,0 +1,190 @@
+//! Making the directory and its parents, setting mode and owner, and recording that all is well.
+
+use super::Recorded;
+use crate::ManagedExport;
+use crate::error::{ExportError, While as _};
+use crate::ground::Ground;
+use crate::judge::{Kept, judge};
+use crate::record::{Record, State, handle_of};
+use crate::request::DirectoryRequest;
+use crate::naming::DirectoryPath;
+use nfs_client::{Attributes, Name, NfsError, Node, SetAttributes, Status};
+
+/// Parents are for passing through; what is inside is guarded by the directories themselves.
+const PARENT_MODE: u32 = 0o755;
+
+/// A directory that is there and judged.
+pub(super) struct Made {
+    pub file_id: u64,
+    pub handle: String,
+    pub adopted: bool,
+    pub mode_not_kept: Option<u32>,
+}
+
+impl ManagedExport {
+    /// Makes missing parents and the directory; `None` when something was faster and must be looked at.
+    pub(super) async fn make_on(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        record: &Recorded,
+        nodes: &[Node],
+    ) -> Result<Option<Made>, ExportError> {
+        let names = directory.names();
+        let (Some(last), Some(parent)) = (names.last(), self.make_parents(ground, directory, nodes).await?) else {
+            return Ok(None);
+        };
+        let attributes = SetAttributes {
+            mode: Some(request.mode),
+            uid: request.uid,
+            gid: request.gid,
+            ..SetAttributes::default()
+        };
+        let made = self.make_one(ground, &parent, last, attributes, directory).await?;
+        let Some((node, mode_refused, owner_refused)) = made else {
+            return Ok(None);
+        };
+        let kept = Kept {
+            attributes: &node.attributes,
+            mode_refused,
+            owner_refused,
+        };
+        let made = self.judged(request, directory, &node, &kept)?;
+        self.live(ground, record, &made).await.map(|()| Some(made))
+    }
+
+    /// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
+    pub(crate) async fn make_parents(
+        &self,
+        ground: &Ground,
+        directory: &DirectoryPath,
+        nodes: &[Node],
+    ) -> Result<Option<Node>, ExportError> {
+        let names = directory.names();
+        let Some((_, parents)) = names.split_last() else {
+            return Ok(None);
+        };
+        let there = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
+        let mut parent = there.last().unwrap_or(&ground.root).clone();
+        for name in parents.iter().skip(there.len()) {
+            let attributes = SetAttributes {
+                mode: Some(PARENT_MODE),
+                ..SetAttributes::default()
+            };
+            match self.make_one(ground, &parent, name, attributes, directory).await? {
+                Some((node, ..)) => parent = node,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(parent))
+    }
+
+    async fn make_one(
+        &self,
+        ground: &Ground,
+        parent: &Node,
+        name: &Name,
+        attributes: SetAttributes,
+        directory: &DirectoryPath,
+    ) -> Result<Option<(Node, Option<Status>, Option<Status>)>, ExportError> {
+        let made = self
+            .changing(ground)?
+            .make_directory(&parent.handle, name, attributes)
+            .await;
+        match made {
+            Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
+            Err(error) if error.status() == Some(Status::Exists) => Ok(None),
+            Err(error) => Err(error).while_(|| format!("making {directory}")),
+        }
+    }
+
+    /// Sets mode and owner of a directory that is there, and judges what came of it.
+    pub(super) async fn set(
+        &self,
+        ground: &Ground,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        leaf: &Node,
+        mode: Option<u32>,
+    ) -> Result<Made, ExportError> {
+        let mut attributes = leaf.attributes.clone();
+        let owner = SetAttributes {
+            mode: None,
+            uid: request.uid,
+            gid: request.gid,
+            ..SetAttributes::default()
+        };
+        let owner_refused = self.set_part(ground, leaf, owner, &mut attributes, directory).await?;
+        let mode_part = SetAttributes {
+            mode,
+            ..SetAttributes::default()
+        };
+        let mode_refused = self
+            .set_part(ground, leaf, mode_part, &mut attributes, directory)
+            .await?;
+        let kept = Kept {
+            attributes: &attributes,
+            mode_refused,
+            owner_refused,
+        };
+        let made = self.judged(request, directory, leaf, &kept)?;
+        Ok(Made {
+            mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
+            ..made
+        })
+    }
+
+    async fn set_part(
+        &self,
+        ground: &Ground,
+        leaf: &Node,
+        part: SetAttributes,
+        now: &mut Attributes,
+        directory: &DirectoryPath,
+    ) -> Result<Option<Status>, ExportError> {
+        if part == SetAttributes::default() {
+            return Ok(None);
+        }
+        match self.changing(ground)?.set_attributes(&leaf.handle, part).await {
+            Ok(attributes) => {
+                *now = attributes;
+                Ok(None)
+            }
+            Err(NfsError::Status { status, .. }) if status != Status::Stale => Ok(Some(status)),
+            Err(error) => Err(error).while_(|| format!("setting mode and owner of {directory}")),
+        }
+    }
+
+    fn judged(
+        &self,
+        request: &DirectoryRequest,
+        directory: &DirectoryPath,
+        node: &Node,
+        kept: &Kept<'_>,
+    ) -> Result<Made, ExportError> {
+        let mode_not_kept = judge(request, &directory.to_string(), self.keeper.credential, kept)?;
+        Ok(Made {
+            file_id: node.attributes.fileid,
+            handle: handle_of(node),
+            adopted: false,
+            mode_not_kept,
+        })
+    }
+
+    /// The last word: the record knows the fileid, and that all is well.
+    pub(super) async fn live(&self, ground: &Ground, record: &Recorded, made: &Made) -> Result<(), ExportError> {
+        let Recorded::Open(record) = record else {
+            return Err(ExportError::Unsettled {
+                doing: "recording a directory".into(),
+            });
+        };
+        let live = Record {
+            file_id: Some(made.file_id),
+            handle: Some(made.handle.clone()),
+            adopted: made.adopted,
+            ..record.in_state(State::Live)
+        };
+        self.replace_record(ground, &live).await
+    }
+}

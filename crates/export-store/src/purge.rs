@@ -1,0 +1,305 @@
+//! Removing trees: by handle, depth first, without recursion, so that neither depth nor breadth costs memory that
+//! somebody else chose.
+//!
+//! A directory is visited: its files are removed, its subdirectories are handed out. When these are done, it is
+//! visited again, removes those that became empty, and lists again, until nothing is left or nothing moves any more.
+
+mod batch;
+mod visit;
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+use tokio::sync::Semaphore;
+
+use self::visit::{Child, End, Task, Visit};
+use super::ManagedExport;
+use super::error::ExportError;
+use super::ground::Ground;
+use super::request::{PurgeFailure, PurgeReport};
+use nfs_client::{Credential, FileHandle, Name, Node};
+
+/// Directories visited at a time.
+const VISITS: usize = 8;
+/// Compounds of REMOVEs in flight: 4 of 75 names keep a server busy; the rest of the connection is for claims.
+const REMOVALS: usize = 6;
+/// How often a directory is emptied that is found to hold something afterwards.
+const PATIENCE: u32 = 3;
+/// Failures that are told one by one; the others are counted.
+const TOLD: usize = 10;
+/// The longest path in a report, in characters: its end is what tells.
+const LONGEST_PATH: usize = 300;
+
+/// Where a purge begins.
+pub(super) struct Root<'a> {
+    node: &'a Node,
+    name: Option<&'a Name>,
+}
+
+impl<'a> Root<'a> {
+    /// The trash: what is in it goes, it stays.
+    pub(super) fn kept(node: &'a Node) -> Self {
+        Self { node, name: None }
+    }
+
+    /// A tombstone: what is in it goes, and the caller removes it.
+    pub(super) fn named(node: &'a Node, name: &'a Name) -> Self {
+        Self { node, name: Some(name) }
+    }
+}
+
+/// A directory that is being emptied.
+struct Directory {
+    parent: Option<u64>,
+    name: Option<Name>,
+    handle: FileHandle,
+    fileid: u64,
+    depth: usize,
+    /// Whom to act as in it, when our own credential was refused.
+    actor: Option<Credential>,
+    /// Subdirectories handed out and not done.
+    pending: usize,
+    /// Subdirectories that are empty now.
+    ready: Vec<(Name, u64)>,
+    /// How often each was.
+    emptied: HashMap<u64, u32>,
+    /// Subdirectories that could not be emptied, by fileid: not gone into again.
+    given_up: HashSet<u64>,
+}
+
+/// A purge under way.
+pub(super) struct Purge<'a> {
+    export: &'a ManagedExport,
+    ground: &'a Ground,
+    most: u64,
+    end: Option<Instant>,
+    removed: u64,
+    failures: Vec<PurgeFailure>,
+    failed: u64,
+    interrupted: bool,
+}
+
+impl<'a> Purge<'a> {
+    pub(super) fn new(export: &'a ManagedExport, ground: &'a Ground, most: u64, end: Option<Instant>) -> Self {
+        Self {
+            export,
+            ground,
+            most,
+            end,
+            removed: 0,
+            failures: Vec::new(),
+            failed: 0,
+            interrupted: false,
+        }
+    }
+
+    /// Whether the limits are reached.
+    pub(super) fn is_over(&mut self) -> bool {
+        let late = self.end.is_some_and(|end| Instant::now() >= end);
+        if late || self.removed >= self.most {
+            self.interrupted = true;
+        }
+        self.interrupted
+    }
+
+    pub(super) fn report(self) -> PurgeReport {
+        PurgeReport {
+            removed: self.removed,
+            interrupted: self.interrupted,
+            failures: self.failures,
+            failed: self.failed,
+            ..PurgeReport::default()
+        }
+    }
+
+    pub(super) fn count_one(&mut self) {
+        self.removed += 1;
+    }
+
+    pub(super) fn fail(&mut self, path: &str, reason: String) {
+        self.failed += 1;
+        if self.failures.len() < TOLD {
+            let skip = path.chars().count().saturating_sub(LONGEST_PATH);
+            self.failures.push(PurgeFailure {
+                path: path.chars().skip(skip).collect(),
+                reason,
+            });
+        }
+    }
+
+    /// Empties a tree; true when nothing is left in it.
+    pub(super) async fn tree(&mut self, root: Root<'_>) -> Result<bool, ExportError> {
+        let compounds = &Semaphore::new(REMOVALS);
+        let mut tree = Tree::new(&root);
+        let mut visits = FuturesUnordered::new();
+        // For the futures, which must not hold on to the counts.
+        let (export, ground) = (self.export, self.ground);
+        loop {
+            while visits.len() < VISITS && !self.is_over() {
+                let Some(task) = tree.next_task(self.end) else { break };
+                visits.push(visit::visit(export, ground, compounds, task));
+            }
+            let Some(visit) = visits.next().await else { break };
+            let (id, visit) = visit?;
+            self.removed += visit.removed;
+            for (path, reason) in tree.take(id, visit) {
+                self.fail(&path, reason);
+            }
+        }
+        Ok(tree.is_empty)
+    }
+}
+
+/// The directories of one tree that are being emptied.
+struct Tree {
+    directories: HashMap<u64, Directory>,
+    /// Whom to visit next: the newest first, which is depth first.
+    stack: Vec<u64>,
+    next: u64,
+    is_empty: bool,
+}
+
+impl Tree {
+    fn new(root: &Root<'_>) -> Self {
+        let mut tree = Self {
+            directories: HashMap::new(),
+            stack: Vec::new(),
+            next: 0,
+            is_empty: false,
+        };
+        tree.add(Directory {
+            parent: None,
+            name: root.name.cloned(),
+            handle: root.node.handle.clone(),
+            fileid: root.node.attributes.fileid,
+            depth: 0,
+            actor: None,
+            pending: 0,
+            ready: Vec::new(),
+            emptied: HashMap::new(),
+            given_up: HashSet::new(),
+        });
+        tree
+    }
+
+    fn add(&mut self, directory: Directory) {
+        self.next += 1;
+        self.directories.insert(self.next, directory);
+        self.stack.push(self.next);
+    }
+
+    fn next_task(&mut self, end: Option<Instant>) -> Option<Task> {
+        let id = self.stack.pop()?;
+        let ancestors = self.way_to(id).map(|directory| directory.fileid).collect();
+        let directory = self.directories.get_mut(&id)?;
+        Some(Task {
+            id,
+            handle: directory.handle.clone(),
+            depth: directory.depth,
+            is_trash: directory.name.is_none(),
+            actor: directory.actor,
+            ready: std::mem::take(&mut directory.ready),
+            given_up: directory.given_up.clone(),
+            ancestors,
+            end,
+        })
+    }
+
+    /// A directory and those that it lies in, upwards.
+    fn way_to(&self, id: u64) -> impl Iterator<Item = &Directory> {
+        std::iter::successors(self.directories.get(&id), |directory| {
+            directory.parent.and_then(|parent| self.directories.get(&parent))
+        })
+    }
+
+    fn path(&self, id: u64) -> String {
+        let mut names: Vec<String> = self
+            .way_to(id)
+            .filter_map(|directory| directory.name.as_ref().map(ToString::to_string))
+            .collect();
+        names.reverse();
+        names.join("/")
+    }
+
+    /// Takes a visit's outcome; answers what could not be removed.
+    fn take(&mut self, id: u64, visit: Visit) -> Vec<(String, String)> {
+        let Some(directory) = self.directories.get_mut(&id) else {
+            return Vec::new();
+        };
+        directory.actor = visit.actor;
+        let depth = directory.depth + 1;
+        directory.pending = visit.children.len();
+        let mut told = Vec::new();
+        for (fileid, name, why) in visit.given_up {
+            if directory.given_up.insert(fileid) {
+                told.push((name, why));
+            }
+        }
+        let mut told = self.below(id, told);
+        if !visit.children.is_empty() {
+            for Child { name, node } in visit.children {
+                self.add(Directory {
+                    parent: Some(id),
+                    name: Some(name),
+                    fileid: node.attributes.fileid,
+                    handle: node.handle,
+                    depth,
+                    actor: None,
+                    pending: 0,
+                    ready: Vec::new(),
+                    emptied: HashMap::new(),
+                    given_up: HashSet::new(),
+                });
+            }
+            return told;
+        }
+        match visit.end {
+            End::More => self.stack.push(id),
+            End::Empty => told.extend(self.finish(id, true)),
+            End::Stuck => {
+                told.extend(self.below(id, visit.failures));
+                told.extend(self.finish(id, false));
+            }
+        }
+        told
+    }
+
+    /// Puts a directory's path before names in it; no name means the directory itself.
+    fn below(&self, id: u64, told: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
+        let path = self.path(id);
+        let whole = |name: Option<Name>| match (name, path.is_empty()) {
+            (None, _) => path.clone(),
+            (Some(name), true) => name.to_string(),
+            (Some(name), false) => format!("{path}/{name}"),
+        };
+        told.into_iter().map(|(name, why)| (whole(name), why)).collect()
+    }
+
+    /// Takes a directory off; answers what is to be told.
+    fn finish(&mut self, id: u64, is_empty: bool) -> Option<(String, String)> {
+        let path = self.path(id);
+        let directory = self.directories.remove(&id)?;
+        let Some((above, parent)) = directory
+            .parent
+            .and_then(|above| self.directories.get_mut(&above).map(|parent| (above, parent)))
+        else {
+            self.is_empty = is_empty;
+            return None;
+        };
+        parent.pending = parent.pending.saturating_sub(1);
+        if parent.pending == 0 {
+            self.stack.push(above);
+        }
+        let times = parent.emptied.entry(directory.fileid).or_default();
+        *times += u32::from(is_empty);
+        if is_empty && *times <= PATIENCE {
+            parent.ready.extend(directory.name.map(|name| (name, directory.fileid)));
+            return None;
+        }
+        parent.given_up.insert(directory.fileid);
+        let why = "it was emptied, and is never empty: somebody writes there, or the server hides what is in it";
+        is_empty.then(|| (path, why.to_owned()))
+    }
+}

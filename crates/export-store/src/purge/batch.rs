@@ -1,0 +1,45 @@
+//! Listing a directory that is being emptied, some pages at a time.
+
+use std::time::Instant;
+
+use nfs_client::{Entry, Export, FileHandle, NfsError, PageCookie};
+
+/// Names that are listed before they are removed.
+const BATCH: usize = 1024;
+
+/// A part of a listing.
+pub(super) struct Batch {
+    pub entries: Vec<Entry>,
+    /// Where it goes on.
+    pub next: Option<PageCookie>,
+    /// Why it could not be read any further than this.
+    pub failure: Option<NfsError>,
+}
+
+/// The next entries of a listing: fewer at the end of the purge, for pages may be small and slow.
+pub(super) async fn batch(
+    nfs: &Export,
+    directory: &FileHandle,
+    mut from: Option<PageCookie>,
+    end: Option<Instant>,
+) -> Batch {
+    let mut entries = Vec::new();
+    let (next, failure) = loop {
+        match nfs.list(directory, from).await {
+            Ok(page) => {
+                entries.extend(page.entries);
+                match page.next {
+                    Some(next) if entries.len() < BATCH && !is_over(end) => from = Some(next),
+                    next => break (next, None),
+                }
+            }
+            Err(error) => break (None, Some(error)),
+        }
+    };
+    Batch { entries, next, failure }
+}
+
+/// Whether the purge's time is up.
+pub(super) fn is_over(end: Option<Instant>) -> bool {
+    end.is_some_and(|end| Instant::now() >= end)
+}

@@ -1,0 +1,376 @@
+//! One visit to a directory that is being emptied.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use tokio::sync::Semaphore;
+
+use super::batch::{batch, is_over};
+use crate::ManagedExport;
+use crate::error::{ExportError, While as _};
+use crate::ground::Ground;
+use nfs_client::{
+    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
+};
+
+/// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
+/// components), and each costs memory.
+const DEEPEST: usize = 1024;
+/// Names in one call: servers take between 50 and 100 operations in a compound.
+const CHUNK: usize = 64;
+/// Lookups of subdirectories at a time.
+const LOOKUPS: usize = 8;
+/// Removed by nobody: for a directory whose group is root's, when we act as its owner.
+const NOBODY: u32 = 65_534;
+
+/// What to visit.
+pub(super) struct Task {
+    pub id: u64,
+    pub handle: FileHandle,
+    pub depth: usize,
+    /// It is the trash itself, whose entries are volumes' directories.
+    pub is_trash: bool,
+    pub actor: Option<Credential>,
+    /// Subdirectories that became empty.
+    pub ready: Vec<(Name, u64)>,
+    /// Subdirectories not to go into.
+    pub given_up: HashSet<u64>,
+    /// The fileids from this directory up to the root of the purge.
+    pub ancestors: Vec<u64>,
+    /// When the purge ends: a listing without end must not keep it.
+    pub end: Option<Instant>,
+}
+
+/// A subdirectory to go into.
+pub(super) struct Child {
+    pub name: Name,
+    pub node: Node,
+}
+
+/// How a visit ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// Nothing seems to be left.
+    Empty,
+    /// Something went, and something may be left.
+    More,
+    /// Nothing went: what is left stays.
+    Stuck,
+}
+
+/// What a visit came to.
+pub(super) struct Visit {
+    pub removed: u64,
+    pub children: Vec<Child>,
+    pub end: End,
+    pub actor: Option<Credential>,
+    /// Subdirectories not to go into again, and why.
+    pub given_up: Vec<(u64, Option<Name>, String)>,
+    /// What could not be removed (without a name: the directory itself could not be read), and why.
+    pub failures: Vec<(Option<Name>, String)>,
+}
+
+/// How many subdirectories to hand out: many where trees are broad, one where somebody built a tower.
+fn breadth(depth: usize) -> usize {
+    match depth {
+        0..8 => 256,
+        8..64 => 16,
+        _ => 2,
+    }
+}
+
+pub(super) async fn visit(
+    export: &ManagedExport,
+    ground: &Ground,
+    compounds: &Semaphore,
+    task: Task,
+) -> Result<(u64, Visit), ExportError> {
+    let id = task.id;
+    let mut visitor = Visitor {
+        nfs: task
+            .actor
+            .map_or_else(|| export.nfs.clone(), |actor| export.nfs.acting_as(actor)),
+        export,
+        ground,
+        compounds,
+        actor: task.actor,
+        denied: false,
+        visit: Visit {
+            removed: 0,
+            children: Vec::new(),
+            end: End::Stuck,
+            actor: task.actor,
+            given_up: Vec::new(),
+            failures: Vec::new(),
+        },
+        task,
+    };
+    visitor.remove_ready().await?;
+    visitor.pass().await?;
+    if visitor.denied && visitor.visit.children.is_empty() && visitor.become_owner().await? {
+        visitor.visit.failures.clear();
+        visitor.pass().await?;
+    }
+    visitor.visit.actor = visitor.actor;
+    Ok((id, visitor.visit))
+}
+
+struct Visitor<'a> {
+    export: &'a ManagedExport,
+    ground: &'a Ground,
+    compounds: &'a Semaphore,
+    nfs: Export,
+    actor: Option<Credential>,
+    /// Something was refused for lack of permission.
+    denied: bool,
+    task: Task,
+    visit: Visit,
+}
+
+impl Visitor<'_> {
+    /// Removes the subdirectories that became empty. Those that are refused are not gone into again.
+    async fn remove_ready(&mut self) -> Result<(), ExportError> {
+        let mut ready: Vec<Name> = self.task.ready.iter().map(|(name, _)| name.clone()).collect();
+        self.remove(&ready, &mut Vec::new()).await?;
+        if self.denied && self.become_owner().await? {
+            let refused: HashSet<Name> = self.visit.failures.drain(..).filter_map(|(name, _)| name).collect();
+            ready.retain(|name| refused.contains(name));
+            self.denied = false;
+            self.remove(&ready, &mut Vec::new()).await?;
+        }
+        for (name, why) in std::mem::take(&mut self.visit.failures) {
+            let fileid = self.task.ready.iter().find(|(ready, _)| Some(ready) == name.as_ref());
+            if let Some((_, fileid)) = fileid {
+                self.task.given_up.insert(*fileid);
+                self.visit.given_up.push((*fileid, name, why));
+            }
+        }
+        Ok(())
+    }
+
+    /// Lists and removes until the listing's end or enough subdirectories. What comes next is listed while what came
+    /// before is removed.
+    async fn pass(&mut self) -> Result<(), ExportError> {
+        let mut left = false;
+        let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
+        let end = self.task.end;
+        let mut listed = batch(&nfs, &handle, None, end).await;
+        loop {
+            if let Some(error) = listed.failure {
+                self.unlisted(error)?;
+                left = true;
+            }
+            let ahead = async {
+                match listed.next {
+                    Some(next) => Some(batch(&nfs, &handle, Some(next), end).await),
+                    None => None,
+                }
+            };
+            let (following, some_left) = futures::join!(ahead, self.take(listed.entries));
+            left |= some_left?;
+            let enough = self.visit.children.len() >= breadth(self.task.depth) || is_over(end);
+            match following {
+                Some(following) if !enough => listed = following,
+                following => {
+                    left |= following.is_some();
+                    break;
+                }
+            }
+        }
+        self.visit.end = match (left, self.visit.removed) {
+            (false, _) => End::Empty,
+            (true, 0) => End::Stuck,
+            (true, _) => End::More,
+        };
+        Ok(())
+    }
+
+    /// The listing failed. One that makes no sense is this directory's matter, and the others go.
+    fn unlisted(&mut self, error: NfsError) -> Result<(), ExportError> {
+        if !matches!(error, NfsError::Protocol { .. }) {
+            return self.refused(None, error);
+        }
+        let told = format!("{error}; check the server's file system");
+        self.visit.failures.push((None, told));
+        Ok(())
+    }
+
+    /// Removes what was listed; true when something is left of it.
+    async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
+        let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
+        let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
+        let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
+        // A file that the server could not tell the kind of may be a directory.
+        let mut subdirectories = Vec::new();
+        self.remove(&names, &mut subdirectories).await?;
+        let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
+        if self.task.is_trash {
+            // Volumes are often empty: those go without a look inside, whatever else is said about the others.
+            let (denied, before) = (self.denied, self.visit.failures.len());
+            let mut left = Vec::new();
+            self.remove(&names, &mut left).await?;
+            let refused = self.visit.failures.split_off(before);
+            left.extend(refused.into_iter().filter_map(|(name, _)| name));
+            self.denied = denied;
+            names = left;
+        }
+        subdirectories.extend(names);
+        let known: Vec<Entry> = directories.into_iter().chain(files).collect();
+        let left = !subdirectories.is_empty() || !self.visit.failures.is_empty();
+        self.look_up(&subdirectories, &known).await?;
+        Ok(left)
+    }
+
+    /// Removes names; those that turn out to be directories with something in them go to `subdirectories`.
+    async fn remove(&mut self, names: &[Name], subdirectories: &mut Vec<Name>) -> Result<(), ExportError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.export.changing(self.ground)?;
+        let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, self.compounds);
+        let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
+        let removals = stream::iter(chunks).map(async |chunk| {
+            let _permit = compounds.acquire().await;
+            let outcomes = nfs.remove_many(handle, &chunk).await?;
+            Ok::<_, NfsError>((chunk, outcomes))
+        });
+        let outcomes: Result<Vec<_>, NfsError> = removals.buffer_unordered(CHUNK).try_collect().await;
+        let outcomes = match outcomes {
+            Ok(outcomes) => outcomes,
+            Err(error) => return self.refused(None, error),
+        };
+        for (name, outcome) in outcomes
+            .into_iter()
+            .flat_map(|(chunk, outcomes)| chunk.into_iter().zip(outcomes))
+        {
+            match outcome {
+                RemoveOutcome::Removed => self.visit.removed += 1,
+                // Somebody else removed it; or the server lists what is not there, which is no progress.
+                RemoveOutcome::Absent => {}
+                RemoveOutcome::Refused(Status::NotEmpty | Status::Exists | Status::IsDirectory) => {
+                    subdirectories.push(name);
+                }
+                RemoveOutcome::Refused(status) => {
+                    let error = NfsError::Status {
+                        action: "removing",
+                        status,
+                    };
+                    self.refused(Some(name), error)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Finds the subdirectories to go into: still what was listed, on the trash's file system, and no loop.
+    async fn look_up(&mut self, names: &[Name], listed: &[Entry]) -> Result<(), ExportError> {
+        let room = breadth(self.task.depth).saturating_sub(self.visit.children.len());
+        let fileid_of = |name: &Name| {
+            let entry = listed.iter().find(|entry| entry.name == *name);
+            entry.and_then(|entry| entry.fileid)
+        };
+        let wanted: Vec<(Name, Option<u64>)> = names
+            .iter()
+            .map(|name| (name.clone(), fileid_of(name)))
+            .filter(|(_, fileid)| fileid.is_none_or(|fileid| !self.task.given_up.contains(&fileid)))
+            .take(room)
+            .collect();
+        let (nfs, handle) = (&self.nfs, &self.task.handle);
+        let found: Vec<_> = stream::iter(wanted)
+            .map(async |(name, fileid)| {
+                let node = nfs.lookup(handle, &name).await;
+                (name, fileid, node)
+            })
+            .buffered(LOOKUPS)
+            .collect()
+            .await;
+        for (name, fileid, node) in found {
+            match node {
+                Ok(Some(node)) => self.judge(name, fileid, node),
+                Ok(None) => {}
+                Err(error) => self.refused(Some(name), error)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, name: Name, listed: Option<u64>, node: Node) {
+        let found = &node.attributes;
+        let fileid = found.fileid;
+        let why = if found.kind != FileKind::Directory {
+            "it changed while it was looked at; it is tried again"
+        } else if found.fsid != self.ground.trash.attributes.fsid {
+            "another file system begins here: unmount it on the server"
+        } else if self.task.ancestors.contains(&fileid) {
+            "the directories form a loop: check the server's file system"
+        } else if listed.is_some_and(|listed| listed != fileid) {
+            "it changed while it was looked at; it is tried again"
+        } else if self.task.depth + 1 >= DEEPEST {
+            "it is nested too deep: remove it on the server"
+        } else {
+            if !self.task.given_up.contains(&fileid) {
+                self.visit.children.push(Child { name, node });
+            }
+            return;
+        };
+        // By the number in the listing, by which it is met again; a mount point has another one inside.
+        let met = listed.unwrap_or(fileid);
+        self.visit.given_up.push((met, Some(name), why.to_owned()));
+    }
+
+    /// Notes what the server refused, and goes on. Anything but an answer of the server ends the purge.
+    fn refused(&mut self, name: Option<Name>, error: NfsError) -> Result<(), ExportError> {
+        let Some(status) = error.status() else {
+            return Err(error).while_(|| "purging the trash".into());
+        };
+        self.denied |= matches!(status, Status::Access | Status::NotPermitted);
+        let remedy = match status {
+            Status::Access | Status::NotPermitted => {
+                "it may be immutable, or somebody's whom the operator can't act as: remove it on the server"
+            }
+            Status::InUse => "somebody still has it open; it is tried again",
+            Status::ReadOnly => "make the export writable",
+            Status::Stale => "it is gone, or being replaced; it is tried again",
+            Status::Delayed => "the server is busy; it is tried again",
+            _ => "remove it on the server",
+        };
+        self.visit.failures.push((name, format!("{error}; {remedy}")));
+        Ok(())
+    }
+
+    /// Where our credential is refused, a directory's owner may do what is needed (design 6.6): never root, and only
+    /// once. The owner gets the rights that he could give himself.
+    async fn become_owner(&mut self) -> Result<bool, ExportError> {
+        if self.actor.is_some() {
+            return Ok(false);
+        }
+        let attributes = match self.export.nfs.attributes(&self.task.handle).await {
+            Ok(attributes) => attributes,
+            Err(error) if error.status().is_some() => return Ok(false),
+            Err(error) => return Err(error).while_(|| "looking for a directory's owner".into()),
+        };
+        let owner = match (attributes.kind, attributes.uid, attributes.gid) {
+            (FileKind::Directory, Some(uid), gid) if uid != 0 => Credential {
+                uid,
+                gid: gid.filter(|gid| *gid != 0).unwrap_or(NOBODY),
+            },
+            _ => return Ok(false),
+        };
+        let nfs = self.export.changing(self.ground)?.acting_as(owner);
+        if attributes.mode & 0o700 != 0o700 {
+            let mode = SetAttributes {
+                mode: Some(0o700),
+                ..SetAttributes::default()
+            };
+            match nfs.set_attributes(&self.task.handle, mode).await {
+                Ok(_) => {}
+                Err(error) if error.status().is_some() => return Ok(false),
+                Err(error) => return Err(error).while_(|| "opening a directory as its owner".into()),
+            }
+        }
+        self.actor = Some(owner);
+        self.nfs = nfs;
+        Ok(true)
+    }
+}

@@ -1,0 +1,212 @@
+//! The record: the small file on the export that says whose a directory is.
+//!
+//! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
+//! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
+
+mod note;
+mod state;
+
+use serde::{Deserialize, Serialize};
+
+use super::layout;
+use super::request::ClaimRef;
+use super::signature::SIGNATURE_LENGTH;
+use crate::naming::DirectoryPath;
+use nfs_client::Node;
+pub use note::VolumeNote;
+pub use state::{ArchiveNote, CopyNote, Destination, State, Terms};
+
+/// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
+/// each, every byte escaped at worst) stay below it.
+pub const LONGEST_RECORD: usize = 16 * 1024;
+
+/// The version of the format that this release writes, and the newest that it reads.
+const VERSION: u32 = 1;
+
+/// Whose a directory is, and how far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Record {
+    /// The volume's name; of a copy that somebody asked for, that of the object that asks.
+    pub volume: String,
+    /// The backend that it was made through.
+    pub backend: String,
+    /// The claim that it was made for.
+    pub claim: ClaimRef,
+    /// Where it is, relative to the export's path.
+    pub directory: DirectoryPath,
+    /// Its fileid, known once it was made.
+    pub file_id: Option<u64>,
+    /// Its file handle in hexadecimal, as of the latest change of state. A fileid is given to another directory once
+    /// this one is removed (ext4 does so at once); a handle is not. Servers may change handles when they are moved or
+    /// upgraded, so it counts only while something is under way.
+    pub handle: Option<String>,
+    /// It was there before: it is archived where the policy says Delete.
+    pub adopted: bool,
+    /// The volume whose archive its data were, when they were put back from one.
+    pub restores: Option<String>,
+    /// What its volume is; written only while it has one or is about to, and absent when that is too long.
+    pub note: Option<VolumeNote>,
+    /// How far it is.
+    pub state: State,
+}
+
+/// Why a file is no record.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It ends early: it was being written when the writer, the server or the space came to its end.
+    #[error("it is incomplete")]
+    Short,
+    /// It is no record at all.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// A newer release wrote it.
+    #[error("it has version {0}, and this release reads versions up to {VERSION}")]
+    TooNew(u32),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Wire {
+    version: u32,
+    volume: String,
+    backend: String,
+    claim: ClaimRef,
+    directory: String,
+    #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
+    file_id: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    handle: Option<String>,
+    #[serde(default)]
+    adopted: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    restores: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    note: Option<VolumeNote>,
+    state: State,
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u32,
+}
+
+impl Record {
+    /// The file's content before it is signed. Ends with a newline, so that it can be read with `cat`.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
+        let wire = Wire {
+            version: VERSION,
+            volume: self.volume.clone(),
+            backend: self.backend.clone(),
+            claim: self.claim.clone(),
+            directory: self.directory.to_string(),
+            file_id: self.file_id,
+            handle: self.handle.clone(),
+            adopted: self.adopted,
+            restores: self.restores.clone(),
+            note: self.note.clone().filter(|_| self.state.is_open()),
+            state: self.state.clone(),
+        };
+        let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
+        bytes.push(b'\n');
+        if bytes.len() + SIGNATURE_LENGTH > LONGEST_RECORD {
+            return Err(RecordError::Damaged(format!("over {LONGEST_RECORD} bytes")));
+        }
+        Ok(bytes)
+    }
+
+    /// Reads the record of `volume`.
+    pub fn parse(volume: &str, bytes: &[u8]) -> Result<Self, RecordError> {
+        // Some file systems leave a file of the right length and full of zeros after a crash.
+        if bytes.iter().all(|byte| *byte == 0) {
+            return Err(RecordError::Short);
+        }
+        let version: Version = read(bytes)?;
+        if version.version > VERSION {
+            return Err(RecordError::TooNew(version.version));
+        }
+        let wire: Wire = read(bytes)?;
+        let directory = DirectoryPath::parse(&wire.directory)
+            .map_err(|error| RecordError::Damaged(format!("its directory can't be one: {error}")))?;
+        if wire.volume != volume {
+            return Err(RecordError::Damaged(format!("it is about volume {:?}", wire.volume)));
+        }
+        if let Some(restored) = &wire.restores
+            && layout::record(restored).is_err()
+        {
+            return Err(RecordError::Damaged(format!("{restored:?} can't be a volume's name")));
+        }
+        if let Some(note) = wire.state.note()
+            && !layout::is_archive_name(&note.target)
+        {
+            return Err(RecordError::Damaged(format!(
+                "{:?} can't be an archive's name",
+                note.target
+            )));
+        }
+        let copy = wire.state.note().and_then(|note| note.copy.as_ref());
+        if matches!(wire.state, State::Copying(_)) && copy.is_none() {
+            return Err(RecordError::Damaged("it does not say who asked for the copy".into()));
+        }
+        if let Some(copy) = copy
+            && layout::record(&copy.volume).is_err()
+        {
+            return Err(RecordError::Damaged(format!(
+                "{:?} can't be a volume's name",
+                copy.volume
+            )));
+        }
+        if let State::Restoring { to, .. } = &wire.state
+            && (layout::record(&to.volume).is_err() || DirectoryPath::parse(&to.directory).is_err())
+        {
+            return Err(RecordError::Damaged(format!("{to:?} can't be where it is restored to")));
+        }
+        Ok(Self {
+            volume: wire.volume,
+            backend: wire.backend,
+            claim: wire.claim,
+            directory,
+            file_id: wire.file_id,
+            handle: wire.handle,
+            adopted: wire.adopted,
+            restores: wire.restores,
+            note: wire.note,
+            state: wire.state,
+        })
+    }
+
+    /// Whether this is the directory that a change under way is about.
+    pub fn is_about(&self, node: &Node) -> bool {
+        let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
+        let at_rest = matches!(self.state, State::Live | State::Archived(_));
+        self.file_id == Some(node.attributes.fileid) && (same || at_rest)
+    }
+
+    /// What the name of its archive is made of: copies that somebody asked for have the name that he gave them.
+    pub fn archive_stem(&self) -> &str {
+        match self.state.note() {
+            Some(ArchiveNote { copy: Some(_), .. }) => &self.volume,
+            _ => self.directory.last_segment(),
+        }
+    }
+
+    /// This record in another state.
+    #[must_use]
+    pub fn in_state(&self, state: State) -> Self {
+        Self { state, ..self.clone() }
+    }
+}
+
+/// A node's handle as a record has it.
+pub fn handle_of(node: &Node) -> String {
+    format!("{:?}", node.handle)
+}
+
+fn read<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, RecordError> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Eof => RecordError::Short,
+        _ => RecordError::Damaged(error.to_string()),
+    })
+}
+
+#[cfg(test)]
+mod tests;

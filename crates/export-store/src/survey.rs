@@ -1,0 +1,287 @@
+//! What lies on an export, whichever cluster's it is: looked at without a cluster. Nothing is changed, and nothing is made.
+//!
+//! All of it is anybody's word: texts are cut to what Kubernetes' names have, and no more is taken in than a bounded number
+//! of rows.
+
+mod row;
+
+use std::collections::HashSet;
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+pub use self::row::{Presence, Signature, Survey, Surveyed};
+use self::row::{nothing, state, text};
+use super::error::{ExportError, While as _};
+use super::record::{LONGEST_RECORD, Record, State};
+use super::signature::{RecordsKey, Signer, Trust};
+use super::{ManagedExport, layout};
+use nfs_client::{FileHandle, FileKind, FsId, Name, NfsError, Node, PageCookie, Status};
+
+/// Rows at the most: with texts as long as can be, they are some 100 MiB.
+const MOST_ROWS: usize = 100_000;
+/// Names that are gone through in one directory: a listing without end must not keep us.
+const MOST_NAMES: usize = 1_000_000;
+/// How often a listing begins again that the server can't go on with, because its directory is being changed.
+const MOST_RESTARTS: u32 = 3;
+/// Records read at a time.
+const READS: usize = 16;
+
+/// A survey on its way.
+struct Surveyor<'a> {
+    managed: &'a ManagedExport,
+    key: Option<&'a RecordsKey>,
+    root: Node,
+    survey: Survey,
+    /// Names that records know as archives.
+    recorded: HashSet<String>,
+}
+
+impl ManagedExport {
+    /// Looks at the records of all clusters, and at archives that have none. With a key, records are checked by it.
+    ///
+    /// # Errors
+    /// The export can't be looked at at all. What can't be looked at in part is in [`Survey::unseen`].
+    pub async fn survey(&self, key: Option<&RecordsKey>) -> Result<Survey, ExportError> {
+        let looked = self.look_over(key).await;
+        self.told(looked).await
+    }
+
+    async fn look_over(&self, key: Option<&RecordsKey>) -> Result<Survey, ExportError> {
+        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
+        let mut surveyor = Surveyor {
+            managed: self,
+            key,
+            root,
+            survey: Survey::default(),
+            recorded: HashSet::new(),
+        };
+        match self.look_at_identity().await {
+            Ok(identity) => surveyor.survey.identity = identity.map(|identity| identity.id),
+            Err(error @ ExportError::Nfs { .. }) => return Err(error),
+            Err(error) => surveyor.survey.unseen.push(error.to_string()),
+        }
+        surveyor.clusters().await?;
+        surveyor.unrecorded().await?;
+        Ok(surveyor.survey)
+    }
+}
+
+impl Surveyor<'_> {
+    fn fsid(&self) -> FsId {
+        self.root.attributes.fsid
+    }
+
+    fn room(&self) -> usize {
+        MOST_ROWS.saturating_sub(self.survey.rows.len())
+    }
+
+    async fn clusters(&mut self) -> Result<(), ExportError> {
+        let reserved = layout::name(layout::RESERVED)?;
+        let root = self.root.handle.clone();
+        let Some(reserved) = self.folder(&root, &reserved).await? else {
+            return Ok(());
+        };
+        for name in self.names(&reserved.handle, layout::RESERVED, |_| true).await? {
+            let Some(folder) = self.folder(&reserved.handle, &name).await? else {
+                continue;
+            };
+            let Some(records) = self.folder(&folder.handle, &layout::name(layout::RECORDS)?).await? else {
+                continue;
+            };
+            self.records(&text(&name.to_string()), &records.handle).await?;
+        }
+        Ok(())
+    }
+
+    /// A directory of the export's own file system; links are not followed. What the server refuses is said.
+    async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<Node>, ExportError> {
+        let doing = || format!("looking up {name}");
+        let found = match self.managed.nfs.lookup(parent, name).await {
+            Err(error) if error.status().is_some() => {
+                self.survey.unseen.push(format!("{}: {error}", doing()));
+                return Ok(None);
+            }
+            found => found.while_(doing)?,
+        };
+        let fsid = self.fsid();
+        Ok(found.filter(|node| node.attributes.kind == FileKind::Directory && node.attributes.fsid == fsid))
+    }
+
+    async fn records(&mut self, cluster: &str, records: &FileHandle) -> Result<(), ExportError> {
+        let what = format!("the records of cluster {cluster}");
+        let names = self.names(records, &what, |name| !layout::is_draft(name)).await?;
+        let this = &*self;
+        let rows = stream::iter(names).map(async |name| this.record(cluster, records, &name).await);
+        let rows: Vec<(Surveyed, Option<String>)> = rows.buffered(READS).try_collect().await?;
+        for (row, archive) in rows {
+            self.recorded.extend(archive);
+            self.survey.rows.push(row);
+        }
+        Ok(())
+    }
+
+    /// A record's row, and the archive's name that it holds.
+    async fn record(
+        &self,
+        cluster: &str,
+        records: &FileHandle,
+        name: &Name,
+    ) -> Result<(Surveyed, Option<String>), ExportError> {
+        let row = |why: String| Surveyed {
+            cluster: cluster.to_owned(),
+            volume: text(&name.to_string()),
+            why: Some(text(&why)),
+            ..nothing("Damaged")
+        };
+        let volume = std::str::from_utf8(name.as_bytes()).unwrap_or_default();
+        if layout::record(volume).is_err() {
+            return Ok((row("no volume has this name".to_owned()), None));
+        }
+        let content = match self.managed.nfs.read_file(records, name, LONGEST_RECORD).await {
+            Ok(Some(file)) => file.content,
+            Ok(None) => return Ok((row("it went while it was looked at".to_owned()), None)),
+            Err(error @ (NfsError::Status { .. } | NfsError::Limit { .. })) => {
+                return Ok((row(error.to_string()), None));
+            }
+            Err(error) => return Err(error).while_(|| format!("reading the record of volume {volume}")),
+        };
+        let record = match Record::parse(volume, &content) {
+            Ok(record) => record,
+            Err(why) => return Ok((row(why.to_string()), None)),
+        };
+        let note = record.state.note();
+        let (directory, presence) = self.place(&record).await?;
+        let surveyed = Surveyed {
+            cluster: cluster.to_owned(),
+            volume: text(volume),
+            state: state(&record.state),
+            directory,
+            namespace: text(&record.claim.namespace),
+            claim: text(&record.claim.name),
+            backend: text(&record.backend),
+            archived_at: note.and_then(|note| note.since),
+            size: note.and_then(|note| note.size.as_deref()).map(text),
+            presence,
+            signature: self.signature(cluster, volume, &content),
+            why: None,
+            expected: matches!(
+                record.state,
+                State::Live | State::Archiving(_) | State::Archived(_) | State::Restoring { .. }
+            ),
+        };
+        Ok((surveyed, note.map(|note| note.target.clone())))
+    }
+
+    fn signature(&self, cluster: &str, volume: &str, content: &[u8]) -> Signature {
+        let nobodys = RecordsKey::random();
+        let signer = Signer {
+            key: self.key.unwrap_or(&nobodys),
+            cluster_id: cluster,
+            export_id: self.survey.identity.as_deref().unwrap_or_default(),
+        };
+        match signer.judge(volume, content) {
+            Trust::Signed => Signature::Signed,
+            Trust::Unsigned => Signature::Unsigned,
+            Trust::Forged if self.key.is_some() => Signature::Wrong,
+            Trust::Forged => Signature::Unchecked,
+        }
+    }
+
+    /// Where a record's directory is, and whether: under the archive's name, its own, or, in between, either.
+    async fn place(&self, record: &Record) -> Result<(String, Presence), ExportError> {
+        let own = record.directory.to_string();
+        let Some(note) = record.state.note() else {
+            return Ok((own, self.presence(&record.directory.names(), record.file_id).await?));
+        };
+        let kept = self.presence(&[layout::name(&note.target)?], record.file_id).await?;
+        let between = matches!(record.state, State::Archiving(_) | State::Restoring { .. });
+        if between && kept == Presence::Missing {
+            let path = match &record.state {
+                State::Restoring { to, .. } => crate::naming::DirectoryPath::parse(&to.directory).ok(),
+                _ => Some(record.directory.clone()),
+            };
+            if let Some(path) = path {
+                return Ok((path.to_string(), self.presence(&path.names(), record.file_id).await?));
+            }
+        }
+        Ok((note.target.clone(), kept))
+    }
+
+    async fn presence(&self, names: &[Name], file_id: Option<u64>) -> Result<Presence, ExportError> {
+        let nodes = match self.managed.nfs.walk(&self.root.handle, names).await {
+            Ok(nodes) => nodes,
+            Err(error) if matches!(error.status(), Some(Status::Symlink | Status::NotDirectory)) => {
+                return Ok(Presence::Other);
+            }
+            // It does not let us look.
+            Err(error) if error.status().is_some() => return Ok(Presence::Unknown),
+            Err(error) => return Err(error).while_(|| "looking up a directory".into()),
+        };
+        let Some(leaf) = names.len().checked_sub(1).and_then(|last| nodes.get(last)) else {
+            return Ok(Presence::Missing);
+        };
+        let found = &leaf.attributes;
+        let is_it = found.kind == FileKind::Directory
+            && found.fsid == self.fsid()
+            && file_id.is_none_or(|file_id| file_id == found.fileid);
+        Ok(if is_it { Presence::There } else { Presence::Other })
+    }
+
+    /// Archives at the root that no record knows: nfs-subdir's, or of a record that was lost.
+    async fn unrecorded(&mut self) -> Result<(), ExportError> {
+        let root = self.root.handle.clone();
+        let recorded = std::mem::take(&mut self.recorded);
+        let archived = |name: &Name| {
+            let known = std::str::from_utf8(name.as_bytes()).is_ok_and(|name| recorded.contains(name));
+            name.as_bytes().starts_with(layout::ARCHIVED.as_bytes()) && !known
+        };
+        for name in self.names(&root, "the export", archived).await? {
+            if self.folder(&root, &name).await?.is_some() {
+                self.survey.rows.push(Surveyed {
+                    directory: text(&name.to_string()),
+                    presence: Presence::There,
+                    ..nothing("Unrecorded")
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The names in a directory that are wanted, sorted, as many as there is room for; what is left is said.
+    async fn names(
+        &mut self,
+        directory: &FileHandle,
+        path: &str,
+        wanted: impl Fn(&Name) -> bool,
+    ) -> Result<Vec<Name>, ExportError> {
+        let (mut names, mut seen, mut restarts) = (Vec::new(), 0, 0);
+        let mut from: Option<PageCookie> = None;
+        let left = loop {
+            let page = match self.managed.nfs.list(directory, from).await {
+                Ok(page) => page,
+                Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
+                    (from, seen, restarts) = (None, 0, restarts + 1);
+                    names.clear();
+                    continue;
+                }
+                Err(error) if error.is_an_answer() => break Some(error.to_string()),
+                Err(error) => return Err(error).while_(|| format!("listing {path}")),
+            };
+            seen += page.entries.len();
+            let found = page.entries.into_iter().map(|entry| entry.name);
+            names.extend(found.filter(|name| wanted(name)));
+            if names.len() > self.room() || seen > MOST_NAMES {
+                break Some("more names than are listed here".to_owned());
+            }
+            match page.next {
+                Some(next) => from = Some(next),
+                None => break None,
+            }
+        };
+        names.truncate(self.room());
+        names.sort();
+        let left = left.map(|why| format!("{path}: {why}"));
+        self.survey.unseen.extend(left);
+        Ok(names)
+    }
+}

@@ -1,0 +1,158 @@
+//! The decoders of bytes that a server wrote, by name: what `fuzz/` feeds, and what the tests feed arbitrary bytes.
+//!
+//! A new decoder is one line in [`DECODERS`]; its corpus is a folder of the same name in `fuzz/corpus`. No part of the
+//! stable API.
+
+use bytes::Bytes;
+use tokio::io::AsyncReadExt as _;
+
+use super::rpc::{message, record};
+use super::v3;
+use super::v4::fuzzing::{attributes, directory, opening, replies, session};
+use super::xdr::{self, Encoder};
+
+#[cfg(test)]
+mod tests;
+
+/// Something that reads what a server, or anybody on an export, wrote.
+#[derive(Debug, Clone, Copy)]
+pub struct Decoder {
+    /// The name of its corpus.
+    pub name: &'static str,
+    /// Decodes, and panics only if a promise is broken: what was decoded must be encoded back as it was, a listing
+    /// holds nothing but names. Errors are what most inputs come to.
+    pub run: fn(&[u8]),
+}
+
+/// One line each; the corpus has the same name.
+pub const DECODERS: &[Decoder] = &[
+    Decoder {
+        name: "records",
+        run: records,
+    },
+    Decoder {
+        name: "xdr",
+        run: items,
+    },
+    Decoder {
+        name: "messages",
+        run: messages,
+    },
+    Decoder {
+        name: "v4-replies",
+        run: replies,
+    },
+    Decoder {
+        name: "v4-attributes",
+        run: attributes,
+    },
+    Decoder {
+        name: "v4-sessions",
+        run: session,
+    },
+    Decoder {
+        name: "v4-directories",
+        run: directory,
+    },
+    Decoder {
+        name: "v40-opens",
+        run: opening,
+    },
+    Decoder {
+        name: "v3-mount",
+        run: v3::fuzzing::mounting,
+    },
+    Decoder {
+        name: "v3-replies",
+        run: v3::fuzzing::replies,
+    },
+    Decoder {
+        name: "v3-attributes",
+        run: v3::fuzzing::attributes,
+    },
+    Decoder {
+        name: "v3-directories",
+        run: v3::fuzzing::directory,
+    },
+];
+
+/// The records of a stream; one that does not come to its end is left out.
+pub fn records_of(stream: &[u8]) -> Vec<Bytes> {
+    // Two pieces: what is read must not hang on how it arrived.
+    let (first, second) = stream.split_at(stream.len() / 2);
+    let mut source = first.chain(second);
+    let mut records = Vec::new();
+    futures::executor::block_on(async {
+        while let Ok(Some(record)) = record::read(&mut source).await {
+            records.push(record);
+        }
+    });
+    records
+}
+
+/// Records as a stream.
+pub fn framed(records: &[&[u8]]) -> Vec<u8> {
+    records.iter().flat_map(|record| record::frame(record)).collect()
+}
+
+pub use super::{
+    v3::fuzzing as v3_fuzzing,
+    v4::fuzzing::{lists, results_of},
+};
+
+fn records(stream: &[u8]) {
+    for record in records_of(stream) {
+        assert!(record.len() <= record::LONGEST_RECORD);
+        assert_eq!(records_of(&record::frame(&record)), [record], "framed and read again");
+    }
+}
+
+/// Items as the first word of each says; what can be read is written back, and is read from there again.
+fn items(data: &[u8]) {
+    let mut items = xdr::Decoder::new(Bytes::copy_from_slice(data));
+    while let Ok(choice) = items.u32("choice") {
+        let mut back = Encoder::new();
+        let same = match choice % 6 {
+            0 => items.u32("").map(|item| {
+                back.u32(item);
+                again(&back, |items| items.u32("")) == Ok(item)
+            }),
+            1 => items.u64("").map(|item| {
+                back.u64(item);
+                again(&back, |items| items.u64("")) == Ok(item)
+            }),
+            2 => items.boolean("").map(|item| {
+                back.boolean(item);
+                again(&back, |items| items.boolean("")) == Ok(item)
+            }),
+            3 => items.array::<7>("").map(|item| {
+                back.fixed(&item);
+                again(&back, |items| items.array("")) == Ok(item)
+            }),
+            4 => items.opaque("", 1024).map(|item| {
+                back.opaque(&item);
+                again(&back, |items| items.opaque("", 1024)) == Ok(item)
+            }),
+            _ => items.count("", 4).map(|count| count <= items.left() / 4),
+        };
+        match same {
+            Ok(same) => assert!(same, "written back, it is something else"),
+            Err(_) => return,
+        }
+    }
+}
+
+fn again<T>(
+    written: &Encoder,
+    read: impl FnOnce(&mut xdr::Decoder) -> Result<T, xdr::XdrError>,
+) -> Result<T, xdr::XdrError> {
+    read(&mut xdr::Decoder::new(Bytes::copy_from_slice(written.as_bytes())))
+}
+
+fn messages(record: &[u8]) {
+    let record = Bytes::copy_from_slice(record);
+    let xid = message::reply_xid(&record);
+    if message::reply(record).is_ok() {
+        assert!(xid.is_some(), "a reply without a call that it belongs to");
+    }
+}

@@ -1,0 +1,154 @@
+//! What files hold, in parts: reading, writing and committing it, symbolic links, and all attributes at once.
+
+use bytes::Bytes;
+
+use super::attributes;
+use super::call::{Call, Effect};
+use super::client::Client;
+use super::numbers::nfs;
+use super::results;
+use crate::error::refusal;
+use crate::terms::Terms;
+use crate::xdr::{Decoder, XdrError};
+use crate::{Data, Details, FileHandle, FileKind, Found, Name, NfsError, Node, SetAttributes, Written};
+
+const READ: &str = "reading a file";
+const WRITE: &str = "writing a file";
+const LINK: &str = "making a symbolic link";
+
+/// stable_how: the server may keep it in memory until the COMMIT (RFC 1813 section 3.3.7).
+const UNSTABLE: u32 = 0;
+/// stable_how: all is on stable storage.
+const FILE_SYNC: u32 = 2;
+/// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
+const LONGEST_LINK: usize = 4096;
+
+/// READLINK: where it leads to.
+pub(super) fn link_target(results: &mut Decoder) -> Result<Bytes, XdrError> {
+    attributes::optional(results)?;
+    let target = results.opaque("link's target", LONGEST_LINK)?;
+    Ok(Bytes::copy_from_slice(&target))
+}
+
+/// COMMIT: the server's life.
+pub(super) fn verifier(results: &mut Decoder) -> Result<[u8; 8], XdrError> {
+    attributes::weak(results)?;
+    results.array("write verifier")
+}
+
+impl Client {
+    /// What one READ and one WRITE carry at most.
+    pub fn most_bytes(&self) -> (usize, usize) {
+        let limits = self.limits();
+        (limits.read as usize, limits.write as usize)
+    }
+
+    /// Looks up a name, with all its attributes and the first bytes.
+    pub async fn find(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        first: usize,
+        terms: Terms,
+    ) -> Result<Option<Found>, NfsError> {
+        let Some(node) = self.lookup(directory, name, terms).await? else {
+            return Ok(None);
+        };
+        let handle = node.handle;
+        let before = self.details(&handle, terms).await?;
+        let mut begin = None;
+        if before.attributes.kind == FileKind::Regular
+            && let Ok(data) = refusal(self.read(&handle, 0, first, terms).await)?
+        {
+            begin = Some((data, self.details(&handle, terms).await?.mark()));
+        }
+        Ok(Some(Found {
+            handle,
+            details: before,
+            begin,
+        }))
+    }
+
+    /// All attributes.
+    pub async fn details(&self, object: &FileHandle, terms: Terms) -> Result<Details, NfsError> {
+        let call = Call::new("reading attributes", nfs::GETATTR, Effect::Looks).on(object);
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        reply.take(attributes::details)
+    }
+
+    /// Reads a part of a file.
+    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize, terms: Terms) -> Result<Data, NfsError> {
+        let count = count.min(self.most_bytes().0);
+        let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
+        call.arguments.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        let (end, bytes) = reply.take(|found| results::data(found, count))?;
+        if bytes.is_empty() && !end {
+            return Err(reply.broken("no data before the end of the file".to_owned()));
+        }
+        Ok(Data { bytes, end })
+    }
+
+    /// Writes a part of a file, as much as the server takes at a time.
+    pub async fn write_some(
+        &self,
+        file: &FileHandle,
+        offset: u64,
+        content: &Bytes,
+        terms: Terms,
+    ) -> Result<Written, NfsError> {
+        let content = content.get(..self.most_bytes().1).unwrap_or(content);
+        let most = u32::try_from(content.len()).unwrap_or(u32::MAX);
+        let mut call = Call::new(WRITE, nfs::WRITE, Effect::ChangesAlike).on(file);
+        call.arguments.u64(offset).u32(most).u32(UNSTABLE).opaque(content);
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        let (count, committed, verifier) = reply.take(results::written)?;
+        if count == 0 || count > most || committed > FILE_SYNC {
+            return Err(reply.broken(format!("{count} of {most} bytes written, stability {committed}")));
+        }
+        Ok(Written {
+            count: count as usize,
+            stable: committed != UNSTABLE,
+            verifier,
+        })
+    }
+
+    /// Puts what was written on stable storage.
+    pub async fn commit(&self, file: &FileHandle, terms: Terms) -> Result<[u8; 8], NfsError> {
+        let mut call = Call::new("committing a file", nfs::COMMIT, Effect::ChangesAlike).on(file);
+        // From the beginning to the end.
+        call.arguments.u64(0).u32(0);
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        reply.take(verifier)
+    }
+
+    /// Where a symbolic link leads to.
+    pub async fn read_link(&self, link: &FileHandle, terms: Terms) -> Result<Bytes, NfsError> {
+        let call = Call::new("reading a symbolic link", nfs::READLINK, Effect::Looks).on(link);
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        reply.take(link_target)
+    }
+
+    /// Makes a symbolic link.
+    pub async fn make_link(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        target: &[u8],
+        terms: Terms,
+    ) -> Result<Node, NfsError> {
+        self.fits(LINK, name)?;
+        let mut call = Call::new(LINK, nfs::SYMLINK, Effect::ChangesOnce).at(directory, name);
+        attributes::settable(&mut call.arguments, SetAttributes::default(), false);
+        call.arguments.opaque(target);
+        let mut reply = self.call(terms, &call).await?;
+        reply.ok()?;
+        let told = reply.take(results::made)?;
+        self.made(LINK, directory, name, told, terms).await
+    }
+}

@@ -1,0 +1,218 @@
+//! Small files: read whole, created with their content, replaced at once.
+
+use super::attributes;
+use super::call::{Call, Effect, lost};
+use super::client::Client;
+use super::numbers::nfs;
+use super::results;
+use super::status::status;
+use crate::error::refusal;
+use crate::terms::Terms;
+use crate::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
+
+const READ: &str = "reading a file";
+const CREATE: &str = "creating a file";
+const REPLACE: &str = "replacing a file";
+
+/// createmode3: fails if the name is taken, unless this very call took it.
+const EXCLUSIVE: u32 = 2;
+/// createmode3: fails if the name is taken.
+const GUARDED: u32 = 1;
+/// stable_how: on stable storage before the reply.
+const FILE_SYNC: u32 = 2;
+
+/// How often a file is looked up again that was replaced while it was read.
+const REPLACED_MEANWHILE: usize = 8;
+
+impl Client {
+    /// Reads a file of at most `limit` bytes.
+    pub async fn read_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        limit: usize,
+        terms: Terms,
+    ) -> Result<Option<SmallFile>, NfsError> {
+        let refused = |status| Err(NfsError::Status { action: READ, status });
+        for _ in 0..REPLACED_MEANWHILE {
+            let Some(node) = self.look_up(READ, directory, name, terms).await? else {
+                return Ok(None);
+            };
+            match node.attributes.kind {
+                FileKind::Regular => {}
+                FileKind::Symlink => return refused(Status::Symlink),
+                FileKind::Directory => return refused(Status::IsDirectory),
+                FileKind::Other => return refused(Status::Invalid),
+            }
+            match refusal(self.content(&node.handle, limit, terms).await)? {
+                Ok(content) => return Ok(Some(SmallFile { node, content })),
+                Err(Status::Stale) => {}
+                Err(status) => return refused(status),
+            }
+        }
+        refused(Status::Stale)
+    }
+
+    async fn content(&self, file: &FileHandle, limit: usize, terms: Terms) -> Result<Vec<u8>, NfsError> {
+        let mut content = Vec::new();
+        loop {
+            // One byte more than may be there tells that there is more.
+            let count = (limit + 1 - content.len()).min(self.limits().read as usize);
+            let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
+            call.arguments
+                .u64(content.len() as u64)
+                .u32(u32::try_from(count).unwrap_or(u32::MAX));
+            let mut reply = self.call(terms, &call).await?;
+            reply.ok()?;
+            let (end, part) = reply.take(|found| results::data(found, count))?;
+            content.extend_from_slice(&part);
+            if content.len() > limit {
+                return Err(NfsError::Limit {
+                    action: READ,
+                    limit: format!("a file of more than {limit} bytes"),
+                });
+            }
+            if end {
+                return Ok(content);
+            }
+            if part.is_empty() {
+                return Err(reply.broken("no data before the end of the file".to_owned()));
+            }
+        }
+    }
+
+    /// Creates a file that does not exist, with its content.
+    pub async fn create_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        content: &[u8],
+        mode: u32,
+        terms: Terms,
+    ) -> Result<Node, NfsError> {
+        self.fits(CREATE, name)?;
+        let set = SetAttributes {
+            mode: Some(mode),
+            ..SetAttributes::default()
+        };
+        let mut file = match refusal(self.create(directory, name, None, terms).await)? {
+            Ok(file) => file,
+            Err(Status::NotSupported | Status::Invalid) => self.create(directory, name, Some(set), terms).await?,
+            Err(status) => return Err(NfsError::Status { action: CREATE, status }),
+        };
+        let fill = async {
+            // Both at once: neither needs the other.
+            tokio::try_join!(
+                self.set_part(&file.handle, set, true, terms),
+                self.write(&file.handle, content, terms),
+            )
+        };
+        match fill.await {
+            Ok((attributes, ())) => {
+                file.attributes = attributes;
+                file.attributes.size = content.len() as u64;
+                Ok(file)
+            }
+            Err(error) => {
+                // A file without its content is worse than none: whoever reads it would take it for the whole.
+                let _ = self.remove_file(directory, name, file.attributes.fileid, terms).await;
+                Err(match error {
+                    NfsError::Status { status, .. } => NfsError::Status { action: CREATE, status },
+                    error => error,
+                })
+            }
+        }
+    }
+
+    /// CREATE: EXCLUSIVE, which takes no attributes and knows its own repetition by the verifier; or GUARDED, for
+    /// servers that can't keep a verifier.
+    async fn create(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        guarded: Option<SetAttributes>,
+        terms: Terms,
+    ) -> Result<Node, NfsError> {
+        let effect = match guarded {
+            None => Effect::ChangesAlike,
+            Some(_) => Effect::ChangesOnce,
+        };
+        let mut call = Call::new(CREATE, nfs::CREATE, effect).at(directory, name);
+        match guarded {
+            None => {
+                call.arguments.u32(EXCLUSIVE).fixed(&rand::random::<[u8; 8]>());
+            }
+            Some(set) => {
+                call.arguments.u32(GUARDED);
+                attributes::settable(&mut call.arguments, set, false);
+            }
+        }
+        let mut reply = self.call(terms, &call).await?;
+        if reply.repeated && status(reply.code) == Status::Exists {
+            // Somebody else's, or this call's: a server that dies after it made the file and before it noted the
+            // verifier does not know its own work again.
+            let cause = "the name is taken, perhaps by the same call when its reply was lost";
+            return Err(lost(&call, cause.to_owned()));
+        }
+        reply.ok()?;
+        let told = reply.take(results::made)?;
+        self.made(CREATE, directory, name, told, terms).await
+    }
+
+    /// Writes a file's content, on stable storage.
+    async fn write(&self, file: &FileHandle, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+        let mut done = 0;
+        while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
+            let part = rest.get(..self.limits().write as usize).unwrap_or(rest);
+            let count = u32::try_from(part.len()).unwrap_or(u32::MAX);
+            let mut call = Call::new(CREATE, nfs::WRITE, Effect::ChangesAlike).on(file);
+            call.arguments.u64(done as u64).u32(count).u32(FILE_SYNC).opaque(part);
+            let mut reply = self.call(terms, &call).await?;
+            reply.ok()?;
+            let (written, committed, _) = reply.take(results::written)?;
+            if committed != FILE_SYNC || written == 0 || written > count {
+                return Err(reply.broken(format!("{written} bytes written, stability {committed}")));
+            }
+            done += written as usize;
+        }
+        Ok(())
+    }
+
+    /// Replaces a file's content at once: whoever reads it sees the old content or the new.
+    pub async fn replace_file(
+        &self,
+        directory: &FileHandle,
+        (name, temporary): (&Name, &Name),
+        content: &[u8],
+        mode: u32,
+        terms: Terms,
+    ) -> Result<(), NfsError> {
+        let created = match self.create_file(directory, temporary, content, mode, terms).await {
+            Err(NfsError::Status {
+                status: Status::Exists, ..
+            }) => {
+                // Left by a replacement that was cut off: its name is for nothing else.
+                if let Some(old) = self.look_up(REPLACE, directory, temporary, terms).await? {
+                    self.remove_file(directory, temporary, old.attributes.fileid, terms)
+                        .await?;
+                }
+                self.create_file(directory, temporary, content, mode, terms).await
+            }
+            created => created,
+        };
+        let replaced = match created {
+            Ok(file) => {
+                self.rename_over((directory, temporary), file.attributes.fileid, (directory, name), terms)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        replaced.map_err(|error| match error {
+            NfsError::Status { status, .. } => NfsError::Status {
+                action: REPLACE,
+                status,
+            },
+            error => error,
+        })
+    }
+}

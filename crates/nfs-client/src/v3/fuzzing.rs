@@ -1,0 +1,131 @@
+//! The decoders of NFSv3's, MOUNT's and rpcbind's results, for [`crate::fuzzing`].
+
+use bytes::Bytes;
+
+use super::attributes as wire;
+use super::numbers::nfs;
+use super::{content, listing, mount, results, rpcbind};
+use crate::fuzzing::records_of;
+use crate::rpc::message::{self, Outcome};
+use crate::xdr::{Decoder, Encoder, XdrError};
+use crate::{Attributes, FileKind, Name};
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub use super::mount::mounts;
+
+/// The results of MNT, EXPORT and GETPORT.
+pub fn mounting(data: &[u8]) {
+    let results = || Decoder::new(Bytes::copy_from_slice(data));
+    drop(mount::read_mnt(&mut results()));
+    drop(mount::read_exports(&mut results()));
+    if let Ok(port) = rpcbind::read_port(&mut results()) {
+        assert_ne!(port, 0, "a port that nobody listens on");
+    }
+}
+
+/// A procedure's number, as the call had it, and the whole reply record: a reply does not say what it answers.
+pub fn replies(data: &[u8]) {
+    let mut parts = Decoder::new(Bytes::copy_from_slice(data));
+    let Ok(procedure) = parts.u32("procedure") else { return };
+    if let Some(results) = results_of(&parts.rest()) {
+        drop(result(&mut Decoder::new(results), procedure));
+    }
+}
+
+/// What follows the status in a reply record that says that all went well.
+pub fn results_of(record: &[u8]) -> Option<Bytes> {
+    let Ok(Outcome::Accepted(mut results)) = message::reply(Bytes::copy_from_slice(record)) else {
+        return None;
+    };
+    let code = results.u32("status").ok()?;
+    (code == 0).then(|| results.rest())
+}
+
+/// One procedure's results, read as the client reads them.
+fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
+    match procedure {
+        nfs::GETATTR => wire::read(results).map(drop),
+        nfs::READLINK => content::link_target(results).map(drop),
+        nfs::SYMLINK => results::made(results).map(drop),
+        nfs::COMMIT => content::verifier(results).map(drop),
+        nfs::SETATTR => wire::weak(results).map(drop),
+        nfs::LOOKUP => results::found(results).map(drop),
+        nfs::READ => results::data(results, 1 << 16).map(drop),
+        nfs::WRITE => results::written(results).map(drop),
+        nfs::CREATE | nfs::MKDIR => results::made(results).map(drop),
+        nfs::READDIR | nfs::READDIRPLUS => {
+            drop(listing::any_page(results.clone(), None, procedure == nfs::READDIRPLUS));
+            Ok(())
+        }
+        nfs::FSSTAT => results::statistics(results).map(drop),
+        nfs::FSINFO => results::sizes(results).map(drop),
+        nfs::PATHCONF => results::longest_name(results).map(drop),
+        // Nothing but the status is read.
+        _ => Ok(()),
+    }
+}
+
+/// `fattr3`, `post_op_attr` and `wcc_data`; what can be read is written back, and is read from there again.
+pub fn attributes(data: &[u8]) {
+    let results = || Decoder::new(Bytes::copy_from_slice(data));
+    for found in [
+        wire::read(&mut results()).ok(),
+        wire::optional(&mut results()).ok().flatten(),
+        wire::weak(&mut results()).ok().flatten(),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        let back = wire::read(&mut Decoder::new(written(&found)));
+        assert_eq!(back, Ok(found), "written back, it is something else");
+    }
+}
+
+/// `fattr3`.
+fn written(attributes: &Attributes) -> Bytes {
+    let kind = match attributes.kind {
+        FileKind::Regular => 1,
+        FileKind::Directory => 2,
+        FileKind::Symlink => 5,
+        FileKind::Other => 7,
+    };
+    let mut message = Encoder::new();
+    message.u32(kind).u32(attributes.mode).u32(attributes.links);
+    message.u32(attributes.uid.unwrap_or_default());
+    message.u32(attributes.gid.unwrap_or_default());
+    message.u64(attributes.size).fixed(&[0; 16]);
+    message.u64(attributes.fsid.major).u64(attributes.fileid);
+    message.fixed(&[0; 24]);
+    message.into_bytes().into()
+}
+
+/// A directory read to its end: a stream of records, each the results of one READDIRPLUS, or of one READDIR. A page
+/// that cannot be is where the client stops.
+pub fn directory(pages: &[u8]) {
+    for plus in [true, false] {
+        let mut from = None;
+        for results in records_of(pages) {
+            let Ok(page) = listing::any_page(Decoder::new(results), from, plus) else {
+                break;
+            };
+            for entry in &page.entries {
+                assert!(Name::new(Bytes::copy_from_slice(entry.name.as_bytes())).is_ok());
+            }
+            if page.next.is_none() {
+                break;
+            }
+            from = page.next;
+        }
+    }
+}
+
+/// Whether a listing with an entry of this name is taken.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn lists(name: &[u8]) -> bool {
+    let mut results = Encoder::new();
+    // No attributes, the verifier, one entry with a fileid, a name and a cookie, and the end.
+    results.u32(0).fixed(&[0; 8]).u32(1).u64(7).opaque(name).u64(7);
+    results.u32(0).boolean(true);
+    let page = listing::any_page(Decoder::new(results.into_bytes().into()), None, false);
+    page.is_ok_and(|page| page.entries.len() == 1)
+}

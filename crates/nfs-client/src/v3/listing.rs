@@ -1,0 +1,194 @@
+//! Listing a directory, page by page.
+
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
+
+use super::attributes;
+use super::call::{Call, Effect, Reply};
+use super::client::Client;
+use super::numbers::{code, nfs};
+use crate::error::refusal;
+use crate::terms::Terms;
+use crate::{Details, Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+
+const LIST: &str = "listing a directory";
+
+/// The longest page, in bytes: about 1,500 entries, a fraction of a millisecond of decoding.
+const LONGEST_PAGE: u32 = 256 << 10;
+
+/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+const SHORTEST_PAGE: u32 = 1024;
+
+/// The longest name that is taken off the wire, so that the error for a bad name can show it.
+const LONGEST_NAME: usize = 4096;
+
+/// Lookups at a time for entries that came without attributes.
+const LOOKUPS: usize = 64;
+
+/// What comes with each entry of a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// READDIRPLUS: attributes and handle.
+    Plus,
+    /// READDIR: the fileid alone.
+    Plain,
+}
+
+impl Client {
+    /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
+    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+        self.list_with_usage(directory, from, LONGEST_PAGE, terms).await
+    }
+
+    /// The same, at most so many bytes. What an entry takes on the disk is told in this version anyway.
+    pub async fn list_with_usage(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        most: u32,
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let most = self.limits().read.min(LONGEST_PAGE).min(most.max(SHORTEST_PAGE));
+        let mut from = from;
+        loop {
+            let mut page = match self.page(directory, from, (Form::Plus, most), terms).await {
+                // Some servers don't have it at all, some not for every file system.
+                Err(NfsError::Status {
+                    status: Status::NotSupported,
+                    ..
+                }) => self.page(directory, from, (Form::Plain, most), terms).await?,
+                page => page?,
+            };
+            // `.` and `..` alone fill a page of some servers.
+            if page.entries.is_empty() && page.next.is_some() {
+                from = page.next;
+                continue;
+            }
+            self.complete(directory, &mut page.entries, terms).await?;
+            return Ok(page);
+        }
+    }
+
+    async fn page(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        (form, most): (Form, u32),
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
+        let procedure = match form {
+            Form::Plus => nfs::READDIRPLUS,
+            Form::Plain => nfs::READDIR,
+        };
+        let mut call = Call::new(LIST, procedure, Effect::Looks).on(directory);
+        call.arguments.u64(cookie).fixed(&verifier);
+        if form == Form::Plus {
+            // dircount: bytes of names and cookies alone. The whole reply is the limit that counts.
+            call.arguments.u32(most);
+        }
+        call.arguments.u32(most);
+        let mut reply = self.call(terms, &call).await?;
+        if reply.code == code::BAD_COOKIE {
+            return Err(NfsError::Status {
+                action: LIST,
+                status: Status::NotSame,
+            });
+        }
+        reply.ok()?;
+        page(&mut reply, from, form)
+    }
+
+    /// Looks up the entries that came without attributes; what can't be looked up stays unknown.
+    async fn complete(&self, directory: &FileHandle, entries: &mut [Entry], terms: Terms) -> Result<(), NfsError> {
+        let mut unknown = entries.iter_mut().filter(|entry| entry.kind.is_none());
+        let mut flying = FuturesUnordered::new();
+        loop {
+            let room = LOOKUPS.saturating_sub(flying.len());
+            flying.extend(
+                unknown
+                    .by_ref()
+                    .take(room)
+                    .map(|entry| self.complete_one(directory, entry, terms)),
+            );
+            match flying.next().await {
+                Some(looked_up) => looked_up?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn complete_one(&self, directory: &FileHandle, entry: &mut Entry, terms: Terms) -> Result<(), NfsError> {
+        if let Ok(Some(found)) = refusal(self.look_up(LIST, directory, &entry.name, terms).await)? {
+            entry.kind = Some(found.attributes.kind);
+            entry.size = Some(found.attributes.size);
+            entry.fsid = Some(found.attributes.fsid);
+            entry.links = Some(found.attributes.links);
+        }
+        Ok(())
+    }
+}
+
+fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page, NfsError> {
+    reply.take(attributes::optional)?;
+    let verifier = reply.take(|results| results.array("cookie verifier"))?;
+    let mut entries = Vec::new();
+    let mut place = from;
+    if let Some(place) = &mut place {
+        place.verifier = verifier;
+    }
+    let mut any = false;
+    while reply.take(|results| results.boolean("entry follows"))? {
+        any = true;
+        let fileid = reply.take(|results| results.u64("fileid"))?;
+        let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
+        let cookie = reply.take(|results| results.u64("cookie"))?;
+        let mut told: Option<Details> = None;
+        if form == Form::Plus {
+            told = reply.take(attributes::optional_details)?;
+            reply.take(attributes::optional_handle)?;
+        }
+        let place = place.get_or_insert_with(|| PageCookie::start(verifier));
+        if !place.advance(cookie) {
+            return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
+        }
+        // NFSv3 lists them, and they are never of use.
+        if matches!(name.as_ref(), b"." | b"..") {
+            continue;
+        }
+        // Names outlive the page; a slice would keep the whole of it in memory.
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
+            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        let attributes = told.as_ref().map(|told| &told.attributes);
+        entries.push(Entry {
+            name,
+            kind: attributes.map(|attributes| attributes.kind),
+            size: attributes.map(|attributes| attributes.size),
+            // At a mount point this is the covered directory's, as the attributes' is not.
+            fileid: Some(fileid),
+            fsid: attributes.map(|attributes| attributes.fsid),
+            used: told.as_ref().map(|told| told.used),
+            links: attributes.map(|attributes| attributes.links),
+        });
+    }
+    let end = reply.take(|results| results.boolean("end of directory"))?;
+    match place {
+        _ if end => Ok(Page { entries, next: None }),
+        Some(place) if any => Ok(Page {
+            entries,
+            next: Some(place),
+        }),
+        _ => Err(reply.broken("a page without entries that is not the last".to_owned())),
+    }
+}
+
+/// A page from results that came of no call.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn any_page(
+    results: crate::xdr::Decoder,
+    from: Option<PageCookie>,
+    plus: bool,
+) -> Result<Page, NfsError> {
+    let form = if plus { Form::Plus } else { Form::Plain };
+    page(&mut Reply::of(results), from, form)
+}

@@ -1,0 +1,67 @@
+//! The results of procedures, as far as they are used (RFC 1813 section 3.3); the status was read before.
+
+use bytes::Bytes;
+
+use super::attributes;
+use crate::xdr::{Decoder, XdrError};
+use crate::{Attributes, FileHandle, Statistics};
+
+/// LOOKUP: the object, and its attributes if the server tells them.
+pub fn found(results: &mut Decoder) -> Result<(FileHandle, Option<Attributes>), XdrError> {
+    Ok((attributes::handle(results)?, attributes::optional(results)?))
+}
+
+/// CREATE and MKDIR: what the server tells of the new object.
+pub fn made(results: &mut Decoder) -> Result<(Option<FileHandle>, Option<Attributes>), XdrError> {
+    Ok((attributes::optional_handle(results)?, attributes::optional(results)?))
+}
+
+/// READ of at most `most` bytes: whether the file ends there, and the data.
+pub fn data(results: &mut Decoder, most: usize) -> Result<(bool, Bytes), XdrError> {
+    attributes::optional(results)?;
+    results.u32("count")?;
+    Ok((results.boolean("end of file")?, results.opaque("data", most)?))
+}
+
+/// WRITE: how many bytes, how safely, and the server's life that it was in.
+pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
+    attributes::weak(results)?;
+    Ok((
+        results.u32("count")?,
+        results.u32("committed")?,
+        results.array("write verifier")?,
+    ))
+}
+
+/// FSSTAT: bytes and inodes.
+pub fn statistics(results: &mut Decoder) -> Result<Statistics, XdrError> {
+    attributes::optional(results)?;
+    let total = results.u64("total bytes")?;
+    // Free for anybody, then for us.
+    results.u64("free bytes")?;
+    let available = results.u64("available bytes")?;
+    let inodes = results.u64("total inodes")?;
+    results.u64("free inodes")?;
+    Ok(Statistics {
+        total,
+        available,
+        inodes,
+        inodes_free: results.u64("available inodes")?,
+    })
+}
+
+/// FSINFO: the largest READ and WRITE, in bytes.
+pub fn sizes(results: &mut Decoder) -> Result<(u32, u32), XdrError> {
+    attributes::optional(results)?;
+    let read = results.u32("rtmax")?;
+    // rtpref and rtmult.
+    results.array::<8>("read sizes")?;
+    Ok((read, results.u32("wtmax")?))
+}
+
+/// PATHCONF: the longest name, in bytes.
+pub fn longest_name(results: &mut Decoder) -> Result<u32, XdrError> {
+    attributes::optional(results)?;
+    results.u32("linkmax")?;
+    results.u32("name_max")
+}

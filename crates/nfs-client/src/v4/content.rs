@@ -1,0 +1,201 @@
+//! What files hold, in parts: reading, writing and committing it, symbolic links, and all attributes at once.
+//!
+//! Nothing here opens a file: reads and writes carry the anonymous stateid (RFC 8881 section 8.2.3), which servers take
+//! from whoever may read or write the file. So nothing is left open by a copy that is cut off.
+
+use bytes::Bytes;
+
+use super::attributes;
+use super::call::Terms;
+use super::client::Client;
+use super::compound::{Compound, Reply, StateId, refusal, stateid};
+use super::files::data;
+use super::numbers::{kind, op};
+use crate::{Data, Details, FileHandle, Found, Name, NfsError, Node, SetAttributes, Status, Written};
+
+const FIND: &str = "looking up a name";
+const READ: &str = "reading a file";
+const WRITE: &str = "writing a file";
+
+/// stable_how: the server may keep it in memory until the COMMIT (RFC 8881 section 18.32).
+const UNSTABLE: u32 = 0;
+/// stable_how: all is on stable storage.
+const FILE_SYNC: u32 = 2;
+/// Room for the headers of a request or a reply that carries data, in bytes.
+const HEADERS: usize = 4 << 10;
+/// The most bytes in a READ or WRITE: as many as keep a copy busy over a round trip, few enough that a handful of them fit
+/// into a small memory.
+const MOST_BYTES: usize = 512 << 10;
+/// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
+pub(super) const LONGEST_LINK: usize = 4096;
+
+/// Takes READLINK's result, after its status.
+pub(super) fn link_target(reply: &mut Reply) -> Result<Bytes, NfsError> {
+    let target = reply.take(|results| results.opaque("link's target", LONGEST_LINK))?;
+    Ok(Bytes::copy_from_slice(&target))
+}
+
+/// Takes COMMIT's result, after its status.
+pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
+    reply.take(|results| results.array("write verifier"))
+}
+
+/// Takes READ's result: no more than was asked for, and something unless the file ends there.
+pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
+    let (end, bytes) = data(reply, asked)?;
+    if bytes.is_empty() && !end {
+        return Err(reply.broken("no data before the end of the file".to_owned()));
+    }
+    Ok(Data { bytes, end })
+}
+
+/// Takes WRITE's result: something was taken, and no more than there was.
+pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError> {
+    reply.op(op::WRITE)?;
+    let count = reply.u32("count")? as usize;
+    let committed = reply.u32("committed")?;
+    let verifier = verifier(reply)?;
+    if count == 0 || count > asked || committed > FILE_SYNC {
+        return Err(reply.broken(format!("{count} of {asked} bytes written, stability {committed}")));
+    }
+    Ok(Written {
+        count,
+        stable: committed != UNSTABLE,
+        verifier,
+    })
+}
+
+/// Takes the result of a GETATTR of [`attributes::DETAILS`].
+fn details(reply: &mut Reply) -> Result<Details, NfsError> {
+    let found = reply.attributes()?;
+    found
+        .details()
+        .map_err(|missing| reply.broken(format!("the server has no attribute {missing:?}")))
+}
+
+fn read(compound: &mut Compound, offset: u64, count: usize) {
+    let message = compound.op(op::READ);
+    stateid(message, StateId::ANONYMOUS);
+    message.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+impl Client {
+    /// What one READ and one WRITE carry at most.
+    pub fn most_bytes(&self) -> (usize, usize) {
+        let fits = |longest: usize| longest.saturating_sub(HEADERS).clamp(512, MOST_BYTES);
+        (fits(self.longest_reply()), fits(self.longest_request()))
+    }
+
+    /// Looks up a name, with all its attributes and the first bytes.
+    pub async fn find(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        first: usize,
+        terms: Terms,
+    ) -> Result<Option<Found>, NfsError> {
+        let first = first.min(self.most_bytes().0);
+        let mut compound = Compound::new(FIND);
+        compound.at(directory).lookup(name).op(op::GETFH);
+        compound.attributes(attributes::DETAILS);
+        read(&mut compound, 0, first);
+        compound.attributes(attributes::MARK);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        match refusal(reply.op(op::LOOKUP))? {
+            Ok(()) => {}
+            Err(Status::NotFound) => return Ok(None),
+            Err(status) => return Err(NfsError::Status { action: FIND, status }),
+        }
+        let handle = reply.handle()?;
+        let details = details(&mut reply)?;
+        // Directories, links and special files end the compound here.
+        let begin = match refusal(data(&mut reply, first))? {
+            Ok((end, bytes)) => {
+                let mark = reply.attributes()?.mark();
+                mark.map(|mark| (Data { bytes, end }, mark))
+            }
+            Err(_) => None,
+        };
+        Ok(Some(Found { handle, details, begin }))
+    }
+
+    /// All attributes.
+    pub async fn details(&self, object: &FileHandle, terms: Terms) -> Result<Details, NfsError> {
+        let mut compound = Compound::new("reading attributes");
+        compound.at(object).attributes(attributes::DETAILS);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        details(&mut reply)
+    }
+
+    /// Reads a part of a file.
+    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize, terms: Terms) -> Result<Data, NfsError> {
+        let count = count.min(self.most_bytes().0);
+        let mut compound = Compound::new(READ);
+        read(compound.at(file), offset, count);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        part(&mut reply, count)
+    }
+
+    /// Writes a part of a file, as much as the server takes at a time.
+    pub async fn write_some(
+        &self,
+        file: &FileHandle,
+        offset: u64,
+        content: &Bytes,
+        terms: Terms,
+    ) -> Result<Written, NfsError> {
+        let content = content.get(..self.most_bytes().1).unwrap_or(content);
+        let mut compound = Compound::new(WRITE);
+        let message = compound.at(file).change(op::WRITE);
+        stateid(message, StateId::ANONYMOUS);
+        message.u64(offset).u32(UNSTABLE).opaque(content);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        taken(&mut reply, content.len())
+    }
+
+    /// Puts what was written on stable storage.
+    pub async fn commit(&self, file: &FileHandle, terms: Terms) -> Result<[u8; 8], NfsError> {
+        let mut compound = Compound::new("committing a file");
+        // From the beginning to the end.
+        compound.at(file).change(op::COMMIT).u64(0).u32(0);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        reply.op(op::COMMIT)?;
+        verifier(&mut reply)
+    }
+
+    /// Where a symbolic link leads to.
+    pub async fn read_link(&self, link: &FileHandle, terms: Terms) -> Result<Bytes, NfsError> {
+        let mut compound = Compound::new("reading a symbolic link");
+        compound.at(link).op(op::READLINK);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        reply.op(op::READLINK)?;
+        link_target(&mut reply)
+    }
+
+    /// Makes a symbolic link.
+    pub async fn make_link(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        target: &[u8],
+        terms: Terms,
+    ) -> Result<Node, NfsError> {
+        let mut compound = Compound::new("making a symbolic link");
+        let message = compound.at(directory).change(op::CREATE);
+        message.u32(kind::LINK).opaque(target).opaque(name.as_bytes());
+        attributes::settable(message, SetAttributes::default());
+        compound.node();
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        reply.op(op::CREATE)?;
+        reply.change_info()?;
+        reply.take(|results| attributes::read_bitmap(results).map(drop))?;
+        reply.node()
+    }
+}

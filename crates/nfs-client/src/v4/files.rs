@@ -1,0 +1,388 @@
+//! Small files: read whole, created with their content, replaced at once.
+
+use super::attributes;
+use super::call::Terms;
+use super::client::Client;
+use super::compound::{Compound, Reply, StateId, refusal, stateid};
+use super::numbers::{code, op};
+use crate::xdr::XdrError;
+use crate::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
+
+const READ: &str = "reading a file";
+pub(super) const CREATE: &str = "creating a file";
+const REPLACE: &str = "replacing a file";
+
+/// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3): we could not take a recall.
+const ACCESS_READ: u32 = 0x1 | NO_DELEGATION;
+const ACCESS_WRITE: u32 = 0x2 | NO_DELEGATION;
+const NO_DELEGATION: u32 = 0x0400;
+/// stable_how: on stable storage before the reply.
+const FILE_SYNC: u32 = 2;
+/// Room for the headers of a reply that carries data, in bytes.
+const REPLY_HEADERS: usize = 2048;
+
+/// A file that was just opened, and perhaps is open still.
+struct Opened {
+    stateid: StateId,
+    node: Node,
+}
+
+fn open(compound: &mut Compound, changes: bool, access: u32) -> &mut crate::xdr::Encoder {
+    let message = if changes {
+        compound.change(op::OPEN)
+    } else {
+        compound.op(op::OPEN)
+    };
+    // Sequence, access, no denial; the owner is random, so that two calls never share an open.
+    message
+        .u32(0)
+        .u32(access)
+        .u32(0)
+        .u64(0)
+        .opaque(&rand::random::<[u8; 12]>())
+}
+
+pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
+    reply.op(op::OPEN)?;
+    let stateid = reply.stateid()?;
+    reply.change_info()?;
+    reply.take(|results| {
+        results.u32("open flags")?;
+        attributes::read_bitmap(results)?;
+        match results.u32("delegation")? {
+            0 => Ok(()),
+            // None, and why: contention and resources carry a promise to tell us later.
+            3 => match results.u32("reason for no delegation")? {
+                1 | 2 => results.boolean("promise of a delegation").map(drop),
+                _ => Ok(()),
+            },
+            value => Err(XdrError::Invalid {
+                what: "delegation that was not wanted",
+                value,
+            }),
+        }
+    })?;
+    Ok(stateid)
+}
+
+pub(super) fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
+    let message = compound.change(op::WRITE);
+    stateid(message, state);
+    message.u64(offset as u64).u32(FILE_SYNC).opaque(content);
+}
+
+pub(super) fn written(reply: &mut Reply) -> Result<usize, NfsError> {
+    reply.op(op::WRITE)?;
+    let (count, committed) = reply.take(|results| {
+        let (count, committed) = (results.u32("count")?, results.u32("committed")?);
+        results.array::<8>("write verifier")?;
+        Ok((count as usize, committed))
+    })?;
+    if committed == FILE_SYNC && count > 0 {
+        return Ok(count);
+    }
+    Err(reply.broken(format!("{count} bytes written, stability {committed}")))
+}
+
+fn close(compound: &mut Compound, state: StateId) {
+    stateid(compound.op(op::CLOSE).u32(0), state);
+}
+
+fn read(compound: &mut Compound, state: StateId, offset: usize, count: usize) {
+    let message = compound.op(op::READ);
+    stateid(message, state);
+    message.u64(offset as u64).u32(u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+pub(super) fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Bytes), NfsError> {
+    reply.op(op::READ)?;
+    reply.take(|results| Ok((results.boolean("end of file")?, results.opaque("data", count)?)))
+}
+
+/// Whether a server that refuses a READ so may take it from somebody who opened the file.
+fn wants_open(status: Status) -> bool {
+    matches!(
+        status,
+        Status::Other(code::BAD_STATEID | code::OPENMODE) | Status::NotSupported
+    )
+}
+
+impl Client {
+    /// Reads a file of at most `limit` bytes.
+    pub async fn read_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        limit: usize,
+        terms: Terms,
+    ) -> Result<Option<SmallFile>, NfsError> {
+        let count = (limit + 1).min(self.longest_reply().saturating_sub(REPLY_HEADERS).max(512));
+        let mut compound = Compound::new(READ);
+        compound.at(directory).lookup(name).node();
+        read(&mut compound, StateId::ANONYMOUS, 0, count);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        match refusal(reply.op(op::LOOKUP))? {
+            Ok(()) => {}
+            Err(Status::NotFound) => return Ok(None),
+            Err(status) => return Err(NfsError::Status { action: READ, status }),
+        }
+        let node = reply.node()?;
+        let refused = |status| Err(NfsError::Status { action: READ, status });
+        match node.attributes.kind {
+            FileKind::Regular => {}
+            FileKind::Symlink => return refused(Status::Symlink),
+            FileKind::Directory => return refused(Status::IsDirectory),
+            FileKind::Other => return refused(Status::Invalid),
+        }
+        let mut content = Vec::new();
+        let mut opens = false;
+        let (mut end, mut part) = match refusal(data(&mut reply, count))? {
+            Ok(read) => read,
+            Err(status) if wants_open(status) && !self.is_sessionless() => {
+                opens = true;
+                self.read_opened(&node.handle, 0, count, terms).await?
+            }
+            Err(status) => return refused(status),
+        };
+        loop {
+            content.extend_from_slice(&part);
+            if content.len() > limit {
+                return Err(NfsError::Limit {
+                    action: READ,
+                    limit: format!("a file of more than {limit} bytes"),
+                });
+            }
+            if end {
+                return Ok(Some(SmallFile { node, content }));
+            }
+            if part.is_empty() {
+                return Err(reply.broken("no data before the end of the file".to_owned()));
+            }
+            let count = count.min(limit + 1 - content.len());
+            (end, part) = if opens {
+                self.read_opened(&node.handle, content.len(), count, terms).await?
+            } else {
+                let mut compound = Compound::new(READ);
+                read(compound.at(&node.handle), StateId::ANONYMOUS, content.len(), count);
+                let mut reply = self.call(terms, &compound).await?;
+                reply.op(op::PUTFH)?;
+                data(&mut reply, count)?
+            };
+        }
+    }
+
+    /// Reads from a file that is opened for that. An open whose reply was lost ends with its session.
+    async fn read_opened(
+        &self,
+        file: &FileHandle,
+        offset: usize,
+        count: usize,
+        terms: Terms,
+    ) -> Result<(bool, bytes::Bytes), NfsError> {
+        let mut compound = Compound::new(READ);
+        // Not created; by the current handle (CLAIM_FH).
+        open(compound.at(file), false, ACCESS_READ).u32(0).u32(4);
+        read(&mut compound, StateId::CURRENT, offset, count);
+        close(&mut compound, StateId::CURRENT);
+        // An open is state: its repetition on the slot must find it.
+        compound.keep_reply = true;
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        let state = opened(&mut reply)?;
+        let read = data(&mut reply, count);
+        if read.is_err() || reply.op(op::CLOSE).is_err() {
+            self.close_file(file, state, terms).await;
+        }
+        read
+    }
+
+    /// Creates a file that does not exist, with its content, which goes in one request: a server that takes requests
+    /// shorter than that is answered with [`NfsError::Limit`]. It is for our own files: no more than 16 KiB
+    /// (`LONGEST_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
+    /// with little memory).
+    pub async fn create_file(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        content: &[u8],
+        mode: u32,
+        terms: Terms,
+    ) -> Result<Node, NfsError> {
+        if self.is_sessionless() {
+            return self.create_sessionless(directory, name, content, mode, terms).await;
+        }
+        let mut compound = Compound::new(CREATE);
+        let message = open(compound.at(directory), true, ACCESS_WRITE);
+        // Created, and only if it does not exist (GUARDED4).
+        message.u32(1).u32(1);
+        attributes::settable(
+            message,
+            SetAttributes {
+                mode: Some(mode),
+                ..SetAttributes::default()
+            },
+        );
+        // By name (CLAIM_NULL).
+        message.u32(0).opaque(name.as_bytes());
+        compound.node();
+        if !content.is_empty() {
+            write(&mut compound, StateId::CURRENT, 0, content);
+        }
+        compound.attributes(attributes::NODE);
+        close(&mut compound, StateId::CURRENT);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        let stateid = opened(&mut reply)?;
+        let (node, looked) = match refusal(reply.node())? {
+            Ok(node) => (node, true),
+            // The file is there, whatever is said of it.
+            Err(status) => match self.lookup(directory, name, terms).await? {
+                Some(node) => (node, false),
+                None => return Err(NfsError::Status { action: CREATE, status }),
+            },
+        };
+        let mut file = Opened { stateid, node };
+        let filled = if looked {
+            self.filled(&mut reply, &mut file, content, terms).await
+        } else {
+            self.write_and_close(&mut file, content, terms).await
+        };
+        match filled {
+            Ok(()) => Ok(file.node),
+            Err(error) => {
+                // A file without its content is worse than none: whoever reads it would take it for the whole.
+                let _ = self
+                    .remove_file(directory, name, file.node.attributes.fileid, terms)
+                    .await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the results of writing and closing; what did not come to pass in one compound is done in steps.
+    async fn filled(&self, reply: &mut Reply, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+        let mut done = 0;
+        if !content.is_empty() {
+            match refusal(written(reply)) {
+                Ok(Ok(count)) => done = count,
+                // Put off, or the server does not know the current stateid: a compound of its own tells.
+                Ok(Err(_)) => {
+                    return self.write_and_close(file, content, terms).await;
+                }
+                Err(error) => {
+                    self.close_file(&file.node.handle, file.stateid, terms).await;
+                    return Err(error);
+                }
+            }
+        }
+        if done < content.len() {
+            let rest = content.get(done..).unwrap_or_default();
+            return self.write_rest(file, done, rest, terms).await;
+        }
+        let attributes = reply.node_attributes();
+        if attributes.is_err() || reply.op(op::CLOSE).is_err() {
+            self.close_file(&file.node.handle, file.stateid, terms).await;
+        }
+        file.node.attributes = match attributes {
+            Ok(attributes) => attributes,
+            Err(_) => self.attributes(&file.node.handle, terms).await?,
+        };
+        Ok(())
+    }
+
+    async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+        if content.is_empty() {
+            return self.write_rest(file, 0, content, terms).await;
+        }
+        let mut compound = Compound::new(CREATE);
+        write(compound.at(&file.node.handle), file.stateid, 0, content);
+        let result = match self.call(terms, &compound).await {
+            Ok(mut reply) => reply.op(op::PUTFH).and_then(|()| written(&mut reply)),
+            Err(error) => Err(error),
+        };
+        match result {
+            Ok(count) if count == content.len() => {
+                self.close_file(&file.node.handle, file.stateid, terms).await;
+                file.node.attributes = self.attributes(&file.node.handle, terms).await?;
+                Ok(())
+            }
+            Ok(count) => {
+                self.write_rest(file, count, content.get(count..).unwrap_or_default(), terms)
+                    .await
+            }
+            Err(error) => {
+                self.close_file(&file.node.handle, file.stateid, terms).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Writes what a short WRITE left, without an open.
+    async fn write_rest(
+        &self,
+        file: &mut Opened,
+        mut offset: usize,
+        mut rest: &[u8],
+        terms: Terms,
+    ) -> Result<(), NfsError> {
+        self.close_file(&file.node.handle, file.stateid, terms).await;
+        while !rest.is_empty() {
+            let mut compound = Compound::new(CREATE);
+            write(compound.at(&file.node.handle), StateId::ANONYMOUS, offset, rest);
+            let mut reply = self.call(terms, &compound).await?;
+            reply.op(op::PUTFH)?;
+            let count = written(&mut reply)?.min(rest.len());
+            rest = rest.get(count..).unwrap_or_default();
+            offset += count;
+        }
+        file.node.attributes = self.attributes(&file.node.handle, terms).await?;
+        Ok(())
+    }
+
+    /// Closes an open. If that fails, it is closed already, or the server forgets it with the session.
+    async fn close_file(&self, file: &FileHandle, state: StateId, terms: Terms) {
+        let mut compound = Compound::new("closing a file");
+        close(compound.at(file), state);
+        let _ = self.call(terms, &compound).await;
+    }
+
+    /// Replaces a file's content at once: whoever reads it sees the old content or the new. As long as for
+    /// [`Self::create_file`].
+    pub async fn replace_file(
+        &self,
+        directory: &FileHandle,
+        (name, temporary): (&Name, &Name),
+        content: &[u8],
+        mode: u32,
+        terms: Terms,
+    ) -> Result<(), NfsError> {
+        let created = match self.create_file(directory, temporary, content, mode, terms).await {
+            Err(NfsError::Status {
+                status: Status::Exists, ..
+            }) => {
+                // Left by a replacement that was cut off: its name is for nothing else.
+                if let Some(old) = self.lookup(directory, temporary, terms).await? {
+                    self.remove_file(directory, temporary, old.attributes.fileid, terms)
+                        .await?;
+                }
+                self.create_file(directory, temporary, content, mode, terms).await
+            }
+            created => created,
+        };
+        let replaced = match created {
+            Ok(file) => {
+                self.rename_over((directory, temporary), file.attributes.fileid, (directory, name), terms)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        replaced.map_err(|error| match error {
+            NfsError::Status { status, .. } => NfsError::Status {
+                action: REPLACE,
+                status,
+            },
+            error => error,
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! The decoders of NFSv4's results, for [`crate::fuzzing`].
+
+use bytes::Bytes;
+
+use super::attributes as wire;
+use super::compound::{Compound, Reply};
+use super::numbers::op;
+use super::{client_id, content, establish, files, listing, opens, ranges, sessions, xattrs};
+use crate::fuzzing::records_of;
+use crate::rpc::message::{self, Outcome};
+use crate::xdr::{Decoder, Encoder};
+use crate::{Name, NfsError, SetAttributes};
+
+/// A whole reply record, answered to whatever it says it answers.
+pub fn replies(record: &[u8]) {
+    results_of(record, &mut |_, _| ());
+}
+
+/// Takes a reply record apart; tells of each result that could be read, as it came.
+pub fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
+    let Ok(Outcome::Accepted(results)) = message::reply(Bytes::copy_from_slice(record)) else {
+        return;
+    };
+    let Ok(mut reply) = Reply::new(&Compound::new("fuzzing"), results) else {
+        return;
+    };
+    let in_session = reply.ask_what_is_answered() == Some(op::SEQUENCE);
+    if in_session && !sequence(&mut reply) {
+        return;
+    }
+    while let Some(number) = reply.ask_what_is_answered() {
+        // The result begins after the operation's number and status.
+        let begin = reply.rest();
+        if result(&mut reply, number, in_session).is_err() {
+            return;
+        }
+        let (whole, left) = (begin.rest(), reply.rest().left());
+        let end = whole.len().saturating_sub(left);
+        told(number, whole.slice(8.min(end)..end));
+    }
+}
+
+fn sequence(reply: &mut Reply) -> bool {
+    let Ok(Some((0, results))) = reply.sequence() else {
+        return false;
+    };
+    results.array::<36>("SEQUENCE").is_ok()
+}
+
+/// One operation's result, read as the client reads it.
+fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsError> {
+    match number {
+        op::GETFH => reply.handle().map(drop),
+        op::GETATTR => reply.attributes().map(|found| drop(found.node())),
+        op::SETATTR => reply.set_attributes(),
+        op::OPEN if in_session => files::opened(reply).map(drop),
+        op::WRITE => files::written(reply).map(drop),
+        op::READ => files::data(reply, 1 << 16).map(drop),
+        _ => {
+            reply.op(number)?;
+            after_the_status(reply, number)
+        }
+    }
+}
+
+fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
+    match number {
+        op::READDIR => listing::page(reply, None).map(drop),
+        op::REMOVE | op::LINK => reply.change_info(),
+        op::RENAME => reply.change_info().and_then(|()| reply.change_info()),
+        op::CREATE => {
+            reply.change_info()?;
+            reply.take(wire::read_bitmap).map(drop)
+        }
+        op::CLOSE => reply.stateid().map(drop),
+        op::READLINK => content::link_target(reply).map(drop),
+        op::COMMIT => content::verifier(reply).map(drop),
+        op::SEEK => ranges::sought(reply).map(drop),
+        op::COPY => ranges::copied(reply).map(drop),
+        op::OFFLOAD_STATUS => ranges::offloaded(reply).map(drop),
+        op::GETXATTR => xattrs::value(reply).map(drop),
+        op::SETXATTR => reply.change_info(),
+        op::LISTXATTRS => xattrs::names(reply).map(drop),
+        op::OPEN => reply.take(opens::read_open).map(drop),
+        op::OPEN_CONFIRM => reply.take(opens::read_stateid).map(drop),
+        op::SETCLIENTID => reply.take(client_id::read_client_id).map(drop),
+        op::EXCHANGE_ID => reply.take(|results| establish::read_client(results, 1)).map(drop),
+        op::CREATE_SESSION => reply.take(sessions::read_session).map(drop),
+        _ => Ok(()),
+    }
+}
+
+/// `fattr4`; what we could have set ourselves is set, and read back.
+pub fn attributes(data: &[u8]) {
+    let Ok(found) = wire::read(&mut Decoder::new(Bytes::copy_from_slice(data))) else {
+        return;
+    };
+    drop(found.clone().details());
+    let Ok(node) = found.node() else { return };
+    let set = SetAttributes {
+        mode: Some(node.mode),
+        uid: node.uid,
+        gid: node.gid,
+        ..SetAttributes::default()
+    };
+    let mut message = Encoder::new();
+    wire::settable(&mut message, set);
+    let back = wire::read(&mut Decoder::new(message.into_bytes().into()));
+    assert!(
+        back.is_ok_and(|back| back.mode == set.mode),
+        "set and read back: {set:?}"
+    );
+}
+
+/// The results of EXCHANGE_ID and CREATE_SESSION.
+pub fn session(data: &[u8]) {
+    let data = Bytes::copy_from_slice(data);
+    drop(establish::read_client(&mut Decoder::new(data.clone()), 1));
+    drop(sessions::read_session(&mut Decoder::new(data)));
+}
+
+/// The results of NFSv4.0's SETCLIENTID, OPEN and OPEN_CONFIRM.
+pub fn opening(data: &[u8]) {
+    let results = || Decoder::new(Bytes::copy_from_slice(data));
+    drop(client_id::read_client_id(&mut results()));
+    drop(opens::read_stateid(&mut results()));
+    if opens::read_open(&mut results()).is_ok() {
+        assert!(
+            data.len() >= 48,
+            "an open without all that every open has: {} bytes",
+            data.len()
+        );
+    }
+}
+
+/// A directory read to its end: a stream of records, each the result of one READDIR. A page that cannot be is where
+/// the client stops.
+pub fn directory(pages: &[u8]) {
+    let mut from = None;
+    for results in records_of(pages) {
+        let Ok(page) = read_page(&results, from) else { return };
+        for entry in &page.entries {
+            assert!(Name::new(Bytes::copy_from_slice(entry.name.as_bytes())).is_ok());
+        }
+        if page.next.is_none() {
+            return;
+        }
+        from = page.next;
+    }
+}
+
+fn read_page(results: &[u8], from: Option<crate::PageCookie>) -> Result<crate::Page, NfsError> {
+    let mut compound = Compound::new("fuzzing");
+    compound.op(op::READDIR);
+    let mut message = Encoder::new();
+    message.u32(0).opaque(b"").u32(1).u32(op::READDIR).u32(0).raw(results);
+    let mut reply =
+        Reply::new(&compound, Decoder::new(message.into_bytes().into())).map_err(|error| NfsError::Protocol {
+            action: "fuzzing",
+            cause: error.to_string(),
+            outcome_unknown: false,
+        })?;
+    reply.op(op::READDIR)?;
+    listing::page(&mut reply, from)
+}
+
+/// Whether a listing with an entry of this name is taken.
+#[cfg(any(test, feature = "fuzzing"))]
+pub fn lists(name: &[u8]) -> bool {
+    let mut results = Encoder::new();
+    // The verifier, one entry with a cookie, a name and no attributes, and the end.
+    results.fixed(&[0; 8]).u32(1).u64(7).opaque(name).u32(0).u32(0);
+    results.u32(0).boolean(true);
+    read_page(results.as_bytes(), None).is_ok_and(|page| page.entries.len() == 1)
+}

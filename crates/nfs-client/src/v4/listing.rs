@@ -1,0 +1,126 @@
+//! Listing a directory, page by page.
+
+use super::attributes;
+use super::call::Terms;
+use super::client::Client;
+use super::compound::{Compound, Reply, refusal};
+use super::numbers::{code, op};
+use crate::{Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+
+const LIST: &str = "listing a directory";
+
+/// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
+const LONGEST_PAGE: usize = 256 << 10;
+
+/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+const SHORTEST_PAGE: u32 = 1024;
+
+/// The most entries in a page: an entry takes at least 28 bytes of what was asked for.
+const MOST_ENTRIES: usize = LONGEST_PAGE / 28;
+
+/// Room for the headers of a reply, in bytes.
+const REPLY_HEADERS: usize = 1024;
+
+/// The longest name that is taken off the wire, so that the error for a bad name can show it.
+const LONGEST_NAME: usize = 4096;
+
+impl Client {
+    /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
+    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+        let wanted = attributes::ENTRY;
+        self.list_asking(directory, from, (LONGEST_PAGE, wanted), terms).await
+    }
+
+    /// The same with what each entry takes on the disk, at most so many bytes.
+    pub async fn list_with_usage(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        most: u32,
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let longest = usize::try_from(most).unwrap_or(LONGEST_PAGE);
+        let wanted = attributes::ENTRY_WITH_USAGE;
+        self.list_asking(directory, from, (longest, wanted), terms).await
+    }
+
+    async fn list_asking(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        (longest, wanted): (usize, &[u32]),
+        terms: Terms,
+    ) -> Result<Page, NfsError> {
+        let most = self
+            .longest_reply()
+            .saturating_sub(REPLY_HEADERS)
+            .min(longest)
+            .clamp(SHORTEST_PAGE as usize, LONGEST_PAGE);
+        let mut most = u32::try_from(most).unwrap_or(u32::MAX);
+        let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
+        let mut reply = loop {
+            let mut compound = Compound::new(LIST);
+            let message = compound.at(directory).op(op::READDIR);
+            message.u64(cookie).fixed(&verifier).u32(most).u32(most);
+            attributes::bitmap(message, wanted);
+            let reply = self.call(terms, &compound).await?;
+            // The server's limit is lower than it said.
+            if !reply.too_much() || most <= SHORTEST_PAGE {
+                break reply;
+            }
+            most = (most / 2).max(SHORTEST_PAGE);
+        };
+        reply.op(op::PUTFH)?;
+        match refusal(reply.op(op::READDIR))? {
+            Ok(()) => page(&mut reply, from),
+            Err(Status::Other(code::BAD_COOKIE)) => Err(NfsError::Status {
+                action: LIST,
+                status: Status::NotSame,
+            }),
+            Err(status) => Err(NfsError::Status { action: LIST, status }),
+        }
+    }
+}
+
+pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, NfsError> {
+    let verifier = reply.take(|results| results.array("cookie verifier"))?;
+    let mut entries = Vec::new();
+    let mut place = from;
+    if let Some(place) = &mut place {
+        place.verifier = verifier;
+    }
+    while reply.take(|results| results.boolean("entry follows"))? {
+        let cookie = reply.take(|results| results.u64("cookie"))?;
+        let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
+        let found = reply.take(attributes::read)?;
+        let place = place.get_or_insert_with(|| PageCookie::start(verifier));
+        if !place.advance(cookie) {
+            return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
+        }
+        // Names outlive the page; a slice would keep the whole of it in memory.
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
+            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        if entries.len() >= MOST_ENTRIES {
+            return Err(reply.broken("a page of more entries than fit in what was asked for".to_owned()));
+        }
+        let known = found.error.is_none();
+        entries.push(Entry {
+            name,
+            kind: found.kind.filter(|_| known),
+            size: found.size.filter(|_| known),
+            fileid: found.mounted_on_fileid.or(found.fileid).filter(|_| known),
+            fsid: found.fsid.filter(|_| known),
+            used: found.space_used.filter(|_| known),
+            links: found.links.filter(|_| known),
+        });
+    }
+    let end = reply.take(|results| results.boolean("end of directory"))?;
+    match place {
+        _ if end => Ok(Page { entries, next: None }),
+        Some(place) if !entries.is_empty() => Ok(Page {
+            entries,
+            next: Some(place),
+        }),
+        _ => Err(reply.broken("a page without entries that is not the last".to_owned())),
+    }
+}

@@ -1,0 +1,262 @@
+//! Finding things: by path from the server's root, by names from a directory, by handle.
+
+use super::attributes::{self, Found};
+use super::call::Terms;
+use super::client::Client;
+use super::compound::{Compound, Reply, refusal};
+use super::numbers::op;
+use crate::address::path_components;
+use crate::{Attributes, FileHandle, FileKind, Name, NfsError, Node, Statistics, Status};
+
+/// Operations that walking one name takes: LOOKUP, GETFH, GETATTR.
+const OPERATIONS_A_NAME: usize = 3;
+
+const TO_ROOT: &str = "walking to the export's path";
+
+/// Where a walk begins.
+#[derive(Clone, Copy)]
+enum Start<'a> {
+    ServersRoot,
+    At(&'a FileHandle),
+}
+
+/// How far a walk came.
+struct Walked {
+    nodes: Vec<Node>,
+    /// What stopped it before the end.
+    stopped: Option<Status>,
+}
+
+impl Client {
+    /// The export's root directory.
+    pub async fn root(&self, terms: Terms) -> Result<Node, NfsError> {
+        let path = &self.shared.target.path;
+        let names = path_components(path).map_err(|error| self.not_found(&error.to_string()))?;
+        if names.is_empty() {
+            return self.servers_root(terms).await;
+        }
+        let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
+        let walked = self.walk_from(TO_ROOT, Start::ServersRoot, &names, terms).await?;
+        nodes.extend(walked.nodes);
+        let component = |index: usize| names.get(index).map(ToString::to_string).unwrap_or_default();
+        let path = || path.clone();
+        for (index, node) in nodes.iter().enumerate() {
+            match node.attributes.kind {
+                FileKind::Directory => {}
+                FileKind::Symlink => {
+                    return Err(NfsError::SymlinkInPath {
+                        path: path(),
+                        component: component(index),
+                    });
+                }
+                _ => {
+                    return Err(NfsError::NotADirectory {
+                        path: path(),
+                        component: component(index),
+                    });
+                }
+            }
+        }
+        match (walked.stopped, nodes.pop()) {
+            (None, Some(root)) => Ok(root),
+            (Some(Status::NotDirectory), last) => {
+                let index = nodes.len() + usize::from(last.is_some());
+                Err(NfsError::NotADirectory {
+                    path: path(),
+                    component: component(index),
+                })
+            }
+            (stopped, last) => {
+                let index = nodes.len() + usize::from(last.is_some());
+                Err(self.stopped(stopped.unwrap_or(Status::NotFound), &component(index)))
+            }
+        }
+    }
+
+    async fn servers_root(&self, terms: Terms) -> Result<Node, NfsError> {
+        let mut compound = Compound::new(TO_ROOT);
+        compound.op(op::PUTROOTFH);
+        compound.node();
+        let mut reply = self.call(terms, &compound).await?;
+        let node = reply.op(op::PUTROOTFH).and_then(|()| reply.node());
+        match refusal(node)? {
+            Ok(node) => Ok(node),
+            Err(status) => Err(self.stopped(status, "/")),
+        }
+    }
+
+    /// What it means that the walk to the export's path was stopped at a component.
+    fn stopped(&self, status: Status, component: &str) -> NfsError {
+        let path = self.shared.target.path.clone();
+        match status {
+            Status::NotFound => self.not_found(component),
+            Status::Symlink => NfsError::SymlinkInPath {
+                path,
+                component: component.to_owned(),
+            },
+            Status::Moved => NfsError::ExportMoved { path },
+            Status::WrongSecurity => NfsError::SecurityFlavor {
+                action: TO_ROOT,
+                cause: format!("NFS4ERR_WRONGSEC at {component:?}"),
+            },
+            Status::Access | Status::NotPermitted => {
+                let (local, reserved_port) = self.local();
+                NfsError::AccessDenied {
+                    action: TO_ROOT,
+                    local,
+                    reserved_port,
+                }
+            }
+            status => NfsError::Status {
+                action: TO_ROOT,
+                status,
+            },
+        }
+    }
+
+    fn not_found(&self, component: &str) -> NfsError {
+        let (local, reserved_port) = self.local();
+        let path = self.shared.target.path.clone();
+        NfsError::ExportNotFound {
+            path,
+            missing: component.to_owned(),
+            local,
+            reserved_port,
+        }
+    }
+
+    /// Our end of the newest connection.
+    fn local(&self) -> (std::net::SocketAddr, bool) {
+        let negotiated = self.negotiated();
+        (negotiated.local, negotiated.reserved_port)
+    }
+
+    /// Attributes of the object.
+    pub async fn attributes(&self, object: &FileHandle, terms: Terms) -> Result<Attributes, NfsError> {
+        let mut compound = Compound::new("reading attributes");
+        compound.at(object).attributes(attributes::NODE);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        reply.node_attributes()
+    }
+
+    /// The entry of that name.
+    pub async fn lookup(&self, directory: &FileHandle, name: &Name, terms: Terms) -> Result<Option<Node>, NfsError> {
+        let names = std::slice::from_ref(name);
+        let walked = self
+            .walk_from("looking up a name", Start::At(directory), names, terms)
+            .await?;
+        match walked.stopped {
+            None | Some(Status::NotFound) => Ok(walked.nodes.into_iter().next()),
+            Some(status) => Err(NfsError::Status {
+                action: "looking up a name",
+                status,
+            }),
+        }
+    }
+
+    /// The nodes that `names` lead to, one after the other.
+    pub async fn walk(&self, directory: &FileHandle, names: &[Name], terms: Terms) -> Result<Vec<Node>, NfsError> {
+        let walked = self
+            .walk_from("walking a path", Start::At(directory), names, terms)
+            .await?;
+        match walked.stopped {
+            None | Some(Status::NotFound) => Ok(walked.nodes),
+            Some(status) => Err(NfsError::Status {
+                action: "walking a path",
+                status,
+            }),
+        }
+    }
+
+    async fn walk_from(
+        &self,
+        action: &'static str,
+        start: Start<'_>,
+        names: &[Name],
+        terms: Terms,
+    ) -> Result<Walked, NfsError> {
+        let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
+        'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
+            let room = (self.most_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
+            let mut compound = Compound::new(action);
+            let begin = match (nodes.last(), start) {
+                (Some(node), _) => Start::At(&node.handle),
+                (None, start) => start,
+            };
+            let first = match begin {
+                Start::ServersRoot => {
+                    compound.op(op::PUTROOTFH);
+                    op::PUTROOTFH
+                }
+                Start::At(handle) => {
+                    compound.at(handle);
+                    op::PUTFH
+                }
+            };
+            let asked = rest.len().min(room);
+            for name in rest.iter().take(room) {
+                compound.lookup(name).node();
+            }
+            let mut reply = self.call(terms, &compound).await?;
+            if reply.too_much_at_all() {
+                self.fewer_operations(&compound)?;
+                continue;
+            }
+            match refusal(reply.op(first))? {
+                Ok(()) => {}
+                // A directory that is gone is no name that is missing.
+                Err(status) if matches!(start, Start::At(_)) => return Err(NfsError::Status { action, status }),
+                Err(status) => {
+                    return Ok(Walked {
+                        nodes,
+                        stopped: Some(status),
+                    });
+                }
+            }
+            for _ in 0..asked {
+                match refusal(found(&mut reply))? {
+                    Ok(node) => nodes.push(node),
+                    Err(_) if reply.too_much() => {
+                        self.fewer_operations(&compound)?;
+                        continue 'walk;
+                    }
+                    Err(status) => {
+                        return Ok(Walked {
+                            nodes,
+                            stopped: Some(status),
+                        });
+                    }
+                }
+            }
+        }
+        Ok(Walked { nodes, stopped: None })
+    }
+
+    /// Space and inodes at the export's root.
+    pub async fn statistics(&self, terms: Terms) -> Result<Statistics, NfsError> {
+        let root = self.root(terms).await?;
+        let mut compound = Compound::new("reading space and inodes");
+        compound.at(&root.handle).attributes(attributes::STATISTICS);
+        let mut reply = self.call(terms, &compound).await?;
+        reply.op(op::PUTFH)?;
+        let Found {
+            space_total,
+            space_available,
+            files_total,
+            files_free,
+            ..
+        } = reply.attributes()?;
+        Ok(Statistics {
+            total: space_total.unwrap_or(0),
+            available: space_available.unwrap_or(0),
+            inodes: files_total.unwrap_or(0),
+            inodes_free: files_free.unwrap_or(0),
+        })
+    }
+}
+
+fn found(reply: &mut Reply) -> Result<Node, NfsError> {
+    reply.op(op::LOOKUP)?;
+    reply.node()
+}

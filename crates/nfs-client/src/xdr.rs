@@ -1,0 +1,183 @@
+//! External data representation (RFC 4506): encoding, and decoding that never trusts a length.
+
+use bytes::{Buf, Bytes};
+
+/// Why bytes from the wire could not be decoded.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum XdrError {
+    /// The record ends before the item does.
+    #[error("{what} is cut off: {needed} bytes needed, {left} left")]
+    Short {
+        /// The item.
+        what: &'static str,
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that are left in the record.
+        left: usize,
+    },
+    /// A length or count is over what the protocol or we allow.
+    #[error("{what} has a length of {length}, over the limit of {limit}")]
+    TooLong {
+        /// The item.
+        what: &'static str,
+        /// The length that the peer claims.
+        length: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A value outside of its type's range.
+    #[error("{what} has the impossible value {value}")]
+    Invalid {
+        /// The item.
+        what: &'static str,
+        /// The value found.
+        value: u32,
+    },
+}
+
+/// Builds a message. Everything in it comes from us, so nothing can fail.
+#[derive(Debug, Default, Clone)]
+pub struct Encoder(Vec<u8>);
+
+impl Encoder {
+    /// An empty message.
+    pub fn new() -> Self {
+        Self(Vec::with_capacity(256))
+    }
+
+    /// An unsigned int, an enum, or a bool.
+    pub fn u32(&mut self, value: u32) -> &mut Self {
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    /// An unsigned hyper.
+    pub fn u64(&mut self, value: u64) -> &mut Self {
+        self.0.extend_from_slice(&value.to_be_bytes());
+        self
+    }
+
+    /// A bool.
+    pub fn boolean(&mut self, value: bool) -> &mut Self {
+        self.u32(u32::from(value))
+    }
+
+    /// Opaque data of a fixed length, padded to four bytes.
+    pub fn fixed(&mut self, data: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(data);
+        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        self
+    }
+
+    /// Opaque data or a string of variable length.
+    pub fn opaque(&mut self, data: &[u8]) -> &mut Self {
+        // Nothing that we send comes near 4 GiB: what callers hand in is limited by the session's request size.
+        self.u32(u32::try_from(data.len()).unwrap_or(u32::MAX));
+        self.fixed(data)
+    }
+
+    /// Bytes that are encoded already.
+    pub fn raw(&mut self, encoded: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(encoded);
+        self
+    }
+
+    /// Length so far, in bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The message.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The message.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Takes a message apart. Every length is compared with what is left before anything is taken or allocated.
+#[derive(Debug, Clone)]
+pub struct Decoder(Bytes);
+
+impl Decoder {
+    /// Begins at the first byte of `data`.
+    pub fn new(data: Bytes) -> Self {
+        Self(data)
+    }
+
+    /// Bytes that are left.
+    pub fn left(&self) -> usize {
+        self.0.len()
+    }
+
+    /// What is left, as it came.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn rest(&self) -> Bytes {
+        self.0.clone()
+    }
+
+    fn need(&self, what: &'static str, needed: usize) -> Result<(), XdrError> {
+        let left = self.0.len();
+        if left < needed {
+            Err(XdrError::Short { what, needed, left })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// An unsigned int or an enum.
+    pub fn u32(&mut self, what: &'static str) -> Result<u32, XdrError> {
+        self.need(what, 4)?;
+        Ok(self.0.get_u32())
+    }
+
+    /// An unsigned hyper.
+    pub fn u64(&mut self, what: &'static str) -> Result<u64, XdrError> {
+        self.need(what, 8)?;
+        Ok(self.0.get_u64())
+    }
+
+    /// A bool: 0 or 1.
+    pub fn boolean(&mut self, what: &'static str) -> Result<bool, XdrError> {
+        match self.u32(what)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            value => Err(XdrError::Invalid { what, value }),
+        }
+    }
+
+    /// Opaque data of a fixed length.
+    pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], XdrError> {
+        self.need(what, N.next_multiple_of(4))?;
+        let mut data = [0; N];
+        self.0.copy_to_slice(&mut data);
+        self.0.advance(N.next_multiple_of(4) - N);
+        Ok(data)
+    }
+
+    /// Opaque data or a string of variable length, at most `limit` bytes.
+    pub fn opaque(&mut self, what: &'static str, limit: usize) -> Result<Bytes, XdrError> {
+        let length = self.u32(what)? as usize;
+        if length > limit {
+            return Err(XdrError::TooLong { what, length, limit });
+        }
+        self.need(what, length.next_multiple_of(4))?;
+        let data = self.0.split_to(length);
+        self.0.advance(length.next_multiple_of(4) - length);
+        Ok(data)
+    }
+
+    /// The count of an array whose elements take at least `smallest` bytes each: never more than can be left.
+    pub fn count(&mut self, what: &'static str, smallest: usize) -> Result<usize, XdrError> {
+        let length = self.u32(what)? as usize;
+        let limit = self.0.len() / smallest.max(1);
+        if length > limit {
+            Err(XdrError::TooLong { what, length, limit })
+        } else {
+            Ok(length)
+        }
+    }
+}
