@@ -7,14 +7,14 @@ use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolume, PersistentVo
 use serde_json::json;
 
 use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
+use crate::decide::mount_options::claim_options;
+use crate::decide::policy::{Home, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
-use export_store::{Record, layout};
-use crate::mount_options::claim_options;
-use export_store::naming::{check_export_path, parse_export_address};
-use nfs_client::address::check_server;
 use export_store::naming::{DirectoryPath, Pattern, PatternValues, is_object_name};
+use export_store::naming::{check_export_path, parse_export_address};
+use export_store::{Record, layout};
+use nfs_client::address::check_server;
 use nfs_client::fuzzing::{lists, v3_fuzzing};
-use crate::policy::{Home, locate};
 
 /// A way in: its letter, what comes in there, and whether it takes a name.
 pub(crate) type Entry = (char, &'static str, fn(&str) -> bool);

@@ -1,14 +1,17 @@
 //! nfs-operator turns NFS exports into self-service Kubernetes storage.
 //!
-//! The way of a claim through the code: [`controllers`] observe and plan, [`placement`], [`naming`], [`policy`] and
-//! [`mount_options`] decide, [`export`] keeps the rules that protect data, [`nfs`] speaks to the server.
+//! Each module uses only modules above it in this list; `tests/layers.rs` fails when one does not.
 
 pub mod api;
+pub mod app;
+pub mod background;
+pub mod compat;
 pub mod controllers;
+pub mod decide;
+pub mod recovery;
+pub mod runtime;
+pub mod state;
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod hostile_names;
-pub mod mount_options;
-pub mod operator;
-pub mod placement;
-pub mod policy;

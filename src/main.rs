@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-mod commands;
+mod cli;
 
 /// Set up in `.cargo/config.toml`.
 #[global_allocator]
@@ -21,24 +21,24 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Run the operator.
-    Run(Box<commands::run::RunArguments>),
+    Run(Box<cli::run::RunArguments>),
     /// Print the CustomResourceDefinitions, or install them.
-    Crd(commands::crd::CrdArguments),
+    Crd(cli::crd::CrdArguments),
     /// Say what a backend's probe would say of an export, without a cluster.
-    Probe(commands::probe::ProbeArguments),
+    Probe(cli::probe::ProbeArguments),
     /// List what volumes and archives lie on an export, whichever cluster's they are, without a cluster.
-    Archives(commands::archives::ArchivesArguments),
+    Archives(cli::archives::ArchivesArguments),
     /// Make a claim of a StorageClass and delete it again, and say how that went.
-    Check(commands::check::CheckArguments),
+    Check(cli::check::CheckArguments),
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
     match Arguments::parse().command {
-        Command::Run(arguments) => commands::run::run(*arguments).await,
-        Command::Crd(arguments) => commands::crd::run(arguments).await,
-        Command::Probe(arguments) => commands::probe::run(arguments).await,
-        Command::Archives(arguments) => commands::archives::run(arguments).await,
-        Command::Check(arguments) => commands::check::run(arguments).await,
+        Command::Run(arguments) => cli::run::run(*arguments).await,
+        Command::Crd(arguments) => cli::crd::run(arguments).await,
+        Command::Probe(arguments) => cli::probe::run(arguments).await,
+        Command::Archives(arguments) => cli::archives::run(arguments).await,
+        Command::Check(arguments) => cli::check::run(arguments).await,
     }
 }

@@ -6,12 +6,12 @@ use std::{fs, io, path::Path, time::Duration};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_client::Statistics;
-use nfs_operator::operator::copies::For;
-use nfs_operator::operator::inventory::Totals;
-use nfs_operator::operator::metrics::{BackendFigures, Metrics};
-use nfs_operator::operator::usage::Figures;
+use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
+use nfs_operator::runtime::metrics::{BackendFigures, Metrics};
+use nfs_operator::state::capacity::Totals;
+use nfs_operator::state::copy_jobs::For;
+use nfs_operator::state::usage::Figures;
 use serde_json::Value;
 
 type Test = Result<(), Box<dyn std::error::Error>>;

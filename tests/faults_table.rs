@@ -6,11 +6,11 @@ use std::{fs, io};
 
 /// Where the tests of faults are; a folder stands for the files in it.
 const SOURCES: &[&str] = &[
-    "src/nfs/v3/mount_tests.rs",
-    "src/nfs/v3/tests.rs",
-    "src/nfs/v4/fault_tests.rs",
-    "src/nfs/v4/recovery_tests.rs",
-    "src/nfs/v4/wire_tests.rs",
+    "crates/nfs-client/src/v3/mount_tests.rs",
+    "crates/nfs-client/src/v3/tests.rs",
+    "crates/nfs-client/src/v4/fault_tests.rs",
+    "crates/nfs-client/src/v4/recovery_tests.rs",
+    "crates/nfs-client/src/v4/wire_tests.rs",
     "tests/blackbox/faults",
     "tests/memory.rs",
 ];

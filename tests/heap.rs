@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use export_store::Ledger;
 use futures::stream::{self, StreamExt as _};
 use futures::{FutureExt as _, Stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -14,10 +15,9 @@ use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
 use nfs_operator::controllers::volume::cache;
-use export_store::Ledger;
-use nfs_operator::operator::context::Settings;
-use nfs_operator::operator::inventory::Inventory;
-use nfs_operator::operator::watched::{concerning, pending};
+use nfs_operator::runtime::watch_filters::{concerning, pending};
+use nfs_operator::state::capacity::Inventory;
+use nfs_operator::state::context::Settings;
 use serde_json::{Value, json};
 use tikv_jemalloc_ctl::thread;
 

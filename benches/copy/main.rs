@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use export_store::Existing;
+use export_store::naming::DirectoryPath;
 use export_store::{
     Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Original, Place,
     ReclaimRequest, RecordsKey, Tally, copy_volume,
 };
-use export_store::naming::DirectoryPath;
 use nfs_client::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
 

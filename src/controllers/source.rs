@@ -8,25 +8,25 @@ use kube::{Api, ResourceExt};
 use super::volume;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
+use crate::runtime::writes::WriteError;
+use crate::state::backends::{Backend, Known};
+use crate::state::context::Context;
 use export_store::{ManagedExport, ReclaimRequest};
-use crate::operator::backends::{Backend, Known};
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
 
 /// Where the data of a claim are.
-pub(super) struct Located {
+pub(crate) struct Located {
     /// The backend.
-    pub(super) backend: Arc<Backend>,
+    pub(crate) backend: Arc<Backend>,
     /// What its last probe found.
-    pub(super) known: Arc<Known>,
+    pub(crate) known: Arc<Known>,
     /// Its export.
-    pub(super) export: Arc<ManagedExport>,
+    pub(crate) export: Arc<ManagedExport>,
     /// The volume, as it says of itself.
-    pub(super) request: ReclaimRequest,
+    pub(crate) request: ReclaimRequest,
 }
 
 /// A claim that is Bound, and its volume: both read live.
-pub(super) async fn bound(
+pub(crate) async fn bound(
     ctx: &Context,
     namespace: &str,
     name: &str,
@@ -67,7 +67,7 @@ fn copyable(claim: Option<PersistentVolumeClaim>, name: &str) -> Result<(Persist
 }
 
 /// Whether a volume can be copied: bound to that claim, and ours. Pure.
-pub(super) fn suitable(
+pub(crate) fn suitable(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     provisioners: &[&str],
@@ -90,7 +90,7 @@ pub(super) fn suitable(
 }
 
 /// Where a claim's data are, if all that its volume says of itself agrees with its backend.
-pub(super) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Located, Verdict> {
+pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Located, Verdict> {
     let home = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let Some(backend) = ctx.backends.get(&home) else {
         let what = format!("is on backend {home}, which does not exist or is not probed yet");
@@ -120,7 +120,7 @@ fn not_ready(claim: &str, what: &str) -> Verdict {
 }
 
 /// A claim can't be copied.
-pub(super) fn unsuitable(claim: &str, what: &str) -> Verdict {
+pub(crate) fn unsuitable(claim: &str, what: &str) -> Verdict {
     Verdict::no(
         Reason::CopySourceUnsuitable,
         format!("claim {claim} can't be copied: {what}"),

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use export_store::{Content, ManagedExport, Pace, TreePlace};
 use export_store::naming::DirectoryPath;
+use export_store::{Content, ManagedExport, Pace, TreePlace};
 use nfs_client::{Protocol, VersionChoice};
 
 use crate::export_lab::{Lab, reclaim, request};

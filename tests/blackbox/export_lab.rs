@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use export_store::ErrorKind;
 use export_store::Existing;
+use export_store::naming::DirectoryPath;
 use export_store::{
     ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
     RecordsKey,
 };
-use export_store::naming::DirectoryPath;
 use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 

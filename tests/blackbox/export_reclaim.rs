@@ -28,7 +28,10 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         change(&mut request);
         request
     };
-    assert_eq!(refused(&wrong(&|it| it.file_id = Some(1))).await, ErrorKind::ReclaimUnsafe);
+    assert_eq!(
+        refused(&wrong(&|it| it.file_id = Some(1))).await,
+        ErrorKind::ReclaimUnsafe
+    );
     assert_eq!(
         refused(&wrong(&|it| it.directory = reclaim("1", "b", 1).directory)).await,
         ErrorKind::ReclaimUnsafe
@@ -51,7 +54,10 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     // Something else has the name.
     fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
     fs::create_dir(lab.on_disk("a")).unwrap();
-    assert_eq!(export.delete(&right).await.unwrap_err().kind(), ErrorKind::ReclaimUnsafe);
+    assert_eq!(
+        export.delete(&right).await.unwrap_err().kind(),
+        ErrorKind::ReclaimUnsafe
+    );
     fs::remove_dir(lab.on_disk("a")).unwrap();
     // Gone: to delete it is done; to archive it is not.
     assert_eq!(

@@ -203,7 +203,10 @@ async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some(
         assert!(made < 100);
     };
     println!("{made}: {error}");
-    assert!(matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes),
+        "{error}"
+    );
     // One volume less makes room for the one that failed.
     export.undo("pvc-0", "0").await.unwrap();
     export

@@ -5,8 +5,8 @@ mod meaning;
 
 pub(super) use doing::While;
 
-use super::ledger::{Conflict, Holder};
 use super::error_kind::{Circumstances, remedy_of};
+use super::ledger::{Conflict, Holder};
 use super::record::RecordError;
 use super::request::ClaimRef;
 use nfs_client::{NfsError, Status};

@@ -48,7 +48,9 @@ mod tests {
     #[test]
     fn every_decoder_has_a_corpus_and_takes_it() {
         for decoder in DECODERS {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(decoder.name);
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join("fuzz/corpus")
+                .join(decoder.name);
             let inputs: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
             assert!(!inputs.is_empty(), "{} has no corpus", decoder.name);
             for input in inputs {

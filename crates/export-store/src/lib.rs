@@ -12,27 +12,26 @@ mod copy;
 mod count;
 mod doubts;
 mod error;
+mod error_kind;
 mod folders;
 mod foreign;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-#[cfg(any(test, feature = "fuzzing"))]
-pub mod hostile_names;
 mod give_back;
 mod ground;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod hostile_names;
 mod identity;
 mod judge;
 pub mod layout;
 pub mod ledger;
 mod look;
 pub mod naming;
-pub mod text;
 mod note;
 mod probe;
 mod provision;
 mod purge;
 mod readopt;
-mod error_kind;
 mod reclaim;
 mod record;
 mod records;
@@ -40,6 +39,7 @@ mod request;
 mod settle;
 mod signature;
 mod survey;
+pub mod text;
 mod trash;
 mod undo;
 mod vouch;
@@ -60,16 +60,16 @@ pub use copy::{
 pub use count::{Content, Pace, Place as TreePlace};
 pub use doubts::{Doubted, Doubts, OtherCluster};
 pub use error::ExportError;
+pub use error_kind::{Circumstances, ErrorKind, classify, remedy_of};
 pub use foreign::TheirVolume;
 pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
 pub use look::{At, Look};
 pub use readopt::{KeptVolume, Remains};
-pub use error_kind::{Circumstances, ErrorKind, classify, remedy_of};
 pub use record::{ArchiveNote, CopyNote, Destination, Record, RecordError, State, Terms, VolumeNote};
 pub use records::Found;
 pub use request::{
-    ClaimRef, DirectoryRequest, Existing, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure, PurgeLimits,
-    PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
+    ClaimRef, DirectoryRequest, Existing, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure,
+    PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
 };
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
 pub use survey::{Presence, Signature, Survey, Surveyed};

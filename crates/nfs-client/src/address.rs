@@ -178,6 +178,9 @@ mod tests {
             ["a".repeat(255), "b".repeat(255), "c".repeat(255), "d".repeat(255)].join("/")
         );
         assert!(path_components(&longest).is_ok());
-        assert_eq!(path_components(&format!("{longest}/x")), Err(AddressError::TooLong(1026)));
+        assert_eq!(
+            path_components(&format!("{longest}/x")),
+            Err(AddressError::TooLong(1026))
+        );
     }
 }

@@ -8,11 +8,11 @@ use super::plan::Sight;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{ArchiveRef, ExportError, ManagedExport};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::writes::{self, WriteError};
 
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]

@@ -10,12 +10,12 @@ use rand::RngExt as _;
 use super::act;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
-use crate::operator::backends::Backend;
-use crate::operator::clock;
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::writes::WriteError;
-use crate::policy::retention;
+use crate::decide::policy::retention;
+use crate::runtime::clock;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 
 /// Who finds no turn comes back after so many pauses at most: thousands that expired together are not all there at each
 /// turn, and the next turn is not missed for long.

@@ -13,10 +13,10 @@ use super::plan::{Sight, Situation};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::VOLUME_FILE_ID;
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{ArchiveRef, Destination, ExportError, KeptArchive, ManagedExport, Stage, Trust};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
 
 /// Where an archive lies.
 pub struct Home {

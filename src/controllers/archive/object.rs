@@ -9,10 +9,10 @@ use kube::{Api, ResourceExt};
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ARCHIVE_FINALIZER;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
 use export_store::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms, Trust};
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::writes::{self, WriteError};
 
 /// Why an archive has no object.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +157,7 @@ pub fn says_the_same(there: &NfsArchive, kept: &KeptArchive, backend: &str) -> b
 }
 
 /// Tells those who have or had the claim: in its namespace, which is all that they may see.
-pub(super) fn announce(ctx: &Context, object: &NfsArchive) {
+pub(crate) fn announce(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
     tracing::info!(
         archive = name,
@@ -189,8 +189,8 @@ pub(super) fn announce(ctx: &Context, object: &NfsArchive) {
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod tests {
     use super::*;
-    use export_store::{ArchiveNote, ClaimRef, CopyNote, Stage};
     use export_store::naming::DirectoryPath;
+    use export_store::{ArchiveNote, ClaimRef, CopyNote, Stage};
 
     fn kept() -> KeptArchive {
         KeptArchive {

@@ -21,20 +21,20 @@ use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::controllers::claim;
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{ExportError, ManagedExport};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::retry::jittered;
-use crate::operator::writes::{self, WriteError};
 
 /// An archive that is well is looked at this often: whether it is still there is for people to know, and ten thousand of
 /// them are then three looks a second.
 const SELDOM: Duration = Duration::from_secs(3600);
 /// What waits for its backend, or for a volume, is looked at again after about a probe's time.
-pub(super) const WAITING: Duration = Duration::from_secs(15);
+pub(crate) const WAITING: Duration = Duration::from_secs(15);
 /// A step was done, or the object changed under it.
-pub(super) const SOON: Duration = Duration::from_millis(200);
+pub(crate) const SOON: Duration = Duration::from_millis(200);
 /// Objects made at one probe, and at a time: a thousand archives of a former release must not hold up the next probe.
 const MADE_AT_ONCE: usize = 500;
 const MADE_SIDE_BY_SIDE: usize = 16;
@@ -167,7 +167,7 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), Writ
 }
 
 /// Answers whether there was news.
-pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
+pub(crate) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
     let former = object
         .status

@@ -1,7 +1,7 @@
 //! Whether a probe found something that claims and volumes may have waited for. Pure.
 
-use super::readopt::asked;
-use crate::operator::backends::Known;
+use crate::recovery::asked;
+use crate::state::backends::Known;
 
 /// What a probe may have cured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use kube::runtime::watcher::Event;
 
 use crate::api::NfsBackend;
 use crate::controllers::archive::of_backend;
+use crate::state::context::Context;
 use export_store::Holder;
-use crate::operator::context::Context;
 
 /// Forgets a backend: its root is no longer taken, its connection is closed, its claims look elsewhere.
 pub fn forget(ctx: &Context, name: &str, uid: &str) {

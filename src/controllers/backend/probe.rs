@@ -6,12 +6,12 @@ use super::address::{Owner, Past, roots, still_fits, target};
 use super::expectation::expected;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
+use crate::state::backends::{Backend, Link};
+use crate::state::context::Context;
 use export_store::{
     Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe,
 };
 use nfs_client::{self, Statistics};
-use crate::operator::backends::{Backend, Link};
-use crate::operator::context::Context;
 
 /// What a probe found, stage by stage; a stage that it did not come to is absent.
 #[derive(Clone)]

@@ -11,24 +11,24 @@ use serde_json::json;
 use super::cure::{self, Cure};
 use super::departure;
 use super::probe::{Probe, probe};
-use super::readopt;
 use super::records;
-use super::scan;
 use super::status::{self, Observed};
-use super::sweep::sweep;
-use super::trash::keep_purged;
-use super::usage;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::background::garbage_collection::sweep;
+use crate::background::orphan_scan;
+use crate::background::purge::keep_purged;
+use crate::background::usage;
 use crate::controllers::archive::{clear_out, of_backend, restock};
+use crate::recovery;
+use crate::runtime::metrics::BackendFigures;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::{Backend, Known};
+use crate::state::context::Context;
+use crate::state::recovery::Missing;
 use export_store::ManagedExport;
-use crate::operator::backends::{Backend, Known};
-use crate::operator::context::Context;
-use crate::operator::metrics::BackendFigures;
-use crate::operator::readoption::Missing;
-use crate::operator::retry::jittered;
-use crate::operator::writes::{self, WriteError};
 
 /// A backend that cannot serve is probed at least this often: claims wait for it.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(10);
@@ -65,8 +65,8 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, object);
     if new {
         tokio::spawn(keep_purged(Arc::downgrade(&backend)));
-        scan::begin(ctx, &backend, object);
-        readopt::begin(ctx, &backend);
+        orphan_scan::begin(ctx, &backend, object);
+        recovery::begin(ctx, &backend);
         usage::begin(ctx, &backend, object);
         ctx.backends.seen(&Missing::Backend(name));
     }
@@ -261,9 +261,9 @@ async fn tidy(
     if backend.is_settled(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
-    readopt::follow(ctx, object, backend, said).await?;
+    recovery::follow(ctx, object, backend, said).await?;
     begin_sweep(ctx, object, backend, export);
-    if let Some(asked) = scan::is_asked_for(object) {
+    if let Some(asked) = orphan_scan::is_asked_for(object) {
         backend.scan.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
     }
@@ -283,7 +283,7 @@ async fn tidy(
 /// may be thousands, and the next probe must not come late for that.
 fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ManagedExport>) {
     // What is to be made again must not be taken for what nobody wants.
-    let sweeps = readopt::asked(object).is_none();
+    let sweeps = recovery::asked(object).is_none();
     let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
         return;
     };

@@ -6,17 +6,17 @@ use kube::{Api, Resource, ResourceExt};
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::ADOPT_RECORD;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{Adopted, Doubted, Doubts, ExportError, ManagedExport, OtherCluster, RecordName, Trust};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::writes::{self, WriteError};
 
 /// Records that the condition names; a message of thousands helps nobody, and `nfs-operator archives` lists all.
 const NAMED: usize = 10;
 
 /// Whether there are records that this cluster did not sign. Another cluster's are its own, and stop nothing.
-pub(super) fn verdict(doubts: &Doubts) -> Verdict {
+pub(crate) fn verdict(doubts: &Doubts) -> Verdict {
     let others: String = doubts.others.iter().map(of_another).collect();
     if doubts.own.is_empty() {
         let well = "every record without a volume is signed with this cluster's key";
@@ -65,7 +65,7 @@ fn of_another(other: &OtherCluster) -> String {
 
 /// Adopts the records that the annotation names, and says what became of each. The annotation goes, unless the export could
 /// not be reached.
-pub(super) async fn adopt(
+pub(crate) async fn adopt(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,

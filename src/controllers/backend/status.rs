@@ -5,15 +5,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::address::only_cluster_resolves;
 use super::probe::Probe;
-use super::{readopt, records, scan};
+use super::records;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, Reason, Verdict};
 use crate::api::{OrphansStatus, UsageStatus};
+use crate::background::orphan_scan;
+use crate::decide::placement;
+use crate::recovery;
+use crate::state::capacity::Totals;
+use crate::state::recovery::Stage;
 use export_store::PurgeReport;
 use nfs_client::Statistics;
-use crate::operator::inventory::Totals;
-use crate::operator::readoption::Stage;
-use crate::placement;
 
 /// Figures change all the time; they are written at most this often, in seconds.
 const FIGURES_EVERY: i64 = 60;
@@ -160,14 +162,14 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
                 .map_or_else(unknown, |figures| capacity(observed.object, &figures)),
         ),
         (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
-        (BackendCondition::NoOrphans, scan::verdict(observed.orphans)),
+        (BackendCondition::NoOrphans, orphan_scan::verdict(observed.orphans)),
         (
             BackendCondition::RecordsTrusted,
             probe.doubts.as_ref().map_or_else(unknown, records::verdict),
         ),
     ];
-    let readopted = readopt::verdict(
-        readopt::asked(observed.object).as_ref(),
+    let readopted = recovery::verdict(
+        recovery::asked(observed.object).as_ref(),
         &observed.readoption,
         &former.conditions,
     );

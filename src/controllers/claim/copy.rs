@@ -14,17 +14,17 @@ use super::report::Outcome;
 use super::restore::Origin;
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::source;
-use export_store::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
-use crate::operator::backends::{Backend, Known};
-use crate::operator::context::Context;
-use crate::operator::copies::{For, Made, Progress};
-use crate::operator::writes::WriteError;
-use crate::placement::quantity::bytes;
+use crate::decide::placement::quantity::bytes;
+use crate::runtime::writes::WriteError;
+use crate::state::backends::{Backend, Known};
+use crate::state::context::Context;
+use crate::state::copy_jobs::{For, Made, Progress};
 use export_store::text::human;
+use export_store::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
 
 /// What a claim is to be a copy of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CopyOf {
+pub(crate) enum CopyOf {
     /// A claim of the same namespace.
     Claim(String),
     /// An archive that the claim may have.
@@ -47,7 +47,7 @@ struct Source {
 }
 
 /// What a claim is told while its copy is being made; none when nothing of it is under way.
-pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &CopyOf) -> Option<Verdict> {
+pub(crate) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &CopyOf) -> Option<Verdict> {
     let message = match ctx.copies.progress(&claim.uid().unwrap_or_default()) {
         Progress::None => return None,
         Progress::Waiting => format!("copying {source}: other copies go first"),
@@ -58,7 +58,7 @@ pub(super) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &C
 
 /// Ends the copy of a claim that may not have it any more, and takes back what there is of it. Whatever may be in use
 /// stays: a directory that has its volume, one that was moved, one whose backend can't be asked.
-pub(super) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
+pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     let uid = claim.uid().unwrap_or_default();
     ctx.copies.end(&uid).await;
     let backends = ctx.backends.all();
@@ -113,7 +113,7 @@ fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Verdic
 
 impl Journey<'_> {
     /// Takes the end of the copy and saves the volume, or begins the copy.
-    pub(super) async fn copy(
+    pub(crate) async fn copy(
         &self,
         backend: &Arc<Backend>,
         known: &Arc<Known>,

@@ -8,8 +8,8 @@ use super::restore::asked_archive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
+use crate::state::context::Settings;
 use export_store::naming::is_object_name;
-use crate::operator::context::Settings;
 
 /// What is to be done about a claim.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ fn request(
         .spec
         .as_ref()
         .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
-        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
+        .and_then(|quantity| crate::decide::placement::quantity::bytes(&quantity.0))
         .ok_or_else(|| {
             Verdict::no(
                 Reason::LimitExceeded,

@@ -5,7 +5,7 @@ mod copy;
 mod directory;
 mod guard;
 mod overrides;
-pub(super) mod place;
+pub(crate) mod place;
 mod plan;
 mod provision;
 mod readoption;

@@ -6,7 +6,7 @@ use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::GROUP;
 use crate::api::parameters::{ClassParameters, octal_mode, on_delete, owner};
-use crate::mount_options;
+use crate::decide::mount_options;
 
 /// How a claim's directory and volume are to be made, of backend, class and claim.
 #[derive(Debug, Clone, PartialEq)]

@@ -13,11 +13,11 @@ use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
-use crate::operator::backends::{Backend, Known};
-use crate::operator::context::Context;
-use crate::operator::inventory::Books;
-use crate::placement::topology::SelectedNode;
-use crate::placement::{self, Candidate, Claim, Placement};
+use crate::decide::placement::topology::SelectedNode;
+use crate::decide::placement::{self, Candidate, Claim, Placement};
+use crate::state::backends::{Backend, Known};
+use crate::state::capacity::Books;
+use crate::state::context::Context;
 
 /// Where a claim goes.
 pub enum Placed {
@@ -130,7 +130,7 @@ pub fn place(
 }
 
 /// The class's parameters; under an alias it reaches that alias' backend only.
-pub(super) fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verdict> {
+pub(crate) fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verdict> {
     let mut class = request.parameters.clone();
     if let Some(backend) = ctx.settings.aliases.get(&request.provisioner) {
         if class.backends.iter().any(|name| name != backend) {

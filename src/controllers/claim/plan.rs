@@ -7,17 +7,17 @@ use super::directory::Chosen;
 use super::overrides::{Wanted, wanted};
 use super::provision::Journey;
 use crate::api::conditions::{Reason, Verdict};
-use export_store::{ClaimRef, DirectoryRequest, ManagedExport};
+use crate::decide::placement::topology;
+use crate::state::backends::Known;
 use export_store::naming::PatternValues;
-use crate::operator::backends::Known;
-use crate::placement::topology;
+use export_store::{ClaimRef, DirectoryRequest, ManagedExport};
 
 /// The directory, what was asked for it, and the nodes that reach the volume.
-pub(super) type Planned = (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>);
+pub(crate) type Planned = (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>);
 
 impl Journey<'_> {
     /// What is to be made on a backend, and what its record is to say of the volume.
-    pub(super) fn plan(&self, known: &Known, export: &ManagedExport) -> Result<Planned, Verdict> {
+    pub(crate) fn plan(&self, known: &Known, export: &ManagedExport) -> Result<Planned, Verdict> {
         let wanted = wanted(&known.object.spec, &self.request.parameters, self.claim.annotations())?;
         let request = self.directory_request(known, &wanted)?;
         let affinity = self.node_affinity(known)?;

@@ -18,15 +18,15 @@ use super::report::{self, Outcome};
 use super::restore::{Way, origin};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, managers, volume_name};
+use crate::runtime::concurrency_limiter::Coming;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{ArchiveRef, DirectoryRequest, ExportError, ManagedExport, UndoOutcome};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::gate::Coming;
-use crate::operator::writes::{self, WriteError};
 
 /// How an attempt on one backend ended.
-pub(super) enum Attempt {
+pub(crate) enum Attempt {
     /// Nothing was made there, and another backend may be tried. `lasting`: until somebody changes something.
     Refused { verdict: Verdict, lasting: bool },
     /// Anything else.
@@ -41,16 +41,16 @@ struct Refusals {
 }
 
 /// A claim on its way.
-pub(super) struct Journey<'a> {
-    pub(super) ctx: &'a Arc<Context>,
-    pub(super) claim: &'a PersistentVolumeClaim,
-    pub(super) request: &'a Request,
-    pub(super) namespace_uid: String,
-    pub(super) volume: String,
+pub(crate) struct Journey<'a> {
+    pub(crate) ctx: &'a Arc<Context>,
+    pub(crate) claim: &'a PersistentVolumeClaim,
+    pub(crate) request: &'a Request,
+    pub(crate) namespace_uid: String,
+    pub(crate) volume: String,
     /// The archive whose directory becomes the volume's.
-    pub(super) restore: Option<ArchiveRef>,
+    pub(crate) restore: Option<ArchiveRef>,
     /// What the volume is to be a copy of.
-    pub(super) copy_of: Option<CopyOf>,
+    pub(crate) copy_of: Option<CopyOf>,
     /// Its placement was written down on this journey.
     marked: AtomicBool,
 }
@@ -204,7 +204,7 @@ impl Journey<'_> {
 
     /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it
     /// any more and its time is over.
-    pub(super) fn call_archive(&self) {
+    pub(crate) fn call_archive(&self) {
         let copied = self.copy_of.as_ref().and_then(CopyOf::archive);
         if let Some(which) = self.restore.as_ref().or(copied) {
             self.ctx.look_at_archive(ObjectRef::new(&which.volume));
@@ -212,7 +212,7 @@ impl Journey<'_> {
     }
 
     /// Writes down where the claim is placed, before anything is made there. An outcome: the claim is gone.
-    pub(super) async fn mark(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
+    pub(crate) async fn mark(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
         if !again && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
             return Ok(None);
         }
@@ -293,7 +293,7 @@ impl Journey<'_> {
     }
 
     /// Removes what was made for a volume that will not be: by rmdir only, and never where a volume names the path.
-    pub(super) async fn withdraw(&self, export: &ManagedExport, reason: Reason, message: &str) -> Outcome {
+    pub(crate) async fn withdraw(&self, export: &ManagedExport, reason: Reason, message: &str) -> Outcome {
         match export.undo(&self.volume, &self.claim.uid().unwrap_or_default()).await {
             Ok(_) => self.ctx.inventory.release(&self.volume),
             Err(error) => {
@@ -338,7 +338,7 @@ impl Journey<'_> {
         })
     }
 
-    pub(super) fn claims(&self) -> Api<PersistentVolumeClaim> {
+    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
         Api::namespaced(
             self.ctx.clients.calls.clone(),
             &self.claim.namespace().unwrap_or_default(),

@@ -9,14 +9,14 @@ use super::place::class_under;
 use crate::api::NfsBackend;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::READOPT;
-use crate::controllers::backend::asked;
-use crate::operator::context::Context;
-use crate::operator::readoption::{ClaimName, Word};
-use crate::placement;
+use crate::decide::placement;
+use crate::recovery::asked;
+use crate::state::context::Context;
+use crate::state::recovery::{ClaimName, Word};
 use export_store::text::human;
 
 /// What a claim waits for, if it has to.
-pub(super) fn awaited(
+pub(crate) fn awaited(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &Request,

@@ -15,9 +15,9 @@ use super::volume::{is_of_this_operator, located};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::controllers::expansion;
-use crate::operator::context::{Context, Settings};
-use crate::operator::inventory::Inventory;
-use crate::operator::writes::{self, WriteError};
+use crate::runtime::writes::{self, WriteError};
+use crate::state::capacity::Inventory;
+use crate::state::context::{Context, Settings};
 
 /// Looks at a claim and does what is left to do.
 pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {

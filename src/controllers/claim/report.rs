@@ -14,11 +14,11 @@ use serde_json::json;
 use super::guard::class_name;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{CLAIM_CONDITION, managers};
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::retry::jittered;
-use crate::operator::waiting::Moment;
-use crate::operator::writes::{self, WriteError};
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
+use crate::state::waiting::Moment;
 
 /// A claim in the queue of a busy backend is woken by it; this catches a bell that was missed.
 const QUEUED: Duration = Duration::from_secs(30);

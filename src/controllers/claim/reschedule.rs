@@ -8,8 +8,8 @@ use super::provision::Journey;
 use super::report::{self, Outcome};
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::SELECTED_NODE;
-use crate::operator::events::Severity;
-use crate::operator::writes::{self, WriteError};
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
 
 /// The claim changed since it was read: its next event is on its way, and this catches one that was missed.
 const CHANGED: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const CHANGED: Duration = Duration::from_secs(1);
 impl Journey<'_> {
     /// No backend serves the claim now. Where one would on another node, the selected one is given back after its pause,
     /// unless something was begun for the claim: then it stays until that is known.
-    pub(super) async fn wait_or_reschedule(&self, verdict: Verdict, elsewhere: bool) -> Result<Outcome, WriteError> {
+    pub(crate) async fn wait_or_reschedule(&self, verdict: Verdict, elsewhere: bool) -> Result<Outcome, WriteError> {
         let begun = || {
             self.ctx
                 .backends

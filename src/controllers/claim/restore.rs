@@ -15,10 +15,10 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{RESTORE, volume_name};
 use crate::controllers::archive::{due, which};
+use crate::decide::placement::{admits, class_permits, quantity};
+use crate::runtime::writes::WriteError;
+use crate::state::context::Context;
 use export_store::ArchiveRef;
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
-use crate::placement::{admits, class_permits, quantity};
 
 /// The archive that a claim's data come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,7 +39,7 @@ impl fmt::Display for Origin {
 
 impl CopyOf {
     /// The archive, if it is one.
-    pub(super) fn archive(&self) -> Option<&ArchiveRef> {
+    pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
         match self {
             Self::Archive(origin) => Some(&origin.which),
             Self::Claim(_) => None,

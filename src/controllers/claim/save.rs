@@ -10,11 +10,11 @@ use super::report::{self, Outcome};
 use super::volume::{self, Parts, located};
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::volume::{cache, note};
-use export_store::{ManagedExport, ProvisionedDirectory, VolumeNote};
+use crate::runtime::events::Severity;
+use crate::runtime::writes;
+use crate::state::backends::Known;
 use export_store::naming::DirectoryPath;
-use crate::operator::backends::Known;
-use crate::operator::events::Severity;
-use crate::operator::writes;
+use export_store::{ManagedExport, ProvisionedDirectory, VolumeNote};
 
 impl Journey<'_> {
     /// The volume as it is to be.
@@ -43,7 +43,7 @@ impl Journey<'_> {
     }
 
     /// What the record is to say of the volume, before there is a directory.
-    pub(super) fn note(
+    pub(crate) fn note(
         &self,
         known: &Known,
         export: &ManagedExport,
@@ -63,7 +63,7 @@ impl Journey<'_> {
     }
 
     /// Creates the volume.
-    pub(super) async fn save(
+    pub(crate) async fn save(
         &self,
         known: &Known,
         export: &ManagedExport,

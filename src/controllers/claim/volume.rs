@@ -15,8 +15,8 @@ use super::overrides::Wanted;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
+use crate::decide::mount_options::{self, Major, Reached};
 use export_store::ProvisionedDirectory;
-use crate::mount_options::{self, Major, Reached};
 use nfs_client::Protocol;
 
 /// What a volume is made of.

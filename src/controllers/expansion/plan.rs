@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::api::conditions::Verdict;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
-use crate::operator::context::Settings;
-use crate::placement::quantity::bytes;
+use crate::decide::placement::quantity::bytes;
+use crate::state::context::Settings;
 
 /// The condition that a resizer leaves on a claim that it cannot expand (core/v1 `PersistentVolumeClaimConditionType`).
 const RESIZE_ERROR: &str = "ControllerResizeError";

@@ -15,11 +15,11 @@ use super::plan::{Plan, at_rest, plan, refused, settled};
 use super::room::{Room, hold};
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::volume::{cache, note};
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::retry::jittered;
-use crate::operator::waiting::Moment;
-use crate::operator::writes::{self, WriteError};
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
+use crate::state::waiting::Moment;
 
 /// Somebody else wrote meanwhile, or the backend is about to be probed: looked at again soon.
 const SOON: Duration = Duration::from_secs(1);

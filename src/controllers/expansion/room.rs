@@ -2,8 +2,8 @@
 
 use crate::api::conditions::{Reason, Verdict};
 use crate::controllers::claim::place::{candidate, views};
-use crate::operator::context::Context;
-use crate::placement::room;
+use crate::decide::placement::room;
+use crate::state::context::Context;
 
 /// Whether a volume may have so much.
 #[derive(Debug, PartialEq, Eq)]

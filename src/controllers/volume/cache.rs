@@ -7,11 +7,11 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::names;
+use crate::decide::policy::is_released;
+use crate::state::capacity::Inventory;
+use crate::state::context::{Context, Settings};
 use export_store::ledger::FileKey;
 use export_store::{Holder, Ledger, Place};
-use crate::operator::context::{Context, Settings};
-use crate::operator::inventory::Inventory;
-use crate::policy::is_released;
 
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
@@ -141,7 +141,7 @@ pub fn requested(volume: &PersistentVolume) -> u128 {
         .spec
         .as_ref()
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
-        .and_then(|quantity| crate::placement::quantity::bytes(&quantity.0))
+        .and_then(|quantity| crate::decide::placement::quantity::bytes(&quantity.0))
         .unwrap_or(0)
 }
 

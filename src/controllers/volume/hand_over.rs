@@ -10,10 +10,10 @@ use super::reclaim::{claim_of, request};
 use super::report::Outcome;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
+use crate::decide::policy::is_released;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
 use export_store::{ClaimRef, ReclaimRequest};
-use crate::operator::context::Context;
-use crate::operator::writes::{self, WriteError};
-use crate::policy::is_released;
 
 /// Whether a volume has a claim, and its record may be another one's yet.
 pub fn is_due(volume: &PersistentVolume) -> bool {

@@ -5,9 +5,9 @@ use kube::ResourceExt;
 
 use super::reclaim::request;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
+use crate::decide::policy::is_released;
+use crate::state::context::Context;
 use export_store::VolumeNote;
-use crate::operator::context::Context;
-use crate::policy::is_released;
 
 /// What is to be written down of a volume. None when it has no size, or too much to say to fit into a record: then it
 /// can't be made again. `cluster`: the uid of the kube-system namespace.

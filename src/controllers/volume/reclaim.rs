@@ -7,19 +7,19 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::inherited::Inherited;
 use super::reconcile::decide;
 use super::report::Outcome;
 use crate::api::backend::OnDelete;
 use crate::api::conditions::{Reason, Verdict};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
+use crate::compat::nfs_subdir::location::alias_backend;
+use crate::compat::nfs_subdir::volume::Inherited;
 use crate::controllers::archive::{self, EnsureError};
+use crate::decide::policy::{Decision, Home, Stop, locate, retention};
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::{Backend, Known};
+use crate::state::context::Context;
 use export_store::{ClaimRef, ExportError, Keeping, ManagedExport, ReclaimRequest, Reclaimed};
-use crate::operator::backends::{Backend, Known};
-use crate::operator::context::Context;
-use crate::operator::writes::{self, WriteError};
-use crate::policy::inherited::alias_backend;
-use crate::policy::{Decision, Home, Stop, locate, retention};
 
 /// Carries out the policy on a volume that looks released.
 pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
@@ -91,7 +91,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
 }
 
 /// Why nothing is touched.
-pub(super) enum Refused {
+pub(crate) enum Refused {
     /// What Kubernetes knows of the volume does not fit.
     Verdict(Verdict),
     /// What is on the export does not fit, or could not be seen.
@@ -135,11 +135,7 @@ async fn released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<(Pers
 }
 
 /// What is to be reclaimed, if all that the volume says of itself agrees with its backend.
-pub(in crate::controllers) fn request(
-    volume: &PersistentVolume,
-    backend: &Backend,
-    known: &Known,
-) -> Result<ReclaimRequest, Verdict> {
+pub(crate) fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Result<ReclaimRequest, Verdict> {
     let spec = &known.object.spec;
     let own = std::iter::once((&*spec.server, &*spec.path));
     let former = spec
@@ -163,7 +159,7 @@ pub(in crate::controllers) fn request(
 }
 
 /// What is said of the volume in the record of its archive. The retention is that of the time of deletion, as the policy is.
-pub(super) fn keeping(volume: &PersistentVolume, known: &Known) -> Keeping {
+pub(crate) fn keeping(volume: &PersistentVolume, known: &Known) -> Keeping {
     let spec = volume.spec.clone().unwrap_or_default();
     Keeping {
         size: spec
@@ -175,7 +171,7 @@ pub(super) fn keeping(volume: &PersistentVolume, known: &Known) -> Keeping {
 }
 
 /// The claim that a volume was made for.
-pub(super) fn claim_of(volume: &PersistentVolume) -> ClaimRef {
+pub(crate) fn claim_of(volume: &PersistentVolume) -> ClaimRef {
     let claim = volume
         .spec
         .as_ref()

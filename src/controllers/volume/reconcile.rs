@@ -14,9 +14,9 @@ use super::{hand_over, note};
 use crate::api::backend::OnDelete;
 use crate::api::conditions::Verdict;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
-use crate::operator::context::{Context, Settings};
-use crate::operator::writes::{self, WriteError};
-use crate::policy::{self, Decision};
+use crate::decide::policy::{self, Decision};
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::{Context, Settings};
 
 /// Looks at a volume and does what is left to do.
 pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Result<Action, WriteError> {

@@ -8,10 +8,10 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
 use crate::api::conditions::{Reason, Verdict};
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::retry::jittered;
-use crate::operator::waiting::Moment;
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::state::context::Context;
+use crate::state::waiting::Moment;
 
 /// The outcome of a call is unknown: looked at again soon.
 const UNKNOWN: Duration = Duration::from_secs(2);

@@ -1,7 +1,7 @@
 //! Trees that no honest server serves: a count ends, stays inside, and says that it could not see all.
 
-use export_store::{Content, Pace, TreePlace};
 use export_store::naming::DirectoryPath;
+use export_store::{Content, Pace, TreePlace};
 
 use super::evil_trees::managed;
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};

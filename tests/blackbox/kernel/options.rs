@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use nfs_operator::api::backend::{NfsSettings, NfsVersion};
-use nfs_operator::mount_options::{Major, Reached, claim_options, volume_options};
+use nfs_operator::decide::mount_options::{Major, Reached, claim_options, volume_options};
 use rig::KernelVm;
 
 /// Every option that a claim may set, with a value where it takes one.

@@ -12,12 +12,12 @@ use crate::archives::KeptArchive;
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
 use crate::ledger::{Holder, Reservation};
+use crate::naming::LONGEST_NAME;
 use crate::record::{ArchiveNote, CopyNote, Record, RecordError, State, Terms, handle_of};
 use crate::records::{Created, Found};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::Trust;
 use crate::{ManagedExport, PoisonError, layout};
-use crate::naming::LONGEST_NAME;
 use nfs_client::SetAttributes;
 
 /// An archive to make of a volume in use.

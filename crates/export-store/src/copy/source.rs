@@ -8,8 +8,8 @@ use crate::ManagedExport;
 use crate::archives::ArchiveRef;
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
-use crate::request::{DirectoryRequest, ReclaimRequest};
 use crate::naming::DirectoryPath;
+use crate::request::{DirectoryRequest, ReclaimRequest};
 use nfs_client::{Attributes, Details, Node};
 
 /// What is to be copied.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::CopyError;
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
+use crate::naming::DirectoryPath;
 use crate::record::{Record, RecordError, State};
 use crate::records::{Created, Found};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::signature::Trust;
 use crate::{ManagedExport, layout};
-use crate::naming::DirectoryPath;
 use nfs_client::{Name, Node, SetAttributes, Status};
 
 /// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.

@@ -13,11 +13,11 @@ use std::time::Duration;
 use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 
 use crate::Existing;
+use crate::naming::DirectoryPath;
 use crate::{
     ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
     RecordsKey,
 };
-use crate::naming::DirectoryPath;
 use nfs_client::fuzzing::{framed, results_of};
 use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
 
@@ -50,8 +50,15 @@ impl Corpus {
 
     fn write(self) {
         for (decoder, inputs) in self.0 {
-            let owner = if decoder.starts_with("export-") { "." } else { "../nfs-client" };
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(owner).join("fuzz/corpus").join(decoder);
+            let owner = if decoder.starts_with("export-") {
+                "."
+            } else {
+                "../nfs-client"
+            };
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+                .join(owner)
+                .join("fuzz/corpus")
+                .join(decoder);
             // What once broke a decoder stays.
             std::fs::create_dir_all(&folder).unwrap();
             for (shape, input) in inputs.into_iter().take(MOST) {

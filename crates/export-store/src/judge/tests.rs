@@ -1,9 +1,9 @@
 #![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
 
 use super::*;
+use crate::ClaimRef;
 use crate::ErrorKind;
 use crate::Existing;
-use crate::ClaimRef;
 use crate::naming::DirectoryPath;
 use nfs_client::{FileKind, FsId};
 
@@ -80,7 +80,12 @@ fn what_was_asked_for_and_not_got_has_its_reason() {
         // It took it and did something else.
         ((0o755, true, one, None), &theirs, None, Err(ErrorKind::OwnerRefused)),
         // Names instead of numbers.
-        ((0o755, true, one, None), &nobody, None, Err(ErrorKind::IdMappingRequired)),
+        (
+            (0o755, true, one, None),
+            &nobody,
+            None,
+            Err(ErrorKind::IdMappingRequired),
+        ),
         (
             (0o755, true, one, None),
             &mine,

@@ -5,9 +5,9 @@ use crate::ManagedExport;
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
 use crate::judge::{Kept, judge};
+use crate::naming::DirectoryPath;
 use crate::record::{Record, State, handle_of};
 use crate::request::DirectoryRequest;
-use crate::naming::DirectoryPath;
 use nfs_client::{Attributes, Name, NfsError, Node, SetAttributes, Status};
 
 /// Parents are for passing through; what is inside is guarded by the directories themselves.

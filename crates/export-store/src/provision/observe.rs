@@ -6,18 +6,14 @@ use crate::ManagedExport;
 use crate::error::ExportError;
 use crate::ground::Ground;
 use crate::ledger::Holder;
+use crate::naming::DirectoryPath;
 use crate::records::Found;
 use crate::request::DirectoryRequest;
-use crate::naming::DirectoryPath;
 use nfs_client::Node;
 
 impl ManagedExport {
     /// Whether a claim that nothing was begun for is refused as things are.
-    pub(crate) async fn foresee_on(
-        &self,
-        ground: &Ground,
-        request: &DirectoryRequest,
-    ) -> Result<(), ExportError> {
+    pub(crate) async fn foresee_on(&self, ground: &Ground, request: &DirectoryRequest) -> Result<(), ExportError> {
         let DirectoryRequest { volume, directory, .. } = request;
         // What was begun is there to be gone on with.
         if !matches!(self.read_record(ground, volume).await?, Found::Nothing) {

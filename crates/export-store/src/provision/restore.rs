@@ -12,10 +12,10 @@ use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
 use crate::layout;
+use crate::naming::DirectoryPath;
 use crate::record::{ArchiveNote, Destination, Record, State, handle_of};
 use crate::records::{Created, Found};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
-use crate::naming::DirectoryPath;
 use nfs_client::Node;
 
 /// How often what is there may change under one attempt.

@@ -4,9 +4,9 @@ use super::{At, Reclaim, Wish};
 use crate::error::{ExportError, While as _};
 use crate::ground::Ground;
 use crate::ledger::{Holder, Place, Reservation};
+use crate::naming::archive_name;
 use crate::record::{ArchiveNote, Record, State, handle_of};
 use crate::{ManagedExport, PoisonError, layout};
-use crate::naming::archive_name;
 use nfs_client::{Node, SetAttributes};
 
 /// Names tried: the plain one, one with the volume's own part, and numbers after it.

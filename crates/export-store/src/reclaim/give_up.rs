@@ -11,11 +11,7 @@ use crate::request::{Keeping, ReclaimRequest, Reclaimed};
 use nfs_client::Node;
 
 impl ManagedExport {
-    pub(crate) async fn retain_on(
-        &self,
-        ground: &Ground,
-        request: &ReclaimRequest,
-    ) -> Result<Reclaimed, ExportError> {
+    pub(crate) async fn retain_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
         let Found::Record(record, _) = self.read_record(ground, &request.volume).await? else {
             // Nothing of ours: nothing to give up.
             return Ok(Reclaimed::Retained);
@@ -73,11 +69,7 @@ impl ManagedExport {
     }
 
     /// A rename to an archive that went through before its end was recorded: records it.
-    pub(crate) async fn complete_archive(
-        &self,
-        ground: &Ground,
-        record: &Record,
-    ) -> Result<bool, ExportError> {
+    pub(crate) async fn complete_archive(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
         let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
             return Ok(false);
         };

@@ -10,21 +10,13 @@ use crate::request::ReclaimRequest;
 
 impl ManagedExport {
     /// The fileid on which a volume in use and its record agree.
-    pub(crate) async fn agreed(
-        &self,
-        ground: &Ground,
-        request: &ReclaimRequest,
-    ) -> Result<u64, ExportError> {
+    pub(crate) async fn agreed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<u64, ExportError> {
         let (_, file_id) = self.in_use(ground, request, "copying").await?;
         Ok(file_id)
     }
 
     /// The record of a volume in use, if it agrees with what the volume says.
-    pub(crate) async fn agreed_record(
-        &self,
-        ground: &Ground,
-        request: &ReclaimRequest,
-    ) -> Result<Record, ExportError> {
+    pub(crate) async fn agreed_record(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Record, ExportError> {
         let (record, _) = self.in_use(ground, request, "writing down what it is").await?;
         Ok(record)
     }

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-use crate::text::cut;
 use crate::record::State;
+use crate::text::cut;
 
 /// The longest name of a Kubernetes object, in bytes.
 const LONGEST_TEXT: usize = 253;

@@ -50,7 +50,8 @@ fn every_decoder_has_a_corpus_and_takes_it() {
 
 /// Real inputs of all decoders, with some bytes changed and the end cut off.
 fn damaged() -> impl Strategy<Value = Vec<u8>> {
-    let real: Vec<Vec<u8>> = DECODERS.iter()
+    let real: Vec<Vec<u8>> = DECODERS
+        .iter()
         .flat_map(inputs)
         .map(|(_, input)| input)
         .filter(|input| !input.is_empty())

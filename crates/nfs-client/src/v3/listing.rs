@@ -184,11 +184,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
 
 /// A page from results that came of no call.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(super) fn any_page(
-    results: crate::xdr::Decoder,
-    from: Option<PageCookie>,
-    plus: bool,
-) -> Result<Page, NfsError> {
+pub(super) fn any_page(results: crate::xdr::Decoder, from: Option<PageCookie>, plus: bool) -> Result<Page, NfsError> {
     let form = if plus { Form::Plus } else { Form::Plain };
     page(&mut Reply::of(results), from, form)
 }

@@ -11,15 +11,15 @@ use super::judge::{self, agrees, is_of};
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use crate::state::copy_jobs::{For, Made};
 use export_store::{ArchiveRequest, CopyError, Discarded, KeptArchive, copy_to_archive};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::copies::{For, Made};
-use crate::operator::events::Severity;
-use crate::operator::writes::{self, WriteError};
 
 /// Writes into the object what is copied, before anything is made: whoever deletes it then knows where to look.
-pub(super) async fn bind(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
+pub(crate) async fn bind(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     let subject = match find(ctx, object).await? {
         Ok(found) => found.subject,
         Err(verdict) => return Ok(Outcome::Waiting(verdict)),
@@ -43,7 +43,7 @@ pub(super) async fn bind(ctx: &Context, object: &NfsArchive) -> Result<Outcome, 
 }
 
 /// Begins the copy, if what the object says is still so.
-pub(super) async fn begin(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
+pub(crate) async fn begin(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     let found = match find(ctx, object).await? {
         Ok(found) => found,
         Err(verdict) => return Ok(Outcome::Waiting(verdict)),
@@ -92,7 +92,7 @@ fn copy(ctx: &Context, object: &NfsArchive, found: Found) {
 }
 
 /// A copy that came to nothing: what there is of it goes into the trash, for it takes room.
-pub(super) async fn not_copied(ctx: &Context, object: &NfsArchive, error: &CopyError) -> Outcome {
+pub(crate) async fn not_copied(ctx: &Context, object: &NfsArchive, error: &CopyError) -> Outcome {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
     if reason.is_of_the_backend() {
@@ -114,7 +114,7 @@ pub(super) async fn not_copied(ctx: &Context, object: &NfsArchive, error: &CopyE
 }
 
 /// Writes into the object where the copy lies: from now on it is an archive as any other.
-pub(super) async fn complete(
+pub(crate) async fn complete(
     ctx: &Context,
     object: &NfsArchive,
     backend: &Backend,

@@ -9,18 +9,18 @@ use super::judge::{Subject, nameable};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Verdict;
 use crate::controllers::source::{self, Located};
+use crate::runtime::writes::WriteError;
+use crate::state::context::Context;
 use export_store::ClaimRef;
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
 
 /// What is to be copied, and where it is.
-pub(super) struct Found {
-    pub(super) subject: Subject,
-    pub(super) located: Located,
+pub(crate) struct Found {
+    pub(crate) subject: Subject,
+    pub(crate) located: Located,
 }
 
 /// Claim, volume and namespace are read live: what follows keeps a tenant's data, for those who are in his namespace.
-pub(super) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Found, Verdict>, WriteError> {
+pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Found, Verdict>, WriteError> {
     let asked = &object.spec.claim;
     if let Err(verdict) = nameable(asked) {
         return Ok(Err(verdict));

@@ -2,25 +2,25 @@
 
 use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{Reason, Verdict};
-use export_store::{ClaimRef, KeptArchive};
+use crate::state::copy_jobs::Progress;
 use export_store::naming::is_object_name;
-use crate::operator::copies::Progress;
+use export_store::{ClaimRef, KeptArchive};
 
 /// What is copied, as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Subject {
+pub(crate) struct Subject {
     /// The claim.
-    pub(super) claim: ClaimRef,
+    pub(crate) claim: ClaimRef,
     /// Its volume.
-    pub(super) volume: String,
+    pub(crate) volume: String,
     /// The backend that it lies on, and that its copy will.
-    pub(super) backend: String,
+    pub(crate) backend: String,
     /// The identity of the export there.
-    pub(super) export_id: String,
+    pub(crate) export_id: String,
 }
 
 /// Whether a claim can have these names: they become part of a request's path.
-pub(super) fn nameable(claim: &ArchivedClaim) -> Result<(), Verdict> {
+pub(crate) fn nameable(claim: &ArchivedClaim) -> Result<(), Verdict> {
     if is_object_name(&claim.namespace) && is_object_name(&claim.name) {
         return Ok(());
     }
@@ -34,7 +34,7 @@ pub(super) fn nameable(claim: &ArchivedClaim) -> Result<(), Verdict> {
 }
 
 /// Whether the object says the same as what was found. It says what was found first, or what somebody wrote there.
-pub(super) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), Verdict> {
+pub(crate) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), Verdict> {
     let claim = &found.claim;
     let said = (&spec.claim.uid, &spec.claim.namespace_uid, &spec.volume);
     let differs = |what: String| Err(Verdict::no(Reason::CopySourceUnsuitable, what));
@@ -55,7 +55,7 @@ pub(super) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), Verdi
 }
 
 /// Whether the archive that is there is about what the object says.
-pub(super) fn is_of(object: &NfsArchive, kept: &KeptArchive) -> Result<(), Verdict> {
+pub(crate) fn is_of(object: &NfsArchive, kept: &KeptArchive) -> Result<(), Verdict> {
     let spec = &object.spec;
     let said = (&*spec.claim.uid, &*spec.volume, &*spec.export_id);
     if said == (&*kept.claim.uid, kept.of_volume(), &*kept.export_id) {
@@ -68,7 +68,7 @@ pub(super) fn is_of(object: &NfsArchive, kept: &KeptArchive) -> Result<(), Verdi
 }
 
 /// The record on the export by the object's name is another one's.
-pub(super) fn taken(name: &str, state: &str) -> Verdict {
+pub(crate) fn taken(name: &str, state: &str) -> Verdict {
     Verdict::no(
         Reason::ArchiveNameTaken,
         format!(
@@ -79,7 +79,7 @@ pub(super) fn taken(name: &str, state: &str) -> Verdict {
 }
 
 /// How far the copy is; none when it is not under way.
-pub(super) fn progress(claim: &ArchivedClaim, progress: &Progress) -> Option<Verdict> {
+pub(crate) fn progress(claim: &ArchivedClaim, progress: &Progress) -> Option<Verdict> {
     let of = format!("copying claim {}/{}", claim.namespace, claim.name);
     let message = match progress {
         Progress::None => return None,

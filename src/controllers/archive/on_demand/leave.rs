@@ -9,13 +9,13 @@ use super::refused;
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{Asked, Discarded, ManagedExport};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
 
 /// The object is being deleted before its copy is complete: it goes when nothing is left of that.
-pub(super) async fn leave(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
+pub(crate) async fn leave(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     ctx.copies.end(&uid).await;
     // With the kind all its objects go, and the sweep clears out; a backend that is gone has its own way of being left.

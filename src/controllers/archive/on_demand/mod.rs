@@ -19,15 +19,15 @@ use self::report::{Outcome, report};
 use super::look::place;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{Reason, Verdict};
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
 use export_store::{Asked, ExportError, ManagedExport};
-use crate::operator::backends::Backend;
-use crate::operator::context::Context;
-use crate::operator::writes::WriteError;
 
 pub use leave::clear_out;
 
 /// Looks at an object whose copy is not complete, and does what is left to do.
-pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
+pub(crate) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
     let outcome = if object.metadata.deletion_timestamp.is_some() {
         leave::leave(ctx, object).await?
     } else {

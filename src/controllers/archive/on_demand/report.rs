@@ -10,17 +10,17 @@ use super::super::plan::Report;
 use super::super::reconcile::{SOON, WAITING, write_status};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{ArchiveCondition, Verdict};
-use crate::operator::context::Context;
-use crate::operator::events::Severity;
-use crate::operator::retry::jittered;
-use crate::operator::writes::WriteError;
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::WriteError;
+use crate::state::context::Context;
 
 /// How often an archive says how far its copy is, each time with a write. Its end is told at once.
 const COPYING: Duration = Duration::from_secs(15);
 
 /// What became of an attempt.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(crate) enum Outcome {
     /// The object was written to, or is to be looked at once more.
     Changed,
     /// It is gone, or may go.
@@ -33,7 +33,7 @@ pub(super) enum Outcome {
     Failed(Verdict),
 }
 
-pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: Outcome) -> Result<Action, WriteError> {
+pub(crate) async fn report(ctx: &Context, object: &NfsArchive, outcome: Outcome) -> Result<Action, WriteError> {
     let uid = object.uid().unwrap_or_default();
     let (state, severity, verdict, after) = match outcome {
         Outcome::Changed => return Ok(Action::requeue(SOON)),

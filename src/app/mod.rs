@@ -1,0 +1,5 @@
+//! Starts everything in the right order, and stops it cleanly.
+
+pub mod run;
+mod watches;
+mod wiring;

@@ -1,0 +1,139 @@
+//! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::{Api, ResourceExt};
+
+use crate::api::names::VOLUME_BACKEND;
+use crate::compat::nfs_subdir::location::directory_on;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use export_store::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
+
+/// Removes what was begun for claims that are gone.
+pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+    let began = Instant::now();
+    for (volume, claim) in backend.left_open() {
+        let wanted = match ctx.inventory.saved_on(&volume) {
+            Some(other) if other != backend.name => Ok(false),
+            Some(_) => {
+                match yield_to_others(ctx, backend, export, &volume, &claim).await {
+                    Ok(true) => backend.settled(&volume),
+                    Ok(false) => {}
+                    Err(error) => tracing::warn!(
+                        backend = backend.name,
+                        volume,
+                        "cannot look whose volume it is: {error}"
+                    ),
+                }
+                continue;
+            }
+            None => is_wanted(ctx, &volume, &claim).await,
+        };
+        match wanted {
+            Ok(true) => {}
+            Ok(false) => remove(ctx, backend, export, &volume, &claim).await,
+            Err(error) => tracing::warn!(
+                backend = backend.name,
+                volume,
+                "cannot look whether the claim is there: {error}"
+            ),
+        }
+    }
+    backend.set_swept(began);
+}
+
+/// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
+/// the volume's, it goes; the volume's own stays, and so does its record. False: look again at the next probe.
+async fn yield_to_others(
+    ctx: &Context,
+    backend: &Backend,
+    export: &ManagedExport,
+    volume: &str,
+    claim: &ClaimRef,
+) -> Result<bool, kube::Error> {
+    let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    let Some(there) = volumes.get_opt(volume).await? else {
+        // It is gone, and the watch is about to tell.
+        return Ok(false);
+    };
+    // At another address it may be the same directory all the same.
+    let ours = there.annotations().contains_key(VOLUME_BACKEND);
+    if ours || directory_on(&there, &backend.known().object).is_none() {
+        return Ok(true);
+    }
+    match export.undo_superseded(volume, &claim.uid).await {
+        Ok(_) | Err(ExportError::InUse { .. }) => Ok(true),
+        Err(error) => {
+            tracing::warn!(
+                backend = backend.name,
+                volume,
+                "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
+            );
+            // What is wrong with a record is an administrator's to see; all else may be otherwise at the next probe.
+            Ok(matches!(
+                error,
+                ExportError::RecordDamaged { .. }
+                    | ExportError::RecordForeign { .. }
+                    | ExportError::RecordUnsigned { .. }
+                    | ExportError::RecordBusy { .. }
+            ))
+        }
+    }
+}
+
+/// Whether the claim or its volume is there: read live, because what follows removes things.
+async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
+    let client = ctx.clients.calls.clone();
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace);
+    if claims
+        .get_opt(&claim.name)
+        .await?
+        .is_some_and(|found| found.uid().as_ref() == Some(&claim.uid))
+    {
+        return Ok(true);
+    }
+    let volumes: Api<PersistentVolume> = Api::all(client);
+    Ok(volumes.get_opt(volume).await?.is_some())
+}
+
+async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume: &str, claim: &ClaimRef) {
+    // A claim that came back to life under our hands would be a new one, with another uid and another volume.
+    let Some(active) = backend.begin(volume, claim) else {
+        return;
+    };
+    match export.undo(volume, &claim.uid).await {
+        Ok(outcome) => {
+            ctx.inventory.release(volume);
+            // What there was of a copy is in the trash.
+            backend.trash.notify_one();
+            match outcome {
+                UndoOutcome::Gone => tracing::info!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone: its unused directory was removed"
+                ),
+                UndoOutcome::DirectoryKept => tracing::info!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone: its directory was not made by us and stays"
+                ),
+                UndoOutcome::NotEmpty => tracing::warn!(
+                    backend = backend.name,
+                    volume,
+                    "claim gone without a volume, but its directory holds data and stays"
+                ),
+            }
+        }
+        Err(error) => {
+            tracing::warn!(backend = backend.name, volume, reason = ?error.kind(), "cannot remove the directory of a claim that is gone: {error}");
+            // The backend's condition tells of it until an administrator looks.
+            if !matches!(error, ExportError::RecordUnsigned { .. }) {
+                return;
+            }
+        }
+    }
+    drop(active);
+    backend.settled(volume);
+}

@@ -1,0 +1,3 @@
+//! Compatibility with other provisioners.
+
+pub mod nfs_subdir;

@@ -1,0 +1,5 @@
+//! nfs-subdir-external-provisioner: its environment, its volumes and its directories.
+
+pub mod backend;
+pub mod location;
+pub mod volume;

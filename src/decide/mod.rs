@@ -1,0 +1,5 @@
+//! Decisions as pure functions of what was observed: no I/O, no clock.
+
+pub mod mount_options;
+pub mod placement;
+pub mod policy;

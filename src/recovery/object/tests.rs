@@ -1,0 +1,185 @@
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
+use serde_json::{Value, json};
+
+use super::*;
+use crate::controllers::volume::note::note;
+use export_store::naming::DirectoryPath;
+use export_store::{ClaimRef, Record, State, VolumeNote};
+
+/// A volume as the provisioning makes it.
+fn made() -> PersistentVolume {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": "pvc-u", "finalizers": [names::RECLAIM_FINALIZER],
+            "annotations": {
+                names::PROVISIONED_BY: "p", names::VOLUME_BACKEND: "main", names::VOLUME_EXPORT_ID: "id",
+                names::VOLUME_DIRECTORY: "team/data", names::VOLUME_FILE_ID: "42", names::VOLUME_NAMESPACE_UID: "ns",
+                names::VOLUME_ON_DELETE: "delete",
+            },
+        },
+        "spec": {
+            "accessModes": ["ReadWriteMany"], "capacity": {"storage": "1500M"}, "mountOptions": ["nfsvers=4"],
+            "claimRef": {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "team", "name": "data", "uid": "u"},
+            "nfs": {"server": "nfs", "path": "/export/team/data"}, "persistentVolumeReclaimPolicy": "Delete",
+            "storageClassName": "fast", "volumeMode": "Filesystem",
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "zone", "operator": "In", "values": ["a"]}]}]}},
+        },
+    }))
+    .unwrap()
+}
+
+fn backend() -> NfsBackend {
+    serde_json::from_value(json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}})).unwrap()
+}
+
+fn kept() -> KeptVolume {
+    let note = note(&made(), "old").unwrap();
+    KeptVolume {
+        record: Record {
+            volume: "pvc-u".into(),
+            backend: "main".into(),
+            claim: ClaimRef {
+                namespace: "team".into(),
+                namespace_uid: "ns".into(),
+                name: "data".into(),
+                uid: "u".into(),
+            },
+            directory: DirectoryPath::parse("team/data").unwrap(),
+            file_id: Some(42),
+            handle: None,
+            adopted: false,
+            restores: None,
+            note: Some(note.clone()),
+            state: State::Live,
+        },
+        note,
+        file_id: 42,
+        export_id: "id".into(),
+    }
+}
+
+#[test]
+fn a_volume_made_again_is_what_it_was() {
+    assert_eq!(object(&kept(), &Whose::Known, &backend()).unwrap(), made());
+    let mut named = object(&kept(), &Whose::Named, &backend()).unwrap();
+    let annotations = named.metadata.annotations.as_mut().unwrap();
+    assert_eq!(annotations.remove(names::VOLUME_READOPTED).as_deref(), Some("u"));
+    let claim = named.spec.as_mut().unwrap().claim_ref.as_mut().unwrap();
+    assert_eq!(claim.uid, None, "the claim of that name has another one now");
+    claim.uid = Some("u".into());
+    assert_eq!(named, made());
+}
+
+#[test]
+fn a_volume_that_was_nobodys_comes_back_for_nobody_and_is_never_reclaimed() {
+    let volume = object(&kept(), &Whose::Nobodys, &backend()).unwrap();
+    let spec = volume.spec.unwrap();
+    assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
+    assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u"));
+    assert_eq!(volume.metadata.finalizers, None);
+}
+
+fn claim(uid: &str, volume: Option<&str>) -> PersistentVolumeClaim {
+    let spec = json!({"volumeName": volume});
+    serde_json::from_value(json!({"metadata": {"uid": uid}, "spec": spec})).unwrap()
+}
+
+#[test]
+fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
+    let (bound, pending, other) = (claim("u", Some("pvc-u")), claim("u", None), claim("v", None));
+    let rebuilt = There {
+        home: "new",
+        namespace_uid: Some("anew"),
+        admitted: true,
+        served: true,
+        ..There::default()
+    };
+    let same = There {
+        home: "old",
+        namespace_uid: Some("ns"),
+        admitted: false,
+        ..rebuilt
+    };
+    let with = |claim| There {
+        claim: Some(claim),
+        ..same
+    };
+    let (other_namespace, deleted) = (
+        LeftOut::OtherNamespace("team".into()),
+        LeftOut::Deleted("team".into(), "data".into()),
+    );
+    assert!(
+        !other_namespace.holds() && !deleted.holds(),
+        "they are about somebody else's"
+    );
+    for (there, expected) in [
+        (rebuilt, Ok(Whose::Named)),
+        (
+            There {
+                served: false,
+                ..rebuilt
+            },
+            Err(LeftOut::NotServed("p".into())),
+        ),
+        // Whoever makes a namespace one day is not meant by what an administrator says today.
+        (
+            There {
+                namespace_uid: None,
+                ..rebuilt
+            },
+            Err(LeftOut::NoNamespace("team".into())),
+        ),
+        (
+            There {
+                admitted: false,
+                ..rebuilt
+            },
+            Err(LeftOut::NotAdmitted("team".into())),
+        ),
+        (with(&bound), Ok(Whose::Known)),
+        (with(&pending), Ok(Whose::Pending)),
+        // Deleted here, and perhaps made anew: nobody who comes later gets what was in it.
+        (with(&other), Err(deleted.clone())),
+        (same, Err(deleted)),
+        (
+            There {
+                namespace_uid: Some("another"),
+                ..with(&bound)
+            },
+            Err(other_namespace.clone()),
+        ),
+        (
+            There {
+                namespace_uid: None,
+                ..with(&bound)
+            },
+            Err(other_namespace),
+        ),
+    ] {
+        assert_eq!(whose(&kept(), &there), expected, "{there:?}");
+    }
+    let released = KeptVolume {
+        note: VolumeNote {
+            released: true,
+            ..kept().note
+        },
+        ..kept()
+    };
+    assert_eq!(whose(&released, &rebuilt), Ok(Whose::Nobodys));
+}
+
+#[test]
+fn another_volume_of_the_name_is_not_taken_for_it() {
+    let wanted = object(&kept(), &Whose::Named, &backend()).unwrap();
+    assert!(is_it(&made(), &wanted));
+    for (name, value) in [
+        (names::VOLUME_DIRECTORY, "other"),
+        (names::VOLUME_FILE_ID, "7"),
+        (names::VOLUME_EXPORT_ID, "x"),
+    ] {
+        let mut object = serde_json::to_value(made()).unwrap();
+        object["metadata"]["annotations"][name] = Value::from(value);
+        assert!(!is_it(&serde_json::from_value(object).unwrap(), &wanted), "{name}");
+    }
+}

@@ -1,0 +1,155 @@
+//! Access to the Kubernetes API.
+
+use std::path::Path;
+use std::time::Duration;
+
+use axum::http::{HeaderValue, header};
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use kube::client::ConfigExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tower::{BoxError, ServiceBuilder, ServiceExt};
+
+use crate::runtime::fenced_stream::Checked;
+use crate::runtime::write_fence::Guard;
+
+/// How long a call may be silent. Conditions, claims and volumes are small: a server that needs longer is not well,
+/// and the object is tried again.
+const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long a watch may be silent: the server ends each after 290 s at most.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Why there is no access.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No configuration.
+    #[error("no access to Kubernetes: set KUBECONFIG or run in a pod with a service account: {0}")]
+    Infer(#[source] Box<kube::config::InferConfigError>),
+    /// The file named by `--kubeconfig` cannot be used.
+    #[error("cannot use the kubeconfig: {0}")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The client could not be made of the configuration.
+    #[error("cannot make a Kubernetes client: {0}")]
+    Client(#[from] kube::Error),
+}
+
+/// Clients on one configuration: watches are silent for minutes, calls must not be.
+#[derive(Clone)]
+pub struct Clients {
+    /// For calls: nothing is sent unless the guard is open.
+    pub calls: Client,
+    /// For watches.
+    pub watches: Client,
+    /// For the Lease and what has to be known before it is ours: it is written to before the guard is open.
+    pub lease: Client,
+}
+
+impl Clients {
+    /// Takes the file if given, else what `kube` infers: KUBECONFIG, then the pod's service account. `identity` stands
+    /// in the API server's audit log beside each request. `linger` is how long the kernel may go on trying to deliver
+    /// what was sent by `calls` and not acknowledged; absent: as it is set up to, for minutes.
+    pub async fn new(
+        kubeconfig: Option<&Path>,
+        identity: &str,
+        guard: &Guard,
+        linger: Option<Duration>,
+    ) -> Result<Self, ClientError> {
+        let mut config = match kubeconfig {
+            Some(file) => {
+                Config::from_custom_kubeconfig(Kubeconfig::read_from(file)?, &KubeConfigOptions::default()).await?
+            }
+            None => Config::infer()
+                .await
+                .map_err(|cause| ClientError::Infer(Box::new(cause)))?,
+        };
+        let agent = format!("nfs-operator/{} ({identity})", env!("CARGO_PKG_VERSION"));
+        // A host's name that is no text for a header is left out.
+        let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static("nfs-operator"));
+        config.headers.push((header::USER_AGENT, agent));
+        // Retries are decided where it is known whether a call may be repeated.
+        config.default_retry = false;
+        config.read_timeout = Some(CALL_TIMEOUT);
+        let lease = Client::try_from(config.clone())?;
+        let calls = guarded(config.clone(), guard, linger)?;
+        config.read_timeout = Some(WATCH_TIMEOUT);
+        Ok(Self {
+            calls,
+            watches: Client::try_from(config)?,
+            lease,
+        })
+    }
+}
+
+/// A client that sends nothing while the guard is closed. It is put together as `kube` does it, which has no place for
+/// a connection of ours.
+fn guarded(config: Config, guard: &Guard, linger: Option<Duration>) -> Result<Client, kube::Error> {
+    let mut tcp = HttpConnector::new();
+    // TLS comes on top of it.
+    tcp.enforce_http(false);
+    tcp.set_tcp_user_timeout(linger);
+    let guard = guard.clone();
+    let checked = tcp.map_response(move |stream| Checked::new(stream, guard.clone()));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(checked)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
+    Ok(Client::new(service, config.default_namespace))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+    use k8s_openapi::api::core::v1::Namespace;
+    use kube::Api;
+    use kube::api::{Patch, PatchParams};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// A server that counts what comes, and its address.
+    async fn server() -> (Arc<AtomicUsize>, String) {
+        let came: Arc<AtomicUsize> = Arc::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (counted, address) = (Arc::clone(&came), listener.local_addr().unwrap());
+        let answer = async move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            r#"{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "a"}}"#
+        };
+        tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
+        (came, format!("http://{address}"))
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_while_the_guard_is_closed_over_a_new_connection_or_a_kept_one() {
+        let (came, address) = server().await;
+        let guard = Guard::default();
+        let linger = Some(Duration::from_secs(5));
+        let client = guarded(Config::new(address.parse().unwrap()), &guard, linger).unwrap();
+        let api: Api<Namespace> = Api::all(client);
+        let refused = |error: kube::Error| format!("{error:?}").contains("NotLeading");
+        let write = async || {
+            let patch = Patch::Merge(serde_json::json!({}));
+            api.patch("a", &PatchParams::default(), &patch).await
+        };
+        assert!(refused(write().await.unwrap_err()));
+        guard.open(None);
+        write().await.unwrap();
+        guard.close();
+        assert!(refused(write().await.unwrap_err()));
+        assert!(refused(api.get("a").await.unwrap_err()));
+        assert_eq!(came.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,214 @@
+//! How many calls a backend may hold up at once, and who waits for his turn.
+
+use std::collections::{HashSet, VecDeque};
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::state::waiting::Waiting;
+
+/// The slots of a backend for one kind of work.
+pub struct Gate<R> {
+    slots: Arc<Semaphore>,
+    /// As many as may be with objects that failed before.
+    lane: Arc<Semaphore>,
+    queue: Mutex<Queue<R>>,
+}
+
+/// The right to one call at a time on a backend; given back when dropped, and the next in the queue is woken.
+pub struct Slot<'a, R: Eq + Hash + Clone> {
+    permits: Option<Permits>,
+    gate: &'a Gate<R>,
+    waiting: &'a Waiting<R>,
+}
+
+/// Whether an object comes for the first time, or after a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Coming {
+    /// It has not failed.
+    Fresh,
+    /// Its last attempt failed: it most likely fails again, and lets others go first.
+    Again,
+}
+
+/// One slot in so many is with an object that failed before, and no more: thousands that fail again and again use up a share
+/// of the server's and the API server's time, and a new one finds the rest free. With 64 slots, eight are enough to try
+/// hundreds a second.
+const LANE: usize = 8;
+
+/// After so many that go first, one that failed before has its turn: a stream of new ones must not keep it out for ever.
+const TURNS: u32 = 8;
+
+/// A slot, and the place in the lane of one that failed before.
+type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
+
+/// Objects that wait for a slot, each once.
+struct Queue<R> {
+    fresh: VecDeque<R>,
+    again: VecDeque<R>,
+    members: HashSet<R>,
+    served: u32,
+}
+
+impl<R: Eq + Hash + Clone> Queue<R> {
+    fn push(&mut self, object: R, coming: Coming) {
+        if !self.members.insert(object.clone()) {
+            return;
+        }
+        match coming {
+            Coming::Fresh => self.fresh.push_back(object),
+            Coming::Again => self.again.push_back(object),
+        }
+    }
+
+    /// The next one; one that failed before only while the lane is open.
+    fn pop(&mut self, lane_open: bool) -> Option<(R, Coming)> {
+        self.served = self.served.wrapping_add(1);
+        let order = if self.served.is_multiple_of(TURNS) {
+            [Coming::Again, Coming::Fresh]
+        } else {
+            [Coming::Fresh, Coming::Again]
+        };
+        let (object, coming) = order.into_iter().find_map(|coming| {
+            let object = match coming {
+                Coming::Fresh => self.fresh.pop_front(),
+                Coming::Again => lane_open.then(|| self.again.pop_front()).flatten(),
+            };
+            Some((object?, coming))
+        })?;
+        self.members.remove(&object);
+        Some((object, coming))
+    }
+}
+
+impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
+    fn drop(&mut self) {
+        // The permits go back before the next one is woken, or it would find none.
+        drop(self.permits.take());
+        self.gate.call_in(self.waiting);
+    }
+}
+
+impl<R: Eq + Hash + Clone> Gate<R> {
+    /// With that many slots.
+    pub fn new(slots: usize) -> Self {
+        Self {
+            slots: Arc::new(Semaphore::new(slots)),
+            lane: Arc::new(Semaphore::new(slots.div_ceil(LANE))),
+            queue: Mutex::new(Queue {
+                fresh: VecDeque::new(),
+                again: VecDeque::new(),
+                members: HashSet::new(),
+                served: 0,
+            }),
+        }
+    }
+
+    /// A slot for an object, or none: then it is in the queue and is woken when one is free.
+    pub fn enter<'a>(&'a self, object: &R, coming: Coming, waiting: &'a Waiting<R>) -> Option<Slot<'a, R>> {
+        // Held until the object is in the queue: a slot that is given back meanwhile must find it there.
+        let mut queue = self.queue();
+        let permits = self.permits(coming);
+        if permits.is_none() {
+            queue.push(object.clone(), coming);
+        }
+        permits.map(|permits| Slot {
+            permits: Some(permits),
+            gate: self,
+            waiting,
+        })
+    }
+
+    fn permits(&self, coming: Coming) -> Option<Permits> {
+        let one_of = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
+        match coming {
+            Coming::Fresh => Some((one_of(&self.slots)?, None)),
+            Coming::Again => {
+                let lane = one_of(&self.lane)?;
+                Some((one_of(&self.slots)?, Some(lane)))
+            }
+        }
+    }
+
+    /// Wakes as many of the queue as there are free slots. Who is woken may be gone or go elsewhere, so this is also
+    /// called at each probe.
+    pub fn call_in(&self, waiting: &Waiting<R>) {
+        // Who fails to enter holds a permit for a moment, and is in the queue before this looks.
+        let mut queue = self.queue();
+        let mut lane = self.lane.available_permits();
+        for _ in 0..self.slots.available_permits() {
+            let Some((next, coming)) = queue.pop(lane > 0) else {
+                return;
+            };
+            lane = lane.saturating_sub(usize::from(coming == Coming::Again));
+            waiting.wake(next);
+        }
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue<R>> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_found_no_slot_is_woken_when_one_is_given_back() {
+        let (waiting, mut woken) = Waiting::<&str>::new();
+        let gate = Gate::new(1);
+        let first = gate.enter(&"first", Coming::Fresh, &waiting).unwrap();
+        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_none());
+        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_none());
+        assert!(woken.try_recv().is_err());
+        drop(first);
+        assert_eq!(woken.try_recv(), Ok("second"));
+        assert!(woken.try_recv().is_err(), "it was in the queue once");
+        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_some());
+    }
+
+    #[test]
+    fn many_that_failed_before_leave_slots_to_one_that_comes_for_the_first_time() {
+        let (waiting, mut woken) = Waiting::<u32>::new();
+        let gate = Gate::new(16);
+        let failed: Vec<_> = (0..16).map(|n| gate.enter(&n, Coming::Again, &waiting)).collect();
+        assert_eq!(failed.iter().flatten().count(), 2, "one slot in eight");
+        let new: Vec<_> = (100..114).map(|n| gate.enter(&n, Coming::Fresh, &waiting)).collect();
+        assert!(new.iter().all(Option::is_some));
+        drop(new);
+        assert!(
+            woken.try_recv().is_err(),
+            "slots are free, and none of them is for those"
+        );
+        drop(failed);
+        assert_eq!(woken.try_recv(), Ok(2));
+        assert_eq!(woken.try_recv(), Ok(3));
+        assert!(gate.enter(&2, Coming::Again, &waiting).is_some());
+    }
+
+    #[test]
+    fn who_failed_before_lets_others_go_first_and_has_his_turn_in_the_end() {
+        let mut queue = Queue {
+            fresh: VecDeque::new(),
+            again: VecDeque::new(),
+            members: HashSet::new(),
+            served: 0,
+        };
+        queue.push(1000, Coming::Again);
+        queue.push(1001, Coming::Again);
+        for number in 0..20 {
+            queue.push(number, Coming::Fresh);
+        }
+        let order: Vec<i32> = std::iter::from_fn(|| queue.pop(true))
+            .map(|(number, _)| number)
+            .collect();
+        assert_eq!(order.len(), 22);
+        assert_eq!(order.iter().position(|number| *number == 1000), Some(7));
+        assert_eq!(order.iter().position(|number| *number == 1001), Some(15));
+        let fresh: Vec<i32> = order.into_iter().filter(|number| *number < 1000).collect();
+        assert_eq!(fresh, (0..20).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,107 @@
+//! A connection on which nothing is sent once the term is over.
+//!
+//! Asked below TLS, at the last call before the kernel's: between a request that is begun and its bytes on the way are
+//! a queue, a task of the connection and the encryption, and a process may be stopped in each of them.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::client::legacy::connect::{Connected, Connection};
+
+use crate::runtime::write_fence::Guard;
+
+/// Nothing was sent.
+#[derive(Debug, thiserror::Error)]
+#[error("this process does not lead: it sends nothing")]
+pub struct NotLeading;
+
+/// A stream that refuses to write while the guard is closed.
+pub struct Checked<S> {
+    stream: S,
+    guard: Guard,
+}
+
+impl<S> Checked<S> {
+    /// Puts the guard before a stream.
+    pub fn new(stream: S, guard: Guard) -> Self {
+        Self { stream, guard }
+    }
+
+    /// The stream, to be written to at once.
+    fn ask(&mut self) -> io::Result<&mut S> {
+        if self.guard.is_open() {
+            Ok(&mut self.stream)
+        } else {
+            Err(io::Error::other(NotLeading))
+        }
+    }
+}
+
+impl<S: Write + Unpin> Write for Checked<S> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(self.get_mut().ask()?).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(self.get_mut().ask()?).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(self.get_mut().ask()?).poll_flush(cx)
+    }
+
+    /// Free at any time: it says no more than that nothing follows.
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: Read + Unpin> Read for Checked<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buffer)
+    }
+}
+
+impl<S: Connection> Connection for Checked<S> {
+    fn connected(&self) -> Connected {
+        self.stream.connected()
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use hyper_util::rt::TokioIo;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stream_whose_term_ends_between_two_writes_sends_nothing_more() {
+        let guard = Guard::default();
+        let (near, mut far) = tokio::io::duplex(64);
+        let mut stream = TokioIo::new(Checked::new(TokioIo::new(near), guard.clone()));
+        let refused = |error: io::Error| error.get_ref().is_some_and(|cause| cause.is::<NotLeading>());
+        assert!(refused(stream.write_all(b"too early").await.unwrap_err()));
+        guard.open(None);
+        stream.write_all(b"in the term").await.unwrap();
+        guard.close();
+        assert!(refused(stream.write_all(b"too late").await.unwrap_err()));
+        let parts = [IoSlice::new(b"too"), IoSlice::new(b"late")];
+        assert!(refused(stream.write_vectored(&parts).await.unwrap_err()));
+        stream.shutdown().await.unwrap();
+        let mut received = Vec::new();
+        far.read_to_end(&mut received).await.unwrap();
+        assert_eq!(received, b"in the term");
+    }
+}

@@ -1,0 +1,394 @@
+//! What `/metrics` shows: the ProvisionController library's names, so that dashboards keep working, and ours.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Metric as Registered, Registry};
+
+use crate::api::{OrphanKind, OrphansStatus};
+use crate::state::capacity::Totals;
+use crate::state::copy_jobs::Copies;
+use crate::state::usage::Usages;
+use nfs_client::Statistics;
+
+/// Labels of the claim metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ClaimLabels {
+    /// StorageClass.
+    pub class: String,
+    /// Data source: always empty until there are any.
+    pub source: String,
+}
+
+/// Labels of the volume metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct VolumeLabels {
+    /// StorageClass.
+    pub class: String,
+}
+
+/// Labels of the backend metrics.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct BackendLabels {
+    /// Backend.
+    pub backend: String,
+}
+
+/// Labels of the orphans.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OrphanLabels {
+    backend: String,
+    kind: &'static str,
+}
+
+type Durations<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// The metrics, and the registry that prints them.
+pub struct Metrics {
+    registry: Registry,
+    leader: Gauge,
+    provisioned: Family<ClaimLabels, Counter>,
+    provision_failed: Family<ClaimLabels, Counter>,
+    provision_seconds: Durations<ClaimLabels>,
+    deleted: Family<VolumeLabels, Counter>,
+    delete_failed: Family<VolumeLabels, Counter>,
+    delete_seconds: Durations<VolumeLabels>,
+    /// In the order of [`OF_BACKENDS`].
+    backends: [Family<BackendLabels, Gauge<f64, AtomicU64>>; OF_BACKENDS.len()],
+    orphans: Family<OrphanLabels, Gauge>,
+    last_scan: Family<BackendLabels, Gauge>,
+    scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
+    waiting: Arc<OnceLock<CountWaiting>>,
+    copies: Copies,
+    usages: Usages,
+}
+
+/// What is told of each backend: name behind `nfs_operator_backend_`, and help.
+const OF_BACKENDS: [(&str, &str); 11] = [
+    ("ready", "1 when claims can be provisioned"),
+    (
+        "last_probe_timestamp_seconds",
+        "When it was probed last, in seconds since 1970",
+    ),
+    ("size_bytes", "Size of the export's file system"),
+    ("available_bytes", "Free space"),
+    ("provisioned_bytes", "Sum of the requests of volumes and promises"),
+    (
+        "inodes",
+        "Inodes of the export's file system; 0 when the server does not count them",
+    ),
+    ("inodes_free", "Free inodes"),
+    ("volumes", "Volumes"),
+    ("archives", "Archives"),
+    ("trash_entries", "Deleted directories still to be purged"),
+    ("trash_stuck", "Names in the trash that could not be removed"),
+];
+
+/// What a probe found of a backend, and what is known of it besides.
+#[derive(Debug, Clone, Copy)]
+pub struct BackendFigures {
+    /// Whether claims can be provisioned.
+    pub ready: bool,
+    /// Of the export's file system; absent: as before.
+    pub statistics: Option<Statistics>,
+    /// Volumes and promises.
+    pub totals: Totals,
+    /// Archives; absent: as before.
+    pub archives: Option<u64>,
+    /// Deleted directories still to be purged.
+    pub trash: u64,
+    /// Names that could not be purged.
+    pub stuck: u64,
+}
+
+impl BackendFigures {
+    /// In the order of [`OF_BACKENDS`].
+    #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
+    fn values(&self, now: Timestamp) -> [Option<f64>; OF_BACKENDS.len()] {
+        let figure = |pick: fn(&Statistics) -> u64| self.statistics.as_ref().map(|figures| pick(figures) as f64);
+        [
+            Some(f64::from(u8::from(self.ready))),
+            Some(now.as_second() as f64),
+            figure(|figures| figures.total),
+            figure(|figures| figures.available),
+            Some(self.totals.bytes as f64),
+            figure(|figures| figures.inodes),
+            figure(|figures| figures.inodes_free),
+            Some(self.totals.volumes as f64),
+            self.archives.map(|archives| archives as f64),
+            Some(self.trash as f64),
+            Some(self.stuck as f64),
+        ]
+    }
+}
+
+type CountWaiting = Box<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>;
+
+/// Counts the claims that wait when it is asked: whatever counted along would have to see each way in which a claim can
+/// cease to wait.
+struct WaitingClaims(Arc<OnceLock<CountWaiting>>);
+
+impl fmt::Debug for WaitingClaims {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WaitingClaims")
+    }
+}
+
+impl Collector for WaitingClaims {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
+        let help = "Claims without a volume, by the reason in their condition";
+        let mut family = encoder.encode_descriptor("nfs_operator_claims_waiting", help, None, MetricType::Gauge)?;
+        for (reason, count) in self.0.get().map(|count| count()).unwrap_or_default() {
+            let labels = [("reason", reason)];
+            ConstGauge::new(count).encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// From 10 ms, a lone claim on a near server, doubling up to 5 min, a claim that waited for retries.
+fn durations() -> Histogram {
+    Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
+        0.01, 2.0, 16,
+    ))
+}
+
+/// Registers a metric and answers it.
+fn registered<M: Registered + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let registry = &mut Registry::default();
+        // Counters are printed with `_total` behind the name.
+        let claim = "controller_persistentvolumeclaim_provision";
+        let volume = "controller_persistentvolume_delete";
+        let version: Family<[(&str, &str); 1], Gauge> = Family::default();
+        let of_version = registered(
+            registry,
+            "nfs_operator_build_info",
+            "1; the label is the release",
+            version,
+        );
+        of_version
+            .get_or_create(&[("version", env!("CARGO_PKG_VERSION"))])
+            .set(1);
+        let waiting = Arc::default();
+        registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
+        let copies = Copies::default();
+        registry.register_collector(Box::new(copies.clone()));
+        let usages = Usages::default();
+        registry.register_collector(Box::new(usages.clone()));
+        let seconds = "from the start of the attempt, in seconds";
+        Self {
+            leader: registered(
+                registry,
+                "nfs_operator_leader",
+                "1 when this process leads, 0 when it stands by",
+                Gauge::default(),
+            ),
+            provisioned: registered(registry, claim, "Claims that got their volume", Family::default()),
+            provision_failed: registered(
+                registry,
+                &format!("{claim}_failed"),
+                "Attempts to provision that failed; waiting for a backend does not count",
+                Family::default(),
+            ),
+            provision_seconds: registered(
+                registry,
+                &format!("{claim}_duration_seconds"),
+                &format!("Time to the saved volume, {seconds}"),
+                Family::new_with_constructor(durations as fn() -> Histogram),
+            ),
+            deleted: registered(registry, volume, "Volumes that were reclaimed", Family::default()),
+            delete_failed: registered(
+                registry,
+                &format!("{volume}_failed"),
+                "Attempts to reclaim that failed",
+                Family::default(),
+            ),
+            delete_seconds: registered(
+                registry,
+                &format!("{volume}_duration_seconds"),
+                &format!("Time to the deleted volume, {seconds}"),
+                Family::new_with_constructor(durations as fn() -> Histogram),
+            ),
+            backends: OF_BACKENDS.map(|(name, help)| {
+                registered(
+                    registry,
+                    &format!("nfs_operator_backend_{name}"),
+                    help,
+                    Family::default(),
+                )
+            }),
+            orphans: registered(
+                registry,
+                "nfs_operator_backend_orphans",
+                "Directories, volumes and records that are alone, by kind, as of the last scan",
+                Family::default(),
+            ),
+            last_scan: registered(
+                registry,
+                "nfs_operator_backend_last_scan_timestamp_seconds",
+                "When the last scan for orphans ended, in seconds since 1970",
+                Family::default(),
+            ),
+            scan_seconds: registered(
+                registry,
+                "nfs_operator_backend_scan_duration_seconds",
+                "How long the last scan for orphans took",
+                Family::default(),
+            ),
+            waiting,
+            copies,
+            usages,
+            registry: std::mem::take(registry),
+        }
+    }
+}
+
+fn claim_labels(class: &str) -> ClaimLabels {
+    ClaimLabels {
+        class: class.to_owned(),
+        source: String::new(),
+    }
+}
+
+fn volume_labels(class: &str) -> VolumeLabels {
+    VolumeLabels {
+        class: class.to_owned(),
+    }
+}
+
+fn orphan_labels(backend: &str, kind: OrphanKind) -> OrphanLabels {
+    OrphanLabels {
+        backend: backend.to_owned(),
+        kind: kind.name(),
+    }
+}
+
+fn backend_labels(backend: &str) -> BackendLabels {
+    BackendLabels {
+        backend: backend.to_owned(),
+    }
+}
+
+impl Metrics {
+    /// This process leads now.
+    pub fn leads(&self) {
+        self.leader.set(1);
+    }
+
+    /// A class of ours is there: its counts begin at 0, so that a rate over the first failure can be had.
+    pub fn class_seen(&self, class: &str) {
+        let (claims, volumes) = (claim_labels(class), volume_labels(class));
+        self.provisioned.get_or_create(&claims).inc_by(0);
+        self.provision_failed.get_or_create(&claims).inc_by(0);
+        self.deleted.get_or_create(&volumes).inc_by(0);
+        self.delete_failed.get_or_create(&volumes).inc_by(0);
+        drop(self.provision_seconds.get_or_create(&claims));
+        drop(self.delete_seconds.get_or_create(&volumes));
+    }
+
+    /// A claim got its volume, this long after the attempt began.
+    pub fn claim_provisioned(&self, class: &str, after: Duration) {
+        let labels = claim_labels(class);
+        self.provisioned.get_or_create(&labels).inc();
+        self.provision_seconds
+            .get_or_create(&labels)
+            .observe(after.as_secs_f64());
+    }
+
+    /// An attempt to provision failed.
+    pub fn claim_failed(&self, class: &str) {
+        self.provision_failed.get_or_create(&claim_labels(class)).inc();
+    }
+
+    /// A volume was reclaimed, this long after the attempt began.
+    pub fn volume_reclaimed(&self, class: &str, after: Duration) {
+        let labels = volume_labels(class);
+        self.deleted.get_or_create(&labels).inc();
+        self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
+    }
+
+    /// An attempt to reclaim failed.
+    pub fn volume_failed(&self, class: &str) {
+        self.delete_failed.get_or_create(&volume_labels(class)).inc();
+    }
+
+    /// How the claims that wait are counted, by reason.
+    pub fn count_waiting(&self, count: impl Fn() -> BTreeMap<String, u64> + Send + Sync + 'static) {
+        // There is one operator in a process, which says it once.
+        let _already = self.waiting.set(Box::new(count));
+    }
+
+    /// The copies that are told of.
+    pub fn copies(&self) -> Copies {
+        self.copies.clone()
+    }
+
+    /// What volumes hold, as it is told.
+    pub fn usages(&self) -> Usages {
+        self.usages.clone()
+    }
+
+    /// A backend was probed just now.
+    pub fn backend_probed(&self, backend: &str, figures: &BackendFigures) {
+        let labels = backend_labels(backend);
+        for (family, value) in self.backends.iter().zip(figures.values(Timestamp::now())) {
+            if let Some(value) = value {
+                family.get_or_create(&labels).set(value);
+            }
+        }
+    }
+
+    /// What a backend's last scan for orphans found; how long it took, if it was this life's.
+    pub fn backend_scanned(&self, backend: &str, orphans: &OrphansStatus, took: Option<Duration>) {
+        for kind in OrphanKind::ALL {
+            self.orphans
+                .get_or_create(&orphan_labels(backend, kind))
+                .set(orphans.count(kind));
+        }
+        let labels = backend_labels(backend);
+        if let Some(ended) = &orphans.last_scan {
+            self.last_scan.get_or_create(&labels).set(ended.0.as_second());
+        }
+        if let Some(took) = took {
+            self.scan_seconds.get_or_create(&labels).set(took.as_secs_f64());
+        }
+    }
+
+    /// A backend is gone: its series end.
+    pub fn backend_gone(&self, backend: &str) {
+        let labels = backend_labels(backend);
+        for kind in OrphanKind::ALL {
+            self.orphans.remove(&orphan_labels(backend, kind));
+        }
+        self.usages.turn_off(backend);
+        self.last_scan.remove(&labels);
+        self.scan_seconds.remove(&labels);
+        for family in &self.backends {
+            family.remove(&labels);
+        }
+    }
+
+    /// All of them in the OpenMetrics text format.
+    pub fn text(&self) -> Result<String, fmt::Error> {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &self.registry)?;
+        Ok(text)
+    }
+}

@@ -1,0 +1,21 @@
+//! What any controller needs around it: leader election, API clients, events, metrics, HTTP endpoints, retries.
+
+pub mod clients;
+pub mod clock;
+pub mod concurrency_limiter;
+pub mod election;
+pub mod events;
+mod fenced_stream;
+pub mod http;
+pub mod lease;
+pub mod lease_renewal;
+pub mod metrics;
+mod other_installations;
+mod prometheus_text;
+pub mod readiness;
+pub mod records_secret;
+pub mod retry;
+pub mod stop;
+pub mod watch_filters;
+pub mod write_fence;
+pub mod writes;

@@ -1,0 +1,238 @@
+//! The Secret that makes records on exports this cluster's own: the key that signs them, and the cluster's name there.
+//!
+//! Made at the first start and never written again. A cluster that is built anew with the saved Secret goes on where the
+//! former one stopped: its records are its own (docs/disaster-recovery.md).
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::PostParams;
+use kube::{Api, Client, ResourceExt};
+
+use crate::runtime::writes::http_status;
+use export_store::{KEY_LENGTH, RecordsKey};
+
+/// In the Secret: the key that records are signed with, 32 random bytes.
+const KEY: &str = "key";
+/// In the Secret: the cluster's name on exports.
+const CLUSTER_ID: &str = "cluster-id";
+
+/// Until the API server answers again.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// Which Secret.
+#[derive(Debug, Clone)]
+pub struct RecordsSecret {
+    /// Its namespace; absent: that of the Kubernetes configuration.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+}
+
+/// What the Secret holds.
+#[derive(Debug, Clone)]
+pub struct Records {
+    /// The cluster's name on exports.
+    pub cluster_id: String,
+    /// The key that records are signed with.
+    pub key: RecordsKey,
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// The API server will not let us.
+    #[error(
+        "cannot {action} the Secret {secret}, which holds the key that records on exports are signed with: {cause}; apply \
+         config/rbac, or correct --records-namespace and --records-secret"
+    )]
+    Refused {
+        /// What was tried.
+        action: &'static str,
+        /// Namespace and name.
+        secret: String,
+        /// The answer.
+        #[source]
+        cause: Box<kube::Error>,
+    },
+    /// What it holds is not what was written.
+    #[error(
+        "the Secret {secret} can't be used: data.{field} {fault}. Restore the Secret from its backup \
+         (docs/disaster-recovery.md); it is never written over. Without a backup, delete it: the operator makes another \
+         one, and what lies on exports has to be adopted by hand"
+    )]
+    Damaged {
+        /// Namespace and name.
+        secret: String,
+        /// The key of its data.
+        field: &'static str,
+        /// What is wrong there.
+        fault: String,
+    },
+    /// The cluster's id can't be read.
+    #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
+    ClusterId(#[source] Box<kube::Error>),
+}
+
+/// What is wrong with a Secret, and where.
+type Fault = (&'static str, String);
+
+impl RecordsSecret {
+    /// What the Secret holds. One that is not there is made: of several that make it at once, all take the winner's.
+    pub async fn ensure(&self, client: &Client) -> Result<Records, SecretError> {
+        let namespace = self.namespace.as_deref().unwrap_or(client.default_namespace());
+        let store = Store {
+            secret: format!("{namespace}/{}", self.name),
+            name: &self.name,
+            secrets: Api::namespaced(client.clone(), namespace),
+            namespaces: Api::all(client.clone()),
+        };
+        loop {
+            if let Some(records) = store.read_or_make().await? {
+                return Ok(records);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+struct Store<'a> {
+    /// Namespace and name.
+    secret: String,
+    name: &'a str,
+    secrets: Api<Secret>,
+    namespaces: Api<Namespace>,
+}
+
+impl Store<'_> {
+    /// None: to be tried again.
+    async fn read_or_make(&self) -> Result<Option<Records>, SecretError> {
+        match self.secrets.get_opt(self.name).await {
+            Ok(Some(found)) => self.parsed(&found).map(Some),
+            Ok(None) => self.make().await,
+            Err(error) => self.put_off("read", error),
+        }
+    }
+
+    /// What another one made at the same time.
+    async fn read_winners(&self) -> Result<Option<Records>, SecretError> {
+        match self.secrets.get(self.name).await {
+            Ok(found) => self.parsed(&found).map(Some),
+            // Deleted in this moment: from the beginning.
+            Err(error) if http_status(&error) == Some(404) => Ok(None),
+            Err(error) => self.put_off("read", error),
+        }
+    }
+
+    async fn make(&self) -> Result<Option<Records>, SecretError> {
+        let Some(cluster_id) = self.cluster_id().await? else {
+            return Ok(None);
+        };
+        let wanted = secret(self.name, &cluster_id, &rand::random());
+        match self.secrets.create(&PostParams::default(), &wanted).await {
+            Ok(made) => {
+                tracing::info!(
+                    secret = self.secret,
+                    "made the key that records on exports are signed with: keep a copy of this Secret outside the cluster"
+                );
+                self.parsed(&made).map(Some)
+            }
+            Err(error) if http_status(&error) == Some(409) => self.read_winners().await,
+            Err(error) => self.put_off("create", error),
+        }
+    }
+
+    async fn cluster_id(&self) -> Result<Option<String>, SecretError> {
+        match self.namespaces.get_metadata("kube-system").await {
+            Ok(namespace) => Ok(namespace.uid()),
+            Err(error) if is_refusal(&error) => Err(SecretError::ClusterId(Box::new(error))),
+            Err(error) => {
+                tracing::warn!("the API server does not answer, trying again: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    fn parsed(&self, found: &Secret) -> Result<Records, SecretError> {
+        parse(found).map_err(|(field, fault)| SecretError::Damaged {
+            secret: self.secret.clone(),
+            field,
+            fault,
+        })
+    }
+
+    fn put_off(&self, action: &'static str, error: kube::Error) -> Result<Option<Records>, SecretError> {
+        if is_refusal(&error) {
+            return Err(SecretError::Refused {
+                action,
+                secret: self.secret.clone(),
+                cause: Box::new(error),
+            });
+        }
+        tracing::warn!(
+            secret = self.secret,
+            "the API server does not answer, trying again: {error}"
+        );
+        Ok(None)
+    }
+}
+
+/// Whether it answered, and will answer the same again: it is not one that is starting, or has too much to do.
+fn is_refusal(error: &kube::Error) -> bool {
+    http_status(error).is_some_and(|status| (400..500).contains(&status) && status != 429)
+}
+
+/// Immutable: an edit by mistake would make strangers of all records.
+fn secret(name: &str, cluster_id: &str, key: &[u8; KEY_LENGTH]) -> Secret {
+    let data = [(KEY, key.to_vec()), (CLUSTER_ID, cluster_id.as_bytes().to_vec())];
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            ..ObjectMeta::default()
+        },
+        immutable: Some(true),
+        data: Some(data.map(|(name, bytes)| (name.to_owned(), ByteString(bytes))).into()),
+        ..Secret::default()
+    }
+}
+
+fn parse(secret: &Secret) -> Result<Records, Fault> {
+    let none = BTreeMap::new();
+    let data = secret.data.as_ref().unwrap_or(&none);
+    let field = |name: &'static str| match data.get(name) {
+        Some(bytes) => Ok(bytes.0.as_slice()),
+        None => Err((name, "is missing".to_owned())),
+    };
+    let key = field(KEY)?;
+    let key: &[u8; KEY_LENGTH] = key
+        .try_into()
+        .map_err(|_| (KEY, format!("has {} bytes, and {KEY_LENGTH} are needed", key.len())))?;
+    let cluster_id = field(CLUSTER_ID)?;
+    if !is_uid(cluster_id) {
+        return Err((
+            CLUSTER_ID,
+            "is no uid: 36 lower-case hexadecimal digits and dashes".to_owned(),
+        ));
+    }
+    Ok(Records {
+        cluster_id: String::from_utf8_lossy(cluster_id).into_owned(),
+        key: RecordsKey::new(key),
+    })
+}
+
+/// What the uid of a namespace looks like, and no other name on an export does.
+fn is_uid(bytes: &[u8]) -> bool {
+    let dash = |place: usize| matches!(place, 8 | 13 | 18 | 23);
+    bytes.len() == 36
+        && bytes.iter().enumerate().all(|(place, byte)| match byte {
+            b'-' => dash(place),
+            b'0'..=b'9' | b'a'..=b'f' => !dash(place),
+            _ => false,
+        })
+}
+
+#[cfg(test)]
+mod tests;

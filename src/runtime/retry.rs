@@ -1,0 +1,151 @@
+//! How long to wait before an object is tried again. Pure but for the dice.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rand::RngExt;
+
+use crate::runtime::concurrency_limiter::Coming;
+
+/// The first pause after a failure, and the longest (`--retry-min`, `--retry-max`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// The first.
+    pub shortest: Duration,
+    /// The longest.
+    pub longest: Duration,
+}
+
+impl Default for Bounds {
+    /// What the ProvisionController library uses.
+    fn default() -> Self {
+        Self {
+            shortest: Duration::from_secs(15),
+            longest: Duration::from_secs(1000),
+        }
+    }
+}
+
+impl Bounds {
+    /// These bounds, if they do not contradict each other; else what to change.
+    pub fn checked(self) -> Result<Self, String> {
+        let Self { shortest, longest } = self;
+        if shortest < Duration::from_millis(100) {
+            return Err(format!(
+                "--retry-min {shortest:?} is a hot loop: give it 100ms at least"
+            ));
+        }
+        if longest < shortest {
+            return Err(format!(
+                "--retry-max {longest:?} is below --retry-min {shortest:?}: raise the former or lower the latter"
+            ));
+        }
+        Ok(self)
+    }
+
+    /// The pause after that many failures before this one.
+    fn pause(&self, failures: u32) -> Duration {
+        self.shortest
+            .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
+            .min(self.longest)
+    }
+}
+
+/// Exponential backoff with jitter, for each object on its own. Objects are told apart by their uid: a successor of
+/// the same name has not failed yet.
+#[derive(Default)]
+pub struct Backoff {
+    failures: Mutex<HashMap<String, u32>>,
+    bounds: Bounds,
+}
+
+impl Backoff {
+    /// With these bounds.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            failures: Mutex::default(),
+            bounds,
+        }
+    }
+
+    /// Counts a failure and answers how long to wait: up to half as long again as the pause, so that thousands that
+    /// failed together do not come back together.
+    pub fn failed(&self, uid: &str) -> Duration {
+        let mut failures = self.failures();
+        let count = failures.entry(uid.to_owned()).or_insert(0);
+        let pause = self.bounds.pause(*count);
+        *count = count.saturating_add(1);
+        pause.mul_f64(rand::rng().random_range(1.0..1.5))
+    }
+
+    /// Whether the object comes for the first time.
+    pub fn coming(&self, uid: &str) -> Coming {
+        match self.failures().contains_key(uid) {
+            true => Coming::Again,
+            false => Coming::Fresh,
+        }
+    }
+
+    /// Forgets an object's failures: it succeeded, changed, or is gone.
+    pub fn forget(&self, uid: &str) {
+        self.failures().remove(uid);
+    }
+
+    fn failures(&self) -> MutexGuard<'_, HashMap<String, u32>> {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A duration up to a tenth longer, so that what is done regularly is not done in step.
+pub fn jittered(duration: Duration) -> Duration {
+    duration.mul_f64(rand::rng().random_range(1.0..1.1))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_the_longest_and_start_again_after_success() {
+        let bounds = Bounds::default();
+        let pauses: Vec<u64> = (0..8).map(|n| bounds.pause(n).as_secs()).collect();
+        assert_eq!(pauses, [15, 30, 60, 120, 240, 480, 960, 1000]);
+        assert_eq!(bounds.pause(u32::MAX), bounds.longest);
+        let backoff = Backoff::default();
+        let within = |pause: Duration, seconds: u64| {
+            let least = Duration::from_secs(seconds);
+            assert!(pause >= least && pause < least.mul_f64(1.5), "{pause:?}");
+        };
+        assert_eq!(backoff.coming("claim"), Coming::Fresh);
+        within(backoff.failed("claim"), 15);
+        within(backoff.failed("claim"), 30);
+        within(backoff.failed("another"), 15);
+        assert_eq!(backoff.coming("claim"), Coming::Again);
+        backoff.forget("claim");
+        assert_eq!(backoff.coming("claim"), Coming::Fresh);
+        within(backoff.failed("claim"), 15);
+    }
+
+    #[test]
+    fn thousands_that_fail_together_come_back_spread_out() {
+        let backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..5000).map(|n| backoff.failed(&n.to_string())).collect();
+        for second in 15..22 {
+            let due = pauses.iter().filter(|pause| pause.as_secs() == second).count();
+            assert!(due < 1000, "{due} of 5000 in second {second}");
+        }
+    }
+
+    #[test]
+    fn bounds_that_contradict_each_other_are_refused_with_the_remedy() {
+        let bounds = |shortest, longest| Bounds {
+            shortest: Duration::from_millis(shortest),
+            longest: Duration::from_millis(longest),
+        };
+        assert!(bounds(1000, 1000).checked().is_ok());
+        assert!(bounds(0, 1000).checked().unwrap_err().starts_with("--retry-min"));
+        assert!(bounds(2000, 1000).checked().unwrap_err().starts_with("--retry-max"));
+    }
+}
