@@ -10,12 +10,17 @@ use crate::{Error, Result};
 /// Fields whose contents are types of Kubernetes, which documents them.
 const KUBERNETES_TYPES: [&str; 3] = ["conditions", "nodeAffinity", "selector"];
 
+/// Maximum length of a line of prose, in columns.
+const COLUMNS: usize = 100;
+
 const INTRODUCTION: &str = "\
 # Reference
 
-Every field of the operator's kinds, made from [`crds/`](../crds/nfs-operator.yaml) by `make docs`; `kubectl explain nfsb.spec` says the same of the
-cluster at hand. `[]` stands for each item of a list. StorageClass parameters and what claims may set are in [classes and claims](classes.md), the program's
-flags in [running it](operations.md), the chart's values in [installing it](install.md).
+This page lists every field of the operator's kinds. `make docs` generates it from
+[`crds/`](../crds/nfs-operator.yaml); `kubectl explain nfsb.spec` shows the same for the version in
+your cluster. `[]` stands for each item of a list. See also the parameters of StorageClasses and the
+annotations of claims in [classes and claims](classes.md), the flags of the program in
+[operations](operations.md), and the values of the chart in [installing](install.md).
 ";
 
 /// Renders the page for CRDs that are given as YAML documents.
@@ -52,7 +57,7 @@ fn kind(crd: &Value, page: &mut String) -> Option<()> {
             continue;
         };
         let about = cell(schema.get("description").and_then(Value::as_str).unwrap_or_default());
-        let _ = write!(page, "\n\n### {kind} {part}\n\n{about}\n\n");
+        let _ = write!(page, "\n\n### {kind} {part}\n\n{}\n\n", wrap(&about));
         page.push_str("| field | type | default | |\n|---|---|---|---|\n");
         fields(schema, "", page);
         while page.ends_with('\n') {
@@ -61,6 +66,25 @@ fn kind(crd: &Value, page: &mut String) -> Option<()> {
     }
     page.push('\n');
     Some(())
+}
+
+/// Breaks a paragraph into lines of at most [`COLUMNS`] columns.
+fn wrap(text: &str) -> String {
+    let mut wrapped = String::new();
+    let mut column = 0;
+    for word in text.split_whitespace() {
+        let width = word.chars().count();
+        if column > 0 && column + 1 + width > COLUMNS {
+            wrapped.push('\n');
+            column = 0;
+        } else if column > 0 {
+            wrapped.push(' ');
+            column += 1;
+        }
+        wrapped.push_str(word);
+        column += width;
+    }
+    wrapped
 }
 
 /// Appends a row for each field of a schema.
