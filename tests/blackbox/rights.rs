@@ -142,7 +142,7 @@ fn workloads(namespace: &str, name: &str, volume: &Value) -> Vec<Value> {
     kinds.map(object).into()
 }
 
-const INLINE: &str = "names an NFS server: make a PersistentVolumeClaim instead";
+const INLINE: &str = "names an NFS server: create a PersistentVolumeClaim instead";
 
 /// Waits until the API server heeds a policy: until an object that it is to refuse is refused with these words.
 async fn heeded(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {

@@ -1,4 +1,4 @@
-{{/* The name of all objects. */}}
+{{/* The full name, which is the name of most objects. */}}
 {{- define "nfs-operator.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
@@ -31,7 +31,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "nfs-operator.fullname" .) .Values.serviceAccount.name -}}
 {{- else -}}
-{{- required "serviceAccount.name: name the ServiceAccount that is there, or let the chart make one (serviceAccount.create)" .Values.serviceAccount.name -}}
+{{- required "serviceAccount.name: set the name of an existing ServiceAccount, or let the chart create one (serviceAccount.create)" .Values.serviceAccount.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -45,12 +45,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- end -}}
 {{- end -}}
 
-{{/* "true" when replicas may stand by. */}}
+{{/* "true" if replicas may stand by. */}}
 {{- define "nfs-operator.elects" -}}
 {{- if or .Values.leaderElection (gt (int .Values.replicas) 1) -}}true{{- end -}}
 {{- end -}}
 
-{{/* What every pod of the chart runs under. */}}
+{{/* Security context of every pod of the chart. */}}
 {{- define "nfs-operator.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ .Values.runAs.user }}
@@ -59,7 +59,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* What every container of the chart runs under. */}}
+{{/* Security context of every container of the chart. */}}
 {{- define "nfs-operator.containerSecurity" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -67,7 +67,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* The class that `helm test` uses; empty when there is none. */}}
+{{/* The class that `helm test` uses; empty if there is none. */}}
 {{- define "nfs-operator.testClass" -}}
 {{- default (keys .Values.storageClasses | sortAlpha | first | default "") .Values.tests.storageClass -}}
 {{- end -}}
