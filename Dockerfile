@@ -1,10 +1,11 @@
 # The operator's image: one static program and nothing else.
-#   docker build .      builds the program too; add --platform linux/amd64,linux/arm64 for both
-#   make image          takes a program that was built outside: the stage `prebuilt`, which needs no other image
+#   docker build .      also builds the program; add --platform linux/amd64,linux/arm64 for both
+#   make image          uses a program that was built outside: stage `prebuilt`, which needs no other image
 ARG RUST_VERSION=1.95.0
 
-# What both ways end with. There are no CA certificates in here: the API server is trusted by the certificate in the
-# pod's ServiceAccount or in the kubeconfig, the operator calls no other HTTPS server, and NFS has no TLS here.
+# Common base of both images. It contains no CA certificates: the operator verifies the API server
+# with the certificate in the pod's ServiceAccount or in the kubeconfig, calls no other HTTPS
+# server, and does not use NFS over TLS.
 FROM scratch AS base
 ARG VERSION=unknown
 ARG REVISION=unknown
@@ -14,18 +15,18 @@ LABEL org.opencontainers.image.title="nfs-operator" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# A number, so that the kubelet can tell that it isn't root.
+# Numeric, so that the kubelet can verify that it is not root.
 USER 65532:65532
 EXPOSE 8080
 ENTRYPOINT ["/nfs-operator"]
 CMD ["run"]
 
-# The build context holds nothing but amd64/nfs-operator or arm64/nfs-operator.
+# The build context contains only amd64/nfs-operator or arm64/nfs-operator.
 FROM base AS prebuilt
 ARG TARGETARCH
 COPY ${TARGETARCH}/nfs-operator /nfs-operator
 
-# Compiles on the machine's own architecture for the image's.
+# Cross-compiles on the build platform for the target architecture.
 FROM --platform=${BUILDPLATFORM} docker.io/library/rust:${RUST_VERSION}-bookworm AS build
 ARG TARGETARCH
 ENV XDG_CACHE_HOME=/cache
@@ -36,7 +37,7 @@ RUN case "$(dpkg --print-architecture)-${TARGETARCH}" in \
       *) packages="musl-tools" ;; \
     esac && apt-get update && apt-get install -y --no-install-recommends ${packages}
 COPY . .
-# Dependencies are compiled once for each architecture, and stay in the builder's cache.
+# Dependencies are compiled once for each architecture and stay in the builder's cache.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/cache/nfs-operator \
     --mount=type=cache,target=/source/target,id=nfs-operator-${TARGETARCH} \

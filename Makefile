@@ -1,11 +1,13 @@
-# Everything here works on a fresh Debian with Rust, Go and a C compiler; what else is needed is built or installed by the rig, as root.
+# All targets work on a fresh Debian with Rust, Go and a C compiler. The rig builds or installs
+# everything else, as root.
 .DEFAULT_GOAL := help
 SHELL := /bin/bash
 
-# What the release programs are; `cargo` keeps them up to date.
+# The program that the release build produces; `cargo` keeps it up to date.
 OPERATOR := target/release/nfs-operator
 
-# Many black-box tests wait most of their time; more at a time starve one another on two cores.
+# Many black-box tests wait most of the time, but more of them at a time slow each other down on two
+# cores.
 TEST_THREADS ?= 6
 
 .PHONY: help
@@ -14,72 +16,74 @@ help: ## List the targets
 
 .PHONY: need-rust need-go need-root
 need-rust:
-	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, see https://rustup.rs (rust-toolchain.toml picks the version)" >&2; exit 1; }
-	@command -v cc >/dev/null || { echo "a C compiler is missing: Rust links with it; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
+	@command -v cargo >/dev/null || { echo "cargo is missing: install Rust, see https://rustup.rs (rust-toolchain.toml selects the version)" >&2; exit 1; }
+	@command -v cc >/dev/null || { echo "a C compiler is missing, which Rust uses to link; on Debian: apt-get install gcc libc6-dev" >&2; exit 1; }
 
 need-go:
-	@[ -n "$$KUBEBUILDER_ASSETS" ] || command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || { echo "go is missing: install Go, see https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder with a control plane" >&2; exit 1; }
+	@[ -n "$$KUBEBUILDER_ASSETS" ] || command -v go >/dev/null || [ -x /usr/local/go/bin/go ] || { echo "go is missing: install Go, see https://go.dev/dl, or set KUBEBUILDER_ASSETS to a folder that contains a control plane" >&2; exit 1; }
 
-# Before anything is built, for building takes minutes.
+# Checked before anything is built, because building takes minutes.
 need-root:
-	@[ "$$(id -u)" = 0 ] || { echo "root's rights are missing: nfs-ganesha, the NFS server here, serves files for nobody else; run this as root, with sudo: sudo --preserve-env=HOME,PATH make $(MAKECMDGOALS)" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "root is required: the NFS server of the tests, nfs-ganesha, runs only as root; use sudo: sudo --preserve-env=HOME,PATH make $(MAKECMDGOALS)" >&2; exit 1; }
 
 .PHONY: run
-run: need-root need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and end)
+run: need-root need-rust need-go ## Start a cluster, an NFS export and the operator, and provision a claim (EXIT=1: then archive it and exit)
 	@echo "building the operator and the rig in release mode (a few minutes the first time)"
 	@start=$$SECONDS; cargo build --release --workspace --bins && echo "built, took $$((SECONDS - start)) s"
 	@target/release/rig up --operator $(OPERATOR) $(if $(EXIT),--exit)
 
 .PHONY: assets
-assets: need-rust need-go ## Build and install what the tests need, and nothing else
+assets: need-rust need-go ## Build and install only what the tests need
 	@cargo run -q -p rig -- assets
 
-# Each cluster of `make test` leaves its audit log here: what the operator asked for, and by what right.
+# Each cluster of `make test` writes its audit log here: the operator's requests, and the rule that
+# allowed each.
 AUDIT := $(CURDIR)/target/audit
 
-# Sees that nothing was left out; it needs what the others wrote.
+# Checks that no column was skipped; needs the results of the other tests.
 LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
 
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
-test: need-root assets ## Run all tests: units, the drift of crds/, the rig, and black-box on a real cluster and NFS servers
+test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig, and black-box tests on a real cluster and NFS servers
 	@rm -rf $(AUDIT)
-	@echo "unit tests and the drift of crds/"
+	@echo "unit tests, and whether crds/ is up to date"
 	cargo test --workspace --lib --bins
 	cargo test --workspace --doc
-	@# What needs the emulated machine is left out where it can't be had, and that is said at the end once more.
+	@# Without the emulated machine, the tests that need it are skipped; this is repeated at the end.
 	@began=$$(date +%s); \
 	cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; without=knfsd; }; \
 	cargo run -q -p rig -- node-assets || without_node="--skip node::"; \
-	echo "the rig itself"; \
+	echo "tests of the rig"; \
 	cargo test -p rig --test '*' -- $$skip $$without_node && \
 	echo "black-box tests" && \
 	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
-	echo "whether every column of docs/reliability.md was run" && \
+	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
-	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; see above for what is missing (make test-pod)" >&2; fi && \
-	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; see above for what is missing (make test-kernel)" >&2; fi
-	@echo "the operator's rights, and their uses in all of these tests"
+	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
+	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
+	@echo "permissions of the operator, compared with their use in all of these tests"
 	@cargo run -q -p rig -- rights $(AUDIT)
 	@cargo run -q -p rig -- clean
 
-# Its clusters are of another release (tests/rig/control-plane/oldest.mod), and so is what they leave.
+# These clusters run another Kubernetes release (tests/rig/control-plane/oldest.mod), so their audit
+# logs are kept apart.
 AUDIT_OLDEST := $(CURDIR)/target/audit-oldest
 
 .PHONY: test-oldest
 test-oldest: export NFS_OPERATOR_RIG_KUBERNETES := oldest
 test-oldest: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT_OLDEST)
-test-oldest: need-root assets ## Run the tests that need a cluster on the oldest release of Kubernetes that the chart takes
+test-oldest: need-root assets ## Run the tests that need a cluster on the oldest Kubernetes release that the chart supports
 	@rm -rf $(AUDIT_OLDEST)
 	cargo test -p rig --test cluster
 	cargo test --test chart
 	@cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; \
-	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; see above for what is missing" >&2; }; \
+	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; for the cause, see above" >&2; }; \
 	cargo test --test blackbox -- --test-threads=$(TEST_THREADS) $$skip
 	@if cargo run -q -p rig -- node-assets; then cargo test -p rig --test node && $(MAKE) --no-print-directory pod; \
-	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; see above for what is missing" >&2; fi
-	@echo "the operator's rights, and their uses in all of these tests"
+	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
+	@echo "permissions of the operator, compared with their use in all of these tests"
 	@cargo run -q -p rig -- rights $(AUDIT_OLDEST)
 	@cargo run -q -p rig -- clean
 
@@ -91,19 +95,20 @@ test-kernel: need-root assets ## Run the tests against the Linux kernel's NFS se
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-pod
-test-pod: need-root assets ## Run the tests of the chart and the image in a real pod; needs root
+test-pod: need-root assets ## Run the tests of the chart and the image in a real pod; requires root
 	@cargo run -q -p rig -- node-assets
 	cargo test -p rig --test node
 	@$(MAKE) --no-print-directory pod
 	@cargo run -q -p rig -- clean
 
-# What these tests run; another profile than the release's because that takes minutes to build (POD_PROFILE=release).
+# The profile that these tests build. It differs from the release profile, which takes minutes to
+# build (POD_PROFILE=release).
 POD_PROFILE ?= pod
 POD_IMAGE := $(CURDIR)/target/image/$(POD_PROFILE).tar
 
 .PHONY: pod
 pod:
-	@echo "building the image for the tests in a pod"
+	@echo "building the image for the tests in a real pod"
 	@image/build $(POD_PROFILE) "$$(uname -m)" $(POD_IMAGE)
 	NFS_OPERATOR_IMAGE=$(POD_IMAGE) cargo test --test pod
 
@@ -113,34 +118,34 @@ image: need-rust ## Build the image as an OCI archive in dist/image, and print i
 	@image/build release $(or $(ARCH),"$$(uname -m)")
 
 .PHONY: bench
-bench: bench-operator bench-client bench-copy ## Measure the operator, then the NFS client alone, then clones
+bench: bench-operator bench-client bench-copy ## Measure the operator, the NFS client alone, and clones
 
 .PHONY: bench-operator
-bench-operator: need-root need-rust need-go ## Measure rates, latency and memory against a bare API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
+bench-operator: need-root need-rust need-go ## Measure rates, latency and memory in comparison with a plain API client (COUNT=500 CONCURRENCY=64 LONE=100; or SCALE=10000; or STORM=5000; or WAITING=5000)
 	@cargo build --release --workspace --bins
 	@target/release/rig bench --operator $(OPERATOR) $(if $(COUNT),--count $(COUNT)) $(if $(CONCURRENCY),--concurrency $(CONCURRENCY)) $(if $(LONE),--lone $(LONE)) $(if $(SCALE),--scale $(SCALE)) $(if $(STORM),--storm $(STORM)) $(if $(WAITING),--waiting $(WAITING))
 
 .PHONY: bench-client
-bench-client: need-root need-rust ## Measure the NFS client at 0, 1 and 10 ms against one call at a time (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
+bench-client: need-root need-rust ## Measure the NFS client at round trips of 0, 1 and 10 ms in comparison with sequential calls (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
 	@cargo bench -q --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
-bench-copy: need-root need-rust ## Measure clones against `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
+bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
 	@cargo bench -q --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
 
 FUZZ_SECONDS ?= 600
 
 .PHONY: fuzz
-fuzz: need-rust ## Fuzz the decoders (FUZZ_SECONDS=600 each, TARGET=v4-replies for one); installs nightly Rust and cargo-fuzz
+fuzz: need-rust ## Fuzz the decoders (FUZZ_SECONDS=600 for each; TARGET=v4-replies for only one); installs nightly Rust and cargo-fuzz
 	@fuzz/run $(FUZZ_SECONDS) $(TARGET)
 
 .PHONY: lint
-lint: need-rust ## Check the format, and clippy without a warning
+lint: need-rust ## Check the formatting, and run clippy with warnings as errors
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
-# Tools that look at the dependencies: installed by cargo into the project's cache when they are first asked for. Unoptimised they are
-# built in a third of the time, and take seconds all the same.
+# Tools that check the dependencies. cargo installs them into the project's cache on first use,
+# without optimization: this takes a third of the time to build, and they still run in seconds.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nfs-operator
 DENY := $(CACHE)/cargo-deny-0.20.2
 CYCLONEDX := $(CACHE)/cargo-cyclonedx-0.5.9
@@ -150,14 +155,15 @@ $(DENY) $(CYCLONEDX): | need-rust
 	mv $@.new $@
 
 .PHONY: deny
-deny: $(DENY) ## Check licences, bans and origins of all dependencies, and their known flaws where that database can be reached
+deny: $(DENY) ## Check licenses, bans and sources of all dependencies, and known vulnerabilities if their database can be reached
 	$(DENY)/bin/cargo-deny check --hide-inclusion-graph licenses bans sources
 	@if $(DENY)/bin/cargo-deny fetch db; then $(DENY)/bin/cargo-deny check --disable-fetch advisories; \
-	else echo "NOT CHECKED: known flaws of dependencies; their database could not be fetched, see above" >&2; fi
+	else echo "NOT CHECKED: known vulnerabilities of dependencies; their database could not be fetched, see above" >&2; fi
 
-# How it was built is beside the point of what is in it: the time is that of the commit, and no path of this machine gets in.
+# The SBOM must not depend on the build machine: it has the time of the commit, and contains no
+# local path.
 .PHONY: sbom
-sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the program, with version, licence and hash (CycloneDX 1.5)
+sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the program, with version, license and hash (CycloneDX 1.5)
 	@mkdir -p dist
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PATH="$(CYCLONEDX)/bin:$$PATH" cargo cyclonedx --quiet --format json --spec-version 1.5 \
 	  --describe binaries --no-build-deps --target x86_64-unknown-linux-gnu
@@ -166,21 +172,21 @@ sbom: $(CYCLONEDX) ## Write dist/nfs-operator.cdx.json: every crate in the progr
 	@echo "dist/nfs-operator.cdx.json: $$(grep -c '"purl"' dist/nfs-operator.cdx.json) components"
 
 .PHONY: crds
-crds: need-rust ## Write crds/ anew from the code, and what is made of it
+crds: need-rust ## Generate crds/ from the code, and the files that depend on it
 	cargo run -q -- crd > crds/nfs-operator.yaml.new
 	mv crds/nfs-operator.yaml.new crds/nfs-operator.yaml
 	@$(MAKE) --no-print-directory chart docs
 
 .PHONY: chart
-chart: need-rust ## Write anew what is made of crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
+chart: need-rust ## Generate the files that depend on crds/, config/prometheus and the chart's values: copies, values.schema.json, docs/install.md
 	WRITE=1 cargo test -q --test chart generated::
 
 .PHONY: release
-release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag; nothing is pushed (VERSION=1.2.3 ARCHES="amd64 arm64")
+release: need-rust need-go ## Prepare a release: versions, a commit, dist/ and a tag, without pushing (VERSION=1.2.3 ARCHES="amd64 arm64")
 	@.ci/release "$(VERSION)"
 
 .PHONY: docs
-docs: need-rust ## Write docs/reference.md anew from crds/
+docs: need-rust ## Generate docs/reference.md from crds/
 	cargo run -q -p rig -- reference > docs/reference.md.new
 	mv docs/reference.md.new docs/reference.md
 
@@ -189,6 +195,6 @@ recording: need-root need-rust need-go ## Record a run and render it to docs/ima
 	@docs/images/record
 
 .PHONY: clean-cache
-clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of dead runs
+clean-cache: need-rust ## Remove the built control plane, the emulated machine and the folders of aborted runs
 	@cargo run -q -p rig -- clean --kept
 	rm -rf "$${XDG_CACHE_HOME:-$$HOME/.cache}/nfs-operator"
