@@ -1,16 +1,16 @@
 #!/bin/sh
-# Makes `vmlinuz`, `initrd` and `packages` of the Debian packages in ./packages.d, in the current folder.
-# Nothing is installed: packages are unpacked into a folder of their own, and what runs in the machine is copied from there.
+# Builds `vmlinuz`, `initrd` and `packages` in the current directory from the Debian packages in ./packages.d.
+# Nothing is installed: packages are unpacked, and the files of the machine are copied from them.
 set -eu
 
-# What the machine needs beside busybox; their libraries come along.
+# Programs of the machine in addition to busybox. Their libraries are copied, too.
 programs="
 usr/sbin/rpc.mountd usr/sbin/rpc.nfsd usr/sbin/exportfs usr/sbin/nfsdcld
 sbin/mount.nfs sbin/umount.nfs sbin/rpcbind sbin/rpc.statd
 sbin/mke2fs sbin/mkfs.xfs sbin/mkfs.btrfs usr/sbin/setquota
 bin/mount usr/bin/setpriv
 "
-# Drivers, file systems and both sides of NFS, with what they depend on; checksums are asked for by name at run time.
+# Drivers, file systems, NFS server and client. Dependencies are added; checksum modules are loaded by name at run time.
 modules="virtio_pci virtio_net loop ext4 xfs btrfs quota_v2 crc32c_generic sunrpc nfs nfsv3 nfsv4 nfsd rpcsec_gss_krb5"
 
 from=$PWD/unpacked
@@ -22,7 +22,7 @@ for package in packages.d/*.deb; do
 done >packages
 
 mkdir -p "$to/bin" "$to/sbin" "$to/usr" "$to/etc" "$to/lib64" "$to/proc" "$to/sys" "$to/dev" "$to/run" "$to/tmp"
-# One folder for all programs, as in a merged /usr.
+# One directory for all programs, as in a merged /usr.
 ln -s ../bin ../sbin ../lib64 "$to/usr/"
 ln -s lib64 "$to/lib"
 busybox=$from/bin/busybox
@@ -32,7 +32,7 @@ for applet in $("$busybox" --list); do
     [ "$applet" = busybox ] || ln -s busybox "$to/bin/$applet"
 done
 
-# The loader of the unpacked C library says which libraries a program loads, and takes only those that were unpacked.
+# The loader of the unpacked C library lists the libraries of a program, and finds only unpacked ones.
 loader=$(find "$from" -name 'ld-linux-x86-64.so.2' -type f -o -name 'ld-linux-x86-64.so.2' -type l | grep x86_64-linux-gnu | head -n 1)
 paths=$from/lib/x86_64-linux-gnu:$from/usr/lib/x86_64-linux-gnu:$from/usr/lib/x86_64-linux-gnu/libnss
 cp -L "$loader" "$to/lib64/ld-linux-x86-64.so.2"
@@ -42,7 +42,7 @@ for program in $programs; do
     cp -L "$from/$program" "$to/sbin/"
     "$loader" --library-path "$paths" --list "$from/$program" >libraries
     if grep 'not found' libraries >&2; then
-        echo "$program: a package with a library of it is missing" >&2
+        echo "$program: the package of one of its libraries is missing" >&2
         exit 1
     fi
     while read -r name _ file _; do
@@ -50,11 +50,11 @@ for program in $programs; do
         case $file in
         "$from"/*) [ -e "$to/lib64/$name" ] || cp -L "$file" "$to/lib64/$name" ;;
         "") ;;
-        *) echo "$program: $name comes from outside the packages: $file" >&2; exit 1 ;;
+        *) echo "$program: library $name is not from the packages: $file" >&2; exit 1 ;;
         esac
     done <libraries
 done
-for shell in mkfs.ext4; do ln -sf mke2fs "$to/sbin/$shell"; done
+ln -sf mke2fs "$to/sbin/mkfs.ext4"
 cp "$from"/etc/netconfig "$from"/etc/protocols "$from"/etc/rpc "$from"/etc/services "$from"/etc/mke2fs.conf "$to/etc/"
 
 release=$(basename "$from"/*lib/modules/*)
@@ -64,11 +64,11 @@ tree=$from/lib/modules/$release
 cp "$from/boot/vmlinuz-$release" vmlinuz
 mkdir -p "$to/lib64/modules/$release"
 "$busybox" depmod -b "$(dirname "$(dirname "$(dirname "$tree")")")" "$release"
-# "path: dependencies" in modules.dep; names may have `-` where modprobe takes `_`.
+# Lines of modules.dep are "path: dependencies". Names may contain `-` where modprobe accepts `_`.
 for module in $modules; do
     pattern=$(echo "$module" | sed 's/_/[-_]/g')
     if ! grep -E "(^|/)$pattern\.ko[^ ]*:" "$tree/modules.dep"; then
-        # Built into this kernel, or there is none of that name.
+        # Otherwise it must be built into the kernel.
         grep -qE "/$pattern\.ko" "$tree/modules.builtin" || { echo "the kernel has no module $module" >&2; exit 1; }
     fi
 done | tr -d : | tr ' ' '\n' | sort -u >module-files

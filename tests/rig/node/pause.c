@@ -1,4 +1,4 @@
-/* What keeps the namespaces of a pod while its containers come and go: it waits to be ended. */
+/* The pause container keeps the namespaces of a pod while its containers restart. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -8,7 +8,7 @@ static void end(int signal) {
 }
 
 int main(void) {
-  /* The first process of a pod is ended by no signal that it has not asked for. */
+  /* The first process of a PID namespace ignores signals without a handler. */
   signal(SIGTERM, end);
   signal(SIGINT, end);
   for (;;) pause();

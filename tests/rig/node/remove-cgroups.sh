@@ -1,10 +1,10 @@
-# Makes the control groups of an enclosure, waits for the end of its standard input, which is the end of who started
-# this, and removes them. Alone of all it is outside, so that a run that is killed leaves none behind.
-#   $1   their name
+# Creates the cgroups of a sandbox, waits until its standard input is closed because the process that started it has
+# exited, and removes them. It runs outside of the sandbox, so that the cgroups of a killed run are removed, too.
+#   $1   name of the cgroups
 set -u
 if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
   roots=/sys/fs/cgroup
-  # Version 2 hands a controller down only where that is asked for.
+  # In version 2, controllers of children must be enabled.
   for controller in $(cat /sys/fs/cgroup/cgroup.controllers); do
     echo "+$controller" >/sys/fs/cgroup/cgroup.subtree_control 2>/dev/null
   done
@@ -14,20 +14,20 @@ fi
 for root in $roots; do
   mkdir -p "$root/$1" || exit 1
 done
-echo made
+echo created
 cat >/dev/null
-# The kernel takes its time to end everybody in there.
+# The kernel needs time to kill all processes in them.
 tries=0
 while [ "$tries" -lt 300 ]; do
-  left=
+  remaining=
   for root in $roots; do
     [ -d "$root/$1" ] || continue
     find "$root/$1" -depth -type d -exec rmdir {} + 2>/dev/null
-    [ -d "$root/$1" ] && left="$left $root/$1"
+    [ -d "$root/$1" ] && remaining="$remaining $root/$1"
   done
-  [ -z "$left" ] && exit 0
+  [ -z "$remaining" ] && exit 0
   tries=$((tries + 1))
   sleep 0.1
 done
-echo "not removed, somebody is still in there:$left" >&2
+echo "not removed, because they contain processes:$remaining" >&2
 exit 1

@@ -60,7 +60,7 @@ async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<
 async fn run_pod(cluster: &Cluster) -> Result<()> {
     let objects = Objects::new(cluster.client().await?);
     let mut pod = reference("v1", "Pod", Some("default"), "pod");
-    let container = json!({ "name": "pause", "image": Node::PAUSE, "imagePullPolicy": "Never" });
+    let container = json!({ "name": "pause", "image": Node::PAUSE_IMAGE, "imagePullPolicy": "Never" });
     merge(&mut pod, &json!({ "spec": { "containers": [container] } }));
     let pod = objects.create(&pod).await?;
     objects

@@ -1,32 +1,56 @@
-//! Debian's packages: installed by root, or only downloaded.
+//! Debian packages: installing them as root, or only downloading them.
 
 use std::{path::Path, process::Command};
 
-use super::Progress;
-use crate::{error::Result, process::run};
+use super::{Progress, find_program};
+use crate::{
+    error::{Error, Result},
+    process::run,
+};
 
 fn apt_get(args: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    // Another apt-get may be at work on a machine that was just started.
+    // On a machine that was just started, another apt-get may run.
     command.args(["-q", "-o", "DPkg::Lock::Timeout=300"]).args(args);
     command.env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 
-/// Installs these packages without what they merely recommend; `cost` is told beforehand. Needs root.
-pub(super) async fn install(packages: &[&str], cost: &str) -> Result<()> {
+/// Installs packages without those that they recommend, and first reports the `cost`. Needs root.
+///
+/// # Errors
+/// Every failure, converted by `missing`.
+pub(super) async fn install(packages: &[&str], cost: &str, missing: impl Fn(&str) -> Error) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        return Err(missing("only root can install packages"));
+    }
+    find_program("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
     let names = packages.join(" ");
     let progress = Progress::start(&format!("installing {names} with apt-get ({cost})"));
-    refresh().await?;
+    let failed = |error: Error| missing(&error.to_string());
+    refresh().await.map_err(failed)?;
     progress.step("package lists are up to date");
     let args = [&["install", "-y", "--no-install-recommends"], packages].concat();
-    run(apt_get(&args)).await?;
+    run(apt_get(&args)).await.map_err(failed)?;
     progress.done(&format!("installed {names}"));
     Ok(())
 }
 
-/// Brings the package lists up to date, where that is allowed: a machine may have none, or old ones that name packages
-/// which are not there any more.
+/// Stops and disables a service that a package started although the rig starts its own.
+pub(super) async fn disable_service(service: &str) -> Result<()> {
+    // Without systemd, packages do not start services.
+    if !Path::new("/run/systemd/system").is_dir() {
+        return Ok(());
+    }
+    let mut command = Command::new("systemctl");
+    command.args(["disable", "--now", service]);
+    run(command).await?;
+    eprintln!("rig: stopped and disabled {service}, which its package had started");
+    Ok(())
+}
+
+/// Updates the package lists if this process may do that. A machine may have none, or old ones whose packages no longer
+/// exist.
 pub(super) async fn refresh() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         return Ok(());
@@ -34,32 +58,31 @@ pub(super) async fn refresh() -> Result<()> {
     run(apt_get(&["update"])).await.map(drop)
 }
 
-/// Downloads these packages into a folder and installs none of them. Needs no root where the package lists are
-/// there.
+/// Downloads packages into a directory without installing them. Needs no root if package lists exist.
 pub(super) async fn download(packages: &[String], folder: &Path) -> Result<()> {
     let mut command = apt_get(&["download"]);
-    // Downloaded as who we are: apt's own user need not be able to write into that folder.
+    // apt's own user may not be able to write to that directory.
     command.args(["-o", "APT::Sandbox::User=root"]);
     command.args(packages).current_dir(folder);
     run(command).await.map(drop)
 }
 
-/// The packages that these depend on, directly or (`all`) also by way of others; real ones alone.
-pub(super) async fn depends(packages: &[&str], all: bool) -> Result<Vec<String>> {
+/// Returns the packages that `packages` depend on, directly or (`recurse`) also indirectly, without virtual ones.
+pub(super) async fn depends(packages: &[&str], recurse: bool) -> Result<Vec<String>> {
     let mut command = Command::new("apt-cache");
     command.args(["depends", "--important", "--no-pre-depends"]);
-    if all {
+    if recurse {
         command.arg("--recurse");
     }
     command.args(packages);
-    Ok(listed(&run(command).await?))
+    Ok(parse_depends(&run(command).await?))
 }
 
-/// The names in what `apt-cache depends` prints; `<…>` are names that others provide.
-fn listed(printed: &str) -> Vec<String> {
+/// Parses the output of `apt-cache depends`. Names in `<…>` are virtual packages.
+fn parse_depends(printed: &str) -> Vec<String> {
     let names = printed.lines().filter_map(|line| line.split("Depends: ").nth(1));
     let real = names.map(str::trim).filter(|name| !name.starts_with('<'));
-    // Other architectures' packages are spelled with a colon.
+    // A colon separates the name from another architecture.
     let mut names: Vec<String> = real.filter(|name| !name.contains(':')).map(str::to_owned).collect();
     names.sort();
     names.dedup();
@@ -69,9 +92,9 @@ fn listed(printed: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn what_a_package_depends_on_is_read() {
+    fn dependencies_of_a_package_are_parsed() {
         let printed =
             "first\n  Depends: libone\n |Depends: libtwo\n  Depends: <virtual>\n    libthree\n  Depends: other:i386\n";
-        assert_eq!(super::listed(printed), ["libone", "libtwo"]);
+        assert_eq!(super::parse_depends(printed), ["libone", "libtwo"]);
     }
 }

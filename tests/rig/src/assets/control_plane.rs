@@ -1,4 +1,4 @@
-//! The control plane's programs: built once from their Go modules, kept in the cache.
+//! The programs of the control plane and of the node, built from their Go modules and kept in the cache.
 
 use std::{
     fs,
@@ -11,13 +11,14 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use super::{Kubernetes, Progress, cache_dir, find_program, lock_cache, short_hash};
+use super::{BuildDir, Kubernetes, Progress, cache_dir, find_go, find_program, lock_cache, short_hash};
 use crate::{
     error::{Error, Result, ResultExt},
-    process::run,
+    process::{command_bound_to_parent, run},
 };
 
-/// What is built, the same for each release: part of this program, so that a built rig needs no checkout.
+/// The source of the program, the same for each version of Kubernetes. It is embedded, so that a built rig works without
+/// the repository.
 const MAIN: &str = include_str!("../../control-plane/main.go");
 const PROGRAMS: [&str; 5] = [
     "etcd",
@@ -26,40 +27,46 @@ const PROGRAMS: [&str; 5] = [
     "kube-scheduler",
     "kubectl",
 ];
-/// What a node needs beside; who gives a control plane of their own need not have them.
+/// Programs of a node. KUBEBUILDER_ASSETS need not have them.
 const NODE_PROGRAMS: [&str; 2] = ["kubelet", "kube-proxy"];
-/// Seldom enough not to flood a log, often enough to see that it goes on.
-const STEP: Duration = Duration::from_secs(20);
+/// Interval between reports of the build's progress.
+const REPORT_INTERVAL: Duration = Duration::from_secs(20);
 
-/// The folder of the programs, and the path of `kubectl`.
+/// Returns the directory of the programs and the path of `kubectl`.
 pub(super) async fn find_or_build() -> Result<(PathBuf, PathBuf)> {
     let kubernetes = Kubernetes::from_env()?;
     if let Some(folder) = std::env::var_os("KUBEBUILDER_ASSETS").filter(|folder| !folder.is_empty()) {
-        return given(PathBuf::from(folder), kubernetes);
+        return find_in(PathBuf::from(folder), kubernetes);
     }
-    let go = find_program("go").ok_or_else(|| Error::Missing {
-        what: "Go, with which the control plane of the tests is built,".into(),
-        remedy: "install Go 1.21 or newer (it fetches the version it needs), see https://go.dev/dl, or set \
-                 KUBEBUILDER_ASSETS to a folder with etcd, kube-apiserver, kube-controller-manager and kube-scheduler"
-            .into(),
-    })?;
-    let cache = cache_dir()?;
-    // Held while another run may be building the same; without a build it is given back in milliseconds.
+    let go = find_go(
+        "the control plane of the tests",
+        ", or set KUBEBUILDER_ASSETS to a directory with etcd, kube-apiserver, kube-controller-manager and \
+         kube-scheduler",
+    )?;
+    let (module, sums) = (kubernetes.module(), kubernetes.sums());
     let _lock = lock_cache().await?;
-    clear_abandoned(&cache)?;
-    let sources = Sources::write(&go, &cache, kubernetes).await?;
-    let folder = cache.join(format!("control-plane-{}", sources.key));
+    let work = BuildDir::new("control-plane")?;
+    let mut hash = Sha256::new();
+    for (name, text) in [("go.mod", module), ("go.sum", sums), ("main.go", MAIN)] {
+        work.write(name, text)?;
+        hash.update(text);
+    }
+    // Run in that directory, because go.mod may select a newer toolchain than the installed one.
+    let mut version = Command::new(&go);
+    version.args(["env", "GOVERSION"]).current_dir(work.path());
+    hash.update(run(version).await?);
+    let folder = cache_dir()?.join(format!("control-plane-{}", short_hash(&hash.finalize())));
     if !folder.is_dir() {
-        sources.build(&go).await?;
-        sources.publish(&folder)?;
+        build(&go, kubernetes, &work).await?;
+        publish(&work, &folder)?;
     }
     Ok((folder.clone(), folder.join("kubectl")))
 }
 
-fn given(folder: PathBuf, kubernetes: Kubernetes) -> Result<(PathBuf, PathBuf)> {
+fn find_in(folder: PathBuf, kubernetes: Kubernetes) -> Result<(PathBuf, PathBuf)> {
     if kubernetes != Kubernetes::Newest {
         return Err(Error::Usage(format!(
-            "KUBEBUILDER_ASSETS names a control plane, and Kubernetes {} was asked for: unset one of the two",
+            "KUBEBUILDER_ASSETS is set, but Kubernetes {} is requested: unset one of the two",
             kubernetes.release()
         )));
     }
@@ -77,116 +84,48 @@ fn given(folder: PathBuf, kubernetes: Kubernetes) -> Result<(PathBuf, PathBuf)> 
         Some(kubectl) if missing.is_empty() => Ok((folder, kubectl)),
         _ => Err(Error::Missing {
             what: format!("in KUBEBUILDER_ASSETS={}: {}", folder.display(), missing.join(", ")),
-            remedy: "put it there, or unset KUBEBUILDER_ASSETS to have the control plane built with Go".into(),
+            remedy: "add it there, or unset KUBEBUILDER_ASSETS to build the control plane with Go".into(),
         }),
     }
 }
 
-/// The sources in a folder of their own, and the key under which what they make is kept.
-struct Sources {
-    folder: PathBuf,
-    key: String,
-    kubernetes: Kubernetes,
+async fn build(go: &Path, kubernetes: Kubernetes, work: &BuildDir) -> Result<()> {
+    let version = kubernetes.release();
+    let progress = Progress::start(&format!(
+        "building the Kubernetes {version} control plane with Go; this takes minutes, once (modules are downloaded first)"
+    ));
+    let mut command = Command::new(go);
+    command.args(["mod", "download"]).current_dir(work.path());
+    run(command).await?;
+    progress.step("modules are downloaded");
+
+    let (major, minor) = kubernetes.major_and_minor();
+    let variable = "k8s.io/component-base/version.git";
+    let link = format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
+    // An orphaned compiler would run for minutes.
+    let mut command = command_bound_to_parent(go);
+    // `-v` prints each package when it is compiled.
+    command.args(["build", "-v", "-trimpath", "-ldflags", &link]);
+    command.args(["-o", "control-plane", "."]);
+    command.env("CGO_ENABLED", "0").current_dir(work.path());
+    let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
+    join.map_err(std::io::Error::other)
+        .with_context(|| "build the control plane".into())?
 }
 
-const BUILDING: &str = "building-";
-
-impl Sources {
-    async fn write(go: &Path, cache: &Path, kubernetes: Kubernetes) -> Result<Self> {
-        let folder = cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::random_suffix()));
-        fs::create_dir(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let mut sources = Self {
-            folder,
-            key: String::new(),
-            kubernetes,
-        };
-        let mut hash = Sha256::new();
-        let (module, sums) = (kubernetes.module(), kubernetes.sums());
-        for (name, text) in [("go.mod", module), ("go.sum", sums), ("main.go", MAIN)] {
-            let path = sources.folder.join(name);
-            fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
-            hash.update(text);
-        }
-        // Asked for in that folder: go.mod may choose a newer toolchain than the one installed.
-        let mut version = Command::new(go);
-        version.args(["env", "GOVERSION"]).current_dir(&sources.folder);
-        hash.update(run(version).await?);
-        sources.key = short_hash(&hash.finalize());
-        Ok(sources)
+/// Moves the program and a link for each of its names to the cache.
+fn publish(work: &BuildDir, folder: &Path) -> Result<()> {
+    let ready = work.path().join("ready");
+    fs::create_dir(&ready).with_context(|| format!("create {}", ready.display()))?;
+    work.publish("control-plane", &ready.join("control-plane"))?;
+    for name in PROGRAMS.iter().chain(&NODE_PROGRAMS) {
+        let link = ready.join(name);
+        symlink("control-plane", &link).with_context(|| format!("create {}", link.display()))?;
     }
-
-    async fn build(&self, go: &Path) -> Result<()> {
-        let progress = Progress::start(&format!(
-            "building the Kubernetes {} control plane with Go; once, it takes minutes (modules come first)",
-            self.kubernetes.release()
-        ));
-        let mut command = Command::new(go);
-        command.args(["mod", "download"]).current_dir(&self.folder);
-        run(command).await?;
-        progress.step("modules are here");
-
-        let version = self.kubernetes.release();
-        let (major, minor) = self.kubernetes.major_and_minor();
-        let variable = "k8s.io/component-base/version.git";
-        let link =
-            format!("-s -w -X {variable}Version={version} -X {variable}Major={major} -X {variable}Minor={minor}");
-        // As every child of the rig: it must not go on compiling for minutes when the rig is gone.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "--"]).arg(go);
-        // `-v` names each package as it is compiled: that is the progress.
-        command.args([
-            "build",
-            "-v",
-            "-trimpath",
-            "-ldflags",
-            &link,
-            "-o",
-            "control-plane",
-            ".",
-        ]);
-        command.env("CGO_ENABLED", "0").current_dir(&self.folder);
-        let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
-        join.map_err(std::io::Error::other)
-            .with_context(|| "build the control plane".into())?
-    }
-
-    /// Names the finished folder: what has that name is complete.
-    fn publish(&self, folder: &Path) -> Result<()> {
-        let ready = self.folder.join("ready");
-        fs::create_dir(&ready).with_context(|| format!("make {}", ready.display()))?;
-        let program = ready.join("control-plane");
-        fs::rename(self.folder.join("control-plane"), &program)
-            .with_context(|| format!("make {}", program.display()))?;
-        for name in PROGRAMS.iter().chain(&NODE_PROGRAMS) {
-            let link = ready.join(name);
-            symlink("control-plane", &link).with_context(|| format!("make {}", link.display()))?;
-        }
-        fs::rename(&ready, folder).with_context(|| format!("make {}", folder.display()))
-    }
+    work.publish("ready", folder)
 }
 
-impl Drop for Sources {
-    fn drop(&mut self) {
-        // What stays is cleared away by the next build.
-        let _removed = fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// Removes what killed builds left; the caller holds the lock, so nobody builds now.
-fn clear_abandoned(cache: &Path) -> Result<()> {
-    for entry in fs::read_dir(cache)
-        .with_context(|| format!("list {}", cache.display()))?
-        .flatten()
-    {
-        if entry.file_name().to_string_lossy().starts_with(BUILDING) {
-            // What cannot be removed is in nobody's way.
-            let _removed = fs::remove_dir_all(entry.path());
-        }
-    }
-    Ok(())
-}
-
-/// Runs the build, and says from time to time how far it is.
+/// Runs the build and reports its progress.
 fn compile(mut command: Command, progress: &Progress) -> Result<()> {
     let line = format!("{command:?}");
     command
@@ -196,7 +135,7 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
     let mut child = command.spawn().with_context(|| line.clone())?;
     let mut packages = 0_u32;
     let mut output = String::new();
-    let mut stepped = Instant::now();
+    let mut reported = Instant::now();
     for printed in child
         .stderr
         .take()
@@ -204,15 +143,15 @@ fn compile(mut command: Command, progress: &Progress) -> Result<()> {
         .flat_map(|stderr| BufReader::new(stderr).lines())
     {
         let printed = printed.with_context(|| line.clone())?;
-        // A package's path has no blank; everything else is the compiler's complaint.
+        // The path of a package has no space; everything else is an error of the compiler.
         if printed.contains(' ') {
             output.push_str(&printed);
             output.push('\n');
             continue;
         }
         packages += 1;
-        if stepped.elapsed() >= STEP {
-            stepped = Instant::now();
+        if reported.elapsed() >= REPORT_INTERVAL {
+            reported = Instant::now();
             progress.step(&format!("{packages} of about 3,000 packages compiled"));
         }
     }

@@ -1,27 +1,23 @@
-//! nfs-ganesha, which comes as Debian packages.
+//! The NFS server nfs-ganesha, installed from Debian packages.
 
 use std::{
     io::ErrorKind,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use super::{apt, find_program, lock_cache};
-use crate::{
-    error::{Error, Result, ResultExt},
-    process::run,
-};
+use crate::error::{Error, Result, ResultExt};
 
 const PACKAGES: [&str; 2] = ["nfs-ganesha", "nfs-ganesha-vfs"];
-/// Where nfs-ganesha looks for the file system of an export.
+/// The file in which nfs-ganesha looks up the file system of an export.
 const MOUNT_TABLE: &str = "/etc/mtab";
 
-/// The path of `ganesha.nfsd`; installs it when it is missing and this is root on Debian.
+/// Returns the path of `ganesha.nfsd`; installs it if it is missing.
 pub(super) async fn find_or_install() -> Result<PathBuf> {
-    // Who is not root can neither make it nor serve files.
+    // Only root can create it, and nfs-ganesha needs root anyway.
     if rustix::process::geteuid().is_root() {
-        make_mount_table(Path::new(MOUNT_TABLE))?;
+        create_mount_table(Path::new(MOUNT_TABLE))?;
     }
     if let Some(program) = find_installed() {
         return Ok(program);
@@ -30,16 +26,16 @@ pub(super) async fn find_or_install() -> Result<PathBuf> {
     if find_installed().is_none() {
         install().await?;
     }
-    find_installed().ok_or_else(|| missing("they were installed, but ganesha.nfsd or libfsalvfs.so is not there"))
+    find_installed().ok_or_else(|| missing("they were installed, but ganesha.nfsd or libfsalvfs.so was not found"))
 }
 
-/// The path of `rpcbind`, which nfs-ganesha's package depends on.
+/// Returns the path of `rpcbind`, a dependency of nfs-ganesha's package.
 pub(super) fn find_rpcbind() -> Result<PathBuf> {
-    find_program("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind is not there"))
+    find_program("rpcbind").ok_or_else(|| missing("they were installed, but rpcbind was not found"))
 }
 
 fn find_installed() -> Option<PathBuf> {
-    // The two packages bring one file each that nothing works without.
+    // Each of the two packages installs one of these files.
     let plugins = [
         "/usr/lib/ganesha",
         "/usr/lib/x86_64-linux-gnu/ganesha",
@@ -59,40 +55,27 @@ fn missing(why: &str) -> Error {
     }
 }
 
-/// The list of mounts that systemd or a container's runtime makes at the machine's start; one that was made by neither
-/// (debootstrap) has none, and nfs-ganesha exports nothing then.
-fn make_mount_table(path: &Path) -> Result<()> {
+/// Creates the list of mounts if it does not exist. Usually systemd or a container runtime creates it; without it (as on
+/// a machine installed by debootstrap) nfs-ganesha exports nothing.
+fn create_mount_table(path: &Path) -> Result<()> {
     if path.exists() {
         return Ok(());
     }
     match symlink("../proc/self/mounts", path) {
         Ok(()) => eprintln!(
-            "rig: made {} a link to /proc/self/mounts, as Debian has it: it was not there",
+            "rig: created {} as a link to /proc/self/mounts, as on Debian",
             path.display()
         ),
-        // Another run was faster.
+        // Another run created it at the same time.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-        Err(error) => return Err(error).with_context(|| format!("make {}, which nfs-ganesha reads", path.display())),
+        Err(error) => return Err(error).with_context(|| format!("create {}, which nfs-ganesha reads", path.display())),
     }
     Ok(())
 }
 
 async fn install() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        return Err(missing("only root can install packages"));
-    }
-    find_program("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
-    apt::install(&PACKAGES, "1 MB to download")
-        .await
-        .map_err(|error| missing(&error.to_string()))?;
-    // Where systemd runs, the package starts a server of its own, which nobody here asked for.
-    if PathBuf::from("/run/systemd/system").is_dir() {
-        let mut command = Command::new("systemctl");
-        command.args(["disable", "--now", "nfs-ganesha.service"]);
-        run(command).await?;
-        eprintln!("rig: stopped and disabled the service that nfs-ganesha's package started");
-    }
-    Ok(())
+    apt::install(&PACKAGES, "1 MB to download", missing).await?;
+    apt::disable_service("nfs-ganesha.service").await
 }
 
 #[cfg(test)]
@@ -100,19 +83,19 @@ mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     #[test]
-    fn the_mount_table_is_made_where_it_is_missing_and_left_where_it_is_there() {
+    fn a_missing_mount_table_is_created_and_an_existing_one_is_kept() {
         let folder = std::env::temp_dir().join(format!("mount-table-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let table = folder.join("mtab");
-        super::make_mount_table(&table).unwrap();
+        super::create_mount_table(&table).unwrap();
         assert_eq!(
             std::fs::read_link(&table).unwrap(),
             std::path::Path::new("../proc/self/mounts")
         );
         std::fs::remove_file(&table).unwrap();
-        std::fs::write(&table, "of somebody's").unwrap();
-        super::make_mount_table(&table).unwrap();
-        assert_eq!(std::fs::read_to_string(&table).unwrap(), "of somebody's");
+        std::fs::write(&table, "existing").unwrap();
+        super::create_mount_table(&table).unwrap();
+        assert_eq!(std::fs::read_to_string(&table).unwrap(), "existing");
         std::fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,24 +1,24 @@
-//! The emulated machine with a kernel that has NFS: its emulator as a Debian package, kernel and initial RAM disk made of others.
+//! The virtual machine whose kernel has NFS: the emulator is a Debian package, the kernel and the initial RAM disk are
+//! built from other Debian packages.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use sha2::{Digest, Sha256};
 
-use super::{Progress, apt, cache_dir, find_program, lock_cache, short_hash};
+use super::{BuildDir, Progress, apt, cache_dir, find_program, lock_cache, short_hash};
 use crate::{
     error::{Error, Result, ResultExt},
-    process::run,
+    process::{command_bound_to_parent, run},
 };
 
 const EMULATOR: &str = "qemu-system-x86_64";
 const EMULATOR_PACKAGE: &str = "qemu-system-x86";
-/// It depends on the newest kernel of Debian's release.
+/// A package that depends on the newest kernel of the Debian release.
 const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
-/// What runs in the machine. The libraries that these depend on come along; what else they depend on does not.
+/// Packages of the programs in the machine. Of their dependencies, only libraries are included.
 const PACKAGES: [&str; 10] = [
     "busybox-static",
     "nfs-kernel-server",
@@ -28,52 +28,47 @@ const PACKAGES: [&str; 10] = [
     "btrfs-progs",
     "xfsprogs",
     "quota",
-    // What the kubelet runs, and another user's rights for a command.
+    // `mount` as the kubelet runs it, and `setpriv` to run commands as another user.
     "mount",
     "util-linux",
 ];
-/// Packages beside libraries that the machine takes files from: the names of protocols.
+/// Other packages that the machine needs files of: the names of protocols.
 const FILES: [&str; 1] = ["netbase"];
-/// Libraries of interpreters, which nothing that runs in the machine loads: most of what would be downloaded.
+/// Libraries of interpreters, which no program in the machine loads. They would be most of the download.
 const UNUSED: [&str; 4] = ["libicu", "libperl", "libpython", "libstdc++"];
-/// The machine as text: part of this program, so that a built rig needs no checkout.
+/// The scripts of the machine. They are embedded, so that a built rig works without the repository.
 const SOURCES: [(&str, &str); 4] = [
     ("build.sh", include_str!("../../kernel-vm/build.sh")),
     ("init", include_str!("../../kernel-vm/init")),
     ("functions", include_str!("../../kernel-vm/functions")),
     ("agent", include_str!("../../kernel-vm/agent")),
 ];
-/// Marks a folder that is being worked in.
-const BUILDING: &str = "making-kernel-vm-";
-
-/// What the machine is started from.
+/// The files that the machine starts from.
 #[derive(Clone, Debug)]
 pub struct KernelVmAssets {
-    /// qemu's program for x86-64.
+    /// The path of QEMU for x86-64.
     pub emulator: PathBuf,
-    /// The kernel.
+    /// The path of the kernel.
     pub kernel: PathBuf,
-    /// The initial RAM disk, in which all of the machine is.
+    /// The path of the initial RAM disk, which contains the whole system.
     pub initrd: PathBuf,
 }
 
 impl KernelVmAssets {
-    /// Finds what the machine needs; installs the emulator and makes the rest when it is missing, and says so on
-    /// standard error.
+    /// Finds the files; installs the emulator and builds the rest if they are missing, and reports that on standard
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Missing`] names what this machine lacks: Debian's package tools, the right to install, packages.
+    /// [`Error::Missing`] with what this machine lacks: Debian's package tools, permission to install, packages.
     pub async fn find_or_install() -> Result<Self> {
         if std::env::consts::ARCH != "x86_64" {
-            return Err(missing("its packages are for x86-64 alone"));
+            return Err(missing("it is only available for x86-64"));
         }
-        let emulator = emulator().await?;
-        let cache = cache_dir()?;
-        let folder = cache.join(format!("kernel-vm-{}", key()));
-        // Held while another run may be making the same.
+        let emulator = find_or_install_emulator().await?;
+        let folder = cache_dir()?.join(format!("kernel-vm-{}", key()));
         let _lock = lock_cache().await?;
         if !folder.is_dir() {
-            make(&cache, &folder).await?;
+            build(&folder).await?;
         }
         Ok(Self {
             emulator,
@@ -85,7 +80,7 @@ impl KernelVmAssets {
 
 fn missing(why: &str) -> Error {
     Error::Missing {
-        what: "the emulated machine with the kernel's NFS".into(),
+        what: "the virtual machine with the Linux kernel's NFS".into(),
         remedy: format!(
             "{why}; on Debian for x86-64, after apt-get update: apt-get install {EMULATOR_PACKAGE}, and let apt-get \
              download {KERNEL_PACKAGE} {}",
@@ -94,24 +89,20 @@ fn missing(why: &str) -> Error {
     }
 }
 
-async fn emulator() -> Result<PathBuf> {
+async fn find_or_install_emulator() -> Result<PathBuf> {
     if let Some(program) = find_program(EMULATOR) {
         return Ok(program);
     }
     let _lock = lock_cache().await?;
     if find_program(EMULATOR).is_none() {
-        if !rustix::process::geteuid().is_root() {
-            return Err(missing("only root can install the emulator"));
-        }
-        apt::install(&[EMULATOR_PACKAGE], "about 30 MB to download, 130 MB on disk")
-            .await
-            .map_err(|error| missing(&error.to_string()))?;
+        let cost = "about 30 MB to download, 130 MB on disk";
+        apt::install(&[EMULATOR_PACKAGE], cost, missing).await?;
     }
-    find_program(EMULATOR).ok_or_else(|| missing("it was installed, but the program is not there"))
+    find_program(EMULATOR).ok_or_else(|| missing("it was installed, but the program was not found"))
 }
 
-/// What the folder in the cache is named by: all that decides what is made, but for the packages' versions, so that
-/// what was made once serves without a network.
+/// Returns the key in the cache: a hash of everything that determines the result except the versions of the packages, so
+/// that a machine that was built once works without a network.
 fn key() -> String {
     let mut hash = Sha256::new();
     for (name, text) in SOURCES {
@@ -124,66 +115,39 @@ fn key() -> String {
     short_hash(&hash.finalize())
 }
 
-async fn make(cache: &Path, folder: &Path) -> Result<()> {
+async fn build(folder: &Path) -> Result<()> {
     for tool in ["apt-get", "apt-cache", "dpkg-deb"] {
         find_program(tool).ok_or_else(|| missing(&format!("there is no {tool} here")))?;
     }
-    clear_abandoned(cache)?;
     let progress = Progress::start(&format!(
-        "making a machine with Debian's {KERNEL_PACKAGE} and NFS programs: packages are downloaded and unpacked, not \
-         installed (about 45 MB, and as much in {})",
-        cache.display()
+        "building a virtual machine from Debian's {KERNEL_PACKAGE} and NFS programs: packages are downloaded and \
+         unpacked, not installed (about 45 MB, and as much for {})",
+        folder.display()
     ));
-    let work = Work(cache.join(format!("{BUILDING}{}-{}", std::process::id(), crate::random_suffix())));
-    let packages = work.0.join("packages.d");
-    fs::create_dir_all(&packages).with_context(|| format!("make {}", packages.display()))?;
-    let unfound = |error: Error| missing(&error.to_string());
-    apt::refresh().await.map_err(unfound)?;
-    let names = package_names().await.map_err(unfound)?;
-    apt::download(&names, &packages).await.map_err(unfound)?;
-    progress.step(&format!("{} packages are here", names.len()));
+    let work = BuildDir::new("kernel-vm")?;
+    let packages = work.path().join("packages.d");
+    fs::create_dir(&packages).with_context(|| format!("create {}", packages.display()))?;
+    let failed = |error: Error| missing(&error.to_string());
+    apt::refresh().await.map_err(failed)?;
+    let names = package_names().await.map_err(failed)?;
+    apt::download(&names, &packages).await.map_err(failed)?;
+    progress.step(&format!("{} packages are downloaded", names.len()));
     for (name, text) in SOURCES {
-        let path = work.0.join(name);
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        work.write(name, text)?;
     }
-    let mut build = Command::new("setpriv");
-    build
-        .args(["--pdeathsig", "KILL", "--", "sh", "build.sh"])
-        .current_dir(&work.0);
+    let mut build = command_bound_to_parent("sh");
+    build.arg("build.sh").current_dir(work.path());
     run(build).await?;
-    // What has that name is complete.
-    fs::rename(&work.0, folder).with_context(|| format!("make {}", folder.display()))?;
-    progress.done("made the machine");
+    work.publish("", folder)?;
+    progress.done("built the virtual machine");
     Ok(())
 }
 
-/// A folder that is removed unless it was renamed.
-struct Work(PathBuf);
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        // What stays is cleared away the next time.
-        let _removed = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Removes what killed runs left; the caller holds the lock.
-fn clear_abandoned(cache: &Path) -> Result<()> {
-    let entries = fs::read_dir(cache).with_context(|| format!("list {}", cache.display()))?;
-    for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(BUILDING) {
-            // What cannot be removed is in nobody's way.
-            let _removed = fs::remove_dir_all(entry.path());
-        }
-    }
-    Ok(())
-}
-
-/// All packages to unpack: the kernel, the programs, and every library that these depend on.
+/// Returns the packages to unpack: the kernel, the programs, and the libraries that they depend on.
 async fn package_names() -> Result<Vec<String>> {
     let kernel = apt::depends(&[KERNEL_PACKAGE], false).await?;
     let kernel = kernel.into_iter().find(|name| name.starts_with("linux-image-"));
-    let kernel = kernel.ok_or_else(|| missing(&format!("apt-cache knows no kernel behind {KERNEL_PACKAGE}")))?;
+    let kernel = kernel.ok_or_else(|| missing(&format!("{KERNEL_PACKAGE} depends on no kernel")))?;
     let mut names = apt::depends(&PACKAGES, true).await?;
     names.retain(|name| name.starts_with("lib") && !UNUSED.iter().any(|prefix| name.starts_with(prefix)));
     names.extend(PACKAGES.iter().chain(&FILES).map(|name| (*name).to_owned()));
@@ -196,7 +160,7 @@ async fn package_names() -> Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_change_of_the_sources_would_be_another_machine() {
+    fn the_key_is_a_hash() {
         // Eight bytes of the hash in hexadecimal digits.
         assert_eq!(super::key().len(), 16);
     }

@@ -1,42 +1,42 @@
-//! Which release of Kubernetes the clusters are of.
+//! The versions of Kubernetes that clusters can run.
 
 use crate::error::{Error, Result};
 
-/// Names the release that is built: `oldest`, or nothing for the newest.
+/// Environment variable that selects the version: `oldest`; unset or empty for the newest.
 const VARIABLE: &str = "NFS_OPERATOR_RIG_KUBERNETES";
-/// The module that says which release a module file is about.
+/// The requirement in a module file that has the version.
 const MODULE: &str = "k8s.io/kubernetes ";
 
-/// A release that the control plane and the node can be built from, each by a module file of its own.
+/// A version of Kubernetes. Each has its own Go module file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kubernetes {
-    /// What `make test` runs on.
+    /// The version that `make test` uses.
     Newest,
-    /// The oldest that the operator works on: what `make test-oldest` runs on, and what the chart asks for.
+    /// The oldest supported version: `make test-oldest` uses it, and the chart requires it.
     Oldest,
 }
 
 impl Kubernetes {
-    /// The one that the environment asks for.
+    /// Returns the version that the environment selects.
     ///
     /// # Errors
-    /// [`Error::Usage`] when it asks for something else.
+    /// [`Error::Usage`] if the value is unknown.
     pub fn from_env() -> Result<Self> {
-        let asked = std::env::var_os(VARIABLE).unwrap_or_default();
-        Self::named(&asked.to_string_lossy())
+        let value = std::env::var_os(VARIABLE).unwrap_or_default();
+        Self::parse(&value.to_string_lossy())
     }
 
-    fn named(name: &str) -> Result<Self> {
+    fn parse(name: &str) -> Result<Self> {
         match name {
             "" => Ok(Self::Newest),
             "oldest" => Ok(Self::Oldest),
             other => Err(Error::Usage(format!(
-                "{VARIABLE}={other}: only `oldest` is known; unset it for the newest"
+                "{VARIABLE}={other}: unknown value; set it to `oldest`, or unset it for the newest"
             ))),
         }
     }
 
-    /// Its module file.
+    /// Returns the Go module file.
     pub(super) const fn module(self) -> &'static str {
         match self {
             Self::Newest => include_str!("../../control-plane/go.mod"),
@@ -44,7 +44,7 @@ impl Kubernetes {
         }
     }
 
-    /// The checksums of all modules.
+    /// Returns the checksums of all modules.
     pub(super) const fn sums(self) -> &'static str {
         match self {
             Self::Newest => include_str!("../../control-plane/go.sum"),
@@ -52,14 +52,14 @@ impl Kubernetes {
         }
     }
 
-    /// The release, such as `v1.36.3`.
+    /// Returns the version, such as `v1.36.3`.
     pub fn release(self) -> &'static str {
         let mut lines = self.module().lines().map(str::trim);
         let required = lines.find_map(|line| line.strip_prefix(MODULE));
-        required.unwrap_or("of an unknown release")
+        required.unwrap_or("unknown version")
     }
 
-    /// The numbers that its minor release has, such as `("1", "36")`.
+    /// Returns the major and minor version, such as `("1", "36")`.
     pub fn major_and_minor(self) -> (&'static str, &'static str) {
         let mut parts = self.release().trim_start_matches('v').split('.');
         (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
@@ -71,7 +71,7 @@ mod tests {
     use super::Kubernetes;
 
     #[test]
-    fn the_releases_are_read_from_their_modules_and_the_oldest_is_older() {
+    fn versions_are_parsed_from_the_module_files() {
         let minor = |kubernetes: Kubernetes| {
             assert!(kubernetes.release().starts_with("v1."), "{}", kubernetes.release());
             let (major, minor) = kubernetes.major_and_minor();
@@ -82,10 +82,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_the_newest_and_a_release_that_is_not_known_is_refused() {
-        assert!(matches!(Kubernetes::named(""), Ok(Kubernetes::Newest)));
-        assert!(matches!(Kubernetes::named("oldest"), Ok(Kubernetes::Oldest)));
-        let refused = Kubernetes::named("1.30").map_err(|error| error.to_string());
+    fn an_empty_value_selects_the_newest_version_and_an_unknown_one_is_refused() {
+        assert!(matches!(Kubernetes::parse(""), Ok(Kubernetes::Newest)));
+        assert!(matches!(Kubernetes::parse("oldest"), Ok(Kubernetes::Oldest)));
+        let refused = Kubernetes::parse("1.30").map_err(|error| error.to_string());
         assert!(refused.is_err_and(|error| error.contains("NFS_OPERATOR_RIG_KUBERNETES=1.30")));
     }
 }

@@ -1,5 +1,4 @@
-//! What the rig needs on this machine: the control plane's programs, nfs-ganesha, and the emulated machine with the
-//! kernel's NFS. Found, or built and installed.
+//! Programs and images that the rig needs on this machine. They are found, built or installed.
 
 mod apt;
 mod control_plane;
@@ -19,19 +18,19 @@ use std::{
 pub use self::{helm::Helm, kernel_vm::KernelVmAssets, kubernetes::Kubernetes, node::NodeAssets};
 use crate::error::{Error, Result, ResultExt};
 
-/// Where the programs are that the rig starts.
+/// The programs of a cluster and of an NFS server.
 #[derive(Clone, Debug)]
 pub struct Assets {
-    /// The folder with `etcd`, `kube-apiserver`, `kube-controller-manager` and `kube-scheduler`.
+    /// The directory with `etcd`, `kube-apiserver`, `kube-controller-manager` and `kube-scheduler`.
     pub control_plane: PathBuf,
-    /// The `kubectl` of the same release.
+    /// The path of `kubectl` in the same version.
     pub kubectl: PathBuf,
-    /// nfs-ganesha's server.
+    /// The path of nfs-ganesha's server.
     pub ganesha: PathBuf,
 }
 
 impl Assets {
-    /// Finds what is needed; builds and installs what is missing, and says so on standard error.
+    /// Finds the programs; builds and installs those that are missing, and reports that on standard error.
     pub async fn find_or_install() -> Result<Self> {
         let ganesha = Self::find_or_install_ganesha().await?;
         let (control_plane, kubectl) = control_plane::find_or_build().await?;
@@ -42,26 +41,26 @@ impl Assets {
         })
     }
 
-    /// The same for nfs-ganesha's server alone: gives back its path.
+    /// Finds or installs only nfs-ganesha's server, and returns its path.
     pub async fn find_or_install_ganesha() -> Result<PathBuf> {
         ganesha::find_or_install().await
     }
 
-    /// The path of `rpcbind`, once nfs-ganesha is there.
+    /// Returns the path of `rpcbind`, which is installed with nfs-ganesha.
     pub(crate) fn rpcbind() -> Result<PathBuf> {
         ganesha::find_rpcbind()
     }
 
-    /// The path of `promtool`, which nothing but the tests of metrics and rules needs.
+    /// Finds or downloads `promtool`, which tests of metrics and rules need, and returns its path.
     ///
     /// # Errors
-    /// [`Error::Missing`] says why it can't be had.
+    /// [`Error::Missing`] if it cannot be downloaded.
     pub async fn find_or_install_promtool() -> Result<PathBuf> {
         promtool::find_or_install().await
     }
 }
 
-/// Prints what is being done, and at the end what it took.
+/// Prints the progress of an action, with the elapsed time.
 struct Progress {
     start: Instant,
 }
@@ -86,34 +85,34 @@ impl Progress {
     }
 }
 
-/// The folder for what is worth keeping from one run to the next.
+/// Returns the directory for files that several runs use; creates it if it does not exist.
 fn cache_dir() -> Result<PathBuf> {
-    let named = std::env::var_os("XDG_CACHE_HOME")
+    let xdg = std::env::var_os("XDG_CACHE_HOME")
         .filter(|path| !path.is_empty())
         .map(PathBuf::from);
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let folder = named.or_else(home).ok_or_else(|| Error::Missing {
-        what: "a folder for the cache".into(),
+    let cache = xdg.or_else(home).ok_or_else(|| Error::Missing {
+        what: "a directory for the cache".into(),
         remedy: "set XDG_CACHE_HOME or HOME".into(),
     })?;
-    let folder = folder.join("nfs-operator");
-    fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-    Ok(folder)
+    let cache = cache.join("nfs-operator");
+    fs::create_dir_all(&cache).with_context(|| format!("create {}", cache.display()))?;
+    Ok(cache)
 }
 
-/// Waits until no other process builds or installs; held until dropped, and by no process that is gone.
+/// Waits until no other process builds or installs. The lock is held until it is dropped or the process exits.
 async fn lock_cache() -> Result<File> {
     let path = cache_dir()?.join("lock");
     let lock = File::create(&path).with_context(|| format!("open {}", path.display()))?;
     let start = Instant::now();
-    let mut said = false;
+    let mut is_reported = false;
     loop {
         match lock.try_lock() {
             Ok(()) => return Ok(lock),
             Err(TryLockError::WouldBlock) => {
-                // Another run that only looks has it for milliseconds: nothing to tell.
-                if !said && start.elapsed() > Duration::from_secs(1) {
-                    said = true;
+                // A run that only checks the cache holds the lock for milliseconds.
+                if !is_reported && start.elapsed() > Duration::from_secs(1) {
+                    is_reported = true;
                     Progress::start("another run builds or installs; waiting for it");
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -123,16 +122,75 @@ async fn lock_cache() -> Result<File> {
     }
 }
 
-/// The first eight bytes of a hash: enough to tell what is in one cache.
+/// A directory of the cache for a build. It is removed when dropped.
+struct BuildDir(PathBuf);
+
+impl BuildDir {
+    const PREFIX: &str = "building-";
+
+    /// Creates an empty directory, and removes those of builds that were killed. The caller holds the lock of the
+    /// cache, so no other build runs.
+    fn new(name: &str) -> Result<Self> {
+        let cache = cache_dir()?;
+        let entries = fs::read_dir(&cache).with_context(|| format!("list {}", cache.display()))?;
+        for entry in entries.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(Self::PREFIX) {
+                // If this fails for the directory below, creating that fails.
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        let path = cache.join(format!("{}{name}", Self::PREFIX));
+        fs::create_dir(&path).with_context(|| format!("create {}", path.display()))?;
+        Ok(Self(path))
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.0.join(name);
+        fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+    }
+
+    /// Moves a finished file or directory, or with an empty name the whole directory, to its place in the cache. A
+    /// path in the cache is therefore always complete.
+    fn publish(&self, name: &str, target: &Path) -> Result<()> {
+        let finished = match name {
+            "" => self.0.clone(),
+            name => self.0.join(name),
+        };
+        fs::rename(finished, target).with_context(|| format!("create {}", target.display()))
+    }
+}
+
+impl Drop for BuildDir {
+    fn drop(&mut self) {
+        // The next build removes what is left.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Returns the first eight bytes of a hash in hexadecimal: enough to distinguish entries of one cache.
 fn short_hash(hash: &[u8]) -> String {
     hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A program of that name in `PATH`, or in the folders for administrators that `PATH` may lack.
+/// Finds a program in `PATH`, or in the usual directories that `PATH` may lack.
 fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(["/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from));
     folders
         .map(|folder| folder.join(name))
         .find(|program| program.is_file())
+}
+
+/// Finds Go. `product` is what it builds; `alternative` is added to the remedy in the error.
+fn find_go(product: &str, alternative: &str) -> Result<PathBuf> {
+    find_program("go").ok_or_else(|| Error::Missing {
+        what: format!("Go, which builds {product},"),
+        remedy: format!(
+            "install Go 1.21 or newer (it downloads the version that it needs), see https://go.dev/dl{alternative}"
+        ),
+    })
 }

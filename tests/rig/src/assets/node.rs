@@ -1,32 +1,31 @@
-//! What a node needs beside the control plane's programs, and what images are made with: Debian packages.
+//! Debian packages of a node and of the image build.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
 use sha2::{Digest, Sha256};
 
-use super::{apt, cache_dir, control_plane, find_program, lock_cache, short_hash};
+use super::{BuildDir, apt, cache_dir, control_plane, find_program, lock_cache, short_hash};
 use crate::{
-    error::{Error, Result, ResultExt},
+    error::{Error, Result},
     process::run,
 };
 
-/// A program and the package that it is in.
+/// A program and its Debian package.
 type Tool = (&'static str, &'static str);
 
-/// What pods run with. `nft` is what kube-proxy calls, and the rig where NetworkPolicies are enforced.
+/// Programs of a node. kube-proxy and the enforcement of NetworkPolicies run `nft`.
 const NODE: [Tool; 4] = [
     ("containerd", "containerd"),
     ("runc", "runc"),
     ("nft", "nftables"),
     ("ip", "iproute2"),
 ];
-/// What the image and its static program are built with; `musl-gcc` compiles the C parts of a dependency.
+/// Programs that build the image and its static binary. `musl-gcc` compiles the C code of a dependency.
 const IMAGE: [Tool; 2] = [("buildah", "buildah"), ("musl-gcc", "musl-tools")];
-/// What compiles them for the other architecture; the C library's headers, which it only recommends, come with it.
+/// Cross compilers, with the headers of the C library, which the compiler's package only recommends.
 const FOR_ARM64: [Tool; 2] = [
     ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     ("aarch64-linux-gnu-gcc", "libc6-dev-arm64-cross"),
@@ -35,32 +34,33 @@ const FOR_AMD64: [Tool; 2] = [
     ("x86_64-linux-gnu-gcc", "gcc-x86-64-linux-gnu"),
     ("x86_64-linux-gnu-gcc", "libc6-dev-amd64-cross"),
 ];
-/// The network plugins, which are not in `PATH`, and their package.
+/// The directory of the network plugins, which are not in `PATH`, and their package.
 const PLUGINS: (&str, &str) = ("/usr/lib/cni", "containernetworking-plugins");
 
-/// Where a node's programs are.
+/// The programs and files of a node.
 #[derive(Clone, Debug)]
 pub struct NodeAssets {
-    /// `kubelet`.
+    /// The path of `kubelet`.
     pub kubelet: PathBuf,
-    /// `kube-proxy`.
+    /// The path of `kube-proxy`.
     pub kube_proxy: PathBuf,
-    /// `containerd`; it finds `runc` in `PATH`.
+    /// The path of `containerd`, which finds `runc` in `PATH`.
     pub containerd: PathBuf,
-    /// The folder of the network plugins.
+    /// The directory of the network plugins.
     pub plugins: PathBuf,
-    /// The OCI archive of the image that keeps a pod's namespaces.
+    /// The OCI archive of the pause image, whose container keeps a pod's namespaces.
     pub pause: PathBuf,
 }
 
 impl NodeAssets {
-    /// Finds what a node and the image need; installs what is missing, and says so on standard error.
+    /// Finds everything that a node and the image build need; installs what is missing, and reports that on standard
+    /// error.
     ///
     /// # Errors
-    /// [`Error::Missing`] names what this machine lacks: root, namespaces, packages or the right to install them.
+    /// [`Error::Missing`] with what this machine lacks: root, namespaces, packages or permission to install them.
     pub async fn find_or_install() -> Result<Self> {
         if !rustix::process::geteuid().is_root() {
-            return Err(missing("only root can make namespaces and install packages"));
+            return Err(missing("only root can create namespaces and install packages"));
         }
         crate::node::sandbox::check_supported()
             .await
@@ -68,25 +68,26 @@ impl NodeAssets {
         install_missing(&NODE, true, missing).await?;
         install_missing(&IMAGE, false, missing).await?;
         let (folder, _) = control_plane::find_or_build().await?;
-        let of_kubernetes = |name: &str| {
+        let find_kubernetes = |name: &str| {
             let path = folder.join(name);
-            let absent = || missing(&format!("there is no {name} in {}", folder.display()));
-            path.is_file().then_some(path).ok_or_else(absent)
+            let error = || missing(&format!("there is no {name} in {}", folder.display()));
+            path.is_file().then_some(path).ok_or_else(error)
         };
         let installed = find_program("containerd").ok_or_else(|| missing("containerd is not in PATH"))?;
         Ok(Self {
-            kubelet: of_kubernetes("kubelet")?,
-            kube_proxy: of_kubernetes("kube-proxy")?,
+            kubelet: find_kubernetes("kubelet")?,
+            kube_proxy: find_kubernetes("kube-proxy")?,
             containerd: installed,
             plugins: PathBuf::from(PLUGINS.0),
-            pause: pause_image().await?,
+            pause: find_or_build_pause_image().await?,
         })
     }
 
-    /// The same for what the image of an architecture is built with alone; `arch` as container images or the kernel call it.
+    /// Finds or installs only what builds the image of an architecture, which is in the notation of container images or
+    /// of the kernel.
     ///
     /// # Errors
-    /// [`Error::Missing`] names the packages.
+    /// [`Error::Missing`] with the packages.
     pub async fn find_or_install_image_tools(arch: &str) -> Result<()> {
         let compiler: &[Tool] = match (arch, std::env::consts::ARCH) {
             ("arm64" | "aarch64", "x86_64") => &FOR_ARM64,
@@ -95,7 +96,7 @@ impl NodeAssets {
         };
         let tools = [&IMAGE, compiler].concat();
         install_missing(&tools, false, |why| {
-            missing_error("what the image is built with", why, &packages_of(&tools))
+            missing_error("a tool that builds the image", why, &packages_of(&tools))
         })
         .await
     }
@@ -135,61 +136,43 @@ async fn install_missing(tools: &[Tool], plugins: bool, missing: impl Fn(&str) -
     if packages.is_empty() {
         return Ok(());
     }
-    if !rustix::process::geteuid().is_root() {
-        return Err(missing("only root can install packages"));
-    }
-    find_program("apt-get").ok_or_else(|| missing("there is no apt-get here"))?;
-    apt::install(&packages, "about 55 MB to download, 200 MB on disk, for all of a node")
-        .await
-        .map_err(|error| missing(&error.to_string()))?;
-    // Where systemd runs, the package starts a server of its own, which nobody here asked for.
-    if packages.contains(&"containerd") && Path::new("/run/systemd/system").is_dir() {
-        let mut command = Command::new("systemctl");
-        command.args(["disable", "--now", "containerd.service"]);
-        run(command).await?;
-        eprintln!("rig: stopped and disabled the service that containerd's package started");
+    let cost = "about 55 MB to download, 200 MB on disk, for everything that a node needs";
+    apt::install(&packages, cost, &missing).await?;
+    if packages.contains(&"containerd") {
+        apt::disable_service("containerd.service").await?;
     }
     match missing_packages(tools, plugins).as_slice() {
         [] => Ok(()),
         still => Err(missing(&format!(
-            "{} was installed, but its program is not there",
+            "{} was installed, but its program was not found",
             still.join(", ")
         ))),
     }
 }
 
-const PAUSE: &str = include_str!("../../node/pause.c");
-const PAUSE_FILE: &str = "FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n";
-const PAUSE_BUILD: &str = include_str!("../../node/pause.sh");
+const PAUSE_SOURCE: &str = include_str!("../../node/pause.c");
+const PAUSE_DOCKERFILE: &str = "FROM scratch\nCOPY pause /pause\nUSER 65535:65535\nENTRYPOINT [\"/pause\"]\n";
+const PAUSE_BUILD_SCRIPT: &str = include_str!("../../node/pause.sh");
 
-/// The archive of the pause image: no registry is needed for a node.
-async fn pause_image() -> Result<PathBuf> {
+/// Returns the archive of the pause image; builds it if it is not in the cache, so that a node needs no registry.
+async fn find_or_build_pause_image() -> Result<PathBuf> {
     let mut hash = Sha256::new();
-    for text in [PAUSE, PAUSE_FILE, PAUSE_BUILD] {
+    for text in [PAUSE_SOURCE, PAUSE_DOCKERFILE, PAUSE_BUILD_SCRIPT] {
         hash.update(text);
     }
-    let cache = cache_dir()?;
-    let archive = cache.join(format!("pause-{}.tar", short_hash(&hash.finalize())));
-    // Held while another run may be making the same.
+    let archive = cache_dir()?.join(format!("pause-{}.tar", short_hash(&hash.finalize())));
     let _lock = lock_cache().await?;
     if archive.is_file() {
         return Ok(archive);
     }
-    // The lock is ours: whatever is there was left by one that was killed.
-    let work = cache.join("making-pause");
-    if work.exists() {
-        fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
-    }
-    fs::create_dir(&work).with_context(|| format!("make {}", work.display()))?;
-    for (name, text) in [("pause.c", PAUSE), ("Dockerfile", PAUSE_FILE)] {
-        fs::write(work.join(name), text).with_context(|| format!("write {name} in {}", work.display()))?;
-    }
+    let work = BuildDir::new("pause")?;
+    work.write("pause.c", PAUSE_SOURCE)?;
+    work.write("Dockerfile", PAUSE_DOCKERFILE)?;
     let mut build = Command::new("sh");
     build
-        .args(["-c", PAUSE_BUILD, "pause", crate::node::PAUSE])
-        .current_dir(&work);
+        .args(["-c", PAUSE_BUILD_SCRIPT, "pause", crate::node::PAUSE_IMAGE])
+        .current_dir(work.path());
     run(build).await?;
-    fs::rename(work.join("pause.tar"), &archive).with_context(|| format!("make {}", archive.display()))?;
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))?;
+    work.publish("pause.tar", &archive)?;
     Ok(archive)
 }

@@ -1,4 +1,4 @@
-//! What a node's programs are told.
+//! Configuration files and arguments of a node's programs.
 
 use std::{
     fs,
@@ -14,14 +14,14 @@ use crate::{
     pki::CertificateAuthority,
 };
 
-/// Where containerd is asked for containers; in an enclosure `/run` is the enclosure's own.
+/// The socket of containerd. In a sandbox, `/run` is private.
 pub(super) const SOCKET: &str = "/run/containerd/containerd.sock";
-/// What keeps a pod's namespaces.
-pub(crate) const PAUSE: &str = "localhost/nfs-operator-rig/pause:1";
-/// The addresses of pods.
+/// The image of the container that keeps a pod's namespaces.
+pub(crate) const PAUSE_IMAGE: &str = "localhost/nfs-operator-rig/pause:1";
+/// The address range of pods.
 const PODS: &str = "10.88.0.0/16";
 
-/// The folder of a node's files.
+/// The directory of a node's files.
 pub(super) struct NodeFiles {
     folder: PathBuf,
 }
@@ -47,11 +47,11 @@ impl NodeFiles {
         Ok(path)
     }
 
-    /// containerd's configuration, and the network plugins' beside it.
+    /// Writes the configuration of containerd and of the network plugins.
     pub(super) fn containerd(&self, plugins: &Path) -> Result<PathBuf> {
         let network = self.folder("network")?;
         self.write("network/10-pods.conflist", &format!("{:#}", pod_network()))?;
-        // An oom_score_adj below our own is refused to whoever may not lower it, so nothing is lowered.
+        // A process without the privilege may not lower oom_score_adj, so it stays as it is.
         let text = format!(
             r#"version = 2
 root = "/var/lib/containerd"
@@ -62,7 +62,7 @@ oom_score = 0
 [plugins."io.containerd.internal.v1.opt"]
   path = "/run/containerd/opt"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE}"
+  sandbox_image = "{PAUSE_IMAGE}"
   restrict_oom_score_adj = true
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
   runtime_type = "io.containerd.runc.v2"
@@ -78,7 +78,7 @@ oom_score = 0
         self.write("containerd.toml", &text)
     }
 
-    /// The kubelet's configuration.
+    /// Writes the configuration of the kubelet.
     pub(super) fn kubelet(
         &self,
         authority: &CertificateAuthority,
@@ -96,7 +96,7 @@ oom_score = 0
             },
             "authorization": { "mode": "Webhook" },
             "cgroupDriver": "cgroupfs",
-            // All pods are below it, so that they can be found and cleared away.
+            // The parent of all pods' cgroups, so that they can be found and removed.
             "cgroupRoot": format!("/{cgroup}"),
             "failCgroupV1": false,
             "failSwapOn": false,
@@ -104,19 +104,19 @@ oom_score = 0
             // There is no iptables here; kube-proxy uses nftables.
             "makeIPTablesUtilChains": false,
             "podLogsDir": self.folder("pods")?,
-            // However full the machine's disk is: it is not this cluster's matter.
+            // Never evict: how full the machine's disk is does not concern this cluster.
             "evictionHard": { "memory.available": "1Mi", "nodefs.available": "0%", "imagefs.available": "0%" },
             "imageGCHighThresholdPercent": 100,
-            // A node is Ready when it says so, and by default looks every 10 s.
+            // The node reports Ready at this interval; the default is 10 s.
             "nodeStatusUpdateFrequency": "1s",
-            // A container that ends again and again is started again soon: tests wait for it.
+            // Tests wait for restarts of containers.
             "crashLoopBackOff": { "maxContainerRestartPeriod": "2s" },
             "featureGates": feature_gates(kubernetes),
         });
         self.write("kubelet.json", &format!("{config:#}"))
     }
 
-    /// kube-proxy's configuration.
+    /// Writes the configuration of kube-proxy.
     pub(super) fn proxy(&self, kubeconfig: &Path, node: &str) -> Result<PathBuf> {
         let config = json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -125,24 +125,24 @@ oom_score = 0
             "hostnameOverride": node,
             "mode": "nftables",
             "clusterCIDR": PODS,
-            // These are the machine's, not this network's: they are left as they are.
+            // These settings belong to the machine, so they stay as they are.
             "conntrack": { "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s" },
         });
         self.write("kube-proxy.json", &format!("{config:#}"))
     }
 }
 
-/// What the kubelet's configuration above needs and that release has off.
+/// Returns the feature gates that the kubelet's configuration needs in that version.
 fn feature_gates(kubernetes: Kubernetes) -> Value {
     match kubernetes {
         Kubernetes::Newest => json!({}),
-        // `crashLoopBackOff` is alpha there.
+        // `crashLoopBackOff` is alpha in that version.
         Kubernetes::Oldest => json!({ "KubeletCrashLoopBackOffMax": true }),
     }
 }
 
-/// A cable from each pod to the node, which routes between them: a bridge would hide what pods send one another from
-/// those who look at what passes the node (see `policies`).
+/// Configures a point-to-point link from each pod to the node, which routes between them. Behind a bridge, traffic
+/// between pods would not pass the rules of `network_policy`.
 fn pod_network() -> Value {
     json!({
         "cniVersion": "1.0.0",
@@ -150,7 +150,7 @@ fn pod_network() -> Value {
         "plugins": [
             {
                 "type": "ptp",
-                // Not masqueraded: that plugin uses iptables. The NFS server of the rig sees the pods' own addresses.
+                // That plugin would need iptables to masquerade. The NFS server of the rig sees the addresses of pods.
                 "ipMasq": false,
                 "ipam": {
                     "type": "host-local",
@@ -162,7 +162,7 @@ fn pod_network() -> Value {
     })
 }
 
-/// The kubelet's arguments; what its file has no word for.
+/// Returns the arguments of the kubelet that have no field in its configuration file.
 pub(super) fn kubelet_args(config: &Path, kubeconfig: &Path, node: &str, address: Ipv4Addr) -> Vec<String> {
     vec![
         format!("--config={}", config.display()),

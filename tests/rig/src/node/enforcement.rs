@@ -1,4 +1,4 @@
-//! Has a node enforce the NetworkPolicies of its cluster.
+//! Enforcement of a cluster's NetworkPolicies on its node.
 
 use std::{path::PathBuf, process::Command, time::Duration};
 
@@ -12,10 +12,10 @@ use crate::{
     process::run,
 };
 
-/// A new pod waits for it; three small lists are next to no load.
+/// New pods wait for it; three small lists are negligible load.
 const SYNC_INTERVAL: Duration = Duration::from_millis(200);
 
-/// NetworkPolicies are enforced, on what the module `policies` says. It goes on until [`Self::end`].
+/// Running enforcement of NetworkPolicies, by the rules of the module `network_policy`, until [`Self::end`].
 #[derive(Debug)]
 pub struct Enforcement {
     stop: oneshot::Sender<()>,
@@ -23,33 +23,33 @@ pub struct Enforcement {
 }
 
 impl Enforcement {
-    /// Begins, and comes back when the policies that there are now are enforced.
+    /// Starts the enforcement and returns when the existing policies are enforced.
     pub(super) async fn start(client: Client, file: PathBuf) -> Result<Self> {
-        let mut synchronizer = Synchronizer {
+        let mut syncer = PolicySyncer {
             client,
             file,
             enforced: String::new(),
         };
-        synchronizer.sync().await?;
+        syncer.sync().await?;
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let result = synchronizer.run(stopped).await;
+            let result = syncer.run(stopped).await;
             if let Err(error) = &result {
-                // Whoever waits for something meanwhile wants to know why it doesn't come.
-                eprintln!("rig: NetworkPolicies are enforced no longer as they are: {error}");
+                // Tests may wait for an effect of a policy that is no longer enforced.
+                eprintln!("rig: changes of NetworkPolicies are no longer enforced: {error}");
             }
             result
         });
         Ok(Self { stop, task })
     }
 
-    /// Nothing is enforced any more.
-    ///
-    /// # Errors
-    /// Also what could not be enforced meanwhile: pods had the rules of before, new ones were cut off.
+    /// Stops the enforcement and removes all rules.
+    /// // # Errors
+    /// Also if a change of policies or pods could not be enforced: pods then kept their old rules, and new pods were
+    /// isolated.
     pub async fn end(self) -> Result<()> {
-        // When nobody listens, it has ended with an error.
-        let _ended = self.stop.send(());
+        // The receiver is gone if the enforcement has ended with an error.
+        let _ = self.stop.send(());
         let ended = self.task.await.map_err(|error| Error::Usage(error.to_string()));
         let mut command = Command::new("nft");
         command.arg(format!("delete table {TABLE}"));
@@ -58,10 +58,10 @@ impl Enforcement {
     }
 }
 
-/// How many packets of that pod the policies have refused, since they were last written down.
+/// Returns the number of packets of a pod that policies have dropped since the rules were last written.
 pub(super) async fn dropped_packets(pod: &Value) -> Result<u64> {
     let address = pod.pointer("/status/podIP").and_then(Value::as_str);
-    let address = address.ok_or_else(|| Error::Usage("the pod has no address".into()))?;
+    let address = address.ok_or_else(|| Error::Usage("the pod has no IP address".into()))?;
     let mut command = Command::new("nft");
     command.arg(format!("list chain {TABLE} from-{address}"));
     let listed = run(command).await?;
@@ -69,17 +69,17 @@ pub(super) async fn dropped_packets(pod: &Value) -> Result<u64> {
         .lines()
         .find_map(|line| line.trim().strip_prefix("counter packets "));
     let count = count.and_then(|rest| rest.split(' ').next()?.parse().ok());
-    count.ok_or_else(|| Error::Usage(format!("no count in {listed}")))
+    count.ok_or_else(|| Error::Usage(format!("no packet counter in {listed}")))
 }
 
-struct Synchronizer {
+struct PolicySyncer {
     client: Client,
-    /// Stays with the logs.
+    /// Kept with the logs.
     file: PathBuf,
     enforced: String,
 }
 
-impl Synchronizer {
+impl PolicySyncer {
     async fn run(&mut self, mut stopped: oneshot::Receiver<()>) -> Result<()> {
         while tokio::time::timeout(SYNC_INTERVAL, &mut stopped).await.is_err() {
             self.sync().await?;
@@ -88,7 +88,7 @@ impl Synchronizer {
     }
 
     async fn sync(&mut self) -> Result<()> {
-        // In this order; see there.
+        // The order matters, see `Snapshot`.
         let snapshot = Snapshot {
             pods: self.list().await?,
             namespaces: self.list().await?,

@@ -1,4 +1,4 @@
-//! A node that runs pods: kubelet, kube-proxy and containerd, in an sandbox.
+//! A node that runs pods: kubelet, kube-proxy and containerd, in a sandbox.
 
 mod config;
 mod container;
@@ -15,7 +15,7 @@ use std::{
 
 use serde_json::Value;
 
-pub(crate) use self::config::PAUSE;
+pub(crate) use self::config::PAUSE_IMAGE;
 use self::config::{NodeFiles, SOCKET, kubelet_args};
 use self::container::Container;
 pub use self::{
@@ -33,15 +33,14 @@ use crate::{
     wait,
 };
 
-/// What the node is called.
 const NAME: &str = "node";
-/// It takes 4 s on two idle cores; a machine that builds at the same time takes its time.
+/// It takes 4 s on two idle cores, and longer on a machine that also builds.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A running node. Dropping it kills its programs; its containers end with the sandbox.
 #[derive(Debug)]
 pub struct Node {
-    // Dropped in this order: nobody starts containers again.
+    // Dropped in this order, so that nothing restarts containers.
     kubelet: Process,
     proxy: Process,
     containerd: Process,
@@ -49,16 +48,15 @@ pub struct Node {
 }
 
 impl Node {
-    /// An image that every node has: its container does nothing until it is ended.
-    pub const PAUSE: &str = PAUSE;
+    /// An image that every node has. Its container does nothing.
+    pub const PAUSE_IMAGE: &str = PAUSE_IMAGE;
 
-    /// Starts one for that cluster and waits until it is Ready.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] outside of an [`Sandbox`]: it would make itself at home on the machine.
+    /// Starts a node for a cluster and waits until it is Ready.
+    /// // # Errors
+    /// [`Error::Usage`] outside of a [`Sandbox`]: it would change the machine.
     pub async fn start(run: &RunDir, assets: &NodeAssets, cluster: &Cluster) -> Result<Self> {
         let sandbox =
-            Sandbox::current().ok_or_else(|| Error::Usage("a node is started in an enclosure only".into()))?;
+            Sandbox::current().ok_or_else(|| Error::Usage("a node can only be started in a sandbox".into()))?;
         let folder = run.new_dir("node")?;
         let files = NodeFiles::new(folder.clone());
         let start = |name: &str, program: &Path, args: Vec<String>| {
@@ -81,8 +79,13 @@ impl Node {
         run_ctr([Path::new("images"), Path::new("import"), &assets.pause]).await?;
 
         let config = files.kubelet(cluster.authority(), sandbox.cgroup(), Kubernetes::from_env()?)?;
-        let login = cluster.certificate_kubeconfig(&format!("system:node:{NAME}"), Some("system:nodes"))?;
-        let kubelet = start("kubelet", &assets.kubelet, kubelet_args(&config, &login, NAME, ADDRESS)).await?;
+        let kubeconfig = cluster.certificate_kubeconfig(&format!("system:node:{NAME}"), Some("system:nodes"))?;
+        let kubelet = start(
+            "kubelet",
+            &assets.kubelet,
+            kubelet_args(&config, &kubeconfig, NAME, ADDRESS),
+        )
+        .await?;
         let config = files.proxy(&cluster.certificate_kubeconfig("system:kube-proxy", None)?, NAME)?;
         let args = vec![format!("--config={}", config.display())];
         let proxy = start("kube-proxy", &assets.kube_proxy, args).await?;
@@ -100,7 +103,7 @@ impl Node {
         let objects = Objects::new(cluster.client().await?);
         let node = reference("v1", "Node", None, NAME);
         let ready = objects.wait(&node, "to be Ready", START_TIMEOUT, |node| {
-            let ready = condition(node, "Ready").ok_or("it says nothing")?;
+            let ready = condition(node, "Ready").ok_or("it has no condition Ready")?;
             match ready["status"] == "True" {
                 true => Ok(()),
                 false => Err(ready["message"].to_string()),
@@ -109,37 +112,35 @@ impl Node {
         while_running(&[&self.containerd, &self.kubelet, &self.proxy], ready).await
     }
 
-    /// Gives the node the images of an OCI archive, by the names that they have in it.
+    /// Loads the images of an OCI archive.
     pub async fn load(&self, archive: &Path) -> Result<()> {
         run_ctr([Path::new("images"), Path::new("import"), archive])
             .await
             .map(drop)
     }
 
-    /// What the containers of all pods printed, dead ones included, and the end of the kubelet's log: for whoever
-    /// wants to know why something failed.
+    /// Returns the end of the output of all containers, including those that have exited, and of the kubelet's log.
     pub fn logs(&self) -> String {
         let kubelet = crate::process::tail(&self.kubelet.spec().log);
         format!(
-            "{}\nthe end of the kubelet's log:\n{kubelet}",
+            "{}\nend of the kubelet's log:\n{kubelet}",
             pod_logs::read_tails(&self.folder.join("pods"))
         )
     }
 
-    /// Has the cluster's NetworkPolicies enforced from now on, and those that will come: no node does that by itself.
+    /// Enforces the cluster's NetworkPolicies, including later ones. No program of the node does that.
     pub async fn enforce_network_policies(&self, cluster: &Cluster) -> Result<Enforcement> {
         Enforcement::start(cluster.client().await?, self.folder.join("policies.nft")).await
     }
 
-    /// How many packets of that pod its NetworkPolicies have refused, since a pod or policy last came or went.
-    ///
-    /// # Errors
-    /// When none are enforced that say where it may connect to.
+    /// Returns the number of packets of a pod that its NetworkPolicies have dropped since a pod or policy last changed.
+    /// // # Errors
+    /// If no egress policy for the pod is enforced.
     pub async fn dropped_packets(&self, pod: &Value) -> Result<u64> {
         enforcement::dropped_packets(pod).await
     }
 
-    /// Kills the program of a pod's container.
+    /// Kills the first container of a pod.
     pub async fn kill_container(&self, pod: &Value) -> Result<()> {
         let container = Container::from_pod(pod)?;
         run_ctr(["tasks", "kill", "--signal", "SIGKILL", &container.id])
@@ -147,18 +148,18 @@ impl Node {
             .map(drop)
     }
 
-    /// What a pod's container takes of memory, and its limit.
+    /// Returns the memory of a pod's first container.
     pub async fn memory(&self, pod: &Value) -> Result<MemoryUsage> {
         Container::from_pod(pod)?.memory().await
     }
 
-    /// Has the kernel kill the program of a pod's container because its memory is used up.
+    /// Makes the kernel's OOM killer kill a pod's first container.
     pub async fn exhaust_memory(&self, pod: &Value) -> Result<()> {
         Container::from_pod(pod)?.exhaust_memory().await
     }
 }
 
-/// Runs containerd's own client in the namespace that the kubelet's containers are in.
+/// Runs containerd's client in the namespace of the kubelet's containers.
 async fn run_ctr<S: AsRef<std::ffi::OsStr>>(args: impl IntoIterator<Item = S>) -> Result<String> {
     let mut command = Command::new("ctr");
     command.args(["--address", SOCKET, "--namespace", "k8s.io"]).args(args);

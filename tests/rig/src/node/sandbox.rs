@@ -1,5 +1,5 @@
-//! What a cluster with a node lives in: network, mounts and processes of its own, so that nothing of it shows on the
-//! machine, and the kernel takes it all away with its first process.
+//! Isolation of a cluster with a node: its own network, mounts and processes. It does not affect the machine, and the
+//! kernel removes everything with its first process.
 
 use std::{
     io::{BufRead, BufReader},
@@ -14,9 +14,9 @@ use crate::{
     process::run,
 };
 
-/// Tells a process in an enclosure that it is in one, and how that is called.
-const SANDBOX_VARIABLE: &str = "NFS_OPERATOR_RIG_ENCLOSURE";
-/// What makes an sandbox, in the order of util-linux' `unshare`: when that is killed, so is who is inside.
+/// Environment variable with the name of the sandbox, for processes in it.
+const SANDBOX_VARIABLE: &str = "NFS_OPERATOR_RIG_SANDBOX";
+/// Flags of util-linux's `unshare` that create a sandbox. When `unshare` is killed, so is everything inside.
 const UNSHARE_FLAGS: [&str; 7] = [
     "--net",
     "--mount",
@@ -29,33 +29,32 @@ const UNSHARE_FLAGS: [&str; 7] = [
 const SETUP_SCRIPT: &str = include_str!("../../node/sandbox.sh");
 const REMOVE_CGROUPS_SCRIPT: &str = include_str!("../../node/remove-cgroups.sh");
 
-/// The node's address in every sandbox, from a range that is for documentation (RFC 5737): it can't be that of a
-/// machine somebody needs.
+/// The node's address in every sandbox. The range is reserved for documentation (RFC 5737), so it belongs to no real
+/// machine.
 pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 
-/// An sandbox, snapshot from inside.
+/// A sandbox, seen from inside.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     name: String,
 }
 
 impl Sandbox {
-    /// The enclosure that this process is in, if it is in one.
+    /// Returns the sandbox that this process runs in, if any.
     pub fn current() -> Option<Self> {
         let name = std::env::var(SANDBOX_VARIABLE).ok()?;
         Some(Self { name })
     }
 
-    /// What its control groups are called, at the root of each hierarchy.
+    /// Returns the name of its cgroups, at the root of each hierarchy.
     pub fn cgroup(&self) -> &str {
         &self.name
     }
 
-    /// Makes an sandbox, runs a program in it to its end, and leaves nothing of it: processes, mounts, addresses,
-    /// control groups. Nor does it when this process is killed.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] names control groups that could not be removed.
+    /// Creates a sandbox, runs a program in it and removes everything: processes, mounts, addresses and cgroups, even
+    /// if this process is killed.
+    /// // # Errors
+    /// [`Error::Usage`] if cgroups could not be removed.
     pub fn run<S: AsRef<std::ffi::OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) -> Result<ExitStatus> {
         let name = format!("nfs-operator-rig-{}-{}", std::process::id(), crate::random_suffix());
         let remover = CgroupRemover::start(&name)?;
@@ -70,19 +69,19 @@ impl Sandbox {
         command
             .env(SANDBOX_VARIABLE, &name)
             .env("NODE_ADDRESS", ADDRESS.to_string());
-        let status = command.status().with_context(|| "make an enclosure".into())?;
+        let status = command.status().with_context(|| "create a sandbox".into())?;
         remover.finish()?;
         Ok(status)
     }
 }
 
-/// The process that outlives us by a moment, and clears away what the kernel leaves.
+/// A process that briefly outlives this one to remove cgroups, which the kernel does not remove.
 struct CgroupRemover(Child);
 
 impl CgroupRemover {
     fn start(name: &str) -> Result<Self> {
-        let action = || format!("make the control groups {name}");
-        // A session of its anonymous: Ctrl-C is not for it.
+        let action = || format!("create the cgroups {name}");
+        // A separate session, so that Ctrl-C does not reach it.
         let mut command = Command::new("setsid");
         command.args(["sh", "-c", REMOVE_CGROUPS_SCRIPT, "remover", name]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -91,29 +90,29 @@ impl CgroupRemover {
         if let Some(stdout) = child.stdout.take() {
             BufReader::new(stdout).read_line(&mut line).with_context(action)?;
         }
-        if line.trim() == "made" {
+        if line.trim() == "created" {
             return Ok(Self(child));
         }
         let status = child.wait().with_context(action)?;
-        Err(Error::Usage(format!("could not {}: {status}", action())))
+        Err(Error::Usage(format!("failed to {}: {status}", action())))
     }
 
-    /// Lets it do its work; waiting closes its standard input.
+    /// Waits until the cgroups are removed. The removal starts because `wait` closes the standard input.
     fn finish(mut self) -> Result<()> {
         let status = self
             .0
             .wait()
-            .with_context(|| "wait for control groups to be removed".into())?;
+            .with_context(|| "wait for the removal of cgroups".into())?;
         match status.success() {
             true => Ok(()),
             false => Err(Error::Usage(
-                "control groups of the run are left behind, see above".into(),
+                "some cgroups of the run could not be removed, see above".into(),
             )),
         }
     }
 }
 
-/// Whether enclosures can be made here.
+/// Returns an error if this machine cannot create sandboxes.
 pub(crate) async fn check_supported() -> Result<()> {
     let mut command = Command::new("unshare");
     command
@@ -122,9 +121,9 @@ pub(crate) async fn check_supported() -> Result<()> {
     run(command).await.map(drop)
 }
 
-/// What a program ends with that passes on how another ended.
+/// Returns the exit code of a program that passes on the status of another one.
 pub fn exit_code(status: ExitStatus) -> u8 {
-    // As shells do it.
+    // As shells do.
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }

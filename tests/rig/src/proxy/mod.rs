@@ -76,7 +76,7 @@ struct ProxyState {
 }
 
 impl ProxyState {
-    /// How many of so many bytes may pass; when not all of them may, the limit is used up and gone.
+    /// How many of so many bytes may pass; when not all of them may, the limit is used up and stopped.
     fn consume_budget(&self, direction: Direction, wanted: usize) -> usize {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match direction {
@@ -176,10 +176,10 @@ impl Proxy {
 
     /// With `true`: new connections are refused, as when nobody listens. Done when it returns.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
-        let gone = || Error::Usage("the proxy's runtime is gone".into());
+        let stopped = || Error::Usage("the proxy's runtime is stopped".into());
         let (answer, done) = oneshot::channel();
-        self.requests.send((!refuse, answer)).await.map_err(|_| gone())?;
-        let done = done.await.map_err(|_| gone())?;
+        self.requests.send((!refuse, answer)).await.map_err(|_| stopped())?;
+        let done = done.await.map_err(|_| stopped())?;
         done.with_context(|| format!("listen on {}", self.address))
     }
 
@@ -244,7 +244,7 @@ async fn accept(
                     done = TcpListener::bind(address).await.map(|bound| listener = Some(bound));
                 }
                 // Nobody waits when the caller was cancelled.
-                let _told = answer.send(done);
+                let _ = answer.send(done);
             }
         }
     }

@@ -1,19 +1,15 @@
-//! What NetworkPolicies mean for the pods of a node, as nftables rules. Pure: objects go in, text comes out.
-//!
-//! No network plugin that enforces policies can be had for the rig's node; these rules do what such plugins do:
-//!
-//! - Rules see where a connection goes after kube-proxy has chosen a Service's endpoint: the port of a policy is the port
-//!   behind the Service. Kubernetes leaves that open; most plugins do it so.
-//! - What is not allowed is dropped without an answer. Answers within a connection that was let through always pass, also
-//!   when it was opened before the policy came.
-//! - The node reaches all its pods: probes need that. The other way is stricter than Kubernetes, which lets pods reach their
-//!   own node: the servers of the rig stand for servers elsewhere, and have the node's address.
-//! - A pod that nobody knows yet reaches nobody and is reached by nobody but the node. So a pod never runs a moment without
-//!   the policies that were there before it.
-//! - Pods with the node's network are no pods here: Kubernetes leaves them out as well. Pods have IPv4 addresses; what comes
-//!   by IPv6 comes from nobody we know.
-//!
-//! What the rules can't say is an error, never something that passes.
+//! Translation of NetworkPolicies to nftables rules for the pods of one node. Pure functions without I/O.
+//! // No network plugin that enforces policies is available for the rig's node. The rules behave like such plugins:
+//! // - Rules apply after kube-proxy has selected an endpoint: a policy's port is the port behind a Service. Kubernetes
+//! leaves this open, and most plugins do so.
+//! - Packets that are not allowed are dropped. Replies on an established connection always pass, even if the connection
+//!   is older than the policy.
+//! - The node reaches all its pods, because probes need that. The opposite direction is stricter than in Kubernetes,
+//!   where pods always reach their node: the rig's servers, which have the node's address, represent servers elsewhere.
+//! - An unknown pod can connect only with the node. Therefore a pod never runs without the policies that existed before
+//!   it.
+//! - Pods in the node's network are ignored, as in Kubernetes. Pods have IPv4 addresses; IPv6 traffic matches no pod.
+//! // A policy that the rules cannot express is an error.
 
 mod pods;
 mod rules;
@@ -30,10 +26,11 @@ use k8s_openapi::api::{
 use self::pods::{PolicyPod, PolicyPods};
 use crate::error::Result;
 
-/// Our table; beside kube-proxy's, and a packet has to pass both.
+/// The nftables table. Packets must also pass kube-proxy's table.
 pub(super) const TABLE: &str = "inet rig-network-policies";
 
-/// What there is in a cluster. The pods were looked at first: a policy that is older than a pod is among these.
+/// Pods, namespaces and policies of a cluster. Pods are listed first, so that all policies older than a pod are
+/// included.
 #[derive(Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) pods: Vec<Pod>,
@@ -41,7 +38,7 @@ pub(super) struct Snapshot {
     pub(super) policies: Vec<NetworkPolicy>,
 }
 
-/// Which end of a connection the selected pod is.
+/// The role of the selected pod in a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Ingress,
@@ -49,7 +46,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// As `policyTypes` spell it.
+    /// Returns the value in `policyTypes`.
     fn policy_type(self) -> &'static str {
         match self {
             Self::Ingress => "Ingress",
@@ -57,7 +54,7 @@ impl Direction {
         }
     }
 
-    /// The chain that all connections to or from pods go through; each pod's own has its address appended.
+    /// Returns the chain for all connections to or from pods, which is also the prefix of each pod's chain.
     fn chain(self) -> &'static str {
         match self {
             Self::Ingress => "to",
@@ -65,16 +62,16 @@ impl Direction {
         }
     }
 
-    /// What nftables calls the pod's own address.
-    fn own(self) -> &'static str {
+    /// Returns the nftables expression for the pod's own address.
+    fn own_address(self) -> &'static str {
         match self {
             Self::Ingress => "ip daddr",
             Self::Egress => "ip saddr",
         }
     }
 
-    /// What nftables calls the other end's.
-    fn peer(self) -> &'static str {
+    /// Returns the nftables expression for the peer's address.
+    fn peer_address(self) -> &'static str {
         match self {
             Self::Ingress => "ip saddr",
             Self::Egress => "ip daddr",
@@ -82,21 +79,21 @@ impl Direction {
     }
 }
 
-/// The commands for `nft --file` that put these policies in the place of those before, all at once.
+/// Returns commands for `nft --file` that replace all rules atomically.
 pub(super) fn ruleset(snapshot: &Snapshot) -> Result<String> {
     let pods = PolicyPods::of(snapshot);
     let mut text = format!("table {TABLE}\ndelete table {TABLE}\ntable {TABLE} {{\n");
     for direction in [Direction::Egress, Direction::Ingress] {
         text.push_str(&chains(snapshot, &pods, direction)?);
     }
-    // The kernel's ends of the pods' cables are called so by the network plugin `ptp`.
+    // The network plugin `ptp` names the node's end of each pod's link like this.
     text.push_str(
-        "\tchain to-the-node {
+        "\tchain input {
 \t\ttype filter hook input priority filter
 \t\tct state established,related accept
 \t\tiifname \"veth*\" jump from
 \t}
-\tchain through-the-node {
+\tchain forward {
 \t\ttype filter hook forward priority filter
 \t\tct state established,related accept
 \t\tiifname \"veth*\" jump from
@@ -108,17 +105,17 @@ pub(super) fn ruleset(snapshot: &Snapshot) -> Result<String> {
     Ok(text)
 }
 
-/// A chain for each pod that a policy isolates in that direction, and the one that leads there. They return for what is
-/// allowed.
+/// Returns a chain for each pod that a policy isolates in this direction, and the chain that dispatches to them. A
+/// chain returns for allowed packets.
 fn chains(snapshot: &Snapshot, pods: &PolicyPods<'_>, direction: Direction) -> Result<String> {
-    let (mut chains, mut verdicts) = (String::new(), Vec::new());
+    let (mut chains, mut dispatch) = (String::new(), Vec::new());
     for pod in pods.all() {
         let Some(rules) = rules::build_rules(pod, &snapshot.policies, pods, direction)? else {
-            verdicts.push(format!("{} : return", pod.address));
+            dispatch.push(format!("{} : return", pod.address));
             continue;
         };
         let chain = pod_chain(pod, direction);
-        verdicts.push(format!("{} : goto {chain}", pod.address));
+        dispatch.push(format!("{} : goto {chain}", pod.address));
         let _ = writeln!(chains, "\t# {}/{}\n\tchain {chain} {{", pod.namespace, pod.name);
         for rule in rules {
             let _ = writeln!(chains, "\t\t{rule}");
@@ -126,8 +123,13 @@ fn chains(snapshot: &Snapshot, pods: &PolicyPods<'_>, direction: Direction) -> R
         chains.push_str("\t\tcounter drop\n\t}\n");
     }
     let _ = writeln!(chains, "\tchain {} {{", direction.chain());
-    if !verdicts.is_empty() {
-        let _ = writeln!(chains, "\t\t{} vmap {{ {} }}", direction.own(), verdicts.join(", "));
+    if !dispatch.is_empty() {
+        let _ = writeln!(
+            chains,
+            "\t\t{} vmap {{ {} }}",
+            direction.own_address(),
+            dispatch.join(", ")
+        );
     }
     chains.push_str("\t\tdrop\n\t}\n");
     Ok(chains)

@@ -1,4 +1,4 @@
-//! The pods that policies are about, and selecting among them.
+//! The pods that policies apply to, and selectors.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -13,7 +13,7 @@ use kube::{
 
 use super::Snapshot;
 
-/// A pod with an address of its own.
+/// A pod with its own address.
 #[derive(Debug)]
 pub(super) struct PolicyPod<'a> {
     pub(super) address: Ipv4Addr,
@@ -24,7 +24,7 @@ pub(super) struct PolicyPod<'a> {
 }
 
 impl<'a> PolicyPod<'a> {
-    /// Absent for a pod that has no address yet, or gave it back at its end, or has the node's.
+    /// Returns `None` for a pod without an address, that has ended, or that uses the node's network.
     fn of(pod: &'a Pod) -> Option<Self> {
         let (spec, status) = (pod.spec.as_ref()?, pod.status.as_ref()?);
         let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
@@ -40,7 +40,7 @@ impl<'a> PolicyPod<'a> {
         })
     }
 
-    /// The numbers of its ports of that name and protocol.
+    /// Returns the numbers of the pod's ports with a name and a protocol.
     pub(super) fn ports_named(&self, name: &str, protocol: &str) -> Vec<i32> {
         let ports = self
             .spec
@@ -48,7 +48,7 @@ impl<'a> PolicyPod<'a> {
             .iter()
             .flat_map(|container| container.ports.iter().flatten());
         let named = ports.filter(|port| port.name.as_deref() == Some(name));
-        // The API server fills in a protocol that is absent.
+        // The API server sets the default of the protocol.
         let of_protocol = named.filter(|port| port.protocol.as_deref() == Some(protocol));
         of_protocol.map(|port| port.container_port).collect()
     }
@@ -58,7 +58,7 @@ impl<'a> PolicyPod<'a> {
     }
 }
 
-/// All of them.
+/// All pods with their own address.
 pub(super) struct PolicyPods<'a> {
     pods: Vec<PolicyPod<'a>>,
     namespaces: &'a [Namespace],
@@ -76,7 +76,7 @@ impl<'a> PolicyPods<'a> {
         &self.pods
     }
 
-    /// The addresses of the pods that a peer of a policy in namespace `home` names.
+    /// Returns the addresses of the pods that a peer selects in a policy of namespace `home`.
     pub(super) fn selected(
         &self,
         home: &str,
@@ -103,7 +103,7 @@ impl<'a> PolicyPods<'a> {
     }
 }
 
-/// A selector that is absent or empty selects all.
+/// An unset or empty selector matches everything.
 fn selects(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> Result<bool, ParseExpressionError> {
     let selector = Selector::try_from(selector.cloned().unwrap_or_default())?;
     Ok(selector.matches(labels))

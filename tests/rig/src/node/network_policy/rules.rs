@@ -1,4 +1,4 @@
-//! A pod's policies, as the rules of its chain.
+//! Rules of one pod's chain, built from all policies.
 
 use k8s_openapi::{
     api::networking::v1::{IPBlock, NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec},
@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// What is let through to or from a pod; absent when no policy isolates it in that direction. Policies add up.
+/// Returns rules for what is allowed to or from a pod; `None` if no policy isolates it in this direction.
 pub(super) fn build_rules(
     pod: &PolicyPod<'_>,
     policies: &[NetworkPolicy],
@@ -33,7 +33,7 @@ pub(super) fn build_rules(
     Ok(rules)
 }
 
-/// Reads one policy for one pod.
+/// Builds the rules of one policy for one pod.
 struct RuleBuilder<'a> {
     policy: &'a NetworkPolicy,
     pod: &'a PolicyPod<'a>,
@@ -46,12 +46,15 @@ impl RuleBuilder<'_> {
         let Some(spec) = &self.policy.spec else {
             return Err(self.unsupported("it has no spec"));
         };
-        if !(self.is_about_the_pod(spec)? && self.isolates(spec)?) {
+        if !(self.selects_pod(spec)? && self.isolates(spec)?) {
             return Ok(None);
         }
         let mut rules = Vec::new();
         for (peers, ports) in peers_and_ports(spec, self.direction) {
-            let (peers, ports) = (self.any_of(peers, Self::peer)?, self.any_of(ports, Self::port)?);
+            let (peers, ports) = (
+                self.expressions(peers, Self::peer)?,
+                self.expressions(ports, Self::port)?,
+            );
             for peer in &peers {
                 for port in &ports {
                     let parts = [peer.as_str(), port.as_str(), "return"];
@@ -68,7 +71,7 @@ impl RuleBuilder<'_> {
         Ok(Some(rules))
     }
 
-    fn is_about_the_pod(&self, spec: &NetworkPolicySpec) -> Result<bool> {
+    fn selects_pod(&self, spec: &NetworkPolicySpec) -> Result<bool> {
         let is_here = self.policy.metadata.namespace.as_deref() == Some(self.pod.namespace);
         let is_selected = self.pod.is_selected(spec.pod_selector.as_ref());
         Ok(is_here && is_selected.map_err(|error| self.unsupported(&error.to_string()))?)
@@ -77,17 +80,17 @@ impl RuleBuilder<'_> {
     fn isolates(&self, spec: &NetworkPolicySpec) -> Result<bool> {
         match &spec.policy_types {
             Some(types) => Ok(types.iter().any(|found| found == self.direction.policy_type())),
-            None => Err(self.unsupported("it has no policyTypes, which the API server fills in")),
+            None => Err(self.unsupported("it has no policyTypes, which the API server sets by default")),
         }
     }
 
-    /// What nftables calls each of them; one that is always met where the policy names none.
-    fn any_of<T>(&self, named: &[T], call: impl Fn(&Self, &T) -> Result<Vec<String>>) -> Result<Vec<String>> {
-        if named.is_empty() {
+    /// Returns the nftables expressions of all items. Without items, one empty expression, which always matches.
+    fn expressions<T>(&self, items: &[T], convert: impl Fn(&Self, &T) -> Result<Vec<String>>) -> Result<Vec<String>> {
+        if items.is_empty() {
             return Ok(vec![String::new()]);
         }
-        let called: Result<Vec<_>> = named.iter().map(|one| call(self, one)).collect();
-        Ok(called?.concat())
+        let expressions: Result<Vec<_>> = items.iter().map(|item| convert(self, item)).collect();
+        Ok(expressions?.concat())
     }
 
     fn peer(&self, peer: &NetworkPolicyPeer) -> Result<Vec<String>> {
@@ -99,16 +102,16 @@ impl RuleBuilder<'_> {
             .pods
             .selected(home, peer.namespace_selector.as_ref(), peer.pod_selector.as_ref());
         let addresses = selected.map_err(|error| self.unsupported(&error.to_string()))?;
-        let side = self.direction.peer();
+        let side = self.direction.peer_address();
         Ok(addresses.iter().map(|address| format!("{side} {address}")).collect())
     }
 
     fn block(&self, block: &IPBlock) -> Result<String> {
         let except = block.except.as_deref().unwrap_or_default();
         if let Some(other) = except.iter().chain([&block.cidr]).find(|cidr| cidr.contains(':')) {
-            return Err(self.unsupported(&format!("{other}: pods have IPv4 addresses alone")));
+            return Err(self.unsupported(&format!("{other}: only IPv4 is supported")));
         }
-        let side = self.direction.peer();
+        let side = self.direction.peer_address();
         let mut rule = format!("{side} {}", block.cidr);
         for cidr in except {
             rule.push_str(&format!(" {side} != {cidr}"));
@@ -117,23 +120,26 @@ impl RuleBuilder<'_> {
     }
 
     fn port(&self, port: &NetworkPolicyPort) -> Result<Vec<String>> {
-        // The API server fills it in.
+        // The API server sets this default.
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        let word = match protocol {
+        let keyword = match protocol {
             "TCP" => "tcp",
             "UDP" => "udp",
             "SCTP" => "sctp",
             other => return Err(self.unsupported(&format!("protocol {other}"))),
         };
         match (&port.port, port.end_port, self.direction) {
-            (None, ..) => Ok(vec![format!("meta l4proto {word}")]),
-            (Some(IntOrString::Int(first)), Some(last), _) => Ok(vec![format!("{word} dport {first}-{last}")]),
-            (Some(IntOrString::Int(number)), None, _) => Ok(vec![format!("{word} dport {number}")]),
+            (None, ..) => Ok(vec![format!("meta l4proto {keyword}")]),
+            (Some(IntOrString::Int(first)), Some(last), _) => Ok(vec![format!("{keyword} dport {first}-{last}")]),
+            (Some(IntOrString::Int(number)), None, _) => Ok(vec![format!("{keyword} dport {number}")]),
             (Some(IntOrString::String(name)), None, Direction::Ingress) => {
                 let numbers = self.pod.ports_named(name, protocol);
-                Ok(numbers.iter().map(|number| format!("{word} dport {number}")).collect())
+                Ok(numbers
+                    .iter()
+                    .map(|number| format!("{keyword} dport {number}"))
+                    .collect())
             }
-            // Each destination may have another number for it.
+            // Each destination may map the name to another number.
             (Some(IntOrString::String(name)), ..) => Err(self.unsupported(&format!("port {name} by name"))),
         }
     }
@@ -148,7 +154,7 @@ impl RuleBuilder<'_> {
     }
 }
 
-/// The peers and ports of each rule; none named means all.
+/// Returns the peers and ports of each rule. An empty list means all.
 fn peers_and_ports(
     spec: &NetworkPolicySpec,
     direction: Direction,
@@ -156,15 +162,15 @@ fn peers_and_ports(
     match direction {
         Direction::Ingress => {
             let rules = spec.ingress.as_deref().unwrap_or_default().iter();
-            rules.map(|rule| (named(&rule.from), named(&rule.ports))).collect()
+            rules.map(|rule| (items(&rule.from), items(&rule.ports))).collect()
         }
         Direction::Egress => {
             let rules = spec.egress.as_deref().unwrap_or_default().iter();
-            rules.map(|rule| (named(&rule.to), named(&rule.ports))).collect()
+            rules.map(|rule| (items(&rule.to), items(&rule.ports))).collect()
         }
     }
 }
 
-fn named<T>(list: &Option<Vec<T>>) -> &[T] {
+fn items<T>(list: &Option<Vec<T>>) -> &[T] {
     list.as_deref().unwrap_or_default()
 }

@@ -19,10 +19,10 @@ fn pod(namespace: &str, name: &str, label: &str, address: Option<&str>) -> Value
     })
 }
 
-/// The pod that the tests look at, one beside it, one elsewhere, and three that have no address of their own.
+/// Returns the tested pod, one in its namespace, one in another, and three without their own address.
 fn cluster(policies: &[Value]) -> Snapshot {
-    let mut with_the_nodes_network = pod("home", "host", "other", Some("192.0.2.10"));
-    with_the_nodes_network["spec"]["hostNetwork"] = json!(true);
+    let mut in_host_network = pod("home", "host", "other", Some("192.0.2.10"));
+    in_host_network["spec"]["hostNetwork"] = json!(true);
     let mut ended = pod("home", "ended", "other", Some("10.88.0.9"));
     ended["status"]["phase"] = json!("Succeeded");
     let namespace = |name, team| json!({ "metadata": { "name": name, "labels": { "team": team } } });
@@ -32,7 +32,7 @@ fn cluster(policies: &[Value]) -> Snapshot {
             pod("home", "subject", "subject", Some("10.88.0.2")),
             pod("home", "neighbour", "other", Some("10.88.0.3")),
             pod("away", "stranger", "other", Some("10.88.0.4")),
-            with_the_nodes_network,
+            in_host_network,
             ended,
             pod("home", "new", "other", None),
         ]),
@@ -50,7 +50,7 @@ fn of_subject(types: &[&str], ingress: Value, egress: Value) -> Value {
     policy(json!({ "podSelector": selector, "policyTypes": types, "ingress": ingress, "egress": egress }))
 }
 
-/// The rules of a chain; absent when there is none.
+/// Returns the rules of a chain, if it exists.
 fn chain(text: &str, name: &str) -> Option<Vec<String>> {
     let begin = format!("\tchain {name} {{");
     let lines = text.lines().skip_while(|line| *line != begin);
@@ -61,23 +61,28 @@ fn chain(text: &str, name: &str) -> Option<Vec<String>> {
 }
 
 #[test]
-fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
+fn the_rules_of_a_pod_allow_what_its_policies_allow() {
     let from = |egress: Value| vec![of_subject(&["Egress"], Value::Null, egress)];
     let to = |ingress: Value| vec![of_subject(&["Ingress"], ingress, Value::Null)];
     let ports = |ports: Value| json!([{ "ports": ports }]);
     let peers = |peers: Value| json!([{ "from": peers }]);
     let app = |operator: &str, values: Value| json!({ "podSelector": { "matchExpressions": [{ "key": "app", "operator": operator, "values": values }] } });
-    // What is tried; the policies; what lets connections from the pod through; and to the pod. Absent: everything.
+    // Name, policies, rules that allow connections from the pod, and to the pod. `None`: everything is allowed.
     type Case<'a> = (&'a str, Vec<Value>, Option<&'a [&'a str]>, Option<&'a [&'a str]>);
     let cases: [Case<'_>; 17] = [
         ("no policy", vec![], None, None),
         (
-            "both ways, nothing named",
+            "both directions, no rules",
             vec![of_subject(&["Ingress", "Egress"], Value::Null, Value::Null)],
             Some(&[]),
             Some(&[]),
         ),
-        ("one way, an empty rule", from(json!([{}])), Some(&["return"]), None),
+        (
+            "one direction, an empty rule",
+            from(json!([{}])),
+            Some(&["return"]),
+            None,
+        ),
         (
             "a policy for another pod",
             vec![policy(
@@ -105,19 +110,19 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
             None,
         ),
         (
-            "a name is the port of that protocol",
+            "a port name selects the port with that protocol",
             to(ports(json!([{ "port": "http", "protocol": "TCP" }]))),
             None,
             Some(&["tcp dport 8080 return"]),
         ),
         (
-            "a name that the pod has no port of",
+            "a port name that the pod does not have",
             to(ports(json!([{ "port": "https", "protocol": "TCP" }]))),
             None,
             Some(&[]),
         ),
         (
-            "a block and what is left out of it",
+            "an IP block with exceptions",
             from(
                 json!([{ "to": [{ "ipBlock": { "cidr": "10.0.0.0/8", "except": ["10.1.0.0/16", "10.2.0.0/16"] } }] }]),
             ),
@@ -125,7 +130,7 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
             None,
         ),
         (
-            "every peer at every port",
+            "every peer and every port",
             from(json!([{
                 "to": [{ "ipBlock": { "cidr": "10.0.0.0/8" } }, { "ipBlock": { "cidr": "192.0.2.0/24" } }],
                 "ports": [{ "port": 1 }, { "port": 2 }],
@@ -139,13 +144,13 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
             None,
         ),
         (
-            "pods of the own namespace",
+            "pods of the same namespace",
             to(peers(json!([{ "podSelector": {} }]))),
             None,
             Some(&["ip saddr 10.88.0.2 return", "ip saddr 10.88.0.3 return"]),
         ),
         (
-            "a label's values",
+            "values of a label",
             to(peers(json!([app("In", json!(["other"]))]))),
             None,
             Some(&["ip saddr 10.88.0.3 return"]),
@@ -183,13 +188,13 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
             Some(&["ip saddr 10.88.0.3 return", "ip saddr 10.88.0.4 return"]),
         ),
         (
-            "policies add up",
+            "several policies are additive",
             [from(ports(json!([{ "port": 1 }]))), from(ports(json!([{ "port": 2 }])))].concat(),
             Some(&["tcp dport 1 return", "tcp dport 2 return"]),
             None,
         ),
         (
-            "one of another namespace",
+            "a policy of another namespace",
             vec![json!({
                 "metadata": { "namespace": "away", "name": "policy" },
                 "spec": { "podSelector": {}, "policyTypes": ["Ingress"] },
@@ -202,7 +207,7 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
         let text = ruleset(&cluster(&policies)).unwrap();
         for (direction, expected) in [("from", from), ("to", to)] {
             let found = chain(&text, &format!("{direction}-10.88.0.2"));
-            // Whatever else there is, it ends with a closed door.
+            // Every chain ends with a drop.
             let expected = expected.map(|rules| [rules, &["counter drop"]].concat());
             assert_eq!(
                 found,
@@ -214,7 +219,7 @@ fn what_policies_allow_is_what_the_rules_of_a_pod_let_through() {
 }
 
 #[test]
-fn a_pod_that_is_not_known_is_closed_and_one_without_a_policy_is_open() {
+fn an_unknown_pod_is_isolated_and_one_without_a_policy_is_not() {
     let text = ruleset(&cluster(&[of_subject(&["Egress"], Value::Null, Value::Null)])).unwrap();
     let known = "ip saddr vmap { 10.88.0.2 : goto from-10.88.0.2, 10.88.0.3 : return, 10.88.0.4 : return }";
     assert_eq!(chain(&text, "from").unwrap(), [known, "drop"]);
@@ -226,7 +231,7 @@ fn a_pod_that_is_not_known_is_closed_and_one_without_a_policy_is_open() {
 }
 
 #[test]
-fn what_the_rules_cannot_say_is_an_error_that_names_the_policy() {
+fn an_unsupported_policy_is_an_error_with_its_name() {
     let cases = [
         (
             of_subject(&["Egress"], Value::Null, json!([{ "ports": [{ "port": "http" }] }])),
