@@ -51,7 +51,7 @@ async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<
     println!("Ctrl-C or the end of the input stops everything and removes it.");
     let read = tokio::task::spawn_blocking(|| std::io::stdin().read_to_end(&mut Vec::new()));
     // A read error also means that the input has ended.
-    let _end = read.await;
+    let _ = read.await;
     drop(node);
     cluster.stop().await
 }

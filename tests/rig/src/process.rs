@@ -182,7 +182,7 @@ async fn spawn(command: Command) -> SpawnResult {
             for (mut command, reply) in inbox {
                 // If the caller was cancelled, nobody receives the child, so it is killed here.
                 if let Err(Ok((mut child, _))) = reply.send(spawn_child(&mut command)) {
-                    let _killed = child.kill().and_then(|()| child.wait().map(drop));
+                    let _ = child.kill().and_then(|()| child.wait().map(drop));
                 }
             }
         });

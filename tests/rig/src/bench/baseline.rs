@@ -1,9 +1,8 @@
-//! The bare client: it reads and writes the API objects that the operator does, in its order and under its account,
-//! and has nothing to do with an NFS server.
+//! The baseline: a bare client that makes the same API requests as the operator, in its order and under its account,
+//! without an NFS server.
 
 use std::time::Instant;
 
-use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::{
     api::{
         core::v1::{PersistentVolume, PersistentVolumeClaim},
@@ -28,18 +27,18 @@ use crate::{
     objects::{Objects, merge, reference},
 };
 
-/// Not the operator's: it leaves these objects alone.
-const PROVISIONER: &str = "bench.example/floor";
+/// Another provisioner, so that the operator ignores these objects.
+const PROVISIONER: &str = "bench.example/baseline";
 const FINALIZER: &str = "bench.example/reclaim";
-/// As long as the note that the operator sends with its good news.
+/// As long as the note of the operator's events.
 const NOTE: &str =
     "volume pvc-00000000-0000-0000-0000-000000000000 is 127.0.0.1:/export/bench-claim-00000-0 on backend bench";
-/// API server, etcd and connections are warm when the operator's turn comes, so they are for the floor.
+/// API server, etcd and connections are warm when the operator is measured, so they must be warm for the baseline.
 const WARM_UP: usize = 100;
 
-/// The bare client.
+/// A client that measures the baseline.
 pub struct Baseline {
-    /// With every right: what users, the binder and the bench do.
+    /// With all permissions, for the actions of users, the binder and the benchmark.
     objects: Objects,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
@@ -47,7 +46,7 @@ pub struct Baseline {
     volume_events: Api<Event>,
 }
 
-/// The floor.
+/// The results of the baseline.
 #[derive(Debug)]
 pub struct BaselineResult {
     pub claims: (Throughput, CpuUsage),
@@ -67,51 +66,42 @@ impl Baseline {
         }
     }
 
-    /// Claims and deletes, as the operator has them later.
+    /// Measures claims and deletes.
     pub async fn measure(&self, env: &BenchEnv, options: &BenchOptions) -> Result<BaselineResult> {
         let before = env.cpu_usage(None)?;
-        let (made, throughput) = self.create(options).await?;
-        let claims = (throughput, env.cpu_usage(None)?.since(&before));
-        self.release(&made, options).await?;
+        let (claims, throughput) = self.create(options).await?;
+        let creation = (throughput, env.cpu_usage(None)?.since(&before));
+        self.release(&claims, options).await?;
         let before = env.cpu_usage(None)?;
-        let throughput = self.reclaim(&made, options).await?;
-        let deletes = (throughput, env.cpu_usage(None)?.since(&before));
+        let throughput = self.reclaim(&claims, options).await?;
+        let deletion = (throughput, env.cpu_usage(None)?.since(&before));
         Ok(BaselineResult {
-            claims,
-            deletes,
+            claims: creation,
+            deletes: deletion,
             load: load(),
         })
     }
 
-    /// Does everything once, unmeasured.
+    /// Runs all phases without measuring them.
     pub async fn warm_up(&self, options: &BenchOptions) -> Result<()> {
         let few = BenchOptions {
             count: WARM_UP,
             ..options.clone()
         };
-        let (made, _) = self.create(&few).await?;
-        self.release(&made, &few).await?;
-        self.reclaim(&made, &few).await.map(drop)
+        let (claims, _) = self.create(&few).await?;
+        self.release(&claims, &few).await?;
+        self.reclaim(&claims, &few).await.map(drop)
     }
 
-    /// Creates claims and all that the operator writes about them; paced up to the last volume.
+    /// Creates claims and all objects that the operator writes for them. The duration ends with the last volume.
     pub async fn create(&self, options: &BenchOptions) -> Result<(Vec<ProvisionedClaim>, Throughput)> {
-        let started = Instant::now();
         let batch = crate::random_suffix();
-        let made: Vec<(ProvisionedClaim, Instant)> = stream::iter(0..options.count)
-            .map(|number| self.one(format!("floor-{batch}-{number}")))
-            .buffer_unordered(options.concurrency)
-            .try_collect()
-            .await?;
-        let last = made.iter().map(|(_, made)| *made).max().unwrap_or(started);
-        let throughput = Throughput {
-            count: made.len(),
-            seconds: last.duration_since(started).as_secs_f64(),
-        };
-        Ok((made.into_iter().map(|(made, _)| made).collect(), throughput))
+        let create = async |number| self.create_one(format!("baseline-{batch}-{number}")).await;
+        let (claims, throughput, _) = workload::create_each(options, create).await?;
+        Ok((claims, throughput))
     }
 
-    async fn one(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
+    async fn create_one(&self, name: String) -> Result<(ProvisionedClaim, Instant)> {
         let claim = self.objects.create(&workload::claim(&name, Some(PROVISIONER))).await?;
         let uid = uid(&claim)?.to_owned();
         let volume = format!("pvc-{uid}");
@@ -119,30 +109,30 @@ impl Baseline {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": NAME, "name": name, "uid": uid,
             "resourceVersion": claim.pointer("/metadata/resourceVersion"),
         });
-        let told = |reason| send(&self.claim_events, &regarding, reason);
-        let placed = json!({ "metadata": { "annotations": { "bench.example/placed-on": NAME } } });
-        let placed = applied(&name, &uid, placed);
+        let send_event = |reason| send(&self.claim_events, &regarding, reason);
+        let annotations = json!({ "metadata": { "annotations": { "bench.example/placed-on": NAME } } });
+        let placed = claim_apply(&name, &uid, annotations);
         let params = PatchParams::apply("bench/placement").force();
         let place = async {
             let written = self.claims.patch(&name, &params, &Patch::Apply(&placed)).await;
             written.with_context(|| format!("apply to claim {name}")).map(drop)
         };
-        // Events go out beside the work, as the operator's do.
-        futures::try_join!(told("Provisioning"), place)?;
+        // Events are sent concurrently, as in the operator.
+        futures::try_join!(send_event("Provisioning"), place)?;
         let object: PersistentVolume =
-            serde_json::from_value(object(&volume, &claim)).with_context(|| "make a volume".into())?;
+            serde_json::from_value(volume_object(&volume, &claim)).with_context(|| "create a volume".into())?;
         self.volumes
             .create(&PostParams::default(), &object)
             .await
             .with_context(|| format!("create {volume}"))?;
-        let made = Instant::now();
+        let created = Instant::now();
         let condition = json!({ "status": { "conditions": [{
             "type": "bench.example/Provisioned", "status": "True", "reason": "Provisioned", "message": NOTE,
             "lastTransitionTime": Timestamp::now().strftime("%FT%TZ").to_string(),
         }] } });
-        let condition = applied(&name, &uid, condition);
+        let condition = claim_apply(&name, &uid, condition);
         let params = PatchParams::apply("bench/condition").force();
-        let tell = async {
+        let write_condition = async {
             let written = self
                 .claims
                 .patch_status(&name, &params, &Patch::Apply(&condition))
@@ -151,17 +141,17 @@ impl Baseline {
                 .with_context(|| format!("apply to claim {name}'s status"))
                 .map(drop)
         };
-        futures::try_join!(told("ProvisioningSucceeded"), tell)?;
-        Ok((ProvisionedClaim { claim: name, volume }, made))
+        futures::try_join!(send_event("ProvisioningSucceeded"), write_condition)?;
+        Ok((ProvisionedClaim { claim: name, volume }, created))
     }
 
-    /// Removes the claims and releases the volumes, unmeasured.
-    pub async fn release(&self, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
-        workload::for_each(made, options, async |made| {
-            let volume = reference("v1", "PersistentVolume", None, &made.volume);
-            let unprotected = json!({ "metadata": { "finalizers": [FINALIZER] } });
-            self.objects.patch(&volume, unprotected).await?;
-            workload::remove_claim(&self.objects, &made.claim).await?;
+    /// Deletes the claims and releases the volumes. This is not measured.
+    pub async fn release(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
+        workload::for_each(claims, options, async |claim| {
+            let volume = reference("v1", "PersistentVolume", None, &claim.volume);
+            let finalizers = json!({ "metadata": { "finalizers": [FINALIZER] } });
+            self.objects.patch(&volume, finalizers).await?;
+            workload::remove_claim(&self.objects, &claim.claim).await?;
             self.objects
                 .patch_status(&volume, json!({ "status": { "phase": "Released" } }))
                 .await
@@ -170,57 +160,54 @@ impl Baseline {
         .await
     }
 
-    /// Takes released volumes away by the operator's calls: volume and claim read, volume deleted, read again, its
-    /// finalizer dropped, an event.
-    pub async fn reclaim(&self, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
+    /// Reclaims released volumes with the operator's requests: read the volume and the claim, delete the volume, read
+    /// it again, remove its finalizer, and send an event.
+    pub async fn reclaim(&self, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<Throughput> {
         let started = Instant::now();
-        workload::for_each(made, options, async |made| {
-            let name = &made.volume;
+        workload::for_each(claims, options, async |claim| {
+            let name = &claim.volume;
             let action = || format!("reclaim {name}");
-            let there = self.volumes.get(name).await.with_context(action)?;
-            if self.claims.get_opt(&made.claim).await.with_context(action)?.is_some() {
-                return Err(Error::Usage(format!("claim {} should be gone", made.claim)));
+            let volume = self.volumes.get(name).await.with_context(action)?;
+            if self.claims.get_opt(&claim.claim).await.with_context(action)?.is_some() {
+                return Err(Error::Usage(format!("claim {} should not exist", claim.claim)));
             }
             let params = DeleteParams {
                 preconditions: Some(Preconditions {
-                    uid: there.uid(),
+                    uid: volume.uid(),
                     resource_version: None,
                 }),
                 ..DeleteParams::default()
             };
             self.volumes.delete(name, &params).await.with_context(action)?;
-            let now = self.volumes.get(name).await.with_context(action)?;
+            let deleted = self.volumes.get(name).await.with_context(action)?;
             let patch = json!({ "metadata": {
-                "uid": now.uid(), "resourceVersion": now.resource_version(), "finalizers": [],
+                "uid": deleted.uid(), "resourceVersion": deleted.resource_version(), "finalizers": [],
             } });
             self.volumes
                 .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
                 .await
                 .with_context(action)?;
             let regarding = json!({
-                "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": now.uid(),
-                "resourceVersion": now.resource_version(),
+                "apiVersion": "v1", "kind": "PersistentVolume", "name": name, "uid": deleted.uid(),
+                "resourceVersion": deleted.resource_version(),
             });
             send(&self.volume_events, &regarding, "VolumeDeleted").await
         })
         .await?;
-        Ok(Throughput {
-            count: made.len(),
-            seconds: started.elapsed().as_secs_f64(),
-        })
+        Ok(Throughput::new(claims.len(), started.elapsed()))
     }
 }
 
-/// What an apply to a claim is made of.
-fn applied(name: &str, uid: &str, mut fields: Value) -> Value {
+/// Returns the object for a server-side apply to a claim.
+fn claim_apply(name: &str, uid: &str, mut fields: Value) -> Value {
     let identity = json!({ "metadata": { "namespace": NAME, "uid": uid } });
     merge(&mut fields, &reference("v1", "PersistentVolumeClaim", None, name));
     merge(&mut fields, &identity);
     fields
 }
 
-/// A volume of the size that the operator's have.
-fn object(name: &str, claim: &Value) -> Value {
+/// Returns a volume of the same size as the operator's.
+fn volume_object(name: &str, claim: &Value) -> Value {
     let about = |pointer| claim.pointer(pointer).cloned().unwrap_or_default();
     let directory = format!("{NAME}-{}-{name}", about("/metadata/name").as_str().unwrap_or_default());
     let mut volume = reference("v1", "PersistentVolume", None, name);

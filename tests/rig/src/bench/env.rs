@@ -1,4 +1,4 @@
-//! What is measured: cluster, NFS server and operator, and what they used.
+//! The cluster, NFS server and operator that are measured, and their CPU time.
 
 use std::{fs, time::Duration};
 
@@ -18,37 +18,37 @@ use crate::{
     wait,
 };
 
-/// The class's and the namespace's name, and that of the first backend.
+/// The name of the class, the namespace and the first backend.
 pub(super) const NAME: &str = "bench";
-/// The operator takes in what is left in its watches.
+/// The operator is idle if it uses no CPU time in a quarter of this time.
 const IDLE_WINDOW: Duration = Duration::from_secs(2);
-/// The binder binds 40 to 70 claims a second, fewer when others use the machine.
+/// Lower limit for the timeout: the binder binds 40 to 70 claims a second, and fewer on a busy machine.
 const MIN_BINDS_PER_SECOND: usize = 10;
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Everything that runs.
+/// The cluster, NFS server and operator that are measured.
 pub struct BenchEnv {
     pub cluster: Cluster,
     pub nfs: NfsServer,
     options: OperatorOptions,
-    /// Every right, as a user of the cluster has them who makes claims.
+    /// With all permissions, as a user who creates claims.
     pub objects: Objects,
-    /// The operator's account: the bare client is held to the same fairness and authorization.
+    /// With the operator's account, so that the baseline is subject to the same priority and authorization.
     pub account: Client,
-    pub volumes_seen: VolumeWatch,
+    pub volumes: VolumeWatch,
     backends: Vec<String>,
     binder: bool,
 }
 
 impl BenchEnv {
-    /// With so many backends, each on an export of its own.
+    /// Starts the cluster and the NFS server, with a number of backends that have their own exports.
     pub async fn start(run: &RunDir, options: &BenchOptions, backends: usize) -> Result<Self> {
         let assets = Assets::find_or_install().await?;
-        let numbered = |number: usize| match number {
+        let name = |number: usize| match number {
             0 => NAME.to_owned(),
             _ => format!("{NAME}-{number}"),
         };
-        let backends: Vec<String> = (0..backends).map(numbered).collect();
+        let backends: Vec<String> = (0..backends).map(name).collect();
         let exports = NfsOptions {
             exports: backends.iter().map(|name| Export::new(export_path(name))).collect(),
             ..NfsOptions::default()
@@ -60,14 +60,14 @@ impl BenchEnv {
         let kubeconfig = Operator::install(&cluster).await?;
         let account = client(&kubeconfig).await?;
         let objects = Objects::new(cluster.client().await?);
-        let volumes_seen = VolumeWatch::start(cluster.client().await?).await?;
+        let volumes = VolumeWatch::start(cluster.client().await?).await?;
         let env = Self {
             cluster,
             nfs,
             options: OperatorOptions::new(&options.operator, kubeconfig),
             objects,
             account,
-            volumes_seen,
+            volumes,
             backends,
             binder: true,
         };
@@ -89,7 +89,7 @@ impl BenchEnv {
         self.objects.create(&class).await.map(drop)
     }
 
-    /// Starts the operator, and waits until it has found the backends to be well.
+    /// Starts the operator and waits until all backends are Ready.
     pub async fn start_operator(&self, run: &RunDir) -> Result<Operator> {
         let operator = Operator::start(run, self.options.clone()).await?;
         operator.wait_ready().await?;
@@ -102,40 +102,40 @@ impl BenchEnv {
         Ok(operator)
     }
 
-    /// How many directories of volumes the exports hold.
+    /// Returns the number of volume directories on all exports.
     pub fn directories(&self) -> Result<usize> {
         let mut found = 0;
         for name in &self.backends {
             let folder = self.nfs.data_dir(&export_path(name))?;
             let entries = fs::read_dir(&folder).with_context(|| format!("list {}", folder.display()))?;
-            let ours = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
-            found += entries.flatten().filter(ours).count();
+            let is_volume = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(NAME);
+            found += entries.flatten().filter(is_volume).count();
         }
         Ok(found)
     }
 
-    /// From now on the backend does that with the directories of deleted claims.
+    /// Sets the archive policy of the first backend.
     pub async fn set_policy(&self, policy: Policy) -> Result<()> {
         let patch = json!({ "spec": { "archivePolicy": { "onDelete": policy.name() } } });
         self.objects.patch(&backend(NAME), patch).await.map(drop)
     }
 
-    /// Changes a backend's labels, which may be what claims wait for.
+    /// Changes a backend's labels, which waiting claims may depend on.
     pub async fn relabel(&self) -> Result<()> {
         let patch = json!({ "metadata": { "labels": { "bench": "changed" } } });
         self.objects.patch(&backend(NAME), patch).await.map(drop)
     }
 
-    /// Has all backends scanned for orphans now.
+    /// Requests a scan for orphans on all backends.
     pub async fn request_scans(&self) -> Result<()> {
         for name in &self.backends {
-            let asked = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-now": "true" } } });
-            self.objects.patch(&backend(name), asked).await?;
+            let annotation = json!({ "metadata": { "annotations": { "nfs-operator.io/scan-now": "true" } } });
+            self.objects.patch(&backend(name), annotation).await?;
         }
         Ok(())
     }
 
-    /// Stops the controller manager, so that its throughput and its share of the machine are in no figure.
+    /// Stops the controller manager, so that its speed and CPU time do not affect the results.
     pub async fn stop_binder(&mut self) -> Result<()> {
         if std::mem::take(&mut self.binder) {
             self.cluster.kill9(Component::ControllerManager).await?;
@@ -143,7 +143,7 @@ impl BenchEnv {
         Ok(())
     }
 
-    /// Starts it again.
+    /// Starts the controller manager again.
     pub async fn start_binder(&mut self) -> Result<()> {
         if !std::mem::replace(&mut self.binder, true) {
             self.cluster.restart(Component::ControllerManager).await?;
@@ -151,7 +151,7 @@ impl BenchEnv {
         Ok(())
     }
 
-    /// Has claims and volumes bound to each other.
+    /// Starts the binder and waits until all volumes are Bound.
     pub async fn bind(&mut self, count: usize) -> Result<()> {
         self.start_binder().await?;
         let volumes: Api<PersistentVolume> = Api::all(self.objects.client());
@@ -173,13 +173,13 @@ impl BenchEnv {
         .await
     }
 
-    /// Waits until the operator has taken in what its watches brought: until it uses no CPU time.
+    /// Waits until the operator uses no CPU time because it has processed all events of its watches.
     pub async fn wait_idle(&self, operator: &Operator) -> Result<()> {
         wait::until("the operator to be idle", READY_TIMEOUT, async || {
-            let look = || cpu_seconds(operator.pid()).map_err(|error| error.to_string());
-            let before = look()?;
+            let cpu_time = || cpu_seconds(operator.pid()).map_err(|error| error.to_string());
+            let before = cpu_time()?;
             tokio::time::sleep(IDLE_WINDOW / 4).await;
-            match look()? - before {
+            match cpu_time()? - before {
                 used if used <= 0.011 => Ok(()),
                 used => Err(format!("it used {used} s of CPU time in the last half second")),
             }
@@ -187,7 +187,7 @@ impl BenchEnv {
         .await
     }
 
-    /// The CPU time that each part has used so far.
+    /// Returns the CPU time that each process has used so far.
     pub fn cpu_usage(&self, operator: Option<&Operator>) -> Result<CpuUsage> {
         Ok(CpuUsage {
             operator: operator.map_or(Ok(0.0), |operator| cpu_seconds(operator.pid()))?,
@@ -199,8 +199,8 @@ impl BenchEnv {
     }
 
     pub async fn stop(self) -> Result<()> {
-        // An API server waits for its watches to end.
-        drop(self.volumes_seen);
+        // The API server waits for open watches when it stops.
+        drop(self.volumes);
         self.nfs.stop().await?;
         self.cluster.stop().await
     }
@@ -210,7 +210,7 @@ fn backend(name: &str) -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name)
 }
 
-/// The export of a backend.
+/// Returns the export path of a backend.
 fn export_path(backend: &str) -> String {
     format!("/{backend}")
 }
@@ -237,17 +237,17 @@ impl CpuUsage {
     }
 }
 
-/// The user and system time of a process, see proc(5), /proc/PID/stat.
+/// Returns the user and system time of a process, see /proc/PID/stat in proc(5).
 fn cpu_seconds(pid: u32) -> Result<f64> {
     let path = format!("/proc/{pid}/stat");
     let text = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    // The program's name is in parentheses and may hold anything; utime and stime are fields 14 and 15.
+    // The name in parentheses may contain any character. utime and stime are fields 14 and 15.
     let after = text.rsplit_once(')').map(|(_, after)| after).unwrap_or_default();
     let mut fields = after.split_whitespace().skip(11).map(str::parse::<u64>);
     match (fields.next(), fields.next()) {
         (Some(Ok(user)), Some(Ok(system))) => {
             Ok((user + system) as f64 / rustix::param::clock_ticks_per_second() as f64)
         }
-        _ => Err(Error::Usage(format!("{path} is not as proc(5) says"))),
+        _ => Err(Error::Usage(format!("{path} does not have the format of proc(5)"))),
     }
 }

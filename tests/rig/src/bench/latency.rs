@@ -1,4 +1,4 @@
-//! How long a lone claim waits for its volume.
+//! Latency of a single claim.
 
 use std::time::{Duration, Instant};
 
@@ -10,42 +10,42 @@ use super::{
 };
 use crate::error::Result;
 
-/// A claim and its volume are gone within a second.
+/// A claim and its volume are deleted within a second.
 const BOUND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The latencies of lone claims, sorted.
+/// Latencies of single claims, sorted.
 #[derive(Debug)]
 pub struct Latencies {
-    /// From the claim's creation to its volume, the binder's part included.
+    /// From the creation of the claim to its volume, including the binder.
     pub whole: Vec<Duration>,
-    /// The same for claims that came with the binder's annotation.
-    pub stop_binder: Vec<Duration>,
+    /// The same for claims that were created with the binder's annotation.
+    pub without_binder: Vec<Duration>,
 }
 
-/// Creates claims one after the other, each when the one before has come and gone: by turns as a user does, and with
-/// the annotation that the binder would write first.
+/// Creates claims one after the other, each after the previous one was deleted: alternately as a user does, and with
+/// the annotation that the binder would add.
 pub async fn measure(env: &BenchEnv, count: usize) -> Result<Latencies> {
     let mut latencies = Latencies {
         whole: Vec::new(),
-        stop_binder: Vec::new(),
+        without_binder: Vec::new(),
     };
-    // The first of each kind opens connections and fills caches, and counts as every other.
+    // The first claim of each kind opens connections and fills caches. It is counted, too.
     for number in 0..count {
-        let name = format!("lone-{number}");
-        latencies.whole.push(one(env, &claim(&name, None)).await?);
-        let asked = claim(&format!("{name}-asked"), Some("nfs-operator.io/nfs"));
-        latencies.stop_binder.push(one(env, &asked).await?);
+        let name = format!("single-{number}");
+        latencies.whole.push(measure_one(env, &claim(&name, None)).await?);
+        let annotated = claim(&format!("{name}-annotated"), Some("nfs-operator.io/nfs"));
+        latencies.without_binder.push(measure_one(env, &annotated).await?);
     }
     latencies.whole.sort();
-    latencies.stop_binder.sort();
+    latencies.without_binder.sort();
     Ok(latencies)
 }
 
-async fn one(env: &BenchEnv, claim: &Value) -> Result<Duration> {
+async fn measure_one(env: &BenchEnv, claim: &Value) -> Result<Duration> {
     let started = Instant::now();
     let created = env.objects.create(claim).await?;
     let volume = format!("pvc-{}", uid(&created)?);
-    let latency = env.volumes_seen.wait_created(&volume).await?.duration_since(started);
+    let latency = env.volumes.wait_created(&volume).await?.duration_since(started);
     env.objects
         .wait(claim, "to be Bound", BOUND_TIMEOUT, |claim| {
             match claim.pointer("/status/phase") {
@@ -55,6 +55,6 @@ async fn one(env: &BenchEnv, claim: &Value) -> Result<Duration> {
         })
         .await?;
     env.objects.delete(claim).await?;
-    env.volumes_seen.wait_deleted(&volume).await?;
+    env.volumes.wait_deleted(&volume).await?;
     Ok(latency)
 }

@@ -1,7 +1,6 @@
-//! What `make bench` does: the operator against a bare client that writes the same API objects, in the same run.
-//!
-//! Results, never pass or fail. The two cores of a small machine are shared with the API server, etcd and the NFS
-//! server, so each phase also says how much CPU time every one of them took: that is what a busy machine can't blur.
+//! `make bench`: measures the operator against a bare client that writes the same API objects, in the same run.
+//! // A benchmark has no verdict. API server, etcd and NFS server share the cores of the machine with the operator, so
+//! each phase also reports the CPU time of each process, which does not depend on the load.
 
 mod baseline;
 mod env;
@@ -13,7 +12,7 @@ mod volume_watch;
 mod waiting;
 mod workload;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use self::{
     baseline::Baseline,
@@ -24,26 +23,26 @@ use self::{
 };
 use crate::{error::Result, operator::Operator, run_dir::RunDir};
 
-/// How much is measured.
+/// What to measure.
 #[derive(Clone, Debug)]
 pub struct BenchOptions {
-    /// The operator's program, built in release mode.
+    /// Path of the operator's binary, built in release mode.
     pub operator: PathBuf,
-    /// Claims in a phase.
+    /// Number of claims in a phase.
     pub count: usize,
-    /// Claims or volumes outstanding at a time.
+    /// Maximum number of claims or volumes in progress at the same time.
     pub concurrency: usize,
-    /// Claims made one after the other.
+    /// Number of claims that are created one after the other.
     pub lone: usize,
-    /// So many claims on five backends at once instead of all else.
+    /// Measure only this number of claims on five backends.
     pub scale: Option<usize>,
-    /// So many claims that fail instead of all else.
+    /// Measure only this number of failing claims.
     pub storm: Option<usize>,
-    /// So many claims that wait for a backend that is not there instead of all else.
+    /// Measure only this number of claims that wait for a missing backend.
     pub waiting: Option<usize>,
 }
 
-/// What the operator does with the directories of deleted claims in a phase.
+/// The archive policy of a phase.
 #[derive(Clone, Copy, Debug)]
 enum Policy {
     Archive,
@@ -51,7 +50,7 @@ enum Policy {
 }
 
 impl Policy {
-    /// Its name in a backend's specification.
+    /// Returns its name in a backend's spec.
     fn name(self) -> &'static str {
         match self {
             Self::Archive => "Archive",
@@ -60,7 +59,7 @@ impl Policy {
     }
 }
 
-/// Measures, and prints the tables.
+/// Runs a benchmark and prints its results as tables.
 pub async fn bench(options: BenchOptions) -> Result<()> {
     let run = RunDir::new()?;
     let measured = match (options.scale, options.storm, options.waiting) {
@@ -78,26 +77,26 @@ pub async fn bench(options: BenchOptions) -> Result<()> {
 async fn measure(run: &RunDir, options: &BenchOptions) -> Result<()> {
     println!("{}", table::describe_setup(options, run.path()));
     let mut env = BenchEnv::start(run, options, 1).await?;
-    progress("floor, before the operator starts");
+    progress("baseline, before the operator starts");
     env.stop_binder().await?;
-    let floor = Baseline::new(&env);
-    floor.warm_up(options).await?;
-    let before = floor.measure(&env, options).await?;
+    let baseline = Baseline::new(&env);
+    baseline.warm_up(options).await?;
+    let before = baseline.measure(&env, options).await?;
     env.start_binder().await?;
     let mut results = Results::default();
-    let (operator, lone) = measure_operator(&mut env, run, options, &mut results).await?;
+    let (operator, latencies) = measure_operator(&mut env, run, options, &mut results).await?;
     operator.terminate().await?;
-    progress("floor, after the operator has ended");
+    progress("baseline, after the operator has stopped");
     env.stop_binder().await?;
-    let after = floor.measure(&env, options).await?;
+    let after = baseline.measure(&env, options).await?;
     println!("\n{}", table::rates(&results.rates, &[&before, &after]));
-    println!("{}", table::latencies(&lone));
+    println!("{}", table::latencies(&latencies));
     println!("{}", table::memory(&results.memory, "goal < 30 at 500 claims"));
     println!("{}", table::cpu_times(&results.rates, &[&before, &after]));
     env.stop().await
 }
 
-/// What was measured so far.
+/// The results so far.
 #[derive(Default)]
 struct Results {
     rates: Vec<PhaseResult>,
@@ -115,7 +114,7 @@ impl Results {
     }
 }
 
-/// One life of the operator.
+/// Measures one process of the operator in all phases.
 async fn measure_operator(
     env: &mut BenchEnv,
     run: &RunDir,
@@ -124,18 +123,18 @@ async fn measure_operator(
 ) -> Result<(Operator, Latencies)> {
     let operator = env.start_operator(run).await?;
     results.record_memory("at the start", &operator)?;
-    progress("lone claims");
-    let lone = latency::measure(env, options.lone).await?;
-    results.record_memory("after the lone claims", &operator)?;
+    progress("single claims");
+    let latencies = latency::measure(env, options.lone).await?;
+    results.record_memory("after the single claims", &operator)?;
     for policy in [Policy::Archive, Policy::Delete] {
         env.set_policy(policy).await?;
         let claims = measure_creation(env, &operator, options, policy, results).await?;
         measure_deletion(env, &operator, options, policy, &claims, results).await?;
     }
-    Ok((operator, lone))
+    Ok((operator, latencies))
 }
 
-/// Claims to volumes.
+/// Measures the time from claims to volumes.
 async fn measure_creation(
     env: &mut BenchEnv,
     operator: &Operator,
@@ -150,7 +149,7 @@ async fn measure_creation(
     let (claims, throughput, written) = workload::create(env, options).await?;
     let used = env.cpu_usage(Some(operator))?.since(&before);
     println!(
-        "  the last condition stood {:.0} ms after the last volume",
+        "  the last condition was written {:.0} ms after the last volume",
         written.as_secs_f64() * 1e3
     );
     results
@@ -160,7 +159,7 @@ async fn measure_creation(
     Ok(claims)
 }
 
-/// Released volumes to none.
+/// Measures the time from released volumes to their deletion.
 async fn measure_deletion(
     env: &mut BenchEnv,
     operator: &Operator,
@@ -172,10 +171,10 @@ async fn measure_deletion(
     progress(&format!("deletes, policy {}", policy.name()));
     env.bind(claims.len()).await?;
     env.stop_binder().await?;
-    results.record_memory("with these bound", operator)?;
+    results.record_memory("with these claims bound", operator)?;
     workload::prepare_release(env, claims, options).await?;
     env.wait_idle(operator).await?;
-    // Paused and not stopped: its memory and its caches are those of one life.
+    // Paused, not stopped, so that its memory and caches stay the same.
     operator.pause()?;
     workload::release(env, claims, options).await?;
     let before = env.cpu_usage(Some(operator))?;
@@ -191,10 +190,10 @@ async fn measure_deletion(
 }
 
 fn progress(what: &str) {
-    println!("{what} … (load {})", table::load());
+    println!("{what} (load {})", table::load());
 }
 
-/// How fast a phase was.
+/// The throughput of a phase.
 #[derive(Clone, Copy, Debug)]
 struct Throughput {
     count: usize,
@@ -202,6 +201,13 @@ struct Throughput {
 }
 
 impl Throughput {
+    fn new(count: usize, duration: Duration) -> Self {
+        Self {
+            count,
+            seconds: duration.as_secs_f64(),
+        }
+    }
+
     fn per_second(self) -> f64 {
         self.count as f64 / self.seconds.max(f64::EPSILON)
     }

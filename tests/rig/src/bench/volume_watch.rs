@@ -1,4 +1,4 @@
-//! When volumes appear and go, by a watch: polling would blur milliseconds and load the API server.
+//! Times when volumes are created and deleted, from a watch. Polling would be less precise and load the API server.
 
 use std::{
     collections::HashMap,
@@ -16,17 +16,17 @@ use tokio::{sync::watch, task::JoinHandle};
 
 use crate::error::{Error, Result};
 
-/// A volume comes within milliseconds; a machine that builds at the same time takes its time.
+/// A volume is created within milliseconds, but later on a machine that also builds.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 #[derive(Debug, Default)]
 struct VolumeTimes {
-    listed: bool,
-    appeared: HashMap<String, Instant>,
-    gone: HashMap<String, Instant>,
+    is_listed: bool,
+    created: HashMap<String, Instant>,
+    deleted: HashMap<String, Instant>,
 }
 
-/// The volumes of the cluster, with the moments in which they were first and last seen.
+/// A watch of all volumes that records when each was created and deleted.
 #[derive(Debug)]
 pub struct VolumeWatch {
     times: watch::Receiver<VolumeTimes>,
@@ -34,27 +34,33 @@ pub struct VolumeWatch {
 }
 
 impl VolumeWatch {
-    /// Begins to watch, and waits until the first list is in.
+    /// Starts the watch and waits until the first list is complete.
     pub async fn start(client: Client) -> Result<Self> {
         let (writer, mut times) = watch::channel(VolumeTimes::default());
         let watching = tokio::spawn(follow(client, writer));
-        wait(&mut times, "the watch of volumes", |times| times.listed.then_some(())).await?;
+        wait(&mut times, "the watch of volumes", |times| {
+            times.is_listed.then_some(())
+        })
+        .await?;
         Ok(Self { times, watching })
     }
 
-    /// When this volume first was there.
+    /// Waits until a volume exists, and returns the time of its creation.
     pub async fn wait_created(&self, volume: &str) -> Result<Instant> {
-        let what = format!("volume {volume} to be there");
+        let what = format!("volume {volume} to exist");
         wait(&mut self.times.clone(), &what, |times| {
-            times.appeared.get(volume).copied()
+            times.created.get(volume).copied()
         })
         .await
     }
 
-    /// When this volume was gone.
+    /// Waits until a volume is deleted, and returns the time of its deletion.
     pub async fn wait_deleted(&self, volume: &str) -> Result<Instant> {
-        let what = format!("volume {volume} to be gone");
-        wait(&mut self.times.clone(), &what, |times| times.gone.get(volume).copied()).await
+        let what = format!("volume {volume} to be deleted");
+        wait(&mut self.times.clone(), &what, |times| {
+            times.deleted.get(volume).copied()
+        })
+        .await
     }
 }
 
@@ -67,11 +73,11 @@ impl Drop for VolumeWatch {
 async fn wait<T>(
     times: &mut watch::Receiver<VolumeTimes>,
     what: &str,
-    look: impl Fn(&VolumeTimes) -> Option<T>,
+    find: impl Fn(&VolumeTimes) -> Option<T>,
 ) -> Result<T> {
-    let seen = async {
+    let found = async {
         loop {
-            if let Some(found) = look(&times.borrow_and_update()) {
+            if let Some(found) = find(&times.borrow_and_update()) {
                 return Ok(found);
             }
             if times.changed().await.is_err() {
@@ -82,16 +88,16 @@ async fn wait<T>(
     let timeout = |_| Error::Timeout {
         what: what.into(),
         waited: TIMEOUT,
-        last: "the watch has not shown it".into(),
+        last: "the watch has not reported it".into(),
     };
-    tokio::time::timeout(TIMEOUT, seen).await.map_err(timeout)?
+    tokio::time::timeout(TIMEOUT, found).await.map_err(timeout)?
 }
 
 async fn follow(client: Client, times: watch::Sender<VolumeTimes>) {
     let volumes: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
     let events = watcher(volumes, watcher::Config::default()).default_backoff();
     let mut events = events.into_stream().boxed();
-    // Errors are those of a watch that is begun again.
+    // The watcher recovers from errors.
     loop {
         let event = match events.try_next().await {
             Ok(Some(event)) => event,
@@ -101,12 +107,12 @@ async fn follow(client: Client, times: watch::Sender<VolumeTimes>) {
         let now = Instant::now();
         times.send_modify(|times| match event {
             watcher::Event::Init => {}
-            watcher::Event::InitDone => times.listed = true,
+            watcher::Event::InitDone => times.is_listed = true,
             watcher::Event::InitApply(volume) | watcher::Event::Apply(volume) => {
-                times.appeared.entry(volume.name_any()).or_insert(now);
+                times.created.entry(volume.name_any()).or_insert(now);
             }
             watcher::Event::Delete(volume) => {
-                times.gone.entry(volume.name_any()).or_insert(now);
+                times.deleted.entry(volume.name_any()).or_insert(now);
             }
         });
     }

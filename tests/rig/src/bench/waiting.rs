@@ -1,4 +1,4 @@
-//! Many claims that wait for a backend that is not there: what they take in memory, and what a change costs that cures none.
+//! Many claims that wait for a missing backend: their memory, and the cost of a change that does not help them.
 
 use std::time::Instant;
 
@@ -7,13 +7,13 @@ use serde_json::json;
 use super::{BenchOptions, Results, env::BenchEnv, progress, table, workload};
 use crate::{error::Result, run_dir::RunDir};
 
-/// The class of the claims that wait.
+/// The class of waiting claims.
 const WAITING: &str = "waiting";
 
-/// Measures, and prints the tables.
+/// Runs the benchmark and prints its results.
 pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Result<()> {
     println!(
-        "{claims} claims that wait for a backend that is not there; load at the start {}.",
+        "{claims} claims that wait for a missing backend; load at the start {}.",
         table::load()
     );
     let mut env = BenchEnv::start(run, options, 1).await?;
@@ -22,29 +22,29 @@ pub async fn measure(run: &RunDir, options: &BenchOptions, claims: usize) -> Res
     let (mut results, mut counts) = (Results::default(), Vec::new());
     results.record_memory("at the start", &operator)?;
 
-    progress("the claims come");
+    progress("the claims are created");
     let began = Instant::now();
-    workload::create_waiting_claims(&env, options, WAITING, json!({ "backend": "absent" }), claims).await?;
+    workload::create_claims_of_class(&env, options, WAITING, json!({ "backend": "absent" }), claims).await?;
     workload::wait_for_reason(&operator, "BackendNotFound", claims).await?;
-    let told = began.elapsed().as_secs_f64();
-    counts.push(("until each said what it waits for", format!("{told:.0} s")));
+    let seconds = began.elapsed().as_secs_f64();
+    counts.push(("time until each has reported the reason", format!("{seconds:.0} s")));
     env.wait_idle(&operator).await?;
     results.record_memory("with the claims waiting", &operator)?;
 
-    progress("a backend changes that none of them may use");
+    progress("another backend changes");
     let (used, written) = (
         env.cpu_usage(Some(&operator))?,
-        workload::writes_to_claims(&env, WAITING)?,
+        workload::count_claim_patches(&env, WAITING)?,
     );
     env.relabel().await?;
     env.wait_idle(&operator).await?;
     let used = env.cpu_usage(Some(&operator))?.since(&used);
-    let written = workload::writes_to_claims(&env, WAITING)? - written;
-    counts.push(("CPU time to look at all again", format!("{:.2} s", used.operator)));
-    counts.push(("writes to claims for that", written.to_string()));
-    results.record_memory("when all were looked at again", &operator)?;
+    let written = workload::count_claim_patches(&env, WAITING)? - written;
+    counts.push(("CPU time to check all claims again", format!("{:.2} s", used.operator)));
+    counts.push(("patches of claims for that", written.to_string()));
+    results.record_memory("after all were checked again", &operator)?;
 
-    progress("the operator starts again");
+    progress("the operator restarts");
     operator.restart().await?;
     operator.wait_ready().await?;
     env.wait_idle(&operator).await?;

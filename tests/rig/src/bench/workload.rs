@@ -1,4 +1,4 @@
-//! What the operator is given to do.
+//! Actions of users and of the binder that cause work for the operator.
 
 use std::{
     fs,
@@ -16,26 +16,26 @@ use super::{
 use crate::{
     error::{Error, Result, ResultExt as _},
     objects::{Objects, condition, merge, reference},
-    operator::Operator,
+    operator::{Operator, USERNAME},
     wait,
 };
 
-/// A condition follows its volume at once.
+/// The operator writes a condition immediately after it creates a volume.
 const CONDITION_TIMEOUT: Duration = Duration::from_secs(60);
-/// First attempts a second on a machine that others use too.
+/// Lower limit for the timeout: first attempts per second on a busy machine.
 const MIN_ATTEMPTS_PER_SECOND: usize = 20;
-/// What the binder writes when it wants a claim provisioned.
+/// The annotation by which the binder requests provisioning.
 const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
-/// A claim that has its volume.
+/// A claim and its volume.
 #[derive(Clone, Debug)]
 pub struct ProvisionedClaim {
     pub claim: String,
     pub volume: String,
 }
 
-/// A claim of the bench's class; `asked`: as the binder leaves it.
-pub fn claim(name: &str, asked: Option<&str>) -> Value {
+/// Returns a claim of the benchmark's class; with `provisioner`, as the binder annotates it.
+pub fn claim(name: &str, provisioner: Option<&str>) -> Value {
     let mut claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
     let spec = json!({
         "storageClassName": NAME,
@@ -43,7 +43,7 @@ pub fn claim(name: &str, asked: Option<&str>) -> Value {
         "resources": { "requests": { "storage": "1Mi" } },
     });
     merge(&mut claim, &json!({ "spec": spec }));
-    if let Some(provisioner) = asked {
+    if let Some(provisioner) = provisioner {
         merge(
             &mut claim,
             &json!({ "metadata": { "annotations": { STORAGE_PROVISIONER: provisioner } } }),
@@ -52,8 +52,8 @@ pub fn claim(name: &str, asked: Option<&str>) -> Value {
     claim
 }
 
-/// Creates so many claims of a class of their own, whose name theirs begin with, as the binder leaves them.
-pub async fn create_waiting_claims(
+/// Creates a class and claims of it, as the binder annotates them. Their names begin with the name of the class.
+pub async fn create_claims_of_class(
     env: &BenchEnv,
     options: &BenchOptions,
     name: &str,
@@ -73,22 +73,22 @@ pub async fn create_waiting_claims(
     .await
 }
 
-/// Waits until so many claims say that they have no volume for this reason.
+/// Waits until this number of claims report a reason why they have no volume.
 pub async fn wait_for_reason(operator: &Operator, reason: &str, claims: usize) -> Result<()> {
     let timeout = CONDITION_TIMEOUT + Duration::from_secs((claims / MIN_ATTEMPTS_PER_SECOND) as u64);
     let series = format!("nfs_operator_claims_waiting{{reason=\"{reason}\"}}");
     wait::until(
-        "every claim to say why it has no volume",
+        "every claim to report why it has no volume",
         timeout,
         async || match metric(operator, &series).await.map_err(|error| error.to_string())? {
-            told if told >= claims as u64 => Ok(()),
-            told => Err(format!("{told} of {claims}")),
+            waiting if waiting >= claims as u64 => Ok(()),
+            waiting => Err(format!("{waiting} of {claims}")),
         },
     )
     .await
 }
 
-/// The value of one of the operator's series, 0 where there is none.
+/// Returns the value of one of the operator's metrics; 0 if the series does not exist.
 pub async fn metric(operator: &Operator, series: &str) -> Result<u64> {
     let metrics = operator.metrics().await?;
     let line = metrics
@@ -97,79 +97,89 @@ pub async fn metric(operator: &Operator, series: &str) -> Result<u64> {
     Ok(line.and_then(|value| value.parse().ok()).unwrap_or(0))
 }
 
-/// What the operator wrote to claims whose names begin so, by the API server's audit log.
-pub fn writes_to_claims(env: &BenchEnv, beginning: &str) -> Result<usize> {
+/// Counts the operator's patches of claims whose names have a prefix, in the audit log.
+pub fn count_claim_patches(env: &BenchEnv, prefix: &str) -> Result<usize> {
+    count_requests(env, |event| {
+        let name = event.pointer("/objectRef/name").and_then(Value::as_str);
+        name.is_some_and(|name| name.starts_with(prefix))
+            && event.pointer("/objectRef/resource") == Some(&json!("persistentvolumeclaims"))
+            && event["verb"] == "patch"
+    })
+}
+
+/// Counts the operator's completed requests that match, in the audit log of the API server.
+pub fn count_requests(env: &BenchEnv, matches: impl Fn(&Value) -> bool) -> Result<usize> {
     let log = env.cluster.audit_log();
     let text = fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
     let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let about = |event: &Value, pointer: &str| event.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-    let written = events.filter(|event| {
-        let is = |pointer: &str, ends: &str| about(event, pointer).is_some_and(|text| text.ends_with(ends));
-        let named = about(event, "/objectRef/name").is_some_and(|name| name.starts_with(beginning));
-        named
-            && is("/user/username", ":nfs-operator")
-            && is("/objectRef/resource", "persistentvolumeclaims")
-            && is("/env", "ResponseComplete")
-            && is("/verb", "patch")
-    });
-    Ok(written.count())
+    let is_operators = |event: &Value| {
+        event.pointer("/user/username") == Some(&json!(USERNAME)) && event["stage"] == "ResponseComplete"
+    };
+    Ok(events.filter(|event| is_operators(event) && matches(event)).count())
 }
 
-/// The uid that the API server gave an object.
+/// Returns an object's uid.
 pub fn uid(object: &Value) -> Result<&str> {
     let uid = object.pointer("/metadata/uid").and_then(Value::as_str);
-    uid.ok_or_else(|| Error::Usage(format!("an object without uid: {object}")))
+    uid.ok_or_else(|| Error::Usage(format!("the object has no uid: {object}")))
 }
 
-/// Creates claims, so many outstanding at a time, until each has its volume. Also answers how long after the last
-/// volume the last condition was written.
+/// Creates claims and waits for their volumes. Also returns the time between the last volume and the last condition.
 pub async fn create(env: &BenchEnv, options: &BenchOptions) -> Result<(Vec<ProvisionedClaim>, Throughput, Duration)> {
-    let started = Instant::now();
     let batch = crate::random_suffix();
-    let made: Vec<(ProvisionedClaim, Instant)> = stream::iter(0..options.count)
-        .map(async |number| {
-            let name = format!("claim-{batch}-{number}");
-            let claim = env.objects.create(&claim(&name, Some("nfs-operator.io/nfs"))).await?;
-            let volume = format!("pvc-{}", uid(&claim)?);
-            let appeared = env.volumes_seen.wait_created(&volume).await?;
-            Ok::<_, Error>((ProvisionedClaim { claim: name, volume }, appeared))
-        })
+    let (claims, throughput, last) = create_each(options, async |number| {
+        let name = format!("claim-{batch}-{number}");
+        let claim = env.objects.create(&claim(&name, Some("nfs-operator.io/nfs"))).await?;
+        let volume = format!("pvc-{}", uid(&claim)?);
+        let created = env.volumes.wait_created(&volume).await?;
+        Ok((ProvisionedClaim { claim: name, volume }, created))
+    })
+    .await?;
+    wait_for_conditions(env, claims.len()).await?;
+    Ok((claims, throughput, last.elapsed()))
+}
+
+/// Runs `create` for each claim with limited concurrency. It returns when its volume was created. Returns the throughput
+/// up to the last volume, and when that was created.
+pub async fn create_each(
+    options: &BenchOptions,
+    create: impl AsyncFn(usize) -> Result<(ProvisionedClaim, Instant)>,
+) -> Result<(Vec<ProvisionedClaim>, Throughput, Instant)> {
+    let started = Instant::now();
+    let created: Vec<(ProvisionedClaim, Instant)> = stream::iter(0..options.count)
+        .map(|number| create(number))
         .buffer_unordered(options.concurrency)
         .try_collect()
         .await?;
-    let last = made.iter().map(|(_, appeared)| *appeared).max().unwrap_or(started);
-    let throughput = Throughput {
-        count: made.len(),
-        seconds: last.duration_since(started).as_secs_f64(),
-    };
-    let made: Vec<ProvisionedClaim> = made.into_iter().map(|(made, _)| made).collect();
-    wait_for_conditions(env, made.len()).await?;
-    Ok((made, throughput, last.elapsed()))
+    let last = created.iter().map(|(_, time)| *time).max().unwrap_or(started);
+    let claims: Vec<ProvisionedClaim> = created.into_iter().map(|(claim, _)| claim).collect();
+    let throughput = Throughput::new(claims.len(), last.duration_since(started));
+    Ok((claims, throughput, last))
 }
 
-/// Waits until every claim's condition says that it was provisioned.
+/// Waits until every claim has the condition Provisioned.
 async fn wait_for_conditions(env: &BenchEnv, count: usize) -> Result<()> {
     let like = reference("v1", "PersistentVolumeClaim", Some(NAME), "any");
-    wait::until("every claim's condition", CONDITION_TIMEOUT, async || {
+    wait::until("the condition of every claim", CONDITION_TIMEOUT, async || {
         let claims = env.objects.list(&like).await.map_err(|error| error.to_string())?;
-        let told = |claim: &&Value| {
-            condition(claim, "nfs-operator.io/Provisioned").is_some_and(|told| told["status"] == "True")
+        let is_provisioned = |claim: &&Value| {
+            condition(claim, "nfs-operator.io/Provisioned").is_some_and(|condition| condition["status"] == "True")
         };
-        match claims.iter().filter(told).count() {
-            told if told >= count => Ok(()),
-            told => Err(format!("{told} of {count}")),
+        match claims.iter().filter(is_provisioned).count() {
+            provisioned if provisioned >= count => Ok(()),
+            provisioned => Err(format!("{provisioned} of {count}")),
         }
     })
     .await
 }
 
-/// Puts a file into each directory, so that there is something to keep or to delete, and removes the claims. Without
-/// the controller manager nobody releases the volumes yet, nor drops the finalizers of its protection controllers.
-pub async fn prepare_release(env: &BenchEnv, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
+/// Writes a file to each directory and deletes the claims. Without the controller manager, nothing releases the volumes
+/// or removes the finalizers of the protection controllers.
+pub async fn prepare_release(env: &BenchEnv, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
     let root = format!("/{NAME}");
     let export = env.nfs.data_dir(&root)?;
-    for_each(made, options, async |made| {
-        let volume = reference("v1", "PersistentVolume", None, &made.volume);
+    for_each(claims, options, async |claim| {
+        let volume = reference("v1", "PersistentVolume", None, &claim.volume);
         let found = env.objects.get(&volume).await?.unwrap_or_default();
         let path = found
             .pointer("/spec/nfs/path")
@@ -179,14 +189,14 @@ pub async fn prepare_release(env: &BenchEnv, made: &[ProvisionedClaim], options:
             .join(Path::new(path).strip_prefix(&root).unwrap_or(Path::new("")))
             .join("file");
         fs::write(&file, "data of a pod\n").with_context(|| format!("write {}", file.display()))?;
-        let unprotected = json!({ "metadata": { "finalizers": ["nfs-operator.io/reclaim"] } });
-        env.objects.patch(&volume, unprotected).await?;
-        remove_claim(&env.objects, &made.claim).await
+        let finalizers = json!({ "metadata": { "finalizers": ["nfs-operator.io/reclaim"] } });
+        env.objects.patch(&volume, finalizers).await?;
+        remove_claim(&env.objects, &claim.claim).await
     })
     .await
 }
 
-/// Removes a claim without its protection controller.
+/// Deletes a claim as if its protection controller had released it.
 pub async fn remove_claim(objects: &Objects, name: &str) -> Result<()> {
     let claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
     objects
@@ -195,10 +205,10 @@ pub async fn remove_claim(objects: &Objects, name: &str) -> Result<()> {
     objects.delete(&claim).await
 }
 
-/// Says of each volume what the binder says when its claim is gone.
-pub async fn release(env: &BenchEnv, made: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
-    for_each(made, options, async |made| {
-        let volume = reference("v1", "PersistentVolume", None, &made.volume);
+/// Sets the phase of volumes to Released, as the binder does.
+pub async fn release(env: &BenchEnv, claims: &[ProvisionedClaim], options: &BenchOptions) -> Result<()> {
+    for_each(claims, options, async |claim| {
+        let volume = reference("v1", "PersistentVolume", None, &claim.volume);
         env.objects
             .patch_status(&volume, json!({ "status": { "phase": "Released" } }))
             .await
@@ -207,18 +217,15 @@ pub async fn release(env: &BenchEnv, made: &[ProvisionedClaim], options: &BenchO
     .await
 }
 
-/// Waits from now until all volumes are gone.
-pub async fn wait_deleted(env: &BenchEnv, made: &[ProvisionedClaim]) -> Result<Throughput> {
+/// Waits until all volumes are deleted.
+pub async fn wait_deleted(env: &BenchEnv, claims: &[ProvisionedClaim]) -> Result<Throughput> {
     let started = Instant::now();
-    let moments = try_join_all(made.iter().map(|made| env.volumes_seen.wait_deleted(&made.volume))).await?;
-    let last = moments.into_iter().max().unwrap_or(started);
-    Ok(Throughput {
-        count: made.len(),
-        seconds: last.duration_since(started).as_secs_f64(),
-    })
+    let times = try_join_all(claims.iter().map(|claim| env.volumes.wait_deleted(&claim.volume))).await?;
+    let last = times.into_iter().max().unwrap_or(started);
+    Ok(Throughput::new(claims.len(), last.duration_since(started)))
 }
 
-/// Does something to each, so many at a time.
+/// Runs `work` for each item, with limited concurrency.
 pub async fn for_each<T>(items: &[T], options: &BenchOptions, work: impl AsyncFn(&T) -> Result<()>) -> Result<()> {
     stream::iter(items)
         .map(|item| work(item))

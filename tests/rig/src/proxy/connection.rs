@@ -18,21 +18,21 @@ use super::{
     record::{Chunk, RecordParser},
 };
 
-/// How many records may be on their way at once: with a delay they queue up here.
+/// Maximum number of records that wait for their delay in one direction.
 const MAX_QUEUED_RECORDS: usize = 1024;
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
-/// Why a connection ended before both sides had closed it.
+/// Why a connection ended before both sides closed it.
 enum Termination {
-    /// Both ends get a reset.
+    /// Both ends are reset.
     Reset,
-    /// What was sent arrives, then the connection is closed.
+    /// Data that was sent is delivered, then the connection is closed.
     Close,
 }
 
-/// Serves a client's connection to its end.
+/// Serves a client's connection until it ends.
 pub(super) async fn serve(state: &ProxyState, number: u64, mut client: TcpStream) {
-    // From here on: an earlier cut is not ours.
+    // Subscribe now: earlier cuts do not concern this connection.
     let mut cuts = state.cuts.subscribe();
     let connected = tokio::select! {
         connected = connect(state) => connected,
@@ -75,17 +75,17 @@ async fn connect(state: &ProxyState) -> io::Result<TcpStream> {
     Ok(server)
 }
 
-/// Makes the close that follows a reset; without it the peer would see an orderly end.
+/// Makes the following close send a reset instead of an orderly end.
 fn reset(stream: &TcpStream) {
-    // It fails only on a socket that is gone already.
-    let _set = stream.set_zero_linger();
+    // This fails only if the socket is already closed.
+    let _ = stream.set_zero_linger();
 }
 
-/// Waits until the proxy does not hang.
+/// Waits while the proxy hangs.
 async fn wait_while_hanging(state: &ProxyState) {
     let mut settings: watch::Receiver<_> = state.settings.subscribe();
-    // The sender lives in `state`.
-    let _changed = settings.wait_for(|settings| !settings.hang).await;
+    // This cannot fail, because `state` owns the sender.
+    let _ = settings.wait_for(|settings| !settings.hang).await;
 }
 
 /// One direction of one connection.
@@ -109,9 +109,9 @@ impl Pump<'_> {
             let length = from.read(&mut chunk).await.map_err(|_| Termination::Reset)?;
             let read = chunk.get(..length).unwrap_or_default();
             let now = Instant::now();
-            let put = async |chunk| queue.send((now, chunk)).await.map_err(|_| Termination::Reset);
+            let enqueue = async |chunk| queue.send((now, chunk)).await.map_err(|_| Termination::Reset);
             if self.state.framing == Framing::Bytes {
-                put(Chunk {
+                enqueue(Chunk {
                     raw: read.to_vec(),
                     record: Vec::new(),
                 })
@@ -119,11 +119,11 @@ impl Pump<'_> {
             } else {
                 records.push(read);
                 while let Some(chunk) = records.next().map_err(|_| Termination::Reset)? {
-                    put(chunk).await?;
+                    enqueue(chunk).await?;
                 }
             }
             if length == 0 {
-                return put(records.rest()).await;
+                return enqueue(records.rest()).await;
             }
         }
     }
@@ -133,8 +133,8 @@ impl Pump<'_> {
         mut queued: mpsc::Receiver<(Instant, Chunk)>,
         mut to: WriteHalf<'_>,
     ) -> Result<(), Termination> {
-        while let Some((came, chunk)) = queued.recv().await {
-            let mut due = came + self.state.settings.borrow().delay(self.direction);
+        while let Some((received, chunk)) = queued.recv().await {
+            let mut due = received + self.state.settings.borrow().delay(self.direction);
             if !chunk.record.is_empty() {
                 let passing = PassingRecord {
                     connection: self.number,

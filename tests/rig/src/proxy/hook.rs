@@ -1,4 +1,4 @@
-//! What a test wants done with single records.
+//! Hooks that decide what happens to single records.
 
 use std::{
     collections::HashSet,
@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::error::{Error, Result};
 
-/// Which way bytes go.
+/// The direction of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From the client to the server: requests.
@@ -20,20 +20,20 @@ pub enum Direction {
     Down,
 }
 
-/// What becomes of a record.
+/// What happens to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It goes on.
+    /// It is forwarded.
     Forward,
-    /// It is lost, the connection stays.
+    /// It is dropped, and the connection stays open.
     Drop,
-    /// It is lost and the connection reset.
+    /// It is dropped, and the connection is reset.
     Cut,
-    /// It, and what comes behind it, goes on so much later.
+    /// It and the following records are delayed.
     Delay(Duration),
 }
 
-/// A record on its way.
+/// A record and its connection.
 #[derive(Clone, Copy)]
 pub(super) struct PassingRecord<'a> {
     pub(super) connection: u64,
@@ -43,7 +43,7 @@ pub(super) struct PassingRecord<'a> {
 
 type Hook = Box<dyn Fn(PassingRecord<'_>) -> Action + Send + Sync>;
 
-/// Every hook of a proxy; the first that does not forward decides.
+/// All hooks of a proxy. The first one that does not forward decides.
 #[derive(Default)]
 pub(super) struct Hooks(Mutex<Vec<Hook>>);
 
@@ -72,34 +72,34 @@ impl Hooks {
     }
 }
 
-/// Tells when the reply to a request was lost; see [`crate::Proxy::lose_reply`].
+/// A reply that is lost once. See [`crate::Proxy::lose_reply`].
 #[derive(Clone, Debug)]
 pub struct LostReply(watch::Receiver<bool>);
 
 impl LostReply {
-    /// Whether it has happened.
+    /// Returns whether the reply was lost.
     pub fn has_happened(&self) -> bool {
         *self.0.borrow()
     }
 
-    /// Waits until it has: then the server has done what it was asked for, and the client doesn't know.
+    /// Waits until the reply is lost. The server has then executed the request, and the client does not know.
     pub async fn wait(&mut self, timeout: Duration) -> Result<()> {
         let waited = tokio::time::timeout(timeout, self.0.wait_for(|happened| *happened)).await;
         match waited {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Error::Timeout {
-                what: "the request whose reply is to be lost".into(),
+                what: "the loss of a reply".into(),
                 waited: timeout,
-                last: "its reply did not come by".into(),
+                last: "no matching reply has passed".into(),
             }),
         }
     }
 }
 
-/// A hook that does `action` to the reply of the first request that `matches`.
+/// Returns a hook that applies `action` to the reply of the first request that `matches`.
 pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static, action: Action) -> (Hook, LostReply) {
-    let (report, lost) = watch::channel(false);
-    // Both begin with the request's id, which is unique within its connection (RFC 5531 section 9).
+    let (sender, lost) = watch::channel(false);
+    // Both begin with the transaction id, which is unique within a connection (RFC 5531 section 9).
     let awaited: Mutex<HashSet<(u64, [u8; 4])>> = Mutex::default();
     let hook = move |passing: PassingRecord<'_>| {
         let Some(id) = passing.record.first_chunk::<4>() else {
@@ -109,13 +109,13 @@ pub(super) fn lose_reply(matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static
         let mut awaited = awaited.lock().unwrap_or_else(PoisonError::into_inner);
         match passing.direction {
             Direction::Up => {
-                if awaited.is_empty() && !*report.borrow() && matches(passing.record) {
+                if awaited.is_empty() && !*sender.borrow() && matches(passing.record) {
                     awaited.insert(key);
                 }
                 Action::Forward
             }
             Direction::Down if awaited.remove(&key) => {
-                report.send_replace(true);
+                sender.send_replace(true);
                 action
             }
             Direction::Down => Action::Forward,

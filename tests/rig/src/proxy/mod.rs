@@ -1,4 +1,4 @@
-//! A TCP proxy between a client and an NFS server that delays, cuts, hangs and loses on demand.
+//! A TCP proxy between a client and an NFS server that injects delays, connection failures and lost messages.
 
 mod connection;
 mod hook;
@@ -31,12 +31,12 @@ use crate::{
     ports,
 };
 
-/// How a proxy sees what goes through it.
+/// The unit in which a proxy forwards data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
-    /// As RPC records, forwarded whole.
+    /// Whole RPC records.
     Records,
-    /// As bytes.
+    /// Bytes as they arrive.
     Bytes,
 }
 
@@ -56,7 +56,7 @@ impl Settings {
     }
 }
 
-/// How many bytes may still pass each way before a connection is closed; any number when absent.
+/// The number of bytes that may pass in each direction before a connection is closed; `None` means no limit.
 #[derive(Debug, Default)]
 struct Budget {
     up: Option<usize>,
@@ -76,7 +76,7 @@ struct ProxyState {
 }
 
 impl ProxyState {
-    /// How many of so many bytes may pass; when not all of them may, the limit is used up and stopped.
+    /// Returns how many of `wanted` bytes may pass. If not all may, the limit is removed.
     fn consume_budget(&self, direction: Direction, wanted: usize) -> usize {
         let mut budget = self.budget.lock().unwrap_or_else(PoisonError::into_inner);
         let left = match direction {
@@ -97,7 +97,8 @@ impl ProxyState {
     }
 }
 
-/// A running proxy on a free port of 127.0.0.1. It lives on the runtime that started it; dropping it closes all.
+/// A running proxy on a free port of 127.0.0.1. It runs on the runtime that started it. Dropping it closes all
+/// connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -105,16 +106,16 @@ pub struct Proxy {
     requests: mpsc::Sender<ListenRequest>,
 }
 
-/// Whether to listen; answered when it is so.
+/// Whether to listen, and a channel for the result.
 type ListenRequest = (bool, oneshot::Sender<io::Result<()>>);
 
 impl Proxy {
-    /// Starts one in front of an NFS server. It forwards whole RPC records.
+    /// Starts a proxy for an NFS server, which forwards whole RPC records.
     pub async fn start(upstream: SocketAddr) -> Result<Self> {
         Self::start_framed(upstream, Framing::Records).await
     }
 
-    /// Starts one in front of a server that does not speak RPC; hooks see nothing.
+    /// Starts a proxy for a server of another protocol. Hooks are not called.
     pub async fn start_bytes(upstream: SocketAddr) -> Result<Self> {
         Self::start_framed(upstream, Framing::Bytes).await
     }
@@ -142,39 +143,40 @@ impl Proxy {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The port it listens on.
+    /// Returns the port that it listens on.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// How many connections it has accepted since its start.
+    /// Returns the number of accepted connections.
     pub fn accepted(&self) -> u64 {
         self.state.accepted.load(Ordering::Relaxed)
     }
 
-    /// Lets everything arrive so much later; throughput stays.
+    /// Delays everything in a direction. The throughput does not change.
     pub fn delay(&self, up: Duration, down: Duration) {
         self.state
             .settings
             .send_modify(|settings| (settings.up, settings.down) = (up, down));
     }
 
-    /// With `true`: connections stay and new ones are accepted, but nothing goes on. With `false`: all of it does.
+    /// If `true`, connections stay open and new ones are accepted, but nothing is forwarded until this is called with
+    /// `false`.
     pub fn hang(&self, hang: bool) {
         self.state.settings.send_modify(|settings| settings.hang = hang);
     }
 
-    /// Resets every connection there is now.
+    /// Resets all connections.
     pub fn cut(&self) {
         self.state.cuts.send_replace(());
     }
 
-    /// With `true`: new connections are refused, as when nobody listens. Done when it returns.
+    /// If `true`, refuses new connections as if nobody listened; otherwise accepts them again.
     pub async fn refuse(&self, refuse: bool) -> Result<()> {
         let stopped = || Error::Usage("the proxy's runtime is stopped".into());
         let (answer, done) = oneshot::channel();
@@ -183,7 +185,8 @@ impl Proxy {
         done.with_context(|| format!("listen on {}", self.address))
     }
 
-    /// Closes the connection that has_bytes the byte after so many more, counted over all; the bytes before it arrive.
+    /// Closes a connection after this number of further bytes, counted over all connections. The bytes before that are
+    /// delivered.
     pub fn cut_after(&self, direction: Direction, bytes: usize) {
         let mut budget = self.state.budget.lock().unwrap_or_else(PoisonError::into_inner);
         match direction {
@@ -192,7 +195,7 @@ impl Proxy {
         }
     }
 
-    /// Asks `hook` about each record that goes that way, without its record mark.
+    /// Calls `hook` with each record in a direction, without its record mark.
     pub fn on_record(&self, direction: Direction, hook: impl Fn(&[u8]) -> Action + Send + Sync + 'static) {
         self.state.hooks.add(Box::new(move |passing| {
             if passing.direction == direction {
@@ -203,16 +206,15 @@ impl Proxy {
         }));
     }
 
-    /// Does `action` to the reply of the next request that `matches`; once.
-    ///
-    /// See [`has_bytes`] and [`encode_rename`] for finding a request.
+    /// Applies `action` to the reply of the next request that `matches`, once.
+    /// // See [`has_bytes`] and [`encode_rename`] for matching a request.
     pub fn lose_reply(&self, action: Action, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> LostReply {
         let (hook, lost) = hook::lose_reply(matches, action);
         self.state.hooks.add(hook);
         lost
     }
 
-    /// Takes away what [`Self::on_record`] and [`Self::lose_reply`] put in.
+    /// Removes the hooks of [`Self::on_record`] and [`Self::lose_reply`].
     pub fn clear_hooks(&self) {
         self.state.hooks.clear();
     }
@@ -225,7 +227,7 @@ async fn accept(
     state: Arc<ProxyState>,
 ) {
     let mut listener = Some(listener);
-    // Dropped with this task: that closes them all.
+    // Dropping the set closes all connections.
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
@@ -243,7 +245,7 @@ async fn accept(
                 } else if listener.is_none() {
                     done = TcpListener::bind(address).await.map(|bound| listener = Some(bound));
                 }
-                // Nobody waits when the caller was cancelled.
+                // The receiver is gone if the caller was cancelled.
                 let _ = answer.send(done);
             }
         }

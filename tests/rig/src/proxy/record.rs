@@ -2,17 +2,17 @@
 
 use std::io;
 
-/// NFS servers answer with a few megabytes at most; a longer record means that this is no RPC.
+/// Maximum size of a record. NFS servers send a few megabytes at most, so a larger record is not RPC.
 const MAX_RECORD: usize = 64 << 20;
-/// The top bit of a fragment's header says that it is the record's last.
-const LAST: u32 = 1 << 31;
+/// The bit in a fragment's header that marks the last fragment of a record.
+const LAST_FRAGMENT: u32 = 1 << 31;
 
-/// What goes through a proxy in one piece.
+/// A unit that the proxy forwards.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Chunk {
-    /// As it came, record marks included.
+    /// The bytes as received, including record marks.
     pub(super) raw: Vec<u8>,
-    /// The record alone; empty for a piece that is none.
+    /// The record without its marks; empty if the bytes are not a record.
     pub(super) record: Vec<u8>,
 }
 
@@ -27,7 +27,7 @@ impl RecordParser {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete record, if there is one.
+    /// Returns the next complete record, if there is one.
     pub(super) fn next(&mut self) -> io::Result<Option<Chunk>> {
         let mut record = Vec::new();
         let mut rest = self.buffer.as_slice();
@@ -36,16 +36,16 @@ impl RecordParser {
                 return Ok(None);
             };
             let header = u32::from_be_bytes(*header);
-            let length = (header & !LAST) as usize;
+            let length = (header & !LAST_FRAGMENT) as usize;
             if length + record.len() > MAX_RECORD {
-                return Err(io::Error::other("a record of more than 64 MiB: this is no RPC"));
+                return Err(io::Error::other("a record larger than 64 MiB: this is not RPC"));
             }
             let Some((fragment, after)) = after.split_at_checked(length) else {
                 return Ok(None);
             };
             record.extend_from_slice(fragment);
             rest = after;
-            if header & LAST != 0 {
+            if header & LAST_FRAGMENT != 0 {
                 let left = rest.len();
                 let raw = self.buffer.drain(..self.buffer.len() - left).collect();
                 return Ok(Some(Chunk { raw, record }));
@@ -53,7 +53,7 @@ impl RecordParser {
         }
     }
 
-    /// What is left of a record that does not come to its end.
+    /// Returns the bytes of an incomplete record.
     pub(super) fn rest(self) -> Chunk {
         Chunk {
             raw: self.buffer,
@@ -62,12 +62,12 @@ impl RecordParser {
     }
 }
 
-/// Whether these bytes are somewhere in the record.
+/// Returns whether a record contains these bytes.
 pub fn has_bytes(record: &[u8], pattern: &[u8]) -> bool {
     record.windows(pattern.len().max(1)).any(|window| window == pattern)
 }
 
-/// A string or opaque as it is on the wire: length, bytes, padding (RFC 4506 section 4.10).
+/// Encodes a string or opaque: length, bytes, padding (RFC 4506 section 4.10).
 pub fn encode_opaque(bytes: &[u8]) -> Vec<u8> {
     // No name is longer than 4 GiB.
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -77,7 +77,7 @@ pub fn encode_opaque(bytes: &[u8]) -> Vec<u8> {
     wire
 }
 
-/// The start of NFSv4's RENAME (operation 29, RFC 8881 section 18.26) of that name in its old directory.
+/// Encodes the beginning of NFSv4's RENAME (operation 29, RFC 8881 section 18.26) of a name.
 pub fn encode_rename(old_name: &[u8]) -> Vec<u8> {
     [29_u32.to_be_bytes().to_vec(), encode_opaque(old_name)].concat()
 }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_are_put_together_from_any_pieces_and_fragments() {
+    fn records_are_assembled_from_fragments_of_any_size() {
         let wire = [
             &[0, 0, 0, 2][..],
             b"ab",
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_is_no_rpc_is_an_error_instead_of_memory() {
+    fn a_stream_that_is_not_rpc_is_an_error() {
         let mut records = RecordParser::default();
         records.push(b"GET / HTTP/1.1\r\n");
         assert!(records.next().is_err());

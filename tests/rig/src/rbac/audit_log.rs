@@ -1,4 +1,4 @@
-//! What the operator asked of an API server, by its audit log
+//! The operator's requests in an audit log of the API server
 //! (<https://kubernetes.io/docs/reference/config-api/apiserver-audit.v1/>).
 
 use serde::Deserialize;
@@ -6,17 +6,17 @@ use serde::Deserialize;
 use super::grants::Permission;
 use crate::operator::USERNAME;
 
-/// A request that was decided upon.
+/// An authorized or denied request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// What would allow it, were it asked for alone.
+    /// The permission that the request needs.
     pub(super) permission: Permission,
     pub(super) decision: Decision,
 }
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// By that binding, as in `RoleBinding "name/namespace"`.
+    /// The binding that allowed it, such as `RoleBinding "name/namespace"`.
     AllowedBy(String),
     Denied,
 }
@@ -56,12 +56,12 @@ struct Annotations {
     reason: String,
 }
 
-/// The request that a line is about, if it is one of the operator's for an object.
-///
-/// A line that cannot be read was cut short when its API server was killed: that it is missing makes a rule unused at worst.
+/// Parses a line of the log. Returns `None` unless it is a request of the operator for an object.
+/// // A line that cannot be parsed was truncated when its API server was killed. The effect is at most that a rule
+/// seems unused.
 pub(super) fn parse_operator_request(line: &str) -> Option<Request> {
     let event: Event = serde_json::from_str(line).ok()?;
-    // A watch is written down when it begins and when it ends, which may be after the log was read.
+    // A watch is logged when it starts and when it ends, which may be after the log is read.
     let is_counted = match event.stage.as_str() {
         "ResponseStarted" => true,
         "ResponseComplete" => event.verb != "watch" || event.annotations.decision == "forbid",
@@ -72,11 +72,11 @@ pub(super) fn parse_operator_request(line: &str) -> Option<Request> {
     }
     let decision = match event.annotations.decision.as_str() {
         "forbid" => Decision::Denied,
-        // Other answers of 403 are admission's: a namespace that is being deleted takes no events.
+        // Other responses with status 403 come from admission: a namespace that is being deleted accepts no events.
         "allow" => Decision::AllowedBy(parse_binding(&event.annotations.reason)),
         _ => return None,
     };
-    // Without an object: the API's own description, which everybody may read.
+    // Requests without an object are for API discovery, which every account may use.
     let object = event.object_ref?;
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     let resource = match some(object.subresource) {
@@ -93,7 +93,7 @@ pub(super) fn parse_operator_request(line: &str) -> Option<Request> {
     Some(Request { permission, decision })
 }
 
-/// Out of `RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to …`.
+/// Parses `RBAC: allowed by ClusterRoleBinding "x" of ClusterRole "y" to …`.
 fn parse_binding(reason: &str) -> String {
     let named = reason
         .strip_prefix("RBAC: allowed by ")
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_with_its_object_and_the_binding_that_allowed_it() {
+    fn a_request_is_parsed_with_its_object_and_binding() {
         let read = parse_operator_request(&line("ResponseComplete", "patch", USERNAME, "allow")).unwrap();
         assert_eq!(read.decision, Decision::AllowedBy("RoleBinding \"a/b\"".to_owned()));
         assert_eq!(read.permission.resource, "nfsbackends/status");
@@ -131,18 +131,18 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_counts_once_and_a_refused_one_counts_too() {
+    fn a_watch_counts_once_also_if_denied() {
         assert!(parse_operator_request(&line("ResponseStarted", "watch", USERNAME, "allow")).is_some());
         assert_eq!(
             parse_operator_request(&line("ResponseComplete", "watch", USERNAME, "allow")),
             None
         );
-        let refused = parse_operator_request(&line("ResponseComplete", "watch", USERNAME, "forbid")).unwrap();
-        assert_eq!(refused.decision, Decision::Denied);
+        let denied = parse_operator_request(&line("ResponseComplete", "watch", USERNAME, "forbid")).unwrap();
+        assert_eq!(denied.decision, Decision::Denied);
     }
 
     #[test]
-    fn others_and_lines_cut_short_are_passed_over() {
+    fn other_users_and_truncated_lines_are_ignored() {
         assert_eq!(
             parse_operator_request(&line("ResponseComplete", "get", "admin", "allow")),
             None

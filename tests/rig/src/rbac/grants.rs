@@ -1,4 +1,4 @@
-//! What `config/rbac` grants the operator's account.
+//! Permissions that `config/rbac` grants to the operator's account.
 
 use std::{fmt, fs, path::Path};
 
@@ -14,29 +14,29 @@ use crate::{
 /// One verb on one resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Permission {
-    /// Empty for the core group.
+    /// The API group; empty for the core group.
     pub(super) group: String,
-    /// With `/subresource`.
+    /// The resource, with `/subresource` if it has one.
     pub(super) resource: String,
     pub(super) verb: String,
-    /// Absent: all, or the object has none.
+    /// The namespace. `None`: every namespace, or the object has none.
     pub(super) namespace: Option<String>,
-    /// Absent: all, or the request has none.
+    /// The object's name. `None`: every name, or the request has none.
     pub(super) name: Option<String>,
 }
 
 impl Permission {
-    /// Whether it allows what is asked for.
-    pub(super) fn covers(&self, asked: &Self) -> bool {
-        let is_in = |own: &Option<String>, asked: &Option<String>| own.is_none() || own == asked;
-        self.group == asked.group
-            && self.resource == asked.resource
-            && self.verb == asked.verb
-            && is_in(&self.namespace, &asked.namespace)
-            && is_in(&self.name, &asked.name)
+    /// Returns whether this permission includes `requested`.
+    pub(super) fn covers(&self, requested: &Self) -> bool {
+        let includes = |own: &Option<String>, requested: &Option<String>| own.is_none() || own == requested;
+        self.group == requested.group
+            && self.resource == requested.resource
+            && self.verb == requested.verb
+            && includes(&self.namespace, &requested.namespace)
+            && includes(&self.name, &requested.name)
     }
 
-    /// As `kubectl auth can-i` takes it.
+    /// Returns the resource in the notation of `kubectl auth can-i`.
     pub(super) fn resource_name(&self) -> String {
         let (resource, part) = self.resource.split_once('/').unwrap_or((&self.resource, ""));
         let group = if self.group.is_empty() { "" } else { "." };
@@ -58,16 +58,16 @@ impl fmt::Display for Permission {
     }
 }
 
-/// All that one binding gives.
+/// All permissions of one binding.
 #[derive(Debug)]
 pub(super) struct Grant {
-    /// As audit logs call it, such as `RoleBinding "name/namespace"`.
+    /// The binding as in audit logs, such as `RoleBinding "name/namespace"`.
     pub(super) binding: String,
     /// In the order of the file.
     pub(super) permissions: Vec<Permission>,
 }
 
-/// What the bindings in that folder give to the operator's account. Roles that nothing binds to it are for others.
+/// Returns the permissions that the bindings in a directory grant to the operator's account.
 pub(super) fn read_grants(folder: &Path) -> Result<Vec<Grant>> {
     let mut texts = Vec::new();
     for entry in fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))? {
@@ -76,7 +76,7 @@ pub(super) fn read_grants(folder: &Path) -> Result<Vec<Grant>> {
             texts.push(fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?);
         }
     }
-    // Whatever order the folder is listed in.
+    // The order of directory entries is undefined.
     texts.sort();
     let objects: Result<Vec<Value>> = texts.iter().flat_map(|text| documents(text)).collect();
     resolve_grants(&objects?)
@@ -84,7 +84,7 @@ pub(super) fn read_grants(folder: &Path) -> Result<Vec<Grant>> {
 
 fn documents(text: &str) -> impl Iterator<Item = Result<Value>> {
     serde_norway::Deserializer::from_str(text).map(|document| {
-        Value::deserialize(document).map_err(|error| Error::Usage(format!("config/rbac cannot be read: {error}")))
+        Value::deserialize(document).map_err(|error| Error::Usage(format!("failed to parse config/rbac: {error}")))
     })
 }
 
@@ -98,8 +98,8 @@ fn field<T: serde::de::DeserializeOwned>(object: &Value, name: &str) -> Result<T
 }
 
 fn is_operator(subject: &Subject) -> bool {
-    let named = (subject.namespace.as_deref(), subject.name.as_str());
-    subject.kind == "ServiceAccount" && named == (Some(SERVICE_ACCOUNT.0), SERVICE_ACCOUNT.1)
+    let name = (subject.namespace.as_deref(), subject.name.as_str());
+    subject.kind == "ServiceAccount" && name == (Some(SERVICE_ACCOUNT.0), SERVICE_ACCOUNT.1)
 }
 
 fn resolve_grants(objects: &[Value]) -> Result<Vec<Grant>> {
@@ -131,7 +131,7 @@ fn resolve_grants(objects: &[Value]) -> Result<Vec<Grant>> {
     Ok(grants)
 }
 
-/// A rule, verb by verb and resource by resource.
+/// Returns one permission for each verb and resource of a rule.
 fn expand_rule(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Permission>> {
     let (groups, resources) = (
         rule.api_groups.as_deref().unwrap_or_default(),
@@ -153,7 +153,7 @@ fn expand_rule(rule: &PolicyRule, namespace: Option<&str>) -> Result<Vec<Permiss
         {
             if [group, resource, verb].iter().any(|word| word.contains('*')) {
                 return Err(Error::Usage(format!(
-                    "config/rbac grants {verb} {resource} of the group {group:?}: nobody can prove that all of * is used"
+                    "config/rbac grants {verb} {resource} of the group {group:?}: the use of a wildcard cannot be verified"
                 )));
             }
             permissions.push(Permission {
@@ -179,7 +179,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_rules_of_the_checkout_are_bound_to_the_account_and_free_of_wildcards() {
+    fn the_rules_of_the_repository_are_bound_to_the_account_and_have_no_wildcards() {
         let grants = read_grants(&crate::operator::repository_root().join("config/rbac")).unwrap();
         let bindings: Vec<&str> = grants.iter().map(|grant| grant.binding.as_str()).collect();
         assert!(
@@ -194,7 +194,7 @@ mod tests {
             bindings.contains(&"RoleBinding \"nfs-operator-records/nfs-operator-system\""),
             "{bindings:?}"
         );
-        assert_eq!(bindings.len(), 3, "what is bound to others is theirs: {bindings:?}");
+        assert_eq!(bindings.len(), 3, "only bindings of the operator: {bindings:?}");
         let create = "create leases.coordination.k8s.io in nfs-operator-system";
         let permissions: Vec<String> = grants
             .iter()
@@ -208,25 +208,28 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_covers_what_is_narrower_than_itself_alone() {
+    fn a_permission_covers_only_narrower_ones() {
         let rule: PolicyRule = serde_json::from_value(json!({
             "apiGroups": [""], "resources": ["events", "pods/log"], "resourceNames": ["a"], "verbs": ["get", "list"]
         }))
         .unwrap();
         let permissions = expand_rule(&rule, Some("here")).unwrap();
         assert_eq!(permissions.len(), 4);
-        let asked = Permission {
+        let requested = Permission {
             name: Some("a".into()),
             namespace: Some("here".into()),
             ..permissions[0].clone()
         };
-        assert!(permissions[0].covers(&asked));
-        assert!(!permissions[1].covers(&asked), "another verb");
+        assert!(permissions[0].covers(&requested));
+        assert!(!permissions[1].covers(&requested), "another verb");
         assert!(!permissions[0].covers(&Permission {
             namespace: None,
-            ..asked.clone()
+            ..requested.clone()
         }));
-        assert!(!permissions[0].covers(&Permission { name: None, ..asked }));
+        assert!(!permissions[0].covers(&Permission {
+            name: None,
+            ..requested
+        }));
     }
 
     #[test]

@@ -1,7 +1,7 @@
-//! Whether the operator has the permissions that it uses, no fewer and no more: its Roles against the API servers' audit logs.
-//!
-//! With [`AUDIT_VARIABLE`] each cluster leaves its audit log in a folder that outlives the run. After all tests,
-//! [`check`] reads what `config/rbac` grants and what was asked for.
+//! Verifies that the operator has the permissions that it uses, and no others: compares its RBAC rules with the audit
+//! logs.
+//! // If [`AUDIT_VARIABLE`] is set, each cluster writes its audit log to a directory that outlives the run. After all
+//! tests, [`check`] compares what `config/rbac` grants with these logs.
 
 mod audit_log;
 mod grants;
@@ -20,21 +20,21 @@ use crate::{
 };
 use usage::PermissionUsage;
 
-/// The folder in which each cluster's audit log is kept, instead of the run's.
+/// Environment variable with the directory for audit logs. If unset, the log is in the run's directory.
 pub const AUDIT_VARIABLE: &str = "NFS_OPERATOR_RIG_AUDIT";
 
-/// Where a cluster writes its audit log: the kept folder if there is one, else the cluster's own.
+/// Returns the path of a cluster's audit log.
 pub(crate) fn audit_log_path(cluster: &Path) -> Result<PathBuf> {
     let Some(kept) = std::env::var_os(AUDIT_VARIABLE).map(PathBuf::from) else {
         return Ok(cluster.join("audit.log"));
     };
     fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
-    // A test binary starts many clusters, each in a folder of the same name.
+    // A test binary starts many clusters whose directories have the same name.
     let name = format!("{}-{}.log", std::process::id(), crate::random_suffix());
     Ok(kept.join(name))
 }
 
-/// Says that a test provokes this on purpose in the cluster with that audit log.
+/// Records that a test causes a violation in the cluster with this audit log.
 pub(crate) fn expect_violation(audit_log: &Path, finding: &str) -> Result<()> {
     let path = expectations_path(audit_log);
     let action = || format!("write {}", path.display());
@@ -50,8 +50,10 @@ fn expectations_path(audit_log: &Path) -> PathBuf {
     audit_log.with_extension("on-purpose")
 }
 
-/// Prints each rule with its uses. An error names what was refused, what was granted by others than `config/rbac`, and,
-/// unless the run was a `partial` one, the rules that nothing used.
+/// Prints each rule with the number of its uses.
+/// // # Errors
+/// [`Error::Rbac`] with the requests that were denied or that other rules than those in `config/rbac` allowed, and,
+/// unless the run is `partial`, with the unused rules.
 pub fn check(folder: &Path, partial: bool) -> Result<()> {
     let grants = grants::read_grants(&repository_root().join("config/rbac"))?;
     let mut usage = PermissionUsage::new(grants);
@@ -65,7 +67,7 @@ pub fn check(folder: &Path, partial: bool) -> Result<()> {
     }
     println!("{}", usage.table());
     println!(
-        "{} requests of the operator, granted by its rules, in the audit logs of {logs} clusters",
+        "{} requests of the operator, allowed by its rules, in the audit logs of {logs} clusters",
         usage.request_count()
     );
     let findings = usage.findings(partial);
@@ -76,7 +78,7 @@ pub fn check(folder: &Path, partial: bool) -> Result<()> {
     }
 }
 
-/// Takes in the log of one cluster, and what its test expected.
+/// Adds the requests in one cluster's log, except the violations that its test expects.
 fn read_audit_log(log: &Path, usage: &mut PermissionUsage) -> Result<()> {
     let expected = match fs::read_to_string(expectations_path(log)) {
         Ok(text) => text,
@@ -100,7 +102,9 @@ fn read_audit_log(log: &Path, usage: &mut PermissionUsage) -> Result<()> {
         }
     }
     for missing in expected.difference(&seen) {
-        usage.add_violation(format!("a test expected, and it never happened: {missing}"));
+        usage.add_violation(format!(
+            "a test expects this violation, but it did not occur: {missing}"
+        ));
     }
     Ok(())
 }

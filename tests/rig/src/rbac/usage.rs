@@ -1,4 +1,4 @@
-//! Requests against rules. Pure.
+//! Comparison of requests with permissions. Pure functions without I/O.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use super::audit_log::{Decision, Request};
 use super::grants::{Grant, Permission};
 
-/// How often each permission was used, and what should not have been.
+/// The number of uses of each permission, and all violations.
 #[derive(Debug)]
 pub(super) struct PermissionUsage {
     permissions: Vec<PermissionCount>,
-    /// What is wrong, and how often.
+    /// Violations with the number of their occurrences.
     violations: BTreeMap<String, usize>,
 }
 
@@ -37,24 +37,23 @@ impl PermissionUsage {
         }
     }
 
-    /// Counts a request; gives back what is wrong with it: one that was refused, or granted by somebody else.
+    /// Counts a request. Returns a violation if it was denied, or allowed by another rule.
     pub(super) fn record(&mut self, request: &Request) -> Option<String> {
         let Decision::AllowedBy(binding) = &request.decision else {
             return Some(format!("refused: {}", request.permission));
         };
-        // What every account may: see which APIs there are, and who it is itself. Where a rule says so, too, the API server
-        // names whichever it came upon first: that is a use of ours.
-        let is_everybodys = binding.starts_with("ClusterRoleBinding \"system:");
-        let used = self
-            .permissions
-            .iter_mut()
-            .find(|used| (is_everybodys || used.binding == *binding) && used.permission.covers(&request.permission));
+        // Permissions of every account, such as API discovery. If a rule of the operator grants one of them, too, the
+        // API server reports any of the two, so this counts as a use of that rule.
+        let is_of_every_account = binding.starts_with("ClusterRoleBinding \"system:");
+        let used = self.permissions.iter_mut().find(|used| {
+            (is_of_every_account || used.binding == *binding) && used.permission.covers(&request.permission)
+        });
         match used {
             Some(used) => {
                 used.count += 1;
                 None
             }
-            None if is_everybodys => None,
+            None if is_of_every_account => None,
             None => Some(format!(
                 "not granted by config/rbac but by {binding}: {}",
                 request.permission
@@ -62,8 +61,8 @@ impl PermissionUsage {
         }
     }
 
-    /// Whether a request was refused that the rules grant: for a moment an API server that has just started, as some
-    /// tests make it do, does not know them yet.
+    /// Returns whether a request was denied that the rules grant: an API server that has just started does not know
+    /// them yet.
     pub(super) fn is_transient(&self, request: &Request) -> bool {
         let granted = || {
             self.permissions
@@ -73,17 +72,16 @@ impl PermissionUsage {
         request.decision == Decision::Denied && granted()
     }
 
-    /// Something is wrong.
     pub(super) fn add_violation(&mut self, finding: String) {
         *self.violations.entry(finding).or_default() += 1;
     }
 
-    /// All requests that were granted by a rule.
+    /// Returns the number of requests that a rule allowed.
     pub(super) fn request_count(&self) -> usize {
         self.permissions.iter().map(|used| used.count).sum()
     }
 
-    /// A row for each resource of a binding, with its verbs and their uses.
+    /// Returns a table with a row for each resource of a binding, its verbs and number of uses.
     pub(super) fn table(&self) -> Table {
         let mut rows: Vec<(&str, String, Vec<String>)> = Vec::new();
         for PermissionCount {
@@ -104,14 +102,14 @@ impl PermissionUsage {
         }
         let mut table = Table::new();
         table.load_style(UTF8_FULL_CONDENSED);
-        table.set_header(["granted by", "on", "verbs and their uses"]);
+        table.set_header(["granted by", "resource", "verbs and number of uses"]);
         for (binding, kind, verbs) in rows {
             table.add_row([binding.to_owned(), kind, verbs.join(", ")]);
         }
         table
     }
 
-    /// All that is wrong; what nothing used only if the run was a whole one.
+    /// Returns all violations, and unused permissions unless the run is `partial`.
     pub(super) fn findings(&self, partial: bool) -> Vec<String> {
         let violations = self
             .violations
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nothing_used_is_found_after_a_whole_run_alone() {
+    fn unused_permissions_are_reported_only_after_a_complete_run() {
         let mut usage = usage();
         assert_eq!(usage.record(&request("list", allowed_by("ours"))), None);
         let unused = "never used: watch nodes, granted by ClusterRoleBinding \"ours\"";
@@ -172,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_everybody_may_is_a_use_of_the_rule_that_says_it_too() {
+    fn a_permission_of_every_account_counts_as_a_use_of_a_rule_that_grants_it() {
         let mut usage = usage();
         assert_eq!(usage.record(&request("list", allowed_by("system:basic-user"))), None);
         assert_eq!(usage.record(&request("get", allowed_by("system:basic-user"))), None);
@@ -181,18 +179,18 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_and_a_grant_by_others_are_found_and_what_everybody_may_is_not() {
+    fn denied_requests_and_grants_by_others_are_reported() {
         let mut usage = usage();
-        let refused = usage.record(&request("delete", Decision::Denied));
-        assert_eq!(refused.as_deref(), Some("refused: delete nodes"));
+        let denied = usage.record(&request("delete", Decision::Denied));
+        assert_eq!(denied.as_deref(), Some("refused: delete nodes"));
         assert!(!usage.is_transient(&request("delete", Decision::Denied)));
         assert!(usage.is_transient(&request("list", Decision::Denied)));
         assert!(!usage.is_transient(&request("list", allowed_by("theirs"))));
-        let more = usage.record(&request("list", allowed_by("theirs")));
-        assert!(more.is_some_and(|more| more.contains("theirs")));
+        let other = usage.record(&request("list", allowed_by("theirs")));
+        assert!(other.is_some_and(|other| other.contains("theirs")));
         assert!(
             usage.record(&request("delete", allowed_by("ours"))).is_some(),
-            "the cluster's role has more"
+            "no rule grants it"
         );
         assert_eq!(usage.record(&request("list", allowed_by("system:basic-user"))), None);
         usage.add_violation("refused".into());
