@@ -37,7 +37,7 @@ pub async fn run() -> Result<ExitCode> {
 async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<()> {
     let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_else(|_| PathBuf::from("unknown"));
     let name = Sandbox::current().map_or_else(String::new, |sandbox| sandbox.cgroup().to_owned());
-    println!("control groups: {name}\nnetwork: {}", network.display());
+    println!("cgroups: {name}\nnetwork: {}", network.display());
     let cluster = Cluster::start_for_nodes(run, assets, ADDRESS).await?;
     let node = Node::start(run, &node_assets, &cluster).await?;
     if let Err(error) = run_pod(&cluster).await {

@@ -1,4 +1,4 @@
-//! What the rig starts ends with it: when it is dropped, and when its process is killed.
+//! Parts of the rig leave no process behind, neither when they are dropped nor when their process is killed.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::{
@@ -12,75 +12,75 @@ use std::{
 
 use rig::{Cluster, Export, KernelVm, NfsOptions, NfsServer, RunDir, wait};
 
-/// Every process inherits this variable from the one that started it: its value tells those of one test.
-const MARK: &str = "RIG_LEFTOVERS_MARK";
-/// What [`starts_something_and_ends_when_told`] is to start.
-const PART: &str = "RIG_LEFTOVERS_PART";
-/// Killed processes go in milliseconds; a machine that is busy with other tests takes longer.
-const GONE_WITHIN: Duration = Duration::from_secs(30);
+/// Environment variable that child processes inherit. Its value identifies the processes of one test.
+const TEST_ID_VARIABLE: &str = "RIG_CLEANUP_TEST_ID";
+/// Environment variable with the part that [`start_part_and_wait`] starts.
+const PART_VARIABLE: &str = "RIG_CLEANUP_PART";
+/// Killed processes exit in milliseconds, and later on a machine that is busy with other tests.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A process that started a part of the rig.
-struct Holder {
+/// A process that runs a part of the rig.
+struct PartProcess {
     child: Child,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
-    mark: String,
+    test_id: String,
 }
 
-impl Holder {
-    /// Starts one, and waits until the part runs.
-    fn of(part: &str) -> Self {
-        let mark = format!("{part}-{}-{}", std::process::id(), rig::random_suffix());
+impl PartProcess {
+    /// Starts the process and waits until the part runs.
+    fn start(part: &str) -> Self {
+        let test_id = format!("{part}-{}-{}", std::process::id(), rig::random_suffix());
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "--ignored",
-                "--exact",
-                "starts_something_and_ends_when_told",
-                "--nocapture",
-            ])
-            .env(MARK, &mark)
-            .env(PART, part)
+            .args(["--ignored", "--exact", "start_part_and_wait", "--nocapture"])
+            .env(TEST_ID_VARIABLE, &test_id)
+            .env(PART_VARIABLE, part)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let mut holder = Self {
+        let mut process = Self {
             child,
             input,
             output: BufReader::new(output),
-            mark,
+            test_id,
         };
-        holder.said("started");
-        holder
+        process.wait_for_line("started");
+        process
     }
 
-    /// Reads on until that line.
-    fn said(&mut self, wanted: &str) {
+    /// Reads its output up to a line.
+    fn wait_for_line(&mut self, expected: &str) {
         let lines = self.output.by_ref().lines();
-        let mut seen = lines.map(Result::unwrap);
-        assert!(seen.any(|line| line == wanted), "it ended without saying {wanted:?}");
+        let mut lines = lines.map(Result::unwrap);
+        assert!(
+            lines.any(|line| line == expected),
+            "it exited without printing {expected:?}"
+        );
     }
 
-    /// The processes that it started, and those that they started.
-    fn others(&self) -> BTreeMap<u32, String> {
-        let mark = format!("{MARK}={}", self.mark);
+    /// Returns its child processes and their descendants.
+    fn descendants(&self) -> BTreeMap<u32, String> {
+        let variable = format!("{TEST_ID_VARIABLE}={}", self.test_id);
         let processes = fs::read_dir("/proc").unwrap().flatten();
         let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         pids.filter(|pid| *pid != self.child.id())
             .filter_map(|pid| {
-                // One that has ended has no environment any more, also before its parent took notice.
+                // A zombie has no environment.
                 let environment = fs::read(format!("/proc/{pid}/environ")).ok()?;
-                let ours = environment.split(|byte| *byte == 0).any(|word| word == mark.as_bytes());
-                let line = ours.then(|| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())?;
+                let is_descendant = environment
+                    .split(|byte| *byte == 0)
+                    .any(|word| word == variable.as_bytes());
+                let line = is_descendant.then(|| fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default())?;
                 Some((pid, String::from_utf8_lossy(&line).replace('\0', " ")))
             })
             .collect()
     }
 
-    /// That these programs run, and nothing of them after `end`.
-    async fn leaves_nothing(mut self, programs: &[&str], end: impl FnOnce(&mut Self)) {
-        let running = self.others();
+    /// Verifies that `programs` run, and that no process remains after `end`.
+    async fn assert_no_leftovers(mut self, programs: &[&str], end: impl FnOnce(&mut Self)) {
+        let running = self.descendants();
         for program in programs {
             assert!(
                 running.values().any(|line| line.contains(program)),
@@ -88,29 +88,31 @@ impl Holder {
             );
         }
         end(&mut self);
-        wait::until("what was started to end", GONE_WITHIN, async || match self.others() {
-            left if left.is_empty() => Ok(()),
-            left => Err(format!("{left:?}")),
+        wait::until("all child processes to exit", EXIT_TIMEOUT, async || {
+            match self.descendants() {
+                left if left.is_empty() => Ok(()),
+                left => Err(format!("{left:?}")),
+            }
         })
         .await
         .unwrap();
     }
 
-    fn drops(&mut self) {
+    fn drop_part(&mut self) {
         self.input.write_all(b"drop\n").unwrap();
-        self.said("dropped");
+        self.wait_for_line("dropped");
     }
 
-    fn is_killed(&mut self) {
+    fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 }
 
-impl Drop for Holder {
+impl Drop for PartProcess {
     fn drop(&mut self) {
-        // It may have ended; a test that failed must not leave it.
-        let _killed = self.child.kill().and_then(|()| self.child.wait());
+        // A failed test must not leave the process. It may have exited.
+        let _ = self.child.kill().and_then(|()| self.child.wait());
     }
 }
 
@@ -133,18 +135,18 @@ async fn start(part: &str, run: &RunDir) -> rig::Result<Box<dyn Any>> {
 }
 
 #[tokio::test]
-#[ignore = "the tests below run it as a process of its own"]
-async fn starts_something_and_ends_when_told() {
-    let Ok(part) = std::env::var(PART) else { return };
+#[ignore = "the tests below run it in a separate process"]
+async fn start_part_and_wait() {
+    let Ok(part) = std::env::var(PART_VARIABLE) else { return };
     let run = RunDir::new().unwrap();
     let started = start(&part, &run).await.unwrap();
     println!("\nstarted");
-    let mut told = String::new();
-    std::io::stdin().read_line(&mut told).unwrap();
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).unwrap();
     drop(started);
     println!("\ndropped");
-    // Until the test has looked.
-    std::io::stdin().read_line(&mut told).unwrap();
+    // Wait until the test has listed the processes.
+    std::io::stdin().read_line(&mut line).unwrap();
 }
 
 const NFS: &[&str] = &["ganesha.nfsd", "rpcbind", "sleep infinity"];
@@ -152,35 +154,47 @@ const CLUSTER: &[&str] = &["etcd", "kube-apiserver", "kube-controller-manager", 
 
 #[tokio::test]
 async fn an_nfs_server_that_is_dropped_leaves_no_process() {
-    Holder::of("nfs").leaves_nothing(NFS, Holder::drops).await;
+    PartProcess::start("nfs")
+        .assert_no_leftovers(NFS, PartProcess::drop_part)
+        .await;
 }
 
 #[tokio::test]
 async fn an_nfs_server_whose_process_is_killed_leaves_no_process() {
-    Holder::of("nfs").leaves_nothing(NFS, Holder::is_killed).await;
+    PartProcess::start("nfs")
+        .assert_no_leftovers(NFS, PartProcess::kill)
+        .await;
 }
 
 #[tokio::test]
 async fn a_cluster_that_is_dropped_leaves_no_process() {
-    Holder::of("cluster").leaves_nothing(CLUSTER, Holder::drops).await;
+    PartProcess::start("cluster")
+        .assert_no_leftovers(CLUSTER, PartProcess::drop_part)
+        .await;
 }
 
 #[tokio::test]
 async fn a_cluster_whose_process_is_killed_leaves_no_process() {
-    Holder::of("cluster").leaves_nothing(CLUSTER, Holder::is_killed).await;
+    PartProcess::start("cluster")
+        .assert_no_leftovers(CLUSTER, PartProcess::kill)
+        .await;
 }
 
-/// The name by which the Makefile leaves these out where there is no emulator.
+/// The Makefile skips tests with this name if there is no emulator.
 mod kernel {
-    use super::Holder;
+    use super::PartProcess;
 
     #[tokio::test]
     async fn a_machine_that_is_dropped_leaves_no_process() {
-        Holder::of("machine").leaves_nothing(&["qemu"], Holder::drops).await;
+        PartProcess::start("machine")
+            .assert_no_leftovers(&["qemu"], PartProcess::drop_part)
+            .await;
     }
 
     #[tokio::test]
     async fn a_machine_whose_process_is_killed_leaves_no_process() {
-        Holder::of("machine").leaves_nothing(&["qemu"], Holder::is_killed).await;
+        PartProcess::start("machine")
+            .assert_no_leftovers(&["qemu"], PartProcess::kill)
+            .await;
     }
 }

@@ -1,4 +1,4 @@
-//! The control plane that the rig starts.
+//! The control plane of the rig.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::{fs, path::Path};
@@ -11,12 +11,12 @@ use kube::{
 use rig::{Cluster, RunDir, assets::Kubernetes, cluster::Component};
 use serde_json::json;
 
-fn runs(pid: u32) -> bool {
+fn is_running(pid: u32) -> bool {
     Path::new(&format!("/proc/{pid}")).exists()
 }
 
 #[tokio::test]
-async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without_a_trace() {
+async fn a_cluster_works_survives_a_restart_of_its_api_server_and_leaves_nothing() {
     let run = RunDir::new().unwrap();
     let mut cluster = Cluster::start(&run).await.unwrap();
     let release = Kubernetes::from_env().unwrap().release();
@@ -50,14 +50,14 @@ async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without
     namespaces.get("first").await.unwrap();
     let accounts: Api<ServiceAccount> = Api::namespaced(cluster.client().await.unwrap(), "first");
     let metadata = ObjectMeta {
-        name: Some("made".into()),
+        name: Some("created".into()),
         ..Default::default()
     };
-    let named = ServiceAccount {
+    let account = ServiceAccount {
         metadata,
         ..Default::default()
     };
-    accounts.create(&PostParams::default(), &named).await.unwrap();
+    accounts.create(&PostParams::default(), &account).await.unwrap();
 
     let parts = [
         Component::Etcd,
@@ -66,9 +66,9 @@ async fn a_cluster_answers_survives_a_restart_of_its_api_server_and_goes_without
         Component::Scheduler,
     ];
     let pids = parts.map(|part| cluster.process(part).pid());
-    assert!(pids.iter().all(|pid| runs(*pid)));
+    assert!(pids.iter().all(|pid| is_running(*pid)));
     cluster.stop().await.unwrap();
-    assert!(!pids.iter().any(|pid| runs(*pid)));
+    assert!(!pids.iter().any(|pid| is_running(*pid)));
     let folder = run.path().to_owned();
     drop(run);
     assert!(!folder.exists());

@@ -1,12 +1,12 @@
-//! The emulated machine that the rig starts.
+//! The virtual machine of the rig.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-/// The name by which the Makefile leaves these out where there is no emulator.
+/// The Makefile skips tests with this name if there is no emulator.
 mod kernel {
     use rig::{KernelVm, RunDir, kernel_vm::ScriptOutput};
 
     #[tokio::test]
-    async fn a_machine_runs_scripts_serves_its_exports_mounts_them_in_every_version_and_goes_with_its_folder() {
+    async fn a_machine_runs_scripts_and_mounts_its_exports_in_every_version() {
         let run = RunDir::new().unwrap();
         let vm = KernelVm::start(&run).await.unwrap();
         let failed = ScriptOutput {
@@ -14,7 +14,13 @@ mod kernel {
             output: "said\n".into(),
         };
         assert_eq!(vm.output("echo said; exit 3").await.unwrap(), failed);
-        assert!(vm.run("exit 1").await.unwrap_err().to_string().contains("ended with 1"));
+        assert!(
+            vm.run("exit 1")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("exited with 1")
+        );
 
         let (port, mount_port) = (vm.nfs_port(), vm.mount_port());
         let v3 = format!("3,mountport={mount_port},nolock");

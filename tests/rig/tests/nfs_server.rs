@@ -1,5 +1,4 @@
-//! The NFS server that the rig starts, asked with the smallest client there can be: LOOKUPs of NFSv4.0, which
-//! need no session.
+//! The NFS server of the rig, tested with a minimal client that sends LOOKUPs of NFSv4.0, which need no session.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -24,7 +23,7 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_be_bytes()).collect()
 }
 
-/// The status of a COMPOUND of PUTROOTFH and these operations (RFC 7530 section 16).
+/// Sends a COMPOUND of PUTROOTFH and `operations` (RFC 7530 section 16), and returns its status.
 async fn compound(server: SocketAddr, operations: &[Vec<u8>]) -> std::io::Result<u32> {
     let name = encode_opaque(b"rig");
     let credential = [words(&[0]), name, words(&[0, 0, 0])].concat();
@@ -47,48 +46,50 @@ async fn compound(server: SocketAddr, operations: &[Vec<u8>]) -> std::io::Result
     Ok(u32::from_be_bytes(reply[24..28].try_into().unwrap()))
 }
 
-async fn lookup(server: &NfsServer, path: &str) -> u32 {
-    let steps: Vec<_> = path
-        .split('/')
-        .map(|name| [words(&[15]), encode_opaque(name.as_bytes())].concat())
-        .collect();
-    compound(server.address(), &steps).await.unwrap()
+/// Encodes a LOOKUP (operation 15) of each component of a path.
+fn lookups(path: &str) -> Vec<Vec<u8>> {
+    let lookup = |name: &str| [words(&[15]), encode_opaque(name.as_bytes())].concat();
+    path.split('/').map(lookup).collect()
 }
 
-/// Whether the server says that this is the mode of a file (VERIFY of attribute 33).
+async fn lookup(server: &NfsServer, path: &str) -> u32 {
+    compound(server.address(), &lookups(path)).await.unwrap()
+}
+
+/// Returns whether the server reports this mode of a file (VERIFY of attribute 33).
 async fn has_mode(server: &NfsServer, path: &str, mode: u32) -> bool {
-    let mut steps: Vec<_> = path
-        .split('/')
-        .map(|name| [words(&[15]), encode_opaque(name.as_bytes())].concat())
-        .collect();
-    steps.push(words(&[37, 2, 0, 1 << 1, 4, mode]));
-    compound(server.address(), &steps).await.unwrap() == OK
+    let mut operations = lookups(path);
+    operations.push(words(&[37, 2, 0, 1 << 1, 4, mode]));
+    compound(server.address(), &operations).await.unwrap() == OK
 }
 
 async fn make_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
-    let walk = [words(&[15]), encode_opaque(export.as_bytes())].concat();
+    let mut operations = lookups(export);
     // CREATE of a directory (type 2) without attributes.
-    let create = [words(&[6, 2]), encode_opaque(name.as_bytes()), words(&[0, 0])].concat();
-    compound(server.address(), &[walk, create]).await.unwrap()
+    operations.push([words(&[6, 2]), encode_opaque(name.as_bytes()), words(&[0, 0])].concat());
+    compound(server.address(), &operations).await.unwrap()
 }
 
 #[tokio::test]
-async fn it_serves_what_is_on_disk_and_takes_exports_added_changed_and_removed() {
+async fn changes_on_disk_and_of_exports_are_visible_immediately() {
     let run = RunDir::new().unwrap();
     let mut server = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
     let data = server.data_dir("/export").unwrap();
     assert_eq!(lookup(&server, "export").await, OK);
     assert_eq!(lookup(&server, "export/new").await, NOENT);
     fs::create_dir(data.join("new")).unwrap();
-    assert_eq!(lookup(&server, "export/new").await, OK, "seen at once");
+    assert_eq!(lookup(&server, "export/new").await, OK, "visible immediately");
     for mode in [0o700, 0o2775] {
         fs::set_permissions(data.join("new"), fs::Permissions::from_mode(mode)).unwrap();
-        assert!(has_mode(&server, "export/new", mode).await, "{mode:o} seen at once");
+        assert!(
+            has_mode(&server, "export/new", mode).await,
+            "{mode:o} visible immediately"
+        );
     }
     assert_eq!(make_directory(&server, "export", "made").await, OK);
     assert!(data.join("made").is_dir());
     fs::remove_dir(data.join("made")).unwrap();
-    assert_eq!(lookup(&server, "export/made").await, NOENT, "gone at once");
+    assert_eq!(lookup(&server, "export/made").await, NOENT, "deleted immediately");
 
     assert_eq!(lookup(&server, "second").await, NOENT);
     let second = server.add_export(Export::new("/second")).await.unwrap();
@@ -110,21 +111,21 @@ async fn it_serves_what_is_on_disk_and_takes_exports_added_changed_and_removed()
 }
 
 #[tokio::test]
-async fn it_pauses_dies_and_comes_back_on_the_same_port() {
+async fn it_pauses_and_restarts_on_the_same_port() {
     let run = RunDir::new().unwrap();
     let mut server = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
     let address = server.address();
     server.pause().unwrap();
-    let step = [[words(&[15]), encode_opaque(b"export")].concat()];
+    let operations = lookups("export");
     assert!(
-        timeout(Duration::from_millis(300), compound(address, &step))
+        timeout(Duration::from_millis(300), compound(address, &operations))
             .await
             .is_err()
     );
     server.resume().unwrap();
     assert_eq!(lookup(&server, "export").await, OK);
     server.kill9().await.unwrap();
-    assert!(compound(address, &step).await.is_err());
+    assert!(compound(address, &operations).await.is_err());
     server.restart(StableStorage::Lost).await.unwrap();
     assert_eq!(server.address(), address);
     assert_eq!(lookup(&server, "export").await, OK);
@@ -135,7 +136,7 @@ async fn it_pauses_dies_and_comes_back_on_the_same_port() {
 }
 
 #[tokio::test]
-async fn two_run_side_by_side_one_with_a_full_export_that_leaves_no_mount() {
+async fn two_servers_run_at_the_same_time_and_a_full_export_leaves_no_mount() {
     let run = RunDir::new().unwrap();
     let first = NfsServer::start(&run, NfsOptions::default()).await.unwrap();
     let options = NfsOptions {
@@ -151,15 +152,18 @@ async fn two_run_side_by_side_one_with_a_full_export_that_leaves_no_mount() {
         (lookup(&first, "small").await, lookup(&second, "small").await),
         (NOENT, OK)
     );
-    let names = ["a", "b", "c", "d", "e"];
-    let mut made = Vec::new();
-    for name in names {
-        made.push(make_directory(&second, "small", name).await);
+    let mut statuses = Vec::new();
+    for name in ["a", "b", "c", "d", "e"] {
+        statuses.push(make_directory(&second, "small", name).await);
     }
-    assert_eq!(made, [OK, OK, OK, 28, 28], "NOSPC when the inodes are used up");
+    assert_eq!(statuses, [OK, OK, OK, 28, 28], "NOSPC without free inodes");
     assert!(small.join("c").is_dir());
     let mounts = fs::read_to_string("/proc/mounts").unwrap();
     assert!(!mounts.contains(&run.path().display().to_string()), "{mounts}");
     second.restart(StableStorage::Lost).await.unwrap();
-    assert_eq!(lookup(&second, "small/c").await, OK, "it outlives its server");
+    assert_eq!(
+        lookup(&second, "small/c").await,
+        OK,
+        "the file system outlives the server"
+    );
 }

@@ -1,7 +1,7 @@
-//! The node that the rig starts, and what is left of it: nothing.
+//! A node of the rig leaves nothing on the machine.
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
-/// `make test` leaves these out, by this name, where a node can't be had.
+/// `make test` skips tests with this name if a node cannot run.
 mod node {
     use std::{
         collections::BTreeSet,
@@ -13,12 +13,12 @@ mod node {
         time::{Duration, Instant},
     };
 
-    /// Everything is ended by the kernel at once; the machine may be busy.
+    /// The kernel kills everything immediately, but the machine may be busy.
     const TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// What can be seen of a node from the machine that it must not change.
+    /// The state of the machine that a node must not change.
     #[derive(Debug, PartialEq, Eq)]
-    struct Machine {
+    struct MachineState {
         addresses: String,
         routes: String,
         rules: String,
@@ -32,7 +32,7 @@ mod node {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn machine() -> Machine {
+    fn machine_state() -> MachineState {
         let sysctls = [
             "net/ipv4/ip_forward",
             "vm/overcommit_memory",
@@ -48,7 +48,7 @@ mod node {
             "/run/netns",
         ];
         let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
-        Machine {
+        MachineState {
             addresses: printed("ip", &["-brief", "address"]),
             routes: printed("ip", &["route", "show", "table", "all"]),
             rules: printed("nft", &["list", "ruleset"]),
@@ -60,8 +60,8 @@ mod node {
         }
     }
 
-    /// Control groups of that run, in all hierarchies.
-    fn control_groups(name: &str) -> Vec<PathBuf> {
+    /// Returns the cgroups with a name, in all hierarchies.
+    fn cgroups(name: &str) -> Vec<PathBuf> {
         let mut roots: Vec<_> = fs::read_dir("/sys/fs/cgroup")
             .unwrap()
             .flatten()
@@ -75,8 +75,8 @@ mod node {
             .collect()
     }
 
-    /// Processes in that network, and those of pods, which have networks of their own, in those control groups.
-    fn inhabitants(network: &Path, name: &str) -> Vec<String> {
+    /// Returns the processes in a network namespace, and those of pods, which have their own, in the cgroups.
+    fn processes(network: &Path, name: &str) -> Vec<String> {
         let mut found = Vec::new();
         for entry in fs::read_dir("/proc").unwrap().flatten() {
             let in_network = fs::read_link(entry.path().join("ns/net")).is_ok_and(|link| link == network);
@@ -88,26 +88,26 @@ mod node {
         found
     }
 
-    fn eventually<T: std::fmt::Debug>(what: &str, look: impl Fn() -> Vec<T>) {
+    fn wait_until_empty<T: std::fmt::Debug>(what: &str, list: impl Fn() -> Vec<T>) {
         let start = Instant::now();
         loop {
-            let left = look();
-            if left.is_empty() {
+            let remaining = list();
+            if remaining.is_empty() {
                 return;
             }
-            assert!(start.elapsed() < TIMEOUT, "{what} are left: {left:?}");
+            assert!(start.elapsed() < TIMEOUT, "{what} remain: {remaining:?}");
             sleep(Duration::from_millis(50));
         }
     }
 
-    /// A cluster with a node and a running pod, in a process of its own.
-    struct Started {
+    /// A cluster with a node and a running pod, in a separate process.
+    struct RunningNode {
         rig: Child,
         name: String,
         network: PathBuf,
     }
 
-    fn start() -> Started {
+    fn start() -> RunningNode {
         let mut command = Command::new(env!("CARGO_BIN_EXE_rig"));
         let mut rig = command
             .arg("node")
@@ -116,41 +116,41 @@ mod node {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(rig.stdout.take().unwrap()).lines();
-        // It prints how its control groups are called and which network it is in, then that the pod runs.
-        let mut word = |key: &str| {
+        // It prints the name of its cgroups and its network namespace, and when the pod runs.
+        let mut value = |key: &str| {
             let found = lines.find_map(|line| line.unwrap().strip_prefix(key).map(|rest| rest.trim().to_owned()));
             found.unwrap_or_else(|| format!("{key} was not printed"))
         };
-        let name = word("control groups:");
-        let network = PathBuf::from(word("network:"));
-        assert_eq!(word("pod:"), "running");
-        let inside = inhabitants(&network, &name).join(" ");
+        let name = value("cgroups:");
+        let network = PathBuf::from(value("network:"));
+        assert_eq!(value("pod:"), "running");
+        let running = processes(&network, &name).join(" ");
         for expected in ["kube-apiserver", "kubelet", "kube-proxy", "containerd-shim", "pause"] {
-            assert!(inside.contains(expected), "{expected} is not among {inside}");
+            assert!(running.contains(expected), "{expected} is not in {running}");
         }
-        assert!(!control_groups(&name).is_empty());
-        Started { rig, name, network }
+        assert!(!cgroups(&name).is_empty());
+        RunningNode { rig, name, network }
     }
 
-    fn leaves_nothing(started: &Started, before: &Machine) {
-        eventually("processes", || inhabitants(&started.network, &started.name));
-        eventually("control groups", || control_groups(&started.name));
-        assert_eq!(&machine(), before);
+    fn assert_nothing_remains(node: &RunningNode, before: &MachineState) {
+        wait_until_empty("processes", || processes(&node.network, &node.name));
+        wait_until_empty("cgroups", || cgroups(&node.name));
+        assert_eq!(&machine_state(), before);
     }
 
     #[test]
-    fn a_node_that_ends_or_is_killed_leaves_nothing_on_the_machine() {
-        let before = machine();
-        let mut started = start();
-        assert_eq!(machine(), before, "while it runs");
-        // The end of its standard input is its word to end.
-        drop(started.rig.stdin.take());
-        assert!(started.rig.wait().unwrap().success());
-        leaves_nothing(&started, &before);
+    fn a_node_that_stops_or_is_killed_leaves_nothing_on_the_machine() {
+        let before = machine_state();
+        let mut node = start();
+        assert_eq!(machine_state(), before, "while it runs");
+        // It stops when its standard input is closed.
+        drop(node.rig.stdin.take());
+        assert!(node.rig.wait().unwrap().success());
+        assert_nothing_remains(&node, &before);
 
-        let mut started = start();
-        started.rig.kill().unwrap();
-        started.rig.wait().unwrap();
-        leaves_nothing(&started, &before);
+        let mut node = start();
+        node.rig.kill().unwrap();
+        node.rig.wait().unwrap();
+        assert_nothing_remains(&node, &before);
     }
 }

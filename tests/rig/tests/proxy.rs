@@ -1,4 +1,4 @@
-//! The proxy, against a small server that answers each record with the same record.
+//! The proxy, with a small server that echoes each record.
 #![allow(
     clippy::unwrap_used,
     clippy::indexing_slicing,
@@ -21,7 +21,7 @@ use tokio::{
     time::timeout,
 };
 
-const SOON: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(200);
 const LONG: Duration = Duration::from_secs(5);
 
 async fn echo() -> SocketAddr {
@@ -70,13 +70,13 @@ impl Client {
         self.receive().await.unwrap()
     }
 
-    async fn nothing_comes(&mut self) {
-        assert!(timeout(SOON, self.0.read_u8()).await.is_err(), "a reply came");
+    async fn assert_no_reply(&mut self) {
+        assert!(timeout(SHORT, self.0.read_u8()).await.is_err(), "unexpected reply");
     }
 }
 
 #[tokio::test]
-async fn records_pass_unchanged_and_an_end_passes_on() {
+async fn records_and_the_end_of_a_connection_are_forwarded() {
     let (_proxy, mut client) = proxy().await;
     assert_eq!(client.call(b"hello").await, b"hello");
     let large = vec![7; 3 << 20];
@@ -96,7 +96,7 @@ async fn records_pass_unchanged_and_an_end_passes_on() {
 }
 
 #[tokio::test]
-async fn a_delay_is_latency_and_not_a_limit_of_throughput() {
+async fn a_delay_adds_latency_and_does_not_limit_throughput() {
     let (proxy, mut client) = proxy().await;
     proxy.delay(Duration::from_millis(100), Duration::from_millis(50));
     let start = Instant::now();
@@ -114,7 +114,7 @@ async fn a_delay_is_latency_and_not_a_limit_of_throughput() {
 }
 
 #[tokio::test]
-async fn a_cut_resets_what_is_open_and_lets_new_connections_in() {
+async fn a_cut_resets_open_connections_and_accepts_new_ones() {
     let (proxy, mut client) = proxy().await;
     client.call(b"x").await;
     proxy.cut();
@@ -124,7 +124,7 @@ async fn a_cut_resets_what_is_open_and_lets_new_connections_in() {
 }
 
 #[tokio::test]
-async fn new_connections_are_refused_and_let_in_again_while_old_ones_go_on() {
+async fn new_connections_are_refused_and_accepted_again_while_open_ones_continue() {
     let (proxy, mut client) = proxy().await;
     client.call(b"x").await;
     proxy.refuse(true).await.unwrap();
@@ -136,31 +136,31 @@ async fn new_connections_are_refused_and_let_in_again_while_old_ones_go_on() {
 }
 
 #[tokio::test]
-async fn a_hang_holds_old_and_new_connections_until_it_ends() {
+async fn a_hang_holds_open_and_new_connections_until_it_ends() {
     let (proxy, mut client) = proxy().await;
     client.call(b"x").await;
     proxy.hang(true);
     client.send(b"held").await;
     let mut second = Client::new(&proxy).await;
     second.send(b"too").await;
-    client.nothing_comes().await;
-    second.nothing_comes().await;
+    client.assert_no_reply().await;
+    second.assert_no_reply().await;
     proxy.hang(false);
     assert_eq!(client.receive().await.unwrap(), b"held");
     assert_eq!(second.receive().await.unwrap(), b"too");
 }
 
 #[tokio::test]
-async fn a_connection_ends_in_the_middle_of_a_record() {
+async fn a_connection_is_closed_in_the_middle_of_a_record() {
     let (proxy, mut client) = proxy().await;
     client.call(b"x").await;
     proxy.cut_after(Direction::Down, 6);
     client.send(b"abcdef").await;
     let mut got = Vec::new();
-    // The proxy closes with our bytes unread on the other side, so this may end in a reset.
-    let _ended = timeout(LONG, client.0.read_to_end(&mut got)).await.unwrap();
+    // The proxy closes while the peer has not read everything, so this may fail with a reset.
+    let _ = timeout(LONG, client.0.read_to_end(&mut got)).await.unwrap();
     assert_eq!(got, [&0x8000_0006_u32.to_be_bytes()[..], b"ab"].concat());
-    assert_eq!(Client::new(&proxy).await.call(b"once only").await, b"once only");
+    assert_eq!(Client::new(&proxy).await.call(b"only once").await, b"only once");
 }
 
 #[tokio::test]
@@ -190,27 +190,27 @@ async fn the_reply_of_one_request_is_lost_on_its_own_connection() {
     let mut lost = proxy.lose_reply(Action::Drop, |request| has_bytes(request, &encode_rename(b"volume")));
     let rename = [&b"id-1"[..], &encode_rename(b"volume")].concat();
     assert!(!lost.has_happened());
-    // Held back on its way up, so that the other's reply comes down while this one is awaited.
+    // The request is delayed, so that the other reply arrives first.
     let held = rename.clone();
     proxy.on_record(Direction::Up, move |request| match request == held {
-        true => Action::Delay(SOON),
+        true => Action::Delay(SHORT),
         false => Action::Forward,
     });
     client.send(&rename).await;
-    tokio::time::sleep(SOON / 4).await;
-    // The same id on another connection is another request.
+    tokio::time::sleep(SHORT / 4).await;
+    // The same transaction id on another connection is another request.
     assert_eq!(other.call(b"id-1 other").await, b"id-1 other");
     lost.wait(LONG).await.unwrap();
-    client.nothing_comes().await;
-    assert_eq!(client.call(&rename).await, rename, "lost once only");
+    client.assert_no_reply().await;
+    assert_eq!(client.call(&rename).await, rename, "lost only once");
 }
 
 #[tokio::test]
 async fn without_a_server_behind_it_a_connection_is_reset() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let nobody = listener.local_addr().unwrap();
+    let unused = listener.local_addr().unwrap();
     drop(listener);
-    let proxy = Proxy::start(nobody).await.unwrap();
+    let proxy = Proxy::start(unused).await.unwrap();
     let mut client = Client::new(&proxy).await;
     assert_eq!(client.receive().await.unwrap_err().kind(), ErrorKind::ConnectionReset);
 }
