@@ -60,7 +60,10 @@ fn a_release_is_refused_that_is_out_or_has_no_section_or_is_made_of_a_dirty_tree
     let run = RunDir::new()?;
     let Some(clone) = clone(&run)? else { return Ok(()) };
     for version in ["", "1.2", "v1.2.3", "1.2.3 ", "1.2.3; ls"] {
-        assert!(refused(&clone, version)?.contains("not a valid version such as"), "{version:?}");
+        assert!(
+            refused(&clone, version)?.contains("not a valid version such as"),
+            "{version:?}"
+        );
     }
     assert!(refused(&clone, "77.0.0")?.contains("no section '## [77.0.0] - unreleased'"));
     fs::write(
@@ -89,7 +92,19 @@ fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() ->
         ("Cargo.toml", "version = \"77.0.0\""),
         ("Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
         ("Cargo.lock", "name = \"rig\"\nversion = \"77.0.0\""),
-        ("fuzz/Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
+        (
+            "Cargo.toml",
+            "nfs-client = { path = \"crates/nfs-client\", version = \"77.0.0\"",
+        ),
+        ("Cargo.lock", "name = \"nfs-client\"\nversion = \"77.0.0\""),
+        (
+            "crates/nfs-client/fuzz/Cargo.lock",
+            "name = \"nfs-client\"\nversion = \"77.0.0\"",
+        ),
+        (
+            "crates/export-store/fuzz/Cargo.lock",
+            "name = \"export-store\"\nversion = \"77.0.0\"",
+        ),
         (
             "config/helm/nfs-operator/Chart.yaml",
             "\nversion: 77.0.0\nappVersion: 77.0.0\n",
@@ -102,7 +117,7 @@ fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() ->
     }
     let changed = git(&clone, &["diff", "--name-only"])?;
     let changed = String::from_utf8(changed.stdout)?;
-    assert_eq!(changed.lines().count(), 6, "nothing else: {changed}");
+    assert_eq!(changed.lines().count(), 7, "nothing else: {changed}");
     // cargo agrees: a lock file that does not fit would be written anew.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     done(&Command::new("cargo").args(locked).current_dir(&clone).output()?);

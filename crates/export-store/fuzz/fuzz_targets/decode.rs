@@ -1,4 +1,4 @@
-//! Feeds one decoder, named by FUZZ_DECODER, what the fuzzer makes up.
+//! Passes the inputs of the fuzzer to the decoder that FUZZ_DECODER names.
 #![no_main]
 
 use std::sync::OnceLock;
