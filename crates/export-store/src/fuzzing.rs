@@ -3,7 +3,7 @@
 use super::identity;
 use super::record::Record;
 use crate::naming::DirectoryPath;
-use nfs_client::fuzzing::Decoder;
+pub use nfs_client::fuzzing::Decoder;
 
 #[cfg(test)]
 mod recording;
