@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::decide::mount_options::claim_options;
-use crate::decide::policy::{Home, locate};
+use crate::decide::policy::{ExpectedLocation, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
 use export_store::naming::{DirectoryPath, Pattern, PatternValues, is_object_name};
 use export_store::naming::{check_export_path, parse_export_address};
@@ -99,7 +99,7 @@ fn locates(directory: &str) -> bool {
         }),
         ..PersistentVolumeSpec::default()
     });
-    let home = Home {
+    let home = ExpectedLocation {
         backend: "fast",
         export_id: Some("id-1"),
         addresses: &[("nfs", "/export")],

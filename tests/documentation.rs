@@ -10,8 +10,8 @@ use nfs_client::Statistics;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendFigures, Metrics};
 use nfs_operator::state::capacity::Totals;
-use nfs_operator::state::copy_jobs::For;
-use nfs_operator::state::usage::Figures;
+use nfs_operator::state::copy_jobs::CopyLabels;
+use nfs_operator::state::usage::VolumeUsage;
 use serde_json::Value;
 
 type Test = Result<(), Box<dyn std::error::Error>>;
@@ -140,11 +140,11 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         }),
         ..PersistentVolume::default()
     };
-    usages.counted(&volume, "backend", Figures::default());
+    usages.counted(&volume, "backend", VolumeUsage::default());
     // A copy that is begun and never goes on.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;
-    let of = For {
+    let of = CopyLabels {
         uid: "uid".to_owned(),
         namespace: "team".to_owned(),
         claim: "data".to_owned(),

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use export_store::Ledger;
+use export_store::PathReservations;
 use futures::stream::{self, StreamExt as _};
 use futures::{FutureExt as _, Stream};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -16,7 +16,7 @@ use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
 use nfs_operator::controllers::volume::cache;
 use nfs_operator::runtime::watch_filters::{concerning, pending};
-use nfs_operator::state::capacity::Inventory;
+use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::Settings;
 use serde_json::{Value, json};
 use tikv_jemalloc_ctl::thread;
@@ -47,7 +47,7 @@ fn settings() -> Settings {
         deadline: Duration::from_secs(1),
         scan_interval: Duration::ZERO,
         count_rate: 1,
-        began: tokio::time::Instant::now(),
+        started_at: tokio::time::Instant::now(),
     }
 }
 
@@ -107,7 +107,7 @@ fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
 
 #[test]
 fn of_a_volume_less_than_a_kilobyte_is_kept() {
-    let (settings, inventory, ledger) = (settings(), Inventory::default(), Ledger::default());
+    let (settings, inventory, ledger) = (settings(), CapacityTracker::default(), PathReservations::default());
     let before = held();
     for number in 0..MANY {
         cache::saved(&volume(number), &settings, &inventory, &ledger);
@@ -121,7 +121,7 @@ fn of_a_volume_less_than_a_kilobyte_is_kept() {
 #[test]
 fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
     for states in [2, 3] {
-        let (settings, inventory) = (settings(), Inventory::default());
+        let (settings, inventory) = (settings(), CapacityTracker::default());
         for number in 0..MANY {
             inventory.saved(&format!("pvc-{}", uid(number)), "backend", 1, None);
         }

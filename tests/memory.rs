@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
@@ -173,7 +173,7 @@ async fn no_reply_makes_the_client_take_more_than_a_few_mebibytes() {
             deadline: Duration::from_secs(3),
         };
         let server = tokio::spawn(serve(listener, honest, attack));
-        let export = Export::connect(target).await.unwrap();
+        let export = Client::connect(target).await.unwrap();
         let root = export.root().await.unwrap().handle;
         let (resident, reserved) = (figure("VmHWM:"), figure("VmPeak:"));
         let listed = export.list(&root, None).await;

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use export_store::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
-use nfs_client::{ClientOwner, Credential, Export, Name, Node, Protocol, SourcePort, Target, VersionChoice};
+use export_store::{
+    ExpectedIdentity, ExportStore, PathReservations, PurgeLimits, PurgeReport, RecordsKey, ReservedPath, StoreConfig,
+};
+use nfs_client::{Client, ClientOwner, Credential, FileRef, Name, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
 use crate::Failure;
@@ -19,10 +21,10 @@ const ECHOES: u32 = 20;
 
 /// Ends with its server.
 pub struct Lab {
-    pub nfs: Export,
+    pub nfs: Client,
     pub proxy: Proxy,
     pub disk: PathBuf,
-    managed: ManagedExport,
+    managed: ExportStore,
     _server: NfsServer,
     _run: RunDir,
 }
@@ -38,11 +40,11 @@ impl Lab {
         };
         let server = NfsServer::start(&run, options).await?;
         let proxy = Proxy::start(server.address()).await?;
-        let nfs = Export::connect(target(protocol, proxy.port(), server.mount_port())).await?;
-        let managed = ManagedExport::new(nfs.clone(), keeper(), Arc::new(Ledger::new()));
-        let expected = Expected {
+        let nfs = Client::connect(target(protocol, proxy.port(), server.mount_port())).await?;
+        let managed = ExportStore::new(nfs.clone(), keeper(), Arc::new(PathReservations::new()));
+        let expected = ExpectedIdentity {
             may_create: true,
-            ..Expected::default()
+            ..ExpectedIdentity::default()
         };
         managed.confirm_identity(expected).await?;
         // One way only: a timer that is late is late once.
@@ -68,12 +70,12 @@ impl Lab {
     }
 
     /// A new directory at the export's root, made on the disk, as the client sees it.
-    pub async fn directory(&self, name: &str) -> Result<Node, Failure> {
+    pub async fn directory(&self, name: &str) -> Result<FileRef, Failure> {
         fs::create_dir_all(self.disk.join(name))?;
         self.node(&[name]).await
     }
 
-    pub async fn node(&self, path: &[&str]) -> Result<Node, Failure> {
+    pub async fn node(&self, path: &[&str]) -> Result<FileRef, Failure> {
         let root = self.nfs.root().await?;
         let names: Vec<Name> = path.iter().map(|name| named(name)).collect::<Result<_, _>>()?;
         let nodes = self.nfs.walk(&root.handle, &names).await?;
@@ -140,13 +142,13 @@ fn target(protocol: Protocol, port: u16, mount_port: u16) -> Target {
     }
 }
 
-fn keeper() -> Keeper {
-    Keeper {
+fn keeper() -> StoreConfig {
+    StoreConfig {
         cluster_id: CLUSTER.into(),
         records_key: RecordsKey::random(),
         backend: "bench".into(),
         backend_uid: "uid-of-bench".into(),
         credential: Credential::default(),
-        roots: vec![Place::on_server("127.0.0.1", "/export")],
+        roots: vec![ReservedPath::on_server("127.0.0.1", "/export")],
     }
 }

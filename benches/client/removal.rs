@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use nfs_client::{Name, NfsError, Node};
+use nfs_client::{FileRef, Name, NfsError};
 
 use crate::Failure;
 use crate::lab::{Lab, named, tree};
@@ -61,7 +61,7 @@ async fn purged(lab: &Lab, about: &About, what: String, objects: usize) -> Resul
 }
 
 /// Every page of a listing: serial by nature, since each begins where the one before it ended.
-async fn listed(lab: &Lab, about: &About, folder: &Node, expected: usize) -> Result<Row, Failure> {
+async fn listed(lab: &Lab, about: &About, folder: &FileRef, expected: usize) -> Result<Row, Failure> {
     let began = Instant::now();
     let (mut from, mut found, mut pages) = (None, 0, 0);
     loop {
@@ -94,20 +94,20 @@ async fn bare(lab: &Lab) -> Result<Duration, Failure> {
     let names: Vec<Name> = (0..FILES)
         .map(|file| named(&format!("file-{file}")))
         .collect::<Result<_, _>>()?;
-    let chunks: Vec<(&Node, &[Name])> = folders
+    let chunks: Vec<(&FileRef, &[Name])> = folders
         .iter()
         .flat_map(|folder| names.chunks(CHUNK).map(move |chunk| (folder, chunk)))
         .collect();
     let began = Instant::now();
     let removals = stream::iter(chunks).map(async |(folder, chunk)| {
-        lab.nfs.remove_many(&folder.handle, chunk).await?;
+        lab.nfs.remove_batch(&folder.handle, chunk).await?;
         Ok::<_, NfsError>(())
     });
     removals.buffer_unordered(IN_FLIGHT).try_collect::<()>().await?;
     let folders: Vec<Name> = (0..DIRECTORIES)
         .map(|directory| named(&format!("directory-{directory}")))
         .collect::<Result<_, _>>()?;
-    lab.nfs.remove_many(&top.handle, &folders).await?;
+    lab.nfs.remove_batch(&top.handle, &folders).await?;
     let took = began.elapsed();
     // Fails if anything is left.
     std::fs::remove_dir(lab.disk.join("bare"))?;
@@ -123,7 +123,7 @@ async fn alone(lab: &Lab) -> Result<Duration, Failure> {
         .collect::<Result<_, _>>()?;
     let began = Instant::now();
     for name in &names {
-        lab.nfs.remove_many(&folder.handle, std::slice::from_ref(name)).await?;
+        lab.nfs.remove_batch(&folder.handle, std::slice::from_ref(name)).await?;
     }
     let took = began.elapsed();
     std::fs::remove_dir(lab.disk.join("alone"))?;

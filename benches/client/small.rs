@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use nfs_client::{Name, NfsError, Node};
+use nfs_client::{FileRef, Name, NfsError};
 
 use crate::Failure;
 use crate::lab::{Lab, named};
@@ -38,7 +38,7 @@ pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>,
 
 async fn create(
     lab: &Lab,
-    folder: &Node,
+    folder: &FileRef,
     numbers: std::ops::Range<usize>,
     together: usize,
 ) -> Result<Duration, Failure> {
@@ -53,7 +53,7 @@ async fn create(
 }
 
 /// As many calls, of the cheapest kind: what the round trip, the proxy and the machine take of them.
-async fn looks(lab: &Lab, folder: &Node, count: usize, calls: usize) -> Result<Duration, Failure> {
+async fn looks(lab: &Lab, folder: &FileRef, count: usize, calls: usize) -> Result<Duration, Failure> {
     let began = Instant::now();
     let looks = stream::iter(0..count).map(async |_| {
         for _ in 0..calls {
@@ -67,7 +67,7 @@ async fn looks(lab: &Lab, folder: &Node, count: usize, calls: usize) -> Result<D
 
 async fn rename(
     lab: &Lab,
-    folder: &Node,
+    folder: &FileRef,
     numbers: std::ops::Range<usize>,
     together: usize,
 ) -> Result<Duration, Failure> {

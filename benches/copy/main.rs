@@ -16,10 +16,10 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
-    Budget, ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Original, Place,
-    ReclaimRequest, RecordsKey, Tally, copy_volume,
+    ArchiveMetadata, Budget, ClaimRef, CopySource, DirectoryRequest, ExpectedIdentity, ExportStore, PathReservations,
+    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig, Tally, copy_volume,
 };
-use nfs_client::{ClientOwner, Credential, Export, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -68,7 +68,10 @@ async fn main() -> Result<(), Failure> {
         shell(&format!("sync; rm -rf cp-{name}; sync"), &disk)?;
         let synced = timed(|| shell(&format!("cp -a {name} cp-{name} && sync"), &disk))?;
         shell(&format!("rm -rf cp-{name}; sync"), &disk)?;
-        let (of, tally) = (Original::Volume(source(name, made.file_id)), Arc::new(Tally::default()));
+        let (of, tally) = (
+            CopySource::Volume(source(name, made.file_id)),
+            Arc::new(Tally::default()),
+        );
         let began = Instant::now();
         let new = request(&format!("{name}-copy"));
         copy_volume((&export, &of), (&export, &new), &Budget::default(), &tally).await?;
@@ -123,8 +126,8 @@ fn large_file(root: &Path, mebibytes: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-async fn connect(port: u16) -> Result<ManagedExport, Failure> {
-    let export = Export::connect(Target {
+async fn connect(port: u16) -> Result<ExportStore, Failure> {
+    let export = Client::connect(Target {
         server: "127.0.0.1".into(),
         path: "/export".into(),
         version: VersionChoice::Auto,
@@ -139,18 +142,18 @@ async fn connect(port: u16) -> Result<ManagedExport, Failure> {
         deadline: Duration::from_secs(20),
     })
     .await?;
-    let keeper = Keeper {
+    let keeper = StoreConfig {
         cluster_id: "11111111-2222-3333-4444-555555555555".into(),
         records_key: RecordsKey::random(),
         backend: "bench".into(),
         backend_uid: "bench".into(),
         credential: Credential::default(),
-        roots: vec![Place::on_server("127.0.0.1", "/export")],
+        roots: vec![ReservedPath::on_server("127.0.0.1", "/export")],
     };
-    let managed = ManagedExport::new(export, keeper, Arc::new(Ledger::new()));
-    let expected = Expected {
+    let managed = ExportStore::new(export, keeper, Arc::new(PathReservations::new()));
+    let expected = ExpectedIdentity {
         may_create: true,
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
     managed.confirm_identity(expected).await?;
     Ok(managed)
@@ -192,6 +195,6 @@ fn source(name: &str, file_id: u64) -> ReclaimRequest {
         volume: format!("pvc-{name}"),
         directory: directory(name),
         file_id: Some(file_id),
-        keeping: Keeping::default(),
+        archive_metadata: ArchiveMetadata::default(),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-pub use super::verdict::Verdict;
+pub use super::verdict::PlannedCondition;
 use export_store::ErrorKind;
 
 /// The condition types of a backend.
@@ -315,7 +315,7 @@ reasons! {
 
 impl Reason {
     /// Whether it speaks of the way to the server, and not of what was asked.
-    pub fn is_of_the_connection(self) -> bool {
+    pub fn is_connectivity(self) -> bool {
         matches!(
             self,
             Self::NameResolutionFailed
@@ -330,8 +330,8 @@ impl Reason {
 
 impl Reason {
     /// Whether it speaks of the backend as a whole, so that a probe should look and the others' claims be spared.
-    pub fn is_of_the_backend(self) -> bool {
-        self.is_of_the_connection()
+    pub fn is_backend_wide(self) -> bool {
+        self.is_connectivity()
             || matches!(
                 self,
                 Self::NoSpace

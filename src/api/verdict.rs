@@ -3,11 +3,11 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions::Reason;
-use export_store::text::cut;
+use export_store::text::truncate;
 
 /// A condition as planned: without times, which are filled in when it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Verdict {
+pub struct PlannedCondition {
     /// `True`, `False` or, when nothing is known, `Unknown`.
     pub status: Option<bool>,
     /// Machine-readable reason.
@@ -19,9 +19,9 @@ pub struct Verdict {
 /// The longest message that a condition may carry (API conventions), in bytes.
 const LONGEST_MESSAGE: usize = 32_768;
 
-impl Verdict {
+impl PlannedCondition {
     /// A condition that holds.
-    pub fn yes(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn holds(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             status: Some(true),
             reason,
@@ -30,7 +30,7 @@ impl Verdict {
     }
 
     /// A condition that does not hold.
-    pub fn no(reason: Reason, message: impl Into<String>) -> Self {
+    pub fn fails(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             status: Some(false),
             reason,
@@ -61,7 +61,7 @@ impl Verdict {
             type_: type_.to_owned(),
             status: status.to_owned(),
             reason: self.reason.to_string(),
-            message: cut(&self.message, LONGEST_MESSAGE).to_owned(),
+            message: truncate(&self.message, LONGEST_MESSAGE).to_owned(),
             observed_generation: generation,
             last_transition_time: since,
         }

@@ -10,19 +10,19 @@ use rand::RngExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use crate::app::wiring::{Parts, assemble};
+use crate::app::wiring::{Wiring, wire};
 use crate::compat::nfs_subdir::backend::{DropInError, InheritedExport};
 use crate::runtime::clients::{ClientError, Clients};
-use crate::runtime::election::{Candidate, Election, LeaseError};
+use crate::runtime::election::{Election, LeaderElector, LeaseError};
 use crate::runtime::http::{self, ListenError};
-use crate::runtime::lease::Identity;
-use crate::runtime::lease_renewal::Term;
+use crate::runtime::lease::HolderIdentity;
+use crate::runtime::lease_renewal::LeaseRenewer;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::records_secret::{Records, RecordsSecret, SecretError};
-use crate::runtime::retry::Bounds;
+use crate::runtime::retry::BackoffLimits;
 use crate::runtime::stop::{Stop, stop_signal};
-use crate::runtime::write_fence::Guard;
+use crate::runtime::write_fence::WriteFence;
 use crate::state::context::Context;
 
 /// Pods get 30 s by default between SIGTERM and SIGKILL; what is not done by now is repaired by the next start.
@@ -42,7 +42,7 @@ pub struct Options {
     /// Claims worked on at the same time, for each backend on its own.
     pub slots: usize,
     /// How long what failed waits.
-    pub retries: Bounds,
+    pub retries: BackoffLimits,
     /// Between two archives of a backend that are purged because their time is over.
     pub purge_pause: Duration,
     /// Address of the HTTP endpoints.
@@ -105,38 +105,38 @@ const PARTS: [&str; 7] = [
 /// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
 pub async fn operate(options: Options) -> Result<(), OperatorError> {
     let stop = stop_signal().map_err(OperatorError::Signals)?;
-    let front = Front::open(options.http_addr).await?;
+    let front = Endpoints::open(options.http_addr).await?;
     let Some(elected) = stop.or(front.elected(&options)).await else {
         return Ok(());
     };
     let Elected { here, term } = elected?;
     front.leads();
-    let work = Work::of(&options);
-    let (parts, ctx) = assemble(options, front, here, term.leadership(), stop);
+    let work = LeaderTask::of(&options);
+    let (parts, ctx) = wire(options, front, here, term.leadership(), stop);
     lead(term, work.until_end(parts, &ctx), close(&ctx)).await
 }
 
 /// What there is whether this process leads or stands by.
 #[derive(Default)]
-pub(crate) struct Front {
+pub(crate) struct Endpoints {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) readiness: Readiness,
-    pub(crate) guard: Guard,
+    pub(crate) guard: WriteFence,
 }
 
 /// What was found out before the Lease was taken.
-pub(crate) struct Here {
+pub(crate) struct ClusterAccess {
     pub(crate) clients: Clients,
     pub(crate) records: Records,
 }
 
 /// The Lease is ours.
 struct Elected {
-    here: Here,
-    term: Term,
+    here: ClusterAccess,
+    term: LeaseRenewer,
 }
 
-impl Front {
+impl Endpoints {
     /// Serves the HTTP endpoints.
     async fn open(address: SocketAddr) -> Result<Self, ListenError> {
         let front = Self::default();
@@ -154,11 +154,11 @@ impl Front {
         if let Some(export) = &options.inherited {
             export.check(&clients).await?;
         }
-        let candidate = Candidate::new(&clients, options.election.clone(), me, self.guard.clone());
+        let candidate = LeaderElector::new(&clients, options.election.clone(), me, self.guard.clone());
         let term = candidate.acquire(&self.readiness).await?;
         // The Secret may have been restored while this process stood by.
         let records = options.records.ensure(&clients.lease).await?;
-        let here = Here { clients, records };
+        let here = ClusterAccess { clients, records };
         Ok(Elected { here, term })
     }
 
@@ -169,13 +169,13 @@ impl Front {
 }
 
 /// What is done while it leads.
-struct Work {
+struct LeaderTask {
     inherited: Option<InheritedExport>,
     /// What is under way when it is told to stop has this long.
     grace: Duration,
 }
 
-impl Work {
+impl LeaderTask {
     fn of(options: &Options) -> Self {
         Self {
             inherited: options.inherited.clone(),
@@ -184,7 +184,7 @@ impl Work {
     }
 
     /// Works until it is told to stop, or a part of it ends by itself.
-    async fn until_end(self, parts: Parts, ctx: &Arc<Context>) -> Result<(), OperatorError> {
+    async fn until_end(self, parts: Wiring, ctx: &Arc<Context>) -> Result<(), OperatorError> {
         let (cluster, provisioner) = (&ctx.cluster_id, &ctx.settings.provisioner);
         tracing::info!(cluster, provisioner, "starting");
         if let Some(export) = &self.inherited {
@@ -198,15 +198,15 @@ impl Work {
 }
 
 /// A name that no other process has.
-fn identity(instance: Option<&str>) -> Identity {
+fn identity(instance: Option<&str>) -> HolderIdentity {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
-    Identity::new(instance, &host, rand::rng().random())
+    HolderIdentity::new(instance, &host, rand::rng().random())
 }
 
 /// Works until it is told to stop, then gives the Lease back and says goodbye to the servers. Ends at once, without
 /// any of that, when the Lease is lost: nothing here is ours any more.
 async fn lead(
-    term: Term,
+    term: LeaseRenewer,
     working: impl Future<Output = Result<(), OperatorError>>,
     closing: impl Future<Output = ()>,
 ) -> Result<(), OperatorError> {

@@ -14,7 +14,7 @@ use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use crate::api::{NfsArchive, NfsBackend};
-use crate::controllers::volume::cache::Follower;
+use crate::controllers::volume::cache::VolumeIndexer;
 use crate::controllers::{archive, backend, claim, volume};
 use crate::runtime::stop::Stop;
 use crate::runtime::watch_filters::{Seen, applied, concerning, pending, touched};
@@ -45,7 +45,7 @@ pub async fn follow_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api
         .inspect(report_filled(&ctx, "storage classes"));
     wake_on_change("storage classes", touched(stream), |class| {
         // What a class asks for may be what failed.
-        ctx.waiting.wake_all();
+        ctx.waiting_claims.wake_all();
         if ctx.settings.serves(&class.provisioner) {
             ctx.metrics.class_seen(&class.name_any());
         }
@@ -69,7 +69,7 @@ pub async fn follow_namespaces(
         .reflect(writer)
         .inspect(report_filled(&ctx, "namespaces"));
     wake_on_change("namespaces", touched(stream), |namespace| {
-        ctx.waiting.wake_soon();
+        ctx.waiting_claims.wake_soon();
         ctx.backends.seen(&Missing::Namespace(namespace.name_any()));
     })
     .await
@@ -90,7 +90,7 @@ pub async fn follow_nodes(
         .reflect(writer)
         .inspect(report_filled(&ctx, "nodes"));
     let stream = touched(stream).predicate_filter(predicates::labels, PredicateConfig::default());
-    wake_on_change("nodes", stream, |_| ctx.waiting.wake_soon()).await
+    wake_on_change("nodes", stream, |_| ctx.waiting_claims.wake_soon()).await
 }
 
 /// Claims that wait may wait for just this object.
@@ -154,7 +154,7 @@ pub async fn volumes(
     stop: Stop,
 ) -> &'static str {
     let reader = writer.as_reader();
-    let mut follower = Follower::default();
+    let mut follower = VolumeIndexer::default();
     let (following, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
     let stream = watcher(api, listed())
         .default_backoff()
@@ -221,7 +221,7 @@ pub async fn claims(
             }
         })
         .filter_map(pending(move |claim| {
-            claim::settled(claim, &settled.settings, &settled.inventory)
+            claim::settled(claim, &settled.settings, &settled.capacity)
         }))
         .reflect(writer)
         .inspect(report_filled(&ctx, "claims"));

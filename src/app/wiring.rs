@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::api::{NfsArchive, NfsBackend};
-use crate::app::run::{Front, Here, Options};
+use crate::app::run::{ClusterAccess, Endpoints, Options};
 use crate::app::watches;
 use crate::controllers::claim;
 use crate::runtime::events::Events;
@@ -22,21 +22,21 @@ use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::retry::Backoff;
 use crate::runtime::stop::Stop;
-use crate::state::backends::Backends;
-use crate::state::capacity::Inventory;
+use crate::state::backends::BackendRegistry;
+use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
-use crate::state::last_reported::Told;
+use crate::state::last_reported::LastReported;
 use crate::state::recovery::Reserved;
-use crate::state::reschedules::Reschedules;
-use crate::state::usage::Usages;
-use crate::state::waiting::{ClaimRef, VolumeRef, Waiting};
-use export_store::Ledger;
+use crate::state::reschedules::RescheduleBackoff;
+use crate::state::usage::UsageStore;
+use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
+use export_store::PathReservations;
 
 /// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
 /// with a short grace period to be noticed as slow, short enough that a hung server is named within a probe interval.
 const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
 /// Streams and queues that are consumed when the controllers start.
-pub(crate) struct Parts {
+pub(crate) struct Wiring {
     claims: Writer<PersistentVolumeClaim>,
     volumes: Writer<PersistentVolume>,
     classes: Writer<StorageClass>,
@@ -51,13 +51,13 @@ pub(crate) struct Parts {
 }
 
 /// All that the controllers share, and what feeds them.
-pub(crate) fn assemble(
+pub(crate) fn wire(
     options: Options,
-    front: Front,
-    here: Here,
+    front: Endpoints,
+    here: ClusterAccess,
     leadership: Leadership,
     stop: Stop,
-) -> (Parts, Arc<Context>) {
+) -> (Wiring, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
     let (volumes, volume_writer) = reflector::store();
     let (classes, class_writer) = reflector::store();
@@ -65,8 +65,8 @@ pub(crate) fn assemble(
     let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
     let (archives, archive_writer) = reflector::store();
-    let (waiting, woken) = Waiting::new();
-    let (waiting_volumes, woken_volumes) = Waiting::new();
+    let (waiting, woken) = WaitSet::new();
+    let (waiting_volumes, woken_volumes) = WaitSet::new();
     let (probe_bell, doubted) = mpsc::unbounded_channel();
     let (archive_bell, called) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
@@ -88,7 +88,7 @@ pub(crate) fn assemble(
             deadline: EXPORT_DEADLINE,
             scan_interval: options.scan_interval,
             count_rate: options.count_rate,
-            began: tokio::time::Instant::now(),
+            started_at: tokio::time::Instant::now(),
         },
         stores: Stores {
             claims,
@@ -99,28 +99,28 @@ pub(crate) fn assemble(
             backends,
             archives,
         },
-        backends: Backends::default(),
-        inventory: Inventory::default(),
-        ledger: Arc::new(Ledger::default()),
-        waiting: Arc::new(waiting),
+        backends: BackendRegistry::default(),
+        capacity: CapacityTracker::default(),
+        path_reservations: Arc::new(PathReservations::default()),
+        waiting_claims: Arc::new(waiting),
         waiting_volumes,
         readiness: front.readiness,
-        guard: front.guard,
+        write_fence: front.guard,
         leadership,
         stop,
-        copies: front.metrics.copies(),
-        usages: usages(&front.metrics, options.volume_metrics),
+        copy_jobs: front.metrics.copies(),
+        usage: usages(&front.metrics, options.volume_metrics),
         metrics: front.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
-        reserved: Reserved::default(),
-        reschedules: Reschedules::default(),
-        told: Told::default(),
-        probe_bell,
-        archive_bell,
+        recovery_holds: Reserved::default(),
+        reschedules: RescheduleBackoff::default(),
+        last_reported: LastReported::default(),
+        probe_requests: probe_bell,
+        archive_requests: archive_bell,
     };
-    let parts = Parts {
+    let parts = Wiring {
         claims: claim_writer,
         volumes: volume_writer,
         classes: class_writer,
@@ -137,7 +137,7 @@ pub(crate) fn assemble(
 }
 
 /// What volumes hold, with a series for each if that is wanted.
-fn usages(metrics: &Metrics, of_each_volume: bool) -> Usages {
+fn usages(metrics: &Metrics, of_each_volume: bool) -> UsageStore {
     let usages = metrics.usages();
     if of_each_volume {
         usages.tell_of_each_volume();
@@ -145,10 +145,10 @@ fn usages(metrics: &Metrics, of_each_volume: bool) -> Usages {
     usages
 }
 
-impl Parts {
+impl Wiring {
     /// Starts watches and controllers.
     pub(crate) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
-        let waiting = Arc::clone(&ctx.waiting);
+        let waiting = Arc::clone(&ctx.waiting_claims);
         tokio::spawn(async move { waiting.keep_ringing().await });
         let api = || ctx.clients.watches.clone();
         let shared = || Arc::clone(ctx);

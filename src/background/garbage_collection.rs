@@ -9,13 +9,13 @@ use crate::api::names::VOLUME_BACKEND;
 use crate::compat::nfs_subdir::location::directory_on;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ClaimRef, ExportError, ManagedExport, UndoOutcome};
+use export_store::{ClaimRef, ExportError, ExportStore, RollbackOutcome};
 
 /// Removes what was begun for claims that are gone.
-pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+pub async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let began = Instant::now();
     for (volume, claim) in backend.left_open() {
-        let wanted = match ctx.inventory.saved_on(&volume) {
+        let wanted = match ctx.capacity.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
                 match yield_to_others(ctx, backend, export, &volume, &claim).await {
@@ -49,7 +49,7 @@ pub async fn sweep(ctx: &Context, backend: &Backend, export: &ManagedExport) {
 async fn yield_to_others(
     ctx: &Context,
     backend: &Backend,
-    export: &ManagedExport,
+    export: &ExportStore,
     volume: &str,
     claim: &ClaimRef,
 ) -> Result<bool, kube::Error> {
@@ -63,7 +63,7 @@ async fn yield_to_others(
     if ours || directory_on(&there, &backend.known().object).is_none() {
         return Ok(true);
     }
-    match export.undo_superseded(volume, &claim.uid).await {
+    match export.rollback_superseded(volume, &claim.uid).await {
         Ok(_) | Err(ExportError::InUse { .. }) => Ok(true),
         Err(error) => {
             tracing::warn!(
@@ -98,28 +98,28 @@ async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool
     Ok(volumes.get_opt(volume).await?.is_some())
 }
 
-async fn remove(ctx: &Context, backend: &Backend, export: &ManagedExport, volume: &str, claim: &ClaimRef) {
+async fn remove(ctx: &Context, backend: &Backend, export: &ExportStore, volume: &str, claim: &ClaimRef) {
     // A claim that came back to life under our hands would be a new one, with another uid and another volume.
     let Some(active) = backend.begin(volume, claim) else {
         return;
     };
-    match export.undo(volume, &claim.uid).await {
+    match export.rollback(volume, &claim.uid).await {
         Ok(outcome) => {
-            ctx.inventory.release(volume);
+            ctx.capacity.release(volume);
             // What there was of a copy is in the trash.
             backend.trash.notify_one();
             match outcome {
-                UndoOutcome::Gone => tracing::info!(
+                RollbackOutcome::Gone => tracing::info!(
                     backend = backend.name,
                     volume,
                     "claim gone: its unused directory was removed"
                 ),
-                UndoOutcome::DirectoryKept => tracing::info!(
+                RollbackOutcome::DirectoryKept => tracing::info!(
                     backend = backend.name,
                     volume,
                     "claim gone: its directory was not made by us and stays"
                 ),
-                UndoOutcome::NotEmpty => tracing::warn!(
+                RollbackOutcome::NotEmpty => tracing::warn!(
                     backend = backend.name,
                     volume,
                     "claim gone without a volume, but its directory holds data and stays"

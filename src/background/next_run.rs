@@ -10,7 +10,7 @@ use crate::state::backends::Backend;
 
 /// Waits until work on a backend is due: after `pause`, or when its bell is rung. None when the operator is to stop, or the
 /// backend is forgotten; nothing here keeps it alive.
-pub async fn next_turn(
+pub async fn next_run(
     stop: &Stop,
     backend: &Weak<Backend>,
     bell: impl FnOnce(&Backend) -> &Arc<Notify>,

@@ -23,7 +23,7 @@ enum Ended {
 }
 
 /// Purges a backend's trash whenever there is something in it, until the backend is forgotten.
-pub async fn keep_purged(backend: Weak<Backend>) {
+pub async fn run_purger(backend: Weak<Backend>) {
     let mut soon = SOON;
     while let Some(backend) = backend.upgrade() {
         let pause = match purge(&backend).await {

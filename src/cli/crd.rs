@@ -9,7 +9,7 @@ use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use nfs_operator::api::{custom_resource_definitions, names::managers};
 use nfs_operator::runtime::clients::Clients;
-use nfs_operator::runtime::write_fence::Guard;
+use nfs_operator::runtime::write_fence::WriteFence;
 
 /// Arguments of `nfs-operator crd`.
 #[derive(Args)]
@@ -50,7 +50,7 @@ fn documents() -> Result<String, serde_norway::Error> {
 
 async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
     // A person asked for it, whoever leads.
-    let guard = Guard::default();
+    let guard = WriteFence::default();
     guard.open(None);
     let clients = Clients::new(kubeconfig.as_deref(), "crd", &guard, None).await?;
     let api: Api<CustomResourceDefinition> = Api::all(clients.calls);

@@ -11,9 +11,9 @@ use nfs_operator::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
 use nfs_operator::app::run::{Options, operate};
 use nfs_operator::compat::nfs_subdir::backend as nfs_subdir_backend;
 use nfs_operator::runtime::election::Election;
-use nfs_operator::runtime::lease::Terms;
+use nfs_operator::runtime::lease::LeaseTimings;
 use nfs_operator::runtime::records_secret::RecordsSecret;
-use nfs_operator::runtime::retry::Bounds;
+use nfs_operator::runtime::retry::BackoffLimits;
 use tracing_subscriber::EnvFilter;
 
 use super::duration::go_duration;
@@ -114,8 +114,8 @@ fn instance(text: &str) -> Result<String, String> {
 }
 
 impl RunArguments {
-    fn retries(&self) -> Result<Bounds, String> {
-        let bounds = Bounds {
+    fn retries(&self) -> Result<BackoffLimits, String> {
+        let bounds = BackoffLimits {
             shortest: self.retry_min,
             longest: self.retry_max,
         };
@@ -123,7 +123,7 @@ impl RunArguments {
     }
 
     fn election(&self) -> Result<Election, String> {
-        let terms = Terms {
+        let terms = LeaseTimings {
             duration: self.lease_duration,
             renew_deadline: self.renew_deadline,
             retry_period: self.retry_period,

@@ -6,21 +6,21 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
 use super::volume;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::runtime::writes::WriteError;
-use crate::state::backends::{Backend, Known};
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{ManagedExport, ReclaimRequest};
+use export_store::{ExportStore, ReclaimRequest};
 
 /// Where the data of a claim are.
 pub(crate) struct Located {
     /// The backend.
     pub(crate) backend: Arc<Backend>,
     /// What its last probe found.
-    pub(crate) known: Arc<Known>,
+    pub(crate) known: Arc<ProbeSnapshot>,
     /// Its export.
-    pub(crate) export: Arc<ManagedExport>,
+    pub(crate) export: Arc<ExportStore>,
     /// The volume, as it says of itself.
     pub(crate) request: ReclaimRequest,
 }
@@ -30,7 +30,7 @@ pub(crate) async fn bound(
     ctx: &Context,
     namespace: &str,
     name: &str,
-) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), Verdict>, WriteError> {
+) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), PlannedCondition>, WriteError> {
     let read = WriteError::of("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     let claim = claims.get_opt(name).await.map_err(read)?;
@@ -45,7 +45,10 @@ pub(crate) async fn bound(
 }
 
 /// Whether a claim as it stands can be copied; it, and its volume's name. Pure.
-fn copyable(claim: Option<PersistentVolumeClaim>, name: &str) -> Result<(PersistentVolumeClaim, String), Verdict> {
+fn copyable(
+    claim: Option<PersistentVolumeClaim>,
+    name: &str,
+) -> Result<(PersistentVolumeClaim, String), PlannedCondition> {
     let Some(claim) = claim else {
         return Err(not_ready(
             name,
@@ -71,7 +74,7 @@ pub(crate) fn suitable(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     provisioners: &[&str],
-) -> Result<(), Verdict> {
+) -> Result<(), PlannedCondition> {
     let (name, found) = (claim.name_any(), volume.name_any());
     let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let bound_to = claim_ref.and_then(|claim| claim.uid.clone());
@@ -90,7 +93,7 @@ pub(crate) fn suitable(
 }
 
 /// Where a claim's data are, if all that its volume says of itself agrees with its backend.
-pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Located, Verdict> {
+pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Located, PlannedCondition> {
     let home = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let Some(backend) = ctx.backends.get(&home) else {
         let what = format!("is on backend {home}, which does not exist or is not probed yet");
@@ -115,13 +118,13 @@ pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> R
 }
 
 /// A claim can't be copied now.
-fn not_ready(claim: &str, what: &str) -> Verdict {
-    Verdict::no(Reason::CopySourceNotReady, format!("claim {claim} to copy {what}"))
+fn not_ready(claim: &str, what: &str) -> PlannedCondition {
+    PlannedCondition::fails(Reason::CopySourceNotReady, format!("claim {claim} to copy {what}"))
 }
 
 /// A claim can't be copied.
-pub(crate) fn unsuitable(claim: &str, what: &str) -> Verdict {
-    Verdict::no(
+pub(crate) fn unsuitable(claim: &str, what: &str) -> PlannedCondition {
+    PlannedCondition::fails(
         Reason::CopySourceUnsuitable,
         format!("claim {claim} can't be copied: {what}"),
     )

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
 
 use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::WISHED_BACKEND;
 use crate::api::parameters::ClassParameters;
 
@@ -51,7 +51,7 @@ pub struct Candidate<'a> {
     /// Its labels.
     pub labels: &'a BTreeMap<String, String>,
     /// Its condition Ready.
-    pub ready: &'a Verdict,
+    pub ready: &'a PlannedCondition,
     /// `spec.suspend`.
     pub suspended: bool,
     /// It has a deletion timestamp.
@@ -88,7 +88,7 @@ pub enum Placement {
         /// Why each one that the class permits cannot, by name.
         refusals: Vec<Refusal>,
         /// The same for the claim's condition.
-        summary: Verdict,
+        summary: PlannedCondition,
     },
 }
 
@@ -126,7 +126,7 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
         (None, Some(wish)) => match wished(wish, &permitted) {
             Ok(backend) => (vec![backend], Vec::new()),
             Err(refusal) => {
-                let summary = Verdict::no(refusal.reason, refusal.message.clone());
+                let summary = PlannedCondition::fails(refusal.reason, refusal.message.clone());
                 return nowhere(vec![refusal], summary);
             }
         },
@@ -146,7 +146,7 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     if serving.is_empty() {
         refusals.sort_by(|a, b| a.backend.cmp(&b.backend));
         let mut summary = summary::of(&refusals);
-        if claim.topologies.is_empty() && elsewhere(&refusals) {
+        if claim.topologies.is_empty() && other_node_possible(&refusals) {
             summary.message.push_str(NO_TOPOLOGIES);
         }
         return nowhere(refusals, summary);
@@ -159,16 +159,16 @@ const NO_TOPOLOGIES: &str = "; the StorageClass has no allowedTopologies, so the
                              its backends' nodeAffinity";
 
 /// Whether a backend would serve the claim on another node than the selected one.
-pub fn elsewhere(refusals: &[Refusal]) -> bool {
+pub fn other_node_possible(refusals: &[Refusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
 /// Whether a backend would perhaps serve the claim, were its last probe not too old to be believed.
-pub fn doubtful(refusals: &[Refusal]) -> bool {
+pub fn probe_is_stale(refusals: &[Refusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
 }
 
-fn nowhere(refusals: Vec<Refusal>, summary: Verdict) -> Placement {
+fn nowhere(refusals: Vec<Refusal>, summary: PlannedCondition) -> Placement {
     Placement::Nowhere { refusals, summary }
 }
 

@@ -27,13 +27,13 @@ pub enum Decision {
     /// Treat the directory so, delete the volume, take the finalizer off.
     Reclaim(OnDelete),
     /// Touch nothing and say why.
-    Stop(Stop),
+    Stop(Refusal),
 }
 
 /// Why a volume is left as it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct Stop {
+pub struct Refusal {
     /// The reason for event and condition.
     pub reason: Reason,
     /// What is wrong, and the remedy.
@@ -63,7 +63,7 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
         ("Retain", _) if held => Decision::DropFinalizer,
         ("Retain", _) | (_, false) => Decision::Nothing,
         ("Delete", true) => policy(volume, backend_policy, adopted),
-        (other, true) => Decision::Stop(Stop {
+        (other, true) => Decision::Stop(Refusal {
             reason: Reason::RecycleUnsupported,
             message: format!(
                 "persistentVolumeReclaimPolicy {other} is not supported: set it to Delete (the archive policy decides) or \
@@ -114,7 +114,7 @@ pub fn is_released(volume: &PersistentVolume) -> bool {
 
 /// What a volume must agree with to be reclaimed on a backend.
 #[derive(Debug, Clone, Copy)]
-pub struct Home<'a> {
+pub struct ExpectedLocation<'a> {
     /// The backend's name.
     pub backend: &'a str,
     /// The identity confirmed on its export; absent while it is not.
@@ -125,7 +125,7 @@ pub struct Home<'a> {
 
 /// Where a volume's data is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Located {
+pub struct VolumeLocation {
     /// The directory, relative to the backend's path.
     pub directory: DirectoryPath,
     /// The directory's fileid.
@@ -138,7 +138,7 @@ pub struct Located {
 /// # Errors
 /// [`Reason::IdentityMismatch`] when the export is another one, [`Reason::NotProbed`] when that is not known yet,
 /// [`Reason::ReclaimUnsafe`] for every other disagreement. The data stays.
-pub fn locate(volume: &PersistentVolume, home: &Home<'_>) -> Result<Located, Stop> {
+pub fn locate(volume: &PersistentVolume, home: &ExpectedLocation<'_>) -> Result<VolumeLocation, Refusal> {
     let backend = required(volume, VOLUME_BACKEND)?;
     if backend != home.backend {
         return Err(unsafe_because(format!(
@@ -152,12 +152,16 @@ pub fn locate(volume: &PersistentVolume, home: &Home<'_>) -> Result<Located, Sto
     check_address(volume, &directory, home)?;
     let file_id = file_id(required(volume, VOLUME_FILE_ID)?)?;
     check_identity(required(volume, VOLUME_EXPORT_ID)?, home)?;
-    Ok(Located { directory, file_id })
+    Ok(VolumeLocation { directory, file_id })
 }
 
 /// `spec.nfs` must be one of the backend's addresses with the directory below it. Built and compared whole, so there is
 /// no second reading of a path that could come out differently.
-fn check_address(volume: &PersistentVolume, directory: &DirectoryPath, home: &Home<'_>) -> Result<(), Stop> {
+fn check_address(
+    volume: &PersistentVolume,
+    directory: &DirectoryPath,
+    home: &ExpectedLocation<'_>,
+) -> Result<(), Refusal> {
     let source = volume
         .spec
         .as_ref()
@@ -192,7 +196,7 @@ fn address(server: &str) -> Option<IpAddr> {
     bare.unwrap_or(server).parse().ok()
 }
 
-fn file_id(text: &str) -> Result<u64, Stop> {
+fn file_id(text: &str) -> Result<u64, Refusal> {
     let digits = text.bytes().all(|digit| digit.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| {
         unsafe_because(format!(
@@ -201,10 +205,10 @@ fn file_id(text: &str) -> Result<u64, Stop> {
     })
 }
 
-fn check_identity(recorded: &str, home: &Home<'_>) -> Result<(), Stop> {
+fn check_identity(recorded: &str, home: &ExpectedLocation<'_>) -> Result<(), Refusal> {
     match home.export_id {
         Some(confirmed) if confirmed == recorded => Ok(()),
-        Some(confirmed) => Err(Stop {
+        Some(confirmed) => Err(Refusal {
             reason: Reason::IdentityMismatch,
             message: format!(
                 "the volume was made on export {}, and backend {} is export {confirmed} now: bring the former one back",
@@ -212,7 +216,7 @@ fn check_identity(recorded: &str, home: &Home<'_>) -> Result<(), Stop> {
                 home.backend
             ),
         }),
-        None => Err(Stop {
+        None => Err(Refusal {
             reason: Reason::NotProbed,
             message: format!(
                 "the export of backend {} is not confirmed yet to be the one that the volume was made on: its condition \
@@ -223,7 +227,7 @@ fn check_identity(recorded: &str, home: &Home<'_>) -> Result<(), Stop> {
     }
 }
 
-fn required<'a>(volume: &'a PersistentVolume, name: &str) -> Result<&'a str, Stop> {
+fn required<'a>(volume: &'a PersistentVolume, name: &str) -> Result<&'a str, Refusal> {
     annotation(volume, name).ok_or_else(|| {
         unsafe_because(format!(
             "annotation {name} is missing: restore it, or set the policy to Retain"
@@ -235,8 +239,8 @@ pub(crate) fn annotation<'a>(volume: &'a PersistentVolume, name: &str) -> Option
     volume.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-pub(crate) fn unsafe_because(message: String) -> Stop {
-    Stop {
+pub(crate) fn unsafe_because(message: String) -> Refusal {
+    Refusal {
         reason: Reason::ReclaimUnsafe,
         message,
     }

@@ -9,14 +9,14 @@ use crate::api::names::READOPT;
 
 /// Which volumes are to be made again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum RecoveryRequest {
     /// Those of all live records.
     All,
     /// These, whatever else there is.
     Volumes(BTreeSet<String>),
 }
 
-impl Asked {
+impl RecoveryRequest {
     /// Whether a volume is among them.
     pub fn includes(&self, volume: &str) -> bool {
         match self {
@@ -27,7 +27,7 @@ impl Asked {
 }
 
 /// What a backend asks for; nothing where the annotation is absent, empty or `false`.
-pub fn asked(object: &NfsBackend) -> Option<Asked> {
+pub fn requested(object: &NfsBackend) -> Option<RecoveryRequest> {
     let names: BTreeSet<String> = object
         .annotations()
         .get(READOPT)?
@@ -38,8 +38,8 @@ pub fn asked(object: &NfsBackend) -> Option<Asked> {
     match names.first().map(String::as_str) {
         None => None,
         Some("false") if names.len() == 1 => None,
-        Some("true") if names.len() == 1 => Some(Asked::All),
-        Some(_) => Some(Asked::Volumes(names)),
+        Some("true") if names.len() == 1 => Some(RecoveryRequest::All),
+        Some(_) => Some(RecoveryRequest::Volumes(names)),
     }
 }
 
@@ -54,9 +54,9 @@ mod tests {
     fn the_annotation_asks_for_all_for_some_or_for_nothing() {
         let of = |value: &str| {
             let object = json!({"metadata": {"name": "b", "annotations": {READOPT: value}}, "spec": {"server": "s", "path": "/"}});
-            asked(&serde_json::from_value(object).unwrap())
+            requested(&serde_json::from_value(object).unwrap())
         };
-        assert_eq!(of("true"), Some(Asked::All));
+        assert_eq!(of("true"), Some(RecoveryRequest::All));
         assert_eq!(of("false"), None);
         assert_eq!(of(" , "), None);
         let some = of("pvc-1, pvc-2").unwrap();

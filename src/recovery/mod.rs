@@ -14,19 +14,19 @@ use std::time::Duration;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
-pub use asked::asked;
+pub use asked::requested;
 pub use verdict::verdict;
 
 use crate::api::names::READOPT;
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::background::next_run::next_turn;
+use crate::background::next_run::next_run;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::recovery::{Outcome, Word};
-use pass::Pass;
+use pass::RecoveryPass;
 
 /// A backend that is asked to and not ready, or a pass that was cut off, is looked at again after this long.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>) {
 
 async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
     let mut until = Duration::MAX;
-    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.readoption.bell, until).await {
+    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.readoption.bell, until).await {
         let Some(pause) = ctx.stop.or(look(&ctx, &backend)).await else {
             return;
         };
@@ -52,7 +52,7 @@ async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
 async fn look(ctx: &Context, backend: &Backend) -> Duration {
     let object = ctx.stores.backends.get(&ObjectRef::new(&backend.name));
     let object = object.filter(|object| object.uid().as_ref() == Some(&backend.uid));
-    let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), asked(&object)?))) else {
+    let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), requested(&object)?))) else {
         backend.readoption.forget();
         return Duration::MAX;
     };
@@ -61,13 +61,13 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
     let Some(export) = confirmed else {
         return jittered(AGAIN);
     };
-    let pass = Pass {
+    let pass = RecoveryPass {
         ctx,
         backend,
         object: &object,
         export: &export,
         asked: &asked,
-        home: &ctx.home(),
+        home: &ctx.cluster_uid(),
     };
     match pass.run().await {
         Ok(outcome) => {
@@ -77,7 +77,7 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
         Err(error) => {
             tracing::warn!(backend = backend.name, "volumes are not all made again: {error}");
             backend.readoption.failed(error.to_string());
-            ctx.doubt(&backend.name);
+            ctx.request_probe(&backend.name);
             jittered(AGAIN)
         }
     }
@@ -95,8 +95,8 @@ fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Outcome) 
         ctx.events
             .publish(object.object_ref(&()), severity, told.reason, "Readopt", &told.message);
     }
-    ctx.doubt(&backend.name);
-    ctx.waiting.wake_all();
+    ctx.request_probe(&backend.name);
+    ctx.waiting_claims.wake_all();
 }
 
 /// After a probe: asks for a look where there is something to look at, and takes the annotation off when all is done and
@@ -107,7 +107,7 @@ pub(crate) async fn follow(
     backend: &Backend,
     said: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
-    let asked = asked(object).is_some();
+    let asked = requested(object).is_some();
     let told = said.is_some_and(|status| verdict::is_told(&status.conditions));
     match backend.readoption.outcome(&Word::of(object)) {
         _ if !asked => {
@@ -116,7 +116,7 @@ pub(crate) async fn follow(
         }
         // The pass came to its end after the status was put together.
         Some(outcome) if outcome.left_out == 0 && !told => {
-            ctx.doubt(&backend.name);
+            ctx.request_probe(&backend.name);
             Ok(())
         }
         Some(outcome) if outcome.left_out == 0 => {

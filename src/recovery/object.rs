@@ -11,11 +11,11 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::names;
-use export_store::KeptVolume;
+use export_store::RecordedVolume;
 
 /// What the cluster has where the volume's claim was.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct There<'a> {
+pub struct ClusterView<'a> {
     /// The uid of this cluster's kube-system namespace.
     pub home: &'a str,
     /// The uid of the claim's namespace.
@@ -30,7 +30,7 @@ pub struct There<'a> {
 
 /// Whose the volume becomes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Whose {
+pub enum Ownership {
     /// The claim of that name, whenever it comes.
     Named,
     /// The claim with the uid that the record knows, and no other.
@@ -43,7 +43,7 @@ pub enum Whose {
 
 /// Why a volume is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LeftOut {
+pub enum SkippedVolume {
     /// No claim of it can be served here.
     #[error("it was made under the provisioner name {0}, which this operator does not serve: see --provisioner-name")]
     NotServed(String),
@@ -61,7 +61,7 @@ pub enum LeftOut {
     Deleted(String, String),
 }
 
-impl LeftOut {
+impl SkippedVolume {
     /// Whether claims of that name have to wait for a word about it. What is somebody else's holds up nobody.
     pub fn holds(&self) -> bool {
         !matches!(self, Self::OtherNamespace(_) | Self::Deleted(..))
@@ -69,31 +69,31 @@ impl LeftOut {
 }
 
 /// Decides it, or says why the volume is left out.
-pub fn whose(kept: &KeptVolume, there: &There<'_>) -> Result<Whose, LeftOut> {
+pub fn whose(kept: &RecordedVolume, there: &ClusterView<'_>) -> Result<Ownership, SkippedVolume> {
     let claim = &kept.record.claim;
     let namespace = || claim.namespace.clone();
     if !there.served {
-        return Err(LeftOut::NotServed(kept.note.provisioner.clone()));
+        return Err(SkippedVolume::NotServed(kept.note.provisioner.clone()));
     }
     if kept.note.released {
-        return Ok(Whose::Nobodys);
+        return Ok(Ownership::Nobodys);
     }
     if kept.note.cluster != there.home {
         // Rebuilt: neither its namespace nor its claim can be the same, and the administrator's word is for the names that
         // are there now.
         return match there.namespace_uid {
-            None => Err(LeftOut::NoNamespace(namespace())),
-            Some(_) if !there.admitted => Err(LeftOut::NotAdmitted(namespace())),
-            Some(_) => Ok(Whose::Named),
+            None => Err(SkippedVolume::NoNamespace(namespace())),
+            Some(_) if !there.admitted => Err(SkippedVolume::NotAdmitted(namespace())),
+            Some(_) => Ok(Ownership::Named),
         };
     }
     if claim.namespace_uid.is_empty() || there.namespace_uid != Some(&claim.namespace_uid) {
-        return Err(LeftOut::OtherNamespace(namespace()));
+        return Err(SkippedVolume::OtherNamespace(namespace()));
     }
     match there.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid)) {
-        Some(found) if is_pending(found) => Ok(Whose::Pending),
-        Some(_) => Ok(Whose::Known),
-        None => Err(LeftOut::Deleted(namespace(), claim.name.clone())),
+        Some(found) if is_pending(found) => Ok(Ownership::Pending),
+        Some(_) => Ok(Ownership::Known),
+        None => Err(SkippedVolume::Deleted(namespace(), claim.name.clone())),
     }
 }
 
@@ -106,7 +106,7 @@ fn is_pending(claim: &PersistentVolumeClaim) -> bool {
 ///
 /// # Errors
 /// What in the note cannot be understood.
-pub fn object(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> Result<PersistentVolume, String> {
+pub fn object(kept: &RecordedVolume, whose: &Ownership, backend: &NfsBackend) -> Result<PersistentVolume, String> {
     let (record, note) = (&kept.record, &kept.note);
     let affinity: Option<VolumeNodeAffinity> = note
         .node_affinity
@@ -115,7 +115,7 @@ pub fn object(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> Result<
         .transpose()
         .map_err(|error| format!("the node affinity in its record can't be read: {error}"))?;
     let policy = match whose {
-        Whose::Nobodys => "Retain",
+        Ownership::Nobodys => "Retain",
         _ => note.reclaim_policy.as_str(),
     };
     let some = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
@@ -134,7 +134,7 @@ pub fn object(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> Result<
                 kind: Some("PersistentVolumeClaim".to_owned()),
                 namespace: Some(record.claim.namespace.clone()),
                 name: Some(record.claim.name.clone()),
-                uid: (*whose != Whose::Named).then(|| record.claim.uid.clone()),
+                uid: (*whose != Ownership::Named).then(|| record.claim.uid.clone()),
                 ..ObjectReference::default()
             }),
             mount_options: some(&note.mount_options),
@@ -153,7 +153,7 @@ pub fn object(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> Result<
     })
 }
 
-fn annotations(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> BTreeMap<String, String> {
+fn annotations(kept: &RecordedVolume, whose: &Ownership, backend: &NfsBackend) -> BTreeMap<String, String> {
     let (record, note) = (&kept.record, &kept.note);
     let always = [
         (names::PROVISIONED_BY, note.provisioner.clone()),
@@ -165,7 +165,7 @@ fn annotations(kept: &KeptVolume, whose: &Whose, backend: &NfsBackend) -> BTreeM
     ];
     let on_delete = note.on_delete.clone().map(|policy| (names::VOLUME_ON_DELETE, policy));
     // Until its claim has it, and the record says so.
-    let readopted = (*whose == Whose::Named).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
+    let readopted = (*whose == Ownership::Named).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
     always
         .into_iter()
         .chain(on_delete)

@@ -11,8 +11,8 @@ use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::asked::Asked;
-use super::object::{LeftOut, There, Whose, is_it, object, whose};
+use super::asked::RecoveryRequest;
+use super::object::{ClusterView, Ownership, SkippedVolume, is_it, object, whose};
 use crate::api::NfsBackend;
 use crate::controllers::volume::cache;
 use crate::decide::placement::admits;
@@ -20,7 +20,7 @@ use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::recovery::{ClaimName, Missing, Outcome, Word};
-use export_store::{ClaimRef, ExportError, Holder, KeptVolume, ManagedExport, Remains};
+use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
 /// Records looked at side by side: enough to hide the round trips, few beside what servers and API servers bear.
 const SIDE_BY_SIDE: usize = 8;
@@ -39,7 +39,7 @@ pub enum PassError {
 }
 
 /// What became of one volume.
-enum Fate {
+enum RecoveryResult {
     /// There is nothing to make a volume of.
     Nothing,
     /// Its object is there.
@@ -53,17 +53,17 @@ enum Fate {
 }
 
 /// A pass on its way.
-pub struct Pass<'a> {
+pub struct RecoveryPass<'a> {
     pub ctx: &'a Context,
     pub backend: &'a Backend,
     pub object: &'a NfsBackend,
-    pub export: &'a ManagedExport,
-    pub asked: &'a Asked,
+    pub export: &'a ExportStore,
+    pub asked: &'a RecoveryRequest,
     /// The uid of this cluster's kube-system namespace.
     pub home: &'a str,
 }
 
-impl Pass<'_> {
+impl RecoveryPass<'_> {
     /// Looks at all.
     pub async fn run(&self) -> Result<Outcome, PassError> {
         let mut records = self.export.recorded_volumes(&|_| false).await?;
@@ -103,15 +103,17 @@ impl Pass<'_> {
         Ok(claims)
     }
 
-    async fn settle(&self, volume: &str, claims: &Claims) -> Result<Fate, PassError> {
-        if self.ctx.ledger.knows(&Holder::Volume(volume.to_owned())) {
-            return Ok(Fate::There);
+    async fn settle(&self, volume: &str, claims: &Claims) -> Result<RecoveryResult, PassError> {
+        if self.ctx.path_reservations.knows(&Holder::Volume(volume.to_owned())) {
+            return Ok(RecoveryResult::There);
         }
-        let kept = match self.export.remains_of(volume).await? {
-            Remains::Nothing => return Ok(Fate::Nothing),
-            Remains::Elsewhere { backend, claim } => return Ok(self.elsewhere(backend, &claim)),
-            Remains::Unfit { claim, why } => return Ok(Fate::LeftOut(why, claim.as_ref().map(name_of))),
-            Remains::Volume(kept) => kept,
+        let kept = match self.export.recoverability(volume).await? {
+            Recoverability::Nothing => return Ok(RecoveryResult::Nothing),
+            Recoverability::Elsewhere { backend, claim } => return Ok(self.elsewhere(backend, &claim)),
+            Recoverability::Unfit { claim, why } => {
+                return Ok(RecoveryResult::LeftOut(why, claim.as_ref().map(name_of)));
+            }
+            Recoverability::Volume(kept) => kept,
         };
         let claim = &kept.record.claim;
         // In a cluster that was built anew no claim is the one that it was.
@@ -120,7 +122,7 @@ impl Pass<'_> {
             false => None,
         };
         let namespace = self.ctx.namespace(&claim.namespace);
-        let there = There {
+        let there = ClusterView {
             home: self.home,
             namespace_uid: namespace
                 .as_ref()
@@ -133,50 +135,53 @@ impl Pass<'_> {
             served: self.ctx.settings.serves(&kept.note.provisioner),
         };
         match whose(&kept, &there) {
-            Ok(Whose::Pending) => Ok(Fate::Nothing),
-            Ok(Whose::Named) if claims.of(claim) > 1 => {
+            Ok(Ownership::Pending) => Ok(RecoveryResult::Nothing),
+            Ok(Ownership::Named) if claims.of(claim) > 1 => {
                 let why = format!(
                     "another live record is for claim {}/{} too: name the volume that is meant in the annotation",
                     claim.namespace, claim.name
                 );
-                Ok(Fate::LeftOut(why, Some(name_of(claim))))
+                Ok(RecoveryResult::LeftOut(why, Some(name_of(claim))))
             }
             Ok(whose) => self.make(&kept, &whose).await,
-            Err(why @ LeftOut::NoNamespace(_)) => {
+            Err(why @ SkippedVolume::NoNamespace(_)) => {
                 let missing = Missing::Namespace(claim.namespace.clone());
-                Ok(Fate::Missing(why.to_string(), name_of(claim), missing))
+                Ok(RecoveryResult::Missing(why.to_string(), name_of(claim), missing))
             }
-            Err(why) => Ok(Fate::LeftOut(why.to_string(), why.holds().then(|| name_of(claim)))),
+            Err(why) => Ok(RecoveryResult::LeftOut(
+                why.to_string(),
+                why.holds().then(|| name_of(claim)),
+            )),
         }
     }
 
     /// A volume of another backend is that backend's to make again. One that is not there may have another name by now, this
     /// one's perhaps: its claims are not to be provisioned anew before somebody said so.
-    fn elsewhere(&self, backend: String, claim: &ClaimRef) -> Fate {
+    fn elsewhere(&self, backend: String, claim: &ClaimRef) -> RecoveryResult {
         if self.ctx.stores.backends.get(&ObjectRef::new(&backend)).is_some() {
-            return Fate::Nothing;
+            return RecoveryResult::Nothing;
         }
         let why = format!(
             "it is recorded for backend {backend}, which is not there: apply that one, with this server and path if it is \
              called {} by now",
             self.backend.name
         );
-        Fate::Missing(why, name_of(claim), Missing::Backend(backend))
+        RecoveryResult::Missing(why, name_of(claim), Missing::Backend(backend))
     }
 
     /// Makes the object, or finds that it is there: 409 is a question, not a success.
-    async fn make(&self, kept: &KeptVolume, whose: &Whose) -> Result<Fate, PassError> {
-        let left_out = |why: String| Ok(Fate::LeftOut(why, Some(name_of(&kept.record.claim))));
+    async fn make(&self, kept: &RecordedVolume, whose: &Ownership) -> Result<RecoveryResult, PassError> {
+        let left_out = |why: String| Ok(RecoveryResult::LeftOut(why, Some(name_of(&kept.record.claim))));
         let wanted = match object(kept, whose, self.object) {
             Ok(wanted) => wanted,
             Err(why) => return left_out(why),
         };
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         let (volume, fate) = match api.create(&PostParams::default(), &wanted).await {
-            Ok(made) => (made, Fate::Made),
+            Ok(made) => (made, RecoveryResult::Made),
             Err(error) if writes::http_status(&error) == Some(409) => {
                 match api.get_opt(&kept.record.volume).await.map_err(Box::new)? {
-                    Some(there) if is_it(&there, &wanted) => (there, Fate::There),
+                    Some(there) if is_it(&there, &wanted) => (there, RecoveryResult::There),
                     Some(_) => return left_out("another volume has its name".to_owned()),
                     // It went in this moment: another look tells.
                     None => return Err(Box::new(error).into()),
@@ -186,8 +191,8 @@ impl Pass<'_> {
             Err(error) => return Err(Box::new(error).into()),
         };
         let ctx = self.ctx;
-        cache::saved(&volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
-        ctx.reserved.see(&volume);
+        cache::saved(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+        ctx.recovery_holds.see(&volume);
         self.backend.settled(&kept.record.volume);
         Ok(fate)
     }
@@ -197,34 +202,36 @@ impl Pass<'_> {
         Ok(api.get_opt(&claim.name).await.map_err(Box::new)?)
     }
 
-    fn note(&self, outcome: &mut Outcome, volume: &str, fate: Fate) {
+    fn note(&self, outcome: &mut Outcome, volume: &str, fate: RecoveryResult) {
         match fate {
-            Fate::Nothing => {}
-            Fate::There => outcome.there += 1,
-            Fate::Made => {
+            RecoveryResult::Nothing => {}
+            RecoveryResult::There => outcome.there += 1,
+            RecoveryResult::Made => {
                 tracing::info!(backend = self.backend.name, volume, "made the volume again");
                 outcome.there += 1;
                 outcome.made += 1;
             }
-            Fate::LeftOut(why, claim) => {
+            RecoveryResult::LeftOut(why, claim) => {
                 if outcome.left_out < LOGGED {
                     tracing::warn!(backend = self.backend.name, volume, "not made again: {why}");
                 }
                 outcome.leave_out(volume, why, claim);
             }
-            Fate::Missing(why, claim, missing) => {
+            RecoveryResult::Missing(why, claim, missing) => {
                 outcome.missing.insert(missing);
-                self.note(outcome, volume, Fate::LeftOut(why, Some(claim)));
+                self.note(outcome, volume, RecoveryResult::LeftOut(why, Some(claim)));
             }
         }
     }
 
     /// Volumes that are asked for by name and have no record.
     fn miss_named(&self, outcome: &mut Outcome, records: &[String]) {
-        let Asked::Volumes(names) = self.asked else { return };
+        let RecoveryRequest::Volumes(names) = self.asked else {
+            return;
+        };
         for name in names.iter().filter(|name| records.binary_search(name).is_err()) {
             let why = "there is no record of it".to_owned();
-            self.note(outcome, name, Fate::LeftOut(why, None));
+            self.note(outcome, name, RecoveryResult::LeftOut(why, None));
         }
     }
 
@@ -232,15 +239,15 @@ impl Pass<'_> {
     /// claim of the same name is not to be provisioned anew before somebody said so.
     async fn leave_others(&self, outcome: &mut Outcome, nothing: bool) -> Result<(), PassError> {
         let goes_on = self.ctx.cluster_id != self.home && !nothing;
-        if goes_on || *self.asked != Asked::All {
+        if goes_on || *self.asked != RecoveryRequest::All {
             return Ok(());
         }
-        for theirs in self.export.volumes_of_others().await? {
+        for theirs in self.export.foreign_directories().await? {
             let why = format!(
                 "it is recorded for cluster {}: restore that cluster's Secret before the operator's first start",
                 theirs.cluster
             );
-            let fate = Fate::LeftOut(why, Some(name_of(&theirs.claim)));
+            let fate = RecoveryResult::LeftOut(why, Some(name_of(&theirs.claim)));
             self.note(outcome, &theirs.volume, fate);
         }
         Ok(())

@@ -2,27 +2,27 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::asked::Asked;
-use crate::api::conditions::{BackendCondition, Reason, Verdict};
+use super::asked::RecoveryRequest;
+use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::READOPT;
 use crate::state::recovery::{Outcome, Stage};
 
 /// The condition, when there is one: while somebody asks, and afterwards if all came back.
-pub fn verdict(asked: Option<&Asked>, stage: &Stage, former: &[Condition]) -> Option<Verdict> {
+pub fn verdict(asked: Option<&RecoveryRequest>, stage: &Stage, former: &[Condition]) -> Option<PlannedCondition> {
     if asked.is_none() {
         return former.iter().find_map(kept);
     }
     Some(match (&stage.trouble, &stage.outcome, stage.progress) {
-        (Some(trouble), ..) => Verdict::no(
+        (Some(trouble), ..) => PlannedCondition::fails(
             Reason::Readopting,
             format!("{trouble}: it is tried again, and claims that could be provisioned here wait"),
         ),
         (None, Some(outcome), _) => told(outcome),
-        (None, None, Some((done, of))) => Verdict::no(
+        (None, None, Some((done, of))) => PlannedCondition::fails(
             Reason::Readopting,
             format!("{done} of {of} records are looked at; claims that could be provisioned here wait"),
         ),
-        (None, None, None) => Verdict::no(
+        (None, None, None) => PlannedCondition::fails(
             Reason::Readopting,
             "begins once the export is confirmed; claims that could be provisioned here wait",
         ),
@@ -30,8 +30,8 @@ pub fn verdict(asked: Option<&Asked>, stage: &Stage, former: &[Condition]) -> Op
 }
 
 /// A good end is remembered when the annotation is gone.
-fn kept(condition: &Condition) -> Option<Verdict> {
-    is_good(condition).then(|| Verdict::yes(Reason::VolumesReadopted, condition.message.clone()))
+fn kept(condition: &Condition) -> Option<PlannedCondition> {
+    is_good(condition).then(|| PlannedCondition::holds(Reason::VolumesReadopted, condition.message.clone()))
 }
 
 /// Whether a good end is told.
@@ -44,13 +44,13 @@ fn is_good(condition: &Condition) -> bool {
 }
 
 /// What a pass came to, in words.
-pub fn told(outcome: &Outcome) -> Verdict {
+pub fn told(outcome: &Outcome) -> PlannedCondition {
     let there = format!(
         "{} volumes that the records know are there, {} of them made again",
         outcome.there, outcome.made
     );
     if outcome.left_out == 0 {
-        return Verdict::yes(Reason::VolumesReadopted, there);
+        return PlannedCondition::holds(Reason::VolumesReadopted, there);
     }
     let first: Vec<String> = outcome
         .first
@@ -61,7 +61,7 @@ pub fn told(outcome: &Outcome) -> Verdict {
         0 => String::new(),
         more => format!(" and {more} more, see the operator's log"),
     };
-    Verdict::no(
+    PlannedCondition::fails(
         Reason::VolumesLeftOut,
         format!(
             "{there}; {} left out: {}{more}. Their claims wait: put right what is wrong, or remove the annotation {READOPT} to \
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn the_condition_says_how_far_it_is_and_remembers_a_good_end() {
-        let asked = Some(&Asked::All);
+        let asked = Some(&RecoveryRequest::All);
         let mut stage = Stage::default();
         assert_eq!(verdict(asked, &stage, &[]).unwrap().reason, Reason::Readopting);
         assert_eq!(verdict(None, &stage, &[]), None);
@@ -104,7 +104,7 @@ mod tests {
         let good = verdict(asked, &ended(&outcome), &[]).unwrap();
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
         let now = Time(Timestamp::from_second(1).unwrap());
-        let written = |verdict: &Verdict| verdict.condition("Readopted", Some(1), &[], now.clone());
+        let written = |verdict: &PlannedCondition| verdict.condition("Readopted", Some(1), &[], now.clone());
         assert!(is_told(&[written(&good)]));
         assert_eq!(verdict(None, &Stage::default(), &[written(&good)]), Some(good));
         for number in 0..12 {

@@ -14,7 +14,7 @@ use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
 use crate::runtime::fenced_stream::Checked;
-use crate::runtime::write_fence::Guard;
+use crate::runtime::write_fence::WriteFence;
 
 /// How long a call may be silent. Conditions, claims and volumes are small: a server that needs longer is not well,
 /// and the object is tried again.
@@ -54,7 +54,7 @@ impl Clients {
     pub async fn new(
         kubeconfig: Option<&Path>,
         identity: &str,
-        guard: &Guard,
+        guard: &WriteFence,
         linger: Option<Duration>,
     ) -> Result<Self, ClientError> {
         let mut config = match kubeconfig {
@@ -85,7 +85,7 @@ impl Clients {
 
 /// A client that sends nothing while the guard is closed. It is put together as `kube` does it, which has no place for
 /// a connection of ours.
-fn guarded(config: Config, guard: &Guard, linger: Option<Duration>) -> Result<Client, kube::Error> {
+fn guarded(config: Config, guard: &WriteFence, linger: Option<Duration>) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     // TLS comes on top of it.
     tcp.enforce_http(false);
@@ -135,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn nothing_is_sent_while_the_guard_is_closed_over_a_new_connection_or_a_kept_one() {
         let (came, address) = server().await;
-        let guard = Guard::default();
+        let guard = WriteFence::default();
         let linger = Some(Duration::from_secs(5));
         let client = guarded(Config::new(address.parse().unwrap()), &guard, linger).unwrap();
         let api: Api<Namespace> = Api::all(client);

@@ -19,5 +19,5 @@ pub async fn of_the_api_server(ctx: &Context) -> Result<Timestamp, WriteError> {
         .map_err(failed)?;
     let made = answer.metadata.creation_timestamp;
     // No time is no agreement: nothing is purged now, and it is asked again.
-    made.map(|time| time.0).ok_or(WriteError::Changed)
+    made.map(|time| time.0).ok_or(WriteError::Conflict)
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::state::waiting::Waiting;
+use crate::state::waiting::WaitSet;
 
 /// The slots of a backend for one kind of work.
-pub struct Gate<R> {
+pub struct ConcurrencyLimiter<R> {
     slots: Arc<Semaphore>,
     /// As many as may be with objects that failed before.
     lane: Arc<Semaphore>,
@@ -19,17 +19,17 @@ pub struct Gate<R> {
 /// The right to one call at a time on a backend; given back when dropped, and the next in the queue is woken.
 pub struct Slot<'a, R: Eq + Hash + Clone> {
     permits: Option<Permits>,
-    gate: &'a Gate<R>,
-    waiting: &'a Waiting<R>,
+    gate: &'a ConcurrencyLimiter<R>,
+    waiting: &'a WaitSet<R>,
 }
 
 /// Whether an object comes for the first time, or after a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Coming {
+pub enum Priority {
     /// It has not failed.
-    Fresh,
+    New,
     /// Its last attempt failed: it most likely fails again, and lets others go first.
-    Again,
+    Retry,
 }
 
 /// One slot in so many is with an object that failed before, and no more: thousands that fail again and again use up a share
@@ -52,28 +52,28 @@ struct Queue<R> {
 }
 
 impl<R: Eq + Hash + Clone> Queue<R> {
-    fn push(&mut self, object: R, coming: Coming) {
+    fn push(&mut self, object: R, coming: Priority) {
         if !self.members.insert(object.clone()) {
             return;
         }
         match coming {
-            Coming::Fresh => self.fresh.push_back(object),
-            Coming::Again => self.again.push_back(object),
+            Priority::New => self.fresh.push_back(object),
+            Priority::Retry => self.again.push_back(object),
         }
     }
 
     /// The next one; one that failed before only while the lane is open.
-    fn pop(&mut self, lane_open: bool) -> Option<(R, Coming)> {
+    fn pop(&mut self, lane_open: bool) -> Option<(R, Priority)> {
         self.served = self.served.wrapping_add(1);
         let order = if self.served.is_multiple_of(TURNS) {
-            [Coming::Again, Coming::Fresh]
+            [Priority::Retry, Priority::New]
         } else {
-            [Coming::Fresh, Coming::Again]
+            [Priority::New, Priority::Retry]
         };
         let (object, coming) = order.into_iter().find_map(|coming| {
             let object = match coming {
-                Coming::Fresh => self.fresh.pop_front(),
-                Coming::Again => lane_open.then(|| self.again.pop_front()).flatten(),
+                Priority::New => self.fresh.pop_front(),
+                Priority::Retry => lane_open.then(|| self.again.pop_front()).flatten(),
             };
             Some((object?, coming))
         })?;
@@ -90,7 +90,7 @@ impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
     }
 }
 
-impl<R: Eq + Hash + Clone> Gate<R> {
+impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     /// With that many slots.
     pub fn new(slots: usize) -> Self {
         Self {
@@ -106,7 +106,7 @@ impl<R: Eq + Hash + Clone> Gate<R> {
     }
 
     /// A slot for an object, or none: then it is in the queue and is woken when one is free.
-    pub fn enter<'a>(&'a self, object: &R, coming: Coming, waiting: &'a Waiting<R>) -> Option<Slot<'a, R>> {
+    pub fn enter<'a>(&'a self, object: &R, coming: Priority, waiting: &'a WaitSet<R>) -> Option<Slot<'a, R>> {
         // Held until the object is in the queue: a slot that is given back meanwhile must find it there.
         let mut queue = self.queue();
         let permits = self.permits(coming);
@@ -120,11 +120,11 @@ impl<R: Eq + Hash + Clone> Gate<R> {
         })
     }
 
-    fn permits(&self, coming: Coming) -> Option<Permits> {
+    fn permits(&self, coming: Priority) -> Option<Permits> {
         let one_of = |permits: &Arc<Semaphore>| Arc::clone(permits).try_acquire_owned().ok();
         match coming {
-            Coming::Fresh => Some((one_of(&self.slots)?, None)),
-            Coming::Again => {
+            Priority::New => Some((one_of(&self.slots)?, None)),
+            Priority::Retry => {
                 let lane = one_of(&self.lane)?;
                 Some((one_of(&self.slots)?, Some(lane)))
             }
@@ -133,7 +133,7 @@ impl<R: Eq + Hash + Clone> Gate<R> {
 
     /// Wakes as many of the queue as there are free slots. Who is woken may be gone or go elsewhere, so this is also
     /// called at each probe.
-    pub fn call_in(&self, waiting: &Waiting<R>) {
+    pub fn call_in(&self, waiting: &WaitSet<R>) {
         // Who fails to enter holds a permit for a moment, and is in the queue before this looks.
         let mut queue = self.queue();
         let mut lane = self.lane.available_permits();
@@ -141,7 +141,7 @@ impl<R: Eq + Hash + Clone> Gate<R> {
             let Some((next, coming)) = queue.pop(lane > 0) else {
                 return;
             };
-            lane = lane.saturating_sub(usize::from(coming == Coming::Again));
+            lane = lane.saturating_sub(usize::from(coming == Priority::Retry));
             waiting.wake(next);
         }
     }
@@ -158,25 +158,25 @@ mod tests {
 
     #[test]
     fn who_found_no_slot_is_woken_when_one_is_given_back() {
-        let (waiting, mut woken) = Waiting::<&str>::new();
-        let gate = Gate::new(1);
-        let first = gate.enter(&"first", Coming::Fresh, &waiting).unwrap();
-        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_none());
-        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_none());
+        let (waiting, mut woken) = WaitSet::<&str>::new();
+        let gate = ConcurrencyLimiter::new(1);
+        let first = gate.enter(&"first", Priority::New, &waiting).unwrap();
+        assert!(gate.enter(&"second", Priority::New, &waiting).is_none());
+        assert!(gate.enter(&"second", Priority::New, &waiting).is_none());
         assert!(woken.try_recv().is_err());
         drop(first);
         assert_eq!(woken.try_recv(), Ok("second"));
         assert!(woken.try_recv().is_err(), "it was in the queue once");
-        assert!(gate.enter(&"second", Coming::Fresh, &waiting).is_some());
+        assert!(gate.enter(&"second", Priority::New, &waiting).is_some());
     }
 
     #[test]
     fn many_that_failed_before_leave_slots_to_one_that_comes_for_the_first_time() {
-        let (waiting, mut woken) = Waiting::<u32>::new();
-        let gate = Gate::new(16);
-        let failed: Vec<_> = (0..16).map(|n| gate.enter(&n, Coming::Again, &waiting)).collect();
+        let (waiting, mut woken) = WaitSet::<u32>::new();
+        let gate = ConcurrencyLimiter::new(16);
+        let failed: Vec<_> = (0..16).map(|n| gate.enter(&n, Priority::Retry, &waiting)).collect();
         assert_eq!(failed.iter().flatten().count(), 2, "one slot in eight");
-        let new: Vec<_> = (100..114).map(|n| gate.enter(&n, Coming::Fresh, &waiting)).collect();
+        let new: Vec<_> = (100..114).map(|n| gate.enter(&n, Priority::New, &waiting)).collect();
         assert!(new.iter().all(Option::is_some));
         drop(new);
         assert!(
@@ -186,7 +186,7 @@ mod tests {
         drop(failed);
         assert_eq!(woken.try_recv(), Ok(2));
         assert_eq!(woken.try_recv(), Ok(3));
-        assert!(gate.enter(&2, Coming::Again, &waiting).is_some());
+        assert!(gate.enter(&2, Priority::Retry, &waiting).is_some());
     }
 
     #[test]
@@ -197,10 +197,10 @@ mod tests {
             members: HashSet::new(),
             served: 0,
         };
-        queue.push(1000, Coming::Again);
-        queue.push(1001, Coming::Again);
+        queue.push(1000, Priority::Retry);
+        queue.push(1001, Priority::Retry);
         for number in 0..20 {
-            queue.push(number, Coming::Fresh);
+            queue.push(number, Priority::New);
         }
         let order: Vec<i32> = std::iter::from_fn(|| queue.pop(true))
             .map(|(number, _)| number)

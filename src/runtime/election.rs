@@ -17,11 +17,11 @@ use rand::RngExt;
 use tokio::time::{sleep, timeout};
 
 use crate::runtime::clients::Clients;
-use crate::runtime::lease::{self, Identity, JITTER, Observer, Stand, Terms};
-use crate::runtime::lease_renewal::Term;
-use crate::runtime::other_installations::Rivals;
-use crate::runtime::readiness::{Readiness, Standing};
-use crate::runtime::write_fence::{Guard, since_boot};
+use crate::runtime::lease::{self, HolderIdentity, JITTER, LeaseStatus, LeaseTimings, Observer};
+use crate::runtime::lease_renewal::LeaseRenewer;
+use crate::runtime::other_installations::OtherInstallations;
+use crate::runtime::readiness::{Readiness, ReadinessState};
+use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
 
 /// Which Lease, and on which terms.
@@ -34,14 +34,14 @@ pub struct Election {
     /// The Lease's name.
     pub name: String,
     /// Its times.
-    pub terms: Terms,
+    pub terms: LeaseTimings,
 }
 
 impl Election {
     /// How long what was sent in a term may still be on its way after it: another leads no sooner than this after the
     /// renew deadline. Absent where nobody stands by.
     pub fn linger(&self) -> Option<Duration> {
-        let Terms {
+        let LeaseTimings {
             duration,
             renew_deadline,
             ..
@@ -99,32 +99,32 @@ pub enum LeaseError {
 }
 
 /// One that wants the Lease.
-pub struct Candidate {
+pub struct LeaderElector {
     pub(crate) leases: Api<Lease>,
     watched: Api<Lease>,
-    rivals: Rivals,
+    rivals: OtherInstallations,
     pub(crate) election: Election,
-    pub(crate) me: Identity,
-    pub(crate) guard: Guard,
+    pub(crate) me: HolderIdentity,
+    pub(crate) guard: WriteFence,
     /// Namespace and name.
     pub(crate) lease: String,
 }
 
 /// What an attempt came to.
 enum Attempt {
-    Taken(Box<Term>),
+    Taken(Box<LeaseRenewer>),
     Again { after: Duration },
 }
 
-impl Candidate {
+impl LeaderElector {
     /// One that has not looked yet.
-    pub fn new(clients: &Clients, election: Election, me: Identity, guard: Guard) -> Self {
+    pub fn new(clients: &Clients, election: Election, me: HolderIdentity, guard: WriteFence) -> Self {
         let own = || clients.lease.default_namespace().to_owned();
         let namespace = election.namespace.clone().unwrap_or_else(own);
         Self {
             leases: Api::namespaced(clients.lease.clone(), &namespace),
             watched: Api::namespaced(clients.watches.clone(), &namespace),
-            rivals: Rivals::new(clients.lease.clone(), &namespace, &election.name),
+            rivals: OtherInstallations::new(clients.lease.clone(), &namespace, &election.name),
             lease: format!("{namespace}/{}", election.name),
             election,
             me,
@@ -133,7 +133,7 @@ impl Candidate {
     }
 
     /// Waits for the Lease and takes it; tells where it stands meanwhile.
-    pub async fn acquire(mut self, readiness: &Readiness) -> Result<Term, LeaseError> {
+    pub async fn acquire(mut self, readiness: &Readiness) -> Result<LeaseRenewer, LeaseError> {
         let mut observer = Observer::default();
         let mut releases = pin!(self.releases());
         loop {
@@ -171,18 +171,18 @@ impl Candidate {
         };
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
         match observer.judge(spec, &self.me, self.election.terms.duration, since_boot()) {
-            Stand::Held { holder, alive, .. } if alive && !self.election.elect => {
+            LeaseStatus::Held { holder, alive, .. } if alive && !self.election.elect => {
                 let lease = self.lease.clone();
                 return Err(LeaseError::Taken { lease, holder });
             }
-            Stand::Held {
+            LeaseStatus::Held {
                 holder, runs_out_in, ..
             } => {
                 self.stand_by(holder, readiness);
                 let after = self.pause().min(runs_out_in);
                 return Ok(Attempt::Again { after });
             }
-            Stand::Free | Stand::Ours => {}
+            LeaseStatus::Free | LeaseStatus::Ours => {}
         }
         match self.rivals.look(&self.me, self.election.terms.duration).await {
             Ok(None) => {}
@@ -201,7 +201,7 @@ impl Candidate {
     }
 
     /// Writes our name into the Lease; nothing when another was faster.
-    async fn take(&self, found: Option<Lease>) -> Result<Option<Term>, kube::Error> {
+    async fn take(&self, found: Option<Lease>) -> Result<Option<LeaseRenewer>, kube::Error> {
         let sent = since_boot();
         let former = found.as_ref().and_then(|lease| lease.spec.as_ref());
         let spec = lease::taken(former, &self.me, &self.election.terms, Timestamp::now());
@@ -225,7 +225,7 @@ impl Candidate {
             }
         };
         match written {
-            Ok(lease) => Ok(Some(Term::new(self, lease, sent))),
+            Ok(lease) => Ok(Some(LeaseRenewer::new(self, lease, sent))),
             Err(error) if http_status(&error) == Some(409) => Ok(None),
             Err(error) => Err(error),
         }
@@ -233,7 +233,7 @@ impl Candidate {
 
     /// Two installations may have taken their Leases at the same time: each looks once more, and so one at least sees
     /// the other.
-    async fn unrivalled(&mut self, term: Term) -> Result<Attempt, LeaseError> {
+    async fn unrivalled(&mut self, term: LeaseRenewer) -> Result<Attempt, LeaseError> {
         match self.rivals.look(&self.me, self.election.terms.duration).await {
             Ok(None) => Ok(Attempt::Taken(Box::new(term))),
             Ok(Some(rival)) => {
@@ -252,14 +252,14 @@ impl Candidate {
         if !self.election.elect {
             return self.wait_for(&holder, &self.lease, readiness);
         }
-        if readiness.stands(Standing::Standby(holder.clone())) {
+        if readiness.stands(ReadinessState::Standby(holder.clone())) {
             tracing::info!(lease = self.lease, leader = holder, "standing by");
         }
     }
 
     fn wait_for(&self, holder: &str, lease: &str, readiness: &Readiness) {
         let reason = format!("the Lease {lease} is held by {holder}, which may be dead: waiting for it to run out");
-        if readiness.stands(Standing::Waiting(reason.clone())) {
+        if readiness.stands(ReadinessState::Waiting(reason.clone())) {
             tracing::info!("{reason}");
         }
     }

@@ -12,7 +12,7 @@ use kube::{Api, Client};
 use tokio::sync::mpsc;
 
 use crate::api::conditions::Reason;
-use export_store::text::cut;
+use export_store::text::truncate;
 
 /// Events that wait to be sent; beyond this the newest are dropped, with a line in the log.
 const QUEUE: usize = 4096;
@@ -89,7 +89,7 @@ impl Events {
             },
             action: Some(action.to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(cut(note, LONGEST_NOTE).to_owned()),
+            note: Some(truncate(note, LONGEST_NOTE).to_owned()),
             reason: Some(reason.to_string()),
             regarding: Some(regarding),
             reporting_controller: Some(self.controller.clone()),

@@ -10,7 +10,7 @@ use std::task::{Context, Poll};
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_util::client::legacy::connect::{Connected, Connection};
 
-use crate::runtime::write_fence::Guard;
+use crate::runtime::write_fence::WriteFence;
 
 /// Nothing was sent.
 #[derive(Debug, thiserror::Error)]
@@ -20,18 +20,18 @@ pub struct NotLeading;
 /// A stream that refuses to write while the guard is closed.
 pub struct Checked<S> {
     stream: S,
-    guard: Guard,
+    guard: WriteFence,
 }
 
 impl<S> Checked<S> {
     /// Puts the guard before a stream.
-    pub fn new(stream: S, guard: Guard) -> Self {
+    pub fn new(stream: S, guard: WriteFence) -> Self {
         Self { stream, guard }
     }
 
     /// The stream, to be written to at once.
     fn ask(&mut self) -> io::Result<&mut S> {
-        if self.guard.is_open() {
+        if self.guard.may_write() {
             Ok(&mut self.stream)
         } else {
             Err(io::Error::other(NotLeading))
@@ -88,7 +88,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stream_whose_term_ends_between_two_writes_sends_nothing_more() {
-        let guard = Guard::default();
+        let guard = WriteFence::default();
         let (near, mut far) = tokio::io::duplex(64);
         let mut stream = TokioIo::new(Checked::new(TokioIo::new(near), guard.clone()));
         let refused = |error: io::Error| error.get_ref().is_some_and(|cause| cause.is::<NotLeading>());

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::runtime::metrics::Metrics;
 use crate::runtime::prometheus_text::{self, OPEN_METRICS, PLAIN};
-use crate::runtime::readiness::{Readiness, Standing};
+use crate::runtime::readiness::{Readiness, ReadinessState};
 
 /// Why the endpoints are not served.
 #[derive(Debug, thiserror::Error)]
@@ -50,10 +50,10 @@ pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metri
 async fn readyz(State(endpoints): State<Endpoints>) -> Response {
     let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
     match endpoints.readiness.standing() {
-        Standing::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
-        Standing::Leading(missing) => not_yet(missing.join(", ")),
-        Standing::Standby(leader) => format!("ok: standby, {leader} leads\n").into_response(),
-        Standing::Waiting(reason) => not_yet(reason),
+        ReadinessState::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
+        ReadinessState::Leading(missing) => not_yet(missing.join(", ")),
+        ReadinessState::Standby(leader) => format!("ok: standby, {leader} leads\n").into_response(),
+        ReadinessState::Waiting(reason) => not_yet(reason),
     }
 }
 

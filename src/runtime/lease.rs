@@ -15,7 +15,7 @@ pub const JITTER: f64 = 1.2;
 
 /// The times of a leadership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct LeaseTimings {
     /// A Lease that was not renewed for this long is anybody's.
     pub duration: Duration,
     /// A leader that could not renew for this long is one no more.
@@ -24,7 +24,7 @@ pub struct Terms {
     pub retry_period: Duration,
 }
 
-impl Default for Terms {
+impl Default for LeaseTimings {
     /// What Kubernetes' own controllers use.
     fn default() -> Self {
         Self {
@@ -35,7 +35,7 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl LeaseTimings {
     /// These times, if they do not contradict each other; else what to change.
     pub fn checked(self) -> Result<Self, String> {
         let Self {
@@ -66,13 +66,13 @@ impl Terms {
 
 /// Who a process is among those that want the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Identity {
+pub struct HolderIdentity {
     /// The `holderIdentity`: no other process ever has it.
     pub name: String,
     instance: Option<String>,
 }
 
-impl Identity {
+impl HolderIdentity {
     /// Made of what the administrator calls this place (`--instance`), else of the host's name, and a random number.
     pub fn new(instance: Option<&str>, host: &str, random: u32) -> Self {
         Self {
@@ -93,7 +93,7 @@ impl Identity {
 
 /// Whose the Lease is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stand {
+pub enum LeaseStatus {
     /// Nobody's: never taken, released, run out, or a former life's.
     Free,
     /// Ours.
@@ -129,25 +129,31 @@ type Mark = (String, Option<MicroTime>, Option<i32>);
 impl Observer {
     /// Takes in what the Lease says at `now` (any clock of the observer's that goes on while the machine sleeps), and
     /// judges. `own` is the lease duration that we were given; a longer one of the holder's counts.
-    pub fn judge(&mut self, lease: Option<&LeaseSpec>, me: &Identity, own: Duration, now: Duration) -> Stand {
+    pub fn judge(
+        &mut self,
+        lease: Option<&LeaseSpec>,
+        me: &HolderIdentity,
+        own: Duration,
+        now: Duration,
+    ) -> LeaseStatus {
         let holder = lease.and_then(|lease| lease.holder_identity.as_deref()).unwrap_or("");
         let Some(lease) = lease.filter(|_| !holder.is_empty()) else {
             self.seen = None;
-            return Stand::Free;
+            return LeaseStatus::Free;
         };
         if holder == me.name {
-            return Stand::Ours;
+            return LeaseStatus::Ours;
         }
         if me.was(holder) {
-            return Stand::Free;
+            return LeaseStatus::Free;
         }
         let (since, alive) = self.note(lease, holder, now);
         let asked = u64::try_from(lease.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
         let runs_out_in = (since + own.max(Duration::from_secs(asked))).saturating_sub(now);
         if runs_out_in.is_zero() {
-            return Stand::Free;
+            return LeaseStatus::Free;
         }
-        Stand::Held {
+        LeaseStatus::Held {
             holder: holder.to_owned(),
             alive,
             runs_out_in,
@@ -171,7 +177,7 @@ impl Observer {
 }
 
 /// What the Lease says when we take it.
-pub fn taken(former: Option<&LeaseSpec>, me: &Identity, terms: &Terms, now: Timestamp) -> LeaseSpec {
+pub fn taken(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
     let transitions = former.and_then(|former| former.lease_transitions);
     LeaseSpec {
         acquire_time: Some(MicroTime(now)),
@@ -181,7 +187,7 @@ pub fn taken(former: Option<&LeaseSpec>, me: &Identity, terms: &Terms, now: Time
 }
 
 /// What it says when we renew it.
-pub fn renewed(former: Option<&LeaseSpec>, me: &Identity, terms: &Terms, now: Timestamp) -> LeaseSpec {
+pub fn renewed(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(me.name.clone()),
         lease_duration_seconds: Some(whole_seconds(terms.duration)),

@@ -10,25 +10,25 @@ use kube::api::PostParams;
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::runtime::election::{Candidate, LeaseError};
-use crate::runtime::lease::{self, Identity, Terms};
-use crate::runtime::write_fence::{Guard, since_boot};
+use crate::runtime::election::{LeaderElector, LeaseError};
+use crate::runtime::lease::{self, HolderIdentity, LeaseTimings};
+use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
 
 /// Giving the Lease back is a courtesy: it runs out by itself.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// A Lease that is ours.
-pub struct Term {
+pub struct LeaseRenewer {
     leases: Api<Lease>,
     name: String,
     /// Namespace and name.
     shown: String,
-    me: Identity,
-    terms: Terms,
+    me: HolderIdentity,
+    terms: LeaseTimings,
     /// Others stand by: what is not renewed in time is lost.
     elect: bool,
-    guard: Guard,
+    guard: WriteFence,
     /// As last written.
     lease: Lease,
     /// When the last renewal that succeeded was sent, since boot: nobody can have seen it before.
@@ -54,9 +54,9 @@ impl Leadership {
     }
 }
 
-impl Term {
+impl LeaseRenewer {
     /// Begins with the Lease as it was written by a call that was sent then.
-    pub(crate) fn new(candidate: &Candidate, lease: Lease, sent: Duration) -> Self {
+    pub(crate) fn new(candidate: &LeaderElector, lease: Lease, sent: Duration) -> Self {
         let term = Self {
             leases: candidate.leases.clone(),
             name: candidate.election.name.clone(),
@@ -207,7 +207,7 @@ impl Term {
     }
 }
 
-impl Drop for Term {
+impl Drop for LeaseRenewer {
     fn drop(&mut self) {
         self.guard.close();
     }

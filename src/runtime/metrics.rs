@@ -18,8 +18,8 @@ use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::api::{OrphanKind, OrphansStatus};
 use crate::state::capacity::Totals;
-use crate::state::copy_jobs::Copies;
-use crate::state::usage::Usages;
+use crate::state::copy_jobs::CopyJobs;
+use crate::state::usage::UsageStore;
 use nfs_client::Statistics;
 
 /// Labels of the claim metrics.
@@ -70,8 +70,8 @@ pub struct Metrics {
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
-    copies: Copies,
-    usages: Usages,
+    copies: CopyJobs,
+    usages: UsageStore,
 }
 
 /// What is told of each backend: name behind `nfs_operator_backend_`, and help.
@@ -188,9 +188,9 @@ impl Default for Metrics {
             .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
-        let copies = Copies::default();
+        let copies = CopyJobs::default();
         registry.register_collector(Box::new(copies.clone()));
-        let usages = Usages::default();
+        let usages = UsageStore::default();
         registry.register_collector(Box::new(usages.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
@@ -336,12 +336,12 @@ impl Metrics {
     }
 
     /// The copies that are told of.
-    pub fn copies(&self) -> Copies {
+    pub fn copies(&self) -> CopyJobs {
         self.copies.clone()
     }
 
     /// What volumes hold, as it is told.
-    pub fn usages(&self) -> Usages {
+    pub fn usages(&self) -> UsageStore {
         self.usages.clone()
     }
 

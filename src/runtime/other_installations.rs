@@ -8,11 +8,11 @@ use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 
 use crate::runtime::election::LeaseError;
-use crate::runtime::lease::{Identity, Observer, Stand};
+use crate::runtime::lease::{HolderIdentity, LeaseStatus, Observer};
 use crate::runtime::write_fence::since_boot;
 
 /// What was seen of them.
-pub struct Rivals {
+pub struct OtherInstallations {
     everywhere: Api<Lease>,
     namespace: String,
     name: String,
@@ -42,7 +42,7 @@ impl Rival {
     }
 }
 
-impl Rivals {
+impl OtherInstallations {
     /// Nothing was seen yet.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl Rivals {
     }
 
     /// One that may be alive, if there is any.
-    pub async fn look(&mut self, me: &Identity, duration: Duration) -> Result<Option<Rival>, kube::Error> {
+    pub async fn look(&mut self, me: &HolderIdentity, duration: Duration) -> Result<Option<Rival>, kube::Error> {
         let mine = ListParams::default().fields(&format!("metadata.name={}", self.name));
         let leases = self.everywhere.list(&mine).await?;
         let now = since_boot();
@@ -68,7 +68,7 @@ impl Rivals {
             // One that was not there at the last look was just taken.
             let new = self.looked && !self.observers.contains_key(&namespace);
             let observer = self.observers.entry(namespace.clone()).or_default();
-            if let Stand::Held { holder, alive, .. } = observer.judge(lease.spec.as_ref(), me, duration, now) {
+            if let LeaseStatus::Held { holder, alive, .. } = observer.judge(lease.spec.as_ref(), me, duration, now) {
                 let alive = alive || new;
                 let lease = format!("{namespace}/{}", self.name);
                 if alive || found.is_none() {

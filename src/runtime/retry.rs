@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use crate::runtime::concurrency_limiter::Coming;
+use crate::runtime::concurrency_limiter::Priority;
 
 /// The first pause after a failure, and the longest (`--retry-min`, `--retry-max`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct BackoffLimits {
     /// The first.
     pub shortest: Duration,
     /// The longest.
     pub longest: Duration,
 }
 
-impl Default for Bounds {
+impl Default for BackoffLimits {
     /// What the ProvisionController library uses.
     fn default() -> Self {
         Self {
@@ -27,7 +27,7 @@ impl Default for Bounds {
     }
 }
 
-impl Bounds {
+impl BackoffLimits {
     /// These bounds, if they do not contradict each other; else what to change.
     pub fn checked(self) -> Result<Self, String> {
         let Self { shortest, longest } = self;
@@ -57,12 +57,12 @@ impl Bounds {
 #[derive(Default)]
 pub struct Backoff {
     failures: Mutex<HashMap<String, u32>>,
-    bounds: Bounds,
+    bounds: BackoffLimits,
 }
 
 impl Backoff {
     /// With these bounds.
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: BackoffLimits) -> Self {
         Self {
             failures: Mutex::default(),
             bounds,
@@ -80,10 +80,10 @@ impl Backoff {
     }
 
     /// Whether the object comes for the first time.
-    pub fn coming(&self, uid: &str) -> Coming {
+    pub fn coming(&self, uid: &str) -> Priority {
         match self.failures().contains_key(uid) {
-            true => Coming::Again,
-            false => Coming::Fresh,
+            true => Priority::Retry,
+            false => Priority::New,
         }
     }
 
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_start_again_after_success() {
-        let bounds = Bounds::default();
+        let bounds = BackoffLimits::default();
         let pauses: Vec<u64> = (0..8).map(|n| bounds.pause(n).as_secs()).collect();
         assert_eq!(pauses, [15, 30, 60, 120, 240, 480, 960, 1000]);
         assert_eq!(bounds.pause(u32::MAX), bounds.longest);
@@ -118,13 +118,13 @@ mod tests {
             let least = Duration::from_secs(seconds);
             assert!(pause >= least && pause < least.mul_f64(1.5), "{pause:?}");
         };
-        assert_eq!(backoff.coming("claim"), Coming::Fresh);
+        assert_eq!(backoff.coming("claim"), Priority::New);
         within(backoff.failed("claim"), 15);
         within(backoff.failed("claim"), 30);
         within(backoff.failed("another"), 15);
-        assert_eq!(backoff.coming("claim"), Coming::Again);
+        assert_eq!(backoff.coming("claim"), Priority::Retry);
         backoff.forget("claim");
-        assert_eq!(backoff.coming("claim"), Coming::Fresh);
+        assert_eq!(backoff.coming("claim"), Priority::New);
         within(backoff.failed("claim"), 15);
     }
 
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn bounds_that_contradict_each_other_are_refused_with_the_remedy() {
-        let bounds = |shortest, longest| Bounds {
+        let bounds = |shortest, longest| BackoffLimits {
             shortest: Duration::from_millis(shortest),
             longest: Duration::from_millis(longest),
         };

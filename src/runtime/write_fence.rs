@@ -22,14 +22,14 @@ pub fn since_boot() -> Duration {
 
 /// Open while we lead; clones are one guard.
 #[derive(Debug, Clone, Default)]
-pub struct Guard(Arc<AtomicU64>);
+pub struct WriteFence(Arc<AtomicU64>);
 
 /// Open until it is closed.
 const WITHOUT_END: u64 = u64::MAX;
 
-impl Guard {
+impl WriteFence {
     /// Whether this process may write now.
-    pub fn is_open(&self) -> bool {
+    pub fn may_write(&self) -> bool {
         nanoseconds(since_boot()) < self.0.load(Ordering::Acquire)
     }
 
@@ -55,15 +55,15 @@ mod tests {
 
     #[test]
     fn a_guard_is_closed_until_it_is_opened_and_after_its_time() {
-        let guard = Guard::default();
-        assert!(!guard.is_open());
+        let guard = WriteFence::default();
+        assert!(!guard.may_write());
         guard.open(Some(since_boot() + Duration::from_secs(60)));
-        assert!(guard.clone().is_open());
+        assert!(guard.clone().may_write());
         guard.open(Some(since_boot()));
-        assert!(!guard.is_open());
+        assert!(!guard.may_write());
         guard.open(None);
-        assert!(guard.is_open());
+        assert!(guard.may_write());
         guard.close();
-        assert!(!guard.is_open());
+        assert!(!guard.may_write());
     }
 }

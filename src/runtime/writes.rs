@@ -22,10 +22,10 @@ const FINALIZER_TRIES: usize = 5;
 pub enum WriteError {
     /// The object is gone, or another object has its name now: nothing is left to write to.
     #[error("the object is gone")]
-    Gone,
+    NotFound,
     /// It changed since it was read: it will be looked at again.
     #[error("the object changed meanwhile")]
-    Changed,
+    Conflict,
     /// Anything else.
     #[error("cannot {action}: {cause}")]
     Api {
@@ -54,7 +54,7 @@ pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration
         WriteError::Api { cause, .. } => {
             http_status(cause).is_some_and(|code| (400..500).contains(&code) && code != 429)
         }
-        WriteError::Gone | WriteError::Changed => false,
+        WriteError::NotFound | WriteError::Conflict => false,
     };
     if refused {
         retries.failed(uid)
@@ -100,8 +100,10 @@ where
         api.patch(&name, &params, &Patch::Apply(&fields)).await.map(drop)
     };
     written.map_err(|cause| match &cause {
-        kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::Gone,
-        kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => WriteError::Gone,
+        kube::Error::Api(answer) if matches!(answer.code, 404 | 409) => WriteError::NotFound,
+        kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => {
+            WriteError::NotFound
+        }
         _ => WriteError::of(action)(cause),
     })
 }
@@ -116,7 +118,7 @@ where
 }
 
 /// Takes an annotation of somebody else's off an object, if the object is still as it was read.
-pub async fn take_off_annotation<K>(
+pub async fn remove_annotation_if_unchanged<K>(
     api: &Api<K>,
     object: &K,
     annotation: &str,
@@ -155,8 +157,8 @@ where
         api.patch(&name, &params, &patch).await.map(drop)
     };
     patched.map_err(|cause| match http_status(&cause) {
-        Some(404) => WriteError::Gone,
-        Some(409) => WriteError::Changed,
+        Some(404) => WriteError::NotFound,
+        Some(409) => WriteError::Conflict,
         _ => WriteError::of(action)(cause),
     })
 }
@@ -201,12 +203,12 @@ where
             return Ok(());
         };
         match set_finalizers(api, &now, &finalizers).await {
-            Err(WriteError::Changed) => {}
-            Err(WriteError::Gone) => return Ok(()),
+            Err(WriteError::Conflict) => {}
+            Err(WriteError::NotFound) => return Ok(()),
             written => return written,
         }
     }
-    Err(WriteError::Changed)
+    Err(WriteError::Conflict)
 }
 
 /// The object's finalizers with or without one, or `None` when that is so already.

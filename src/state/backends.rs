@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
 
-pub use known::Known;
+pub use known::ProbeSnapshot;
 
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::runtime::concurrency_limiter::Gate;
+use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::state::recovery::{Missing, Readoption};
 use crate::state::usage::Counting;
 use crate::state::waiting::{ClaimRef, VolumeRef};
-use export_store::{self, Identity, ManagedExport, Place, PurgeReport};
+use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
 /// Archives of a backend looked at at a time.
@@ -24,7 +24,7 @@ const ARCHIVES: usize = 4;
 
 /// All backends by name.
 #[derive(Default)]
-pub struct Backends {
+pub struct BackendRegistry {
     by_name: RwLock<BTreeMap<String, Arc<Backend>>>,
 }
 
@@ -35,14 +35,14 @@ pub struct Backend {
     /// The object's uid: a backend made anew under the same name is another one.
     pub uid: String,
     /// Lets claims in.
-    pub claims: Gate<ClaimRef>,
+    pub claims: ConcurrencyLimiter<ClaimRef>,
     /// Lets reclaims in: a hanging backend must not hold up those of others.
-    pub reclaims: Gate<VolumeRef>,
+    pub reclaims: ConcurrencyLimiter<VolumeRef>,
     /// How many of its archives are looked at at a time: enough to hide round trips, few beside its claims.
     pub archives: Semaphore,
     /// When the last archive was purged because its time was over, or this process began.
     expiry: Mutex<Instant>,
-    known: RwLock<Arc<Known>>,
+    known: RwLock<Arc<ProbeSnapshot>>,
     confirmed: Mutex<Option<Identity>>,
     link: Mutex<Option<Link>>,
     open: Mutex<HashMap<String, Open>>,
@@ -76,9 +76,9 @@ pub struct Link {
     /// Address, credential and all else that makes another connection necessary when it changes.
     pub target: Target,
     /// The places of the backend's root, under all its addresses.
-    pub roots: Vec<Place>,
+    pub roots: Vec<ReservedPath>,
     /// The export at its other end.
-    pub export: Arc<ManagedExport>,
+    pub export: Arc<ExportStore>,
     /// What a former life left there was taken in.
     pub settled: bool,
 }
@@ -119,11 +119,11 @@ impl Drop for Backend {
 
 impl Backend {
     fn new(name: &str, uid: &str, slots: usize, object: Arc<NfsBackend>) -> Self {
-        let known = Known {
+        let known = ProbeSnapshot {
             object,
             export: None,
             identity: None,
-            ready: Verdict::unknown(Reason::NotProbed, "not probed yet"),
+            ready: PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
             probed: Instant::now(),
             interval: Duration::ZERO,
             statistics: None,
@@ -132,8 +132,8 @@ impl Backend {
         Self {
             name: name.to_owned(),
             uid: uid.to_owned(),
-            claims: Gate::new(slots),
-            reclaims: Gate::new(slots),
+            claims: ConcurrencyLimiter::new(slots),
+            reclaims: ConcurrencyLimiter::new(slots),
             archives: Semaphore::new(ARCHIVES),
             expiry: Mutex::new(Instant::now()),
             known: RwLock::new(Arc::new(known)),
@@ -164,12 +164,12 @@ impl Backend {
     }
 
     /// What the last probe found.
-    pub fn known(&self) -> Arc<Known> {
+    pub fn known(&self) -> Arc<ProbeSnapshot> {
         Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A probe ended.
-    pub fn learned(&self, known: Known) {
+    pub fn learned(&self, known: ProbeSnapshot) {
         *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
@@ -260,13 +260,13 @@ impl Backend {
     }
 
     /// Whether what a former life left on this export was taken in.
-    pub fn is_settled(&self, export: &Arc<ManagedExport>) -> bool {
+    pub fn is_settled(&self, export: &Arc<ExportStore>) -> bool {
         self.link()
             .is_some_and(|link| link.settled && Arc::ptr_eq(&link.export, export))
     }
 
     /// What a former life left on this export was taken in.
-    pub fn set_settled(&self, export: &Arc<ManagedExport>) {
+    pub fn set_settled(&self, export: &Arc<ExportStore>) {
         let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(link) = link.as_mut().filter(|link| Arc::ptr_eq(&link.export, export)) {
             link.settled = true;
@@ -314,7 +314,7 @@ impl Backend {
     }
 }
 
-impl Backends {
+impl BackendRegistry {
     /// The backend of this object, and whether it was made just now.
     pub fn of(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);

@@ -7,21 +7,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The books; cheap to read, never locked over an await.
 #[derive(Default)]
-pub struct Inventory {
-    books: Mutex<Books>,
+pub struct CapacityTracker {
+    books: Mutex<CapacityState>,
 }
 
 /// What is held by volumes and promised to claims.
 #[derive(Default)]
-pub struct Books {
-    holdings: HashMap<String, Holding>,
+pub struct CapacityState {
+    holdings: HashMap<String, Allocation>,
     totals: HashMap<Arc<str>, Totals>,
     /// The few identities that thousands of volumes share.
     export_ids: HashSet<Arc<str>>,
 }
 
 /// There is one for each volume in the cluster: it is kept small.
-struct Holding {
+struct Allocation {
     backend: Arc<str>,
     bytes: u128,
     /// The identity of the export, of a volume that exists.
@@ -31,7 +31,7 @@ struct Holding {
     saved: bool,
 }
 
-impl Holding {
+impl Allocation {
     /// What it takes of its backend's room, in bytes.
     fn taken(&self) -> u128 {
         self.growing_to
@@ -49,13 +49,13 @@ pub struct Totals {
     pub bytes: u128,
 }
 
-impl Books {
+impl CapacityState {
     /// A backend's sums.
     pub fn totals(&self, backend: &str) -> Totals {
         self.totals.get(backend).copied().unwrap_or_default()
     }
 
-    fn put(&mut self, volume: &str, holding: Holding) {
+    fn put(&mut self, volume: &str, holding: Allocation) {
         self.take(volume);
         let totals = self.totals.entry(Arc::clone(&holding.backend)).or_default();
         totals.volumes += 1;
@@ -78,7 +78,7 @@ impl Books {
         id
     }
 
-    fn take(&mut self, volume: &str) -> Option<Holding> {
+    fn take(&mut self, volume: &str) -> Option<Allocation> {
         let holding = self.holdings.remove(volume)?;
         if let Some(totals) = self.totals.get_mut(&holding.backend) {
             totals.volumes = totals.volumes.saturating_sub(1);
@@ -88,11 +88,16 @@ impl Books {
     }
 }
 
-impl Inventory {
+impl CapacityTracker {
     /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise. A former
     /// promise stays where nothing is picked: something may have been made for it. A volume that exists, by another
     /// provisioner's hand meanwhile, needs no promise, and is not to be released with one.
-    pub fn promise<T>(&self, volume: &str, bytes: u128, choose: impl FnOnce(&Books) -> (Option<String>, T)) -> T {
+    pub fn promise<T>(
+        &self,
+        volume: &str,
+        bytes: u128,
+        choose: impl FnOnce(&CapacityState) -> (Option<String>, T),
+    ) -> T {
         let mut books = self.books();
         let former = books.take(volume);
         let (backend, answer) = choose(&books);
@@ -101,7 +106,7 @@ impl Inventory {
             let backend = books.backend(&backend);
             books.put(
                 volume,
-                Holding {
+                Allocation {
                     backend,
                     bytes,
                     export_id: None,
@@ -125,7 +130,7 @@ impl Inventory {
         let export_id = export_id.map(|id| books.export_id(id));
         books.put(
             volume,
-            Holding {
+            Allocation {
                 backend,
                 bytes,
                 export_id,
@@ -137,7 +142,12 @@ impl Inventory {
 
     /// Lets `check` say, with the books as they are without it, whether a volume may have so many bytes; if so, they are
     /// counted from now on.
-    pub fn grow<E>(&self, volume: &str, bytes: u128, check: impl FnOnce(&Books) -> Result<(), E>) -> Result<(), E> {
+    pub fn grow<E>(
+        &self,
+        volume: &str,
+        bytes: u128,
+        check: impl FnOnce(&CapacityState) -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut books = self.books();
         let former = books.take(volume);
         let answer = check(&books);
@@ -247,7 +257,7 @@ impl Inventory {
         saved.map(|(name, _)| name.clone()).collect()
     }
 
-    fn books(&self) -> MutexGuard<'_, Books> {
+    fn books(&self) -> MutexGuard<'_, CapacityState> {
         // The books are whole between any two statements above: a panic elsewhere leaves nothing half-written.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -257,7 +267,7 @@ impl Inventory {
 mod tests {
     use super::*;
 
-    fn within(limit: u128) -> impl Fn(&Books) -> (Option<String>, bool) {
+    fn within(limit: u128) -> impl Fn(&CapacityState) -> (Option<String>, bool) {
         move |books| {
             let fits = books.totals("a").bytes < limit;
             (fits.then(|| "a".to_owned()), fits)
@@ -266,7 +276,7 @@ mod tests {
 
     #[test]
     fn claims_that_race_for_room_get_exactly_what_there_is() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         let served = (0..50)
             .filter(|n| inventory.promise(&format!("v{n}"), 1, within(20)))
             .count();
@@ -276,7 +286,7 @@ mod tests {
 
     #[test]
     fn a_repeated_promise_counts_once() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         assert!(inventory.promise("v", 20, within(20)));
         assert!(inventory.promise("v", 20, within(20)));
         inventory.saved("v", "a", 20, None);
@@ -286,9 +296,9 @@ mod tests {
 
     #[test]
     fn what_a_volume_is_about_to_have_counts_until_it_is_settled() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         let fits = |bytes: u128| {
-            move |books: &Books| {
+            move |books: &CapacityState| {
                 let rest = 20 - books.totals("a").bytes.min(20);
                 if bytes <= rest { Ok(()) } else { Err(rest) }
             }
@@ -319,7 +329,7 @@ mod tests {
 
     #[test]
     fn the_volumes_of_a_backend_are_gone_through_a_few_at_a_time() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         for number in [3, 1, 5, 2, 4] {
             inventory.saved(&format!("v{number}"), "a", 1, None);
         }
@@ -341,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_another_made_meanwhile_is_not_released_with_a_later_promise() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         inventory.saved("v", "a", 5, Some("export"));
         assert!(inventory.promise("v", 5, |_| (Some("b".to_owned()), true)));
         inventory.release("v");
@@ -352,7 +362,7 @@ mod tests {
 
     #[test]
     fn a_released_promise_gives_its_room_back_and_a_saved_volume_does_not() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         assert!(inventory.promise("v", 20, within(20)));
         inventory.release("v");
         assert_eq!(inventory.totals("a"), Totals::default());

@@ -19,16 +19,16 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::retry::Backoff;
 use crate::runtime::stop::Stop;
-use crate::runtime::write_fence::Guard;
-use crate::state::backends::Backends;
-use crate::state::capacity::Inventory;
-use crate::state::copy_jobs::Copies;
-use crate::state::last_reported::Told;
+use crate::runtime::write_fence::WriteFence;
+use crate::state::backends::BackendRegistry;
+use crate::state::capacity::CapacityTracker;
+use crate::state::copy_jobs::CopyJobs;
+use crate::state::last_reported::LastReported;
 use crate::state::recovery::Reserved;
-use crate::state::reschedules::Reschedules;
-use crate::state::usage::Usages;
-use crate::state::waiting::{ClaimRef, VolumeRef, Waiting};
-use export_store::{Ledger, RecordsKey};
+use crate::state::reschedules::RescheduleBackoff;
+use crate::state::usage::UsageStore;
+use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
+use export_store::{PathReservations, RecordsKey};
 
 /// How this operator was started.
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub struct Settings {
     /// How many names are counted in a second of each backend whose volumes are.
     pub count_rate: u32,
     /// When this life began.
-    pub began: Instant,
+    pub started_at: Instant,
 }
 
 impl Settings {
@@ -64,8 +64,8 @@ impl Settings {
 
     /// When the calls of a former life have come to their deadlines. Where no fence ends them at once (NFSv3), nothing
     /// is changed before that (design 6.11).
-    pub fn former_life_over(&self) -> Instant {
-        self.began + self.deadline
+    pub fn previous_process_deadline(&self) -> Instant {
+        self.started_at + self.deadline
     }
 
     /// Whether a provisioner name is ours.
@@ -88,7 +88,7 @@ impl Settings {
             deadline: Duration::from_secs(1),
             scan_interval: Duration::ZERO,
             count_rate: 1,
-            began: Instant::now(),
+            started_at: Instant::now(),
         }
     }
 }
@@ -124,21 +124,21 @@ pub struct Context {
     /// The watch caches.
     pub stores: Stores,
     /// What is known of each backend now.
-    pub backends: Backends,
+    pub backends: BackendRegistry,
     /// Which volumes lie where, and what is promised.
-    pub inventory: Inventory,
+    pub capacity: CapacityTracker,
     /// Which directories are taken.
-    pub ledger: Arc<Ledger>,
+    pub path_reservations: Arc<PathReservations>,
     /// Claims that wait.
-    pub waiting: Arc<Waiting<ClaimRef>>,
+    pub waiting_claims: Arc<WaitSet<ClaimRef>>,
     /// Volumes whose reclaim waits.
-    pub waiting_volumes: Waiting<VolumeRef>,
+    pub waiting_volumes: WaitSet<VolumeRef>,
     /// Events.
     pub events: Events,
     /// Copies that are being made.
-    pub copies: Copies,
+    pub copy_jobs: CopyJobs,
     /// What volumes hold, as far as they were counted.
-    pub usages: Usages,
+    pub usage: UsageStore,
     /// Metrics.
     pub metrics: Arc<Metrics>,
     /// Pauses of claims that failed.
@@ -148,48 +148,48 @@ pub struct Context {
     /// Pauses of archives whose copy failed.
     pub archive_retries: Backoff,
     /// Volumes that were made again and are kept for their claims.
-    pub reserved: Reserved,
+    pub recovery_holds: Reserved,
     /// Selected nodes that no backend serves, and when they are given back.
-    pub reschedules: Reschedules,
+    pub reschedules: RescheduleBackoff,
     /// What was last said of volumes that could not be reclaimed.
-    pub told: Told,
+    pub last_reported: LastReported,
     /// Which watch caches are not filled yet.
     pub readiness: Readiness,
     /// Whether this process may write now.
-    pub guard: Guard,
+    pub write_fence: WriteFence,
     /// Asks the API server whether this process leads.
     pub leadership: Leadership,
     /// The word that the operator is to stop.
     pub stop: Stop,
     /// Asks for a backend to be probed now.
-    pub probe_bell: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
+    pub probe_requests: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
     /// Asks for an archive to be looked at now.
-    pub archive_bell: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
+    pub archive_requests: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
 }
 
 impl Context {
     /// Asks for a backend to be probed now.
-    pub fn doubt(&self, backend: &str) {
+    pub fn request_probe(&self, backend: &str) {
         // The receiver ends only with the operator.
-        let _ = self.probe_bell.send(ObjectRef::new(backend));
+        let _ = self.probe_requests.send(ObjectRef::new(backend));
     }
 
     /// Asks for an archive to be looked at now.
-    pub fn look_at_archive(&self, archive: ObjectRef<NfsArchive>) {
+    pub fn requeue_archive(&self, archive: ObjectRef<NfsArchive>) {
         // As above.
-        let _ = self.archive_bell.send(archive);
+        let _ = self.archive_requests.send(archive);
     }
 
     /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.
     ///
     /// False: the operator stops before that, and nothing may be decided.
-    pub async fn caught_up(&self) -> bool {
+    pub async fn wait_for_sync(&self) -> bool {
         self.stop.or(self.readiness.all()).await.is_some()
     }
 
     /// The uid of the kube-system namespace: which cluster this is, whatever it is called on exports. Known once the caches
     /// are filled.
-    pub fn home(&self) -> String {
+    pub fn cluster_uid(&self) -> String {
         let namespace = self.namespace("kube-system");
         namespace
             .and_then(|namespace| namespace.metadata.uid.clone())

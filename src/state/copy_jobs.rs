@@ -23,7 +23,7 @@ const AT_A_TIME: usize = 4;
 
 /// Who has a copy made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct For {
+pub struct CopyLabels {
     /// The uid of the claim, or of the archive's object.
     pub uid: String,
     /// The claim's namespace.
@@ -36,7 +36,7 @@ pub struct For {
 
 /// What a copy became.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Made {
+pub enum CopyResult {
     /// The directory of a claim's volume.
     Directory(ProvisionedDirectory),
     /// An archive: its record says the rest.
@@ -44,7 +44,7 @@ pub enum Made {
 }
 
 /// How a copy ended, and what was copied.
-pub type Ended = (Result<Made, CopyError>, TallySnapshot);
+pub type Ended = (Result<CopyResult, CopyError>, TallySnapshot);
 
 /// How far a copy is.
 #[derive(Debug)]
@@ -60,11 +60,11 @@ pub enum Progress {
 enum State {
     Waiting,
     Copying,
-    Ended(Box<Result<Made, CopyError>>),
+    Ended(Box<Result<CopyResult, CopyError>>),
 }
 
 struct Job {
-    of: For,
+    of: CopyLabels,
     tally: Arc<Tally>,
     state: State,
     task: JoinHandle<()>,
@@ -72,7 +72,7 @@ struct Job {
 
 /// All copies of this process.
 #[derive(Clone, Default)]
-pub struct Copies(Arc<Inner>);
+pub struct CopyJobs(Arc<Inner>);
 
 struct Inner {
     jobs: Mutex<HashMap<String, Job>>,
@@ -90,11 +90,15 @@ impl Default for Inner {
     }
 }
 
-impl Copies {
+impl CopyJobs {
     /// Begins a copy, unless there is one for that uid; `ended` is called when it came to its end.
-    pub fn begin<F>(&self, of: For, make: impl FnOnce(Budget, Arc<Tally>) -> F, ended: impl FnOnce() + Send + 'static)
-    where
-        F: Future<Output = Result<Made, CopyError>> + Send + 'static,
+    pub fn begin<F>(
+        &self,
+        of: CopyLabels,
+        make: impl FnOnce(Budget, Arc<Tally>) -> F,
+        ended: impl FnOnce() + Send + 'static,
+    ) where
+        F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
     {
         let mut jobs = self.jobs();
         if jobs.contains_key(&of.uid) {
@@ -176,7 +180,7 @@ impl Copies {
     }
 }
 
-impl fmt::Debug for Copies {
+impl fmt::Debug for CopyJobs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Copies")
     }
@@ -199,9 +203,9 @@ const FIGURES: [Figure; 4] = [
     ),
 ];
 
-impl Collector for Copies {
+impl Collector for CopyJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let copies: Vec<(For, TallySnapshot)> = self
+        let copies: Vec<(CopyLabels, TallySnapshot)> = self
             .jobs()
             .values()
             .filter(|job| !matches!(job.state, State::Ended(_)))
@@ -231,8 +235,8 @@ mod tests {
 
     use super::*;
 
-    fn of(uid: &str) -> For {
-        For {
+    fn of(uid: &str) -> CopyLabels {
+        CopyLabels {
             uid: uid.to_owned(),
             namespace: "team".to_owned(),
             claim: uid.to_owned(),
@@ -242,7 +246,7 @@ mod tests {
 
     #[tokio::test]
     async fn more_copies_than_places_wait_and_each_end_is_told_once() {
-        let copies = Copies::default();
+        let copies = CopyJobs::default();
         let go = Arc::new(Notify::new());
         let mut ends = Vec::new();
         for number in 0..=AT_A_TIME {
@@ -256,7 +260,7 @@ mod tests {
             copies.begin(of(&number.to_string()), make, move || told.send(()).unwrap());
         }
         tokio::task::yield_now().await;
-        let waiting = |copies: &Copies| {
+        let waiting = |copies: &CopyJobs| {
             let waits = |number: &usize| matches!(copies.progress(&number.to_string()), Progress::Waiting);
             (0..=AT_A_TIME).filter(waits).count()
         };
@@ -271,7 +275,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_copy_that_is_stopped_gives_its_place_to_the_next() {
-        let copies = Copies::default();
+        let copies = CopyJobs::default();
         for number in 0..AT_A_TIME {
             let make = |_: Budget, _: Arc<Tally>| std::future::pending();
             copies.begin(of(&number.to_string()), make, || ());

@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-use crate::api::conditions::Verdict;
+use crate::api::conditions::PlannedCondition;
 
 /// The last words, by the object's uid; only objects that something is wrong with are in it.
 #[derive(Default)]
-pub struct Told(Mutex<HashMap<String, Verdict>>);
+pub struct LastReported(Mutex<HashMap<String, PlannedCondition>>);
 
-impl Told {
+impl LastReported {
     /// Whether this was not the last thing said, and notes it.
-    pub fn is_news(&self, uid: &str, verdict: &Verdict) -> bool {
+    pub fn changed(&self, uid: &str, verdict: &PlannedCondition) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.insert(uid.to_owned(), verdict.clone()).as_ref() != Some(verdict)
     }

@@ -14,7 +14,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 
 /// What is known of each claim, by uid, that has got a node nobody serves.
 #[derive(Default)]
-pub struct Reschedules(Mutex<HashMap<String, Entry>>);
+pub struct RescheduleBackoff(Mutex<HashMap<String, Entry>>);
 
 struct Entry {
     given_back: u32,
@@ -22,7 +22,7 @@ struct Entry {
     due: Option<(String, Instant)>,
 }
 
-impl Reschedules {
+impl RescheduleBackoff {
     /// How long the node that was selected for a claim is kept still; zero: give it back now.
     pub fn remaining(&self, uid: &str, node: &str, now: Instant) -> Duration {
         let mut entries = self.entries();
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_node_is_kept_for_a_pause_that_grows_with_each_that_was_given_back() {
-        let (reschedules, start) = (Reschedules::default(), Instant::now());
+        let (reschedules, start) = (RescheduleBackoff::default(), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         assert_eq!(reschedules.remaining("u", "n1", start), SHORTEST);
         assert_eq!(reschedules.remaining("u", "n1", at(1)), Duration::ZERO);

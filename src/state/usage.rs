@@ -53,7 +53,7 @@ impl Counting {
 
 /// What a volume holds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
+pub struct VolumeUsage {
     /// Bytes on the server's disk.
     pub bytes: u64,
     /// Bytes that its files say they have.
@@ -64,7 +64,7 @@ pub struct Figures {
     pub unread: u64,
 }
 
-impl Figures {
+impl VolumeUsage {
     /// What a volume's annotations say; none when it was not counted.
     pub fn of(volume: &PersistentVolume) -> Option<Self> {
         let number = |name: &str| volume.annotations().get(name).and_then(|text| text.parse().ok());
@@ -77,7 +77,7 @@ impl Figures {
     }
 }
 
-impl From<&Content> for Figures {
+impl From<&Content> for VolumeUsage {
     fn from(content: &Content) -> Self {
         Self {
             bytes: content.used,
@@ -101,7 +101,7 @@ pub struct Total {
 
 /// What volumes hold. Cheap to clone; clones are one book.
 #[derive(Clone, Default)]
-pub struct Usages(Arc<Mutex<Book>>);
+pub struct UsageStore(Arc<Mutex<Book>>);
 
 #[derive(Default)]
 struct Book {
@@ -113,12 +113,12 @@ struct Book {
 
 struct Counted {
     backend: Arc<str>,
-    figures: Figures,
+    figures: VolumeUsage,
     /// Namespace and name of its claim; only where each volume has series of its own: ten thousand are two megabytes.
     claim: Option<Box<(String, String)>>,
 }
 
-impl Usages {
+impl UsageStore {
     /// From now on the metrics tell of each volume.
     pub fn tell_of_each_volume(&self) {
         self.book().of_each_volume = true;
@@ -126,14 +126,14 @@ impl Usages {
 
     /// A volume of a backend exists, and says this.
     pub fn see(&self, volume: &PersistentVolume, backend: &str) {
-        match Figures::of(volume) {
+        match VolumeUsage::of(volume) {
             Some(figures) => self.counted(volume, backend, figures),
             None => self.forget(&volume.name_any()),
         }
     }
 
     /// A volume was counted.
-    pub fn counted(&self, volume: &PersistentVolume, backend: &str, figures: Figures) {
+    pub fn counted(&self, volume: &PersistentVolume, backend: &str, figures: VolumeUsage) {
         let mut book = self.book();
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let claim = claim.filter(|_| book.of_each_volume).map(|claim| {
@@ -193,7 +193,7 @@ impl Book {
     }
 }
 
-impl fmt::Debug for Usages {
+impl fmt::Debug for UsageStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Usages")
     }
@@ -223,7 +223,7 @@ const OF_BACKENDS: [OfBackend; 4] = [
 ];
 
 /// What is told of each volume: name behind `nfs_operator_volume_`, help, and the figure.
-type OfVolume = (&'static str, &'static str, fn(&Figures) -> u64);
+type OfVolume = (&'static str, &'static str, fn(&VolumeUsage) -> u64);
 const OF_VOLUMES: [OfVolume; 2] = [
     (
         "used_bytes",
@@ -235,7 +235,7 @@ const OF_VOLUMES: [OfVolume; 2] = [
     }),
 ];
 
-impl Collector for Usages {
+impl Collector for UsageStore {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
         let book = self.book();
         let gauge = |value: u64| ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX));
@@ -293,7 +293,7 @@ mod tests {
         .unwrap()
     }
 
-    fn told(usages: &Usages) -> String {
+    fn told(usages: &UsageStore) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(usages.clone()));
         let mut text = String::new();
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_backends_sums_are_those_of_its_volumes_that_were_counted_and_still_are_there() {
-        let usages = Usages::default();
+        let usages = UsageStore::default();
         usages.see(&volume("a", "10"), "main");
         usages.see(&volume("b", "20"), "main");
         usages.see(&volume("c", "40"), "other");
@@ -320,7 +320,7 @@ mod tests {
 
     #[test]
     fn volumes_have_series_of_their_own_only_where_that_is_wanted_and_while_they_are_counted() {
-        let usages = Usages::default();
+        let usages = UsageStore::default();
         usages.see(&volume("a", "10"), "main");
         assert_eq!(told(&usages), "");
         usages.turn_on("main", Timestamp::from_second(1000).ok());

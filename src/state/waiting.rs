@@ -15,7 +15,7 @@ pub type ClaimRef = ObjectRef<PersistentVolumeClaim>;
 pub type VolumeRef = ObjectRef<PersistentVolume>;
 
 /// The objects that cannot be served now.
-pub struct Waiting<R> {
+pub struct WaitSet<R> {
     hall: Mutex<Hall<R>>,
     bell: mpsc::UnboundedSender<R>,
     soon: Notify,
@@ -41,7 +41,7 @@ pub struct Moment {
     all: u64,
 }
 
-impl<R: Eq + Hash> Waiting<R> {
+impl<R: Eq + Hash> WaitSet<R> {
     /// The set, and the stream of objects to be looked at again. The stream holds at most one entry an object and
     /// ring, so it is bounded by the number of objects.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<R>) {
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_ring_between_the_look_and_the_wait_is_not_lost() {
-        let (waiting, mut woken) = Waiting::<&str>::new();
+        let (waiting, mut woken) = WaitSet::<&str>::new();
         let looked = waiting.moment();
         waiting.wake_all();
         assert!(!waiting.add("claim", looked), "it must look again");
@@ -154,7 +154,7 @@ mod tests {
     }
     #[test]
     fn who_failed_is_woken_by_what_may_cure_a_failure_alone() {
-        let (waiting, mut woken) = Waiting::<&str>::new();
+        let (waiting, mut woken) = WaitSet::<&str>::new();
         let looked = waiting.moment();
         waiting.wake_waiting();
         assert!(waiting.add_failing("failing", looked), "that ring was not for it");

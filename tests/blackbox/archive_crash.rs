@@ -4,7 +4,7 @@ use std::fs;
 
 use std::os::unix::fs::MetadataExt as _;
 
-use export_store::{ArchiveRef, DirectoryRequest, ManagedExport, PurgeLimits, Stage, UndoOutcome};
+use export_store::{ArchiveRef, DirectoryRequest, ExportStore, PurgeLimits, RollbackOutcome, Stage};
 
 use crate::export_crash::{at_every_moment, clear, with_data};
 use crate::export_lab::{Lab, reclaim, request};
@@ -20,7 +20,7 @@ pub fn which(uid: &str, file_id: u64) -> ArchiveRef {
 }
 
 /// An archive with the file `mine` in it.
-pub async fn archived(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn archived(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
     let file_id = with_data(lab, export, uid).await;
     export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
     file_id
@@ -41,11 +41,11 @@ async fn a_purge_that_dies_anywhere_purges_it_all_and_no_stranger() {
         async |lab, next, uid, file_id| {
             let strangers = stranger(lab);
             let (volume, which) = (format!("pvc-{uid}"), which(uid, file_id));
-            if next.archive_kept(&volume).await.unwrap().is_some() {
+            if next.find_archive(&volume).await.unwrap().is_some() {
                 next.begin_purge(&which).await.unwrap();
                 next.end_purge(&which).await.unwrap();
             }
-            assert_eq!(next.archive_kept(&volume).await.unwrap(), None);
+            assert_eq!(next.find_archive(&volume).await.unwrap(), None);
             assert_eq!(next.count_archives(), 0);
             next.purge_trash(PurgeLimits::default()).await.unwrap();
             assert_eq!(next.trash().await.unwrap().entries, 0);
@@ -69,13 +69,13 @@ async fn a_purge_that_was_announced_and_dies_anywhere_can_be_taken_back() {
             Box::new(move |export| {
                 Box::pin(async move {
                     export.begin_purge(&which(&uid, file_id)).await.unwrap();
-                    assert!(export.spare(&which(&uid, file_id)).await.unwrap());
+                    assert!(export.cancel_purge(&which(&uid, file_id)).await.unwrap());
                 })
             })
         },
         async |lab, next, uid, file_id| {
-            assert!(next.spare(&which(uid, file_id)).await.unwrap());
-            let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
+            assert!(next.cancel_purge(&which(uid, file_id)).await.unwrap());
+            let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
             assert_eq!(fs::read_to_string(lab.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
             clear(lab);
@@ -107,7 +107,7 @@ fn theirs_is_there(lab: &Lab) {
 }
 
 /// Mode and owner that a directory has before it is archived.
-pub async fn archived_as_it_was(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn archived_as_it_was(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
     let file_id = with_data(lab, export, uid).await;
     std::os::unix::fs::chown(lab.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2750);
@@ -135,7 +135,7 @@ async fn a_restore_that_dies_anywhere_ends_with_the_data_in_one_place_as_they_we
             let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
             assert_eq!(seen, (file_id, 0o2750, 1000, 1001));
             assert_eq!(fs::read_to_string(lab.on_disk("home/deep/again/mine")).unwrap(), uid);
-            let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
+            let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             let Stage::Restoring(to) = kept.stage else {
                 panic!("{kept:?}")
             };
@@ -168,11 +168,11 @@ async fn a_restore_that_dies_anywhere_and_whose_claim_is_gone_is_an_archive_agai
         },
         async |lab, next, uid, file_id| {
             let strangers = stranger(lab);
-            let undone = next.undo(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
-            assert_eq!(undone, UndoOutcome::Gone);
+            let undone = next.rollback(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
+            assert_eq!(undone, RollbackOutcome::Gone);
             assert!(!lab.on_disk("home/deep/again").exists());
             assert_eq!(lab.records(), [format!("pvc-{uid}")]);
-            let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
+            let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
             let note = &kept.note;
             assert_eq!((note.mode, note.uid, note.gid), (0o2750, Some(1000), Some(1001)));
@@ -200,14 +200,17 @@ async fn giving_back_a_restored_directory_that_dies_anywhere_ends_with_one_archi
         |uid, _| {
             Box::new(move |export| {
                 Box::pin(async move {
-                    export.undo(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
+                    export
+                        .rollback(&format!("pvc-n{uid}"), &format!("n{uid}"))
+                        .await
+                        .unwrap();
                 })
             })
         },
         async |lab, next, uid, file_id| {
-            next.undo(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
+            next.rollback(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
             assert_eq!(lab.records(), [format!("pvc-{uid}")]);
-            let kept = next.archive_kept(&format!("pvc-{uid}")).await.unwrap().unwrap();
+            let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
             let archive = lab.on_disk(&kept.note.target);
             assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);

@@ -44,7 +44,7 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
     let class = env.create_ready_class().await?;
     let (_, volume) = scene::bound_with(&env, "data", &class, "text").await?;
     let source = &volume["spec"]["nfs"];
-    let seen = nfs_client::Export::connect(nfs_client::Target {
+    let seen = nfs_client::Client::connect(nfs_client::Target {
         server: scene::text(&volume, "/spec/nfs/server").into(),
         path: scene::text(&volume, "/spec/nfs/path").into(),
         version: nfs_client::VersionChoice::Auto,

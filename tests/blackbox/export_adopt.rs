@@ -4,19 +4,19 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::ErrorKind;
-use export_store::{Adopted, ExportError, Holder, ManagedExport, Place, RecordName, Trust};
+use export_store::{Adopted, ExportError, ExportStore, Holder, RecordName, ReservedPath, Trust};
 use serde_json::{Value, json};
 
 use crate::export_lab::{CLUSTER, Lab, Life, OTHER_CLUSTER, claim, reclaim, request};
 use crate::export_trust::{archived, doubted, forge, kept, path, settled};
 
 /// On an administrator's word; of backends, there are `fast` and `slow`.
-async fn adopt(export: &ManagedExport, name: &str) -> Result<Adopted, ExportError> {
+async fn adopt(export: &ExportStore, name: &str) -> Result<Adopted, ExportError> {
     let is_backend = |name: &str| ["fast", "slow"].contains(&name);
     export.adopt(&RecordName::parse(name).unwrap(), &is_backend).await
 }
 
-async fn refusal(export: &ManagedExport, name: &str) -> ExportError {
+async fn refusal(export: &ExportStore, name: &str) -> ExportError {
     let error = adopt(export, name).await.unwrap_err();
     println!("{error}");
     assert_eq!(error.kind(), ErrorKind::RecordNotAdopted);
@@ -76,7 +76,7 @@ async fn a_record_is_adopted_only_if_what_it_says_is_so() {
     let ledger = lab.life().ledger;
     ledger.insert(
         volume,
-        vec![Place::on_server("127.0.0.1", "/export/in-use")],
+        vec![ReservedPath::on_server("127.0.0.1", "/export/in-use")],
         Some((export.read_identity().await.unwrap().unwrap().id, made.file_id)),
     );
     fs::create_dir(lab.on_disk("archived-of-nobody")).unwrap();

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use export_store::ErrorKind;
 use export_store::{
-    Budget, CopyError, ManagedExport, Original, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
+    Budget, CopyError, CopySource, ExportStore, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
 };
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction, Squash};
@@ -20,17 +20,17 @@ use crate::export_lab::{CLUSTER, Lab, Life, names, reclaim, request};
 
 /// Copies the volume of `source` that has this uid, to a directory of that name for another claim.
 pub async fn copied(
-    (source, uid, file_id): (&Arc<ManagedExport>, &str, u64),
-    (target, new): (&Arc<ManagedExport>, &str),
+    (source, uid, file_id): (&Arc<ExportStore>, &str, u64),
+    (target, new): (&Arc<ExportStore>, &str),
 ) -> Result<(ProvisionedDirectory, TallySnapshot), CopyError> {
     let tally = Arc::new(Tally::default());
-    let of = Original::Volume(reclaim(uid, uid, file_id));
+    let of = CopySource::Volume(reclaim(uid, uid, file_id));
     let made = copy_volume((source, &of), (target, &request(new, new)), &Budget::default(), &tally).await;
     made.map(|made| (made, tally.snapshot()))
 }
 
 /// A volume with its directory.
-pub async fn volume(export: &ManagedExport, uid: &str) -> u64 {
+pub async fn volume(export: &ExportStore, uid: &str) -> u64 {
     export.provision(&request(uid, uid)).await.unwrap().file_id
 }
 
@@ -248,13 +248,13 @@ async fn a_copy_that_could_not_keep_owners_is_refused_before_it_begins() {
     println!("{refused}");
     assert_eq!(refused.kind(), ErrorKind::CopyNeedsChown);
     assert_eq!(lab.listed(), ["old"]);
-    export.undo("pvc-new", "new").await.unwrap();
+    export.rollback("pvc-new", "new").await.unwrap();
     assert_eq!(lab.records(), ["pvc-old"]);
     assert_tidy(&lab);
 }
 
 /// A connection through the proxy.
-async fn through_proxy(lab: &Lab) -> Arc<ManagedExport> {
+async fn through_proxy(lab: &Lab) -> Arc<ExportStore> {
     let life = Life {
         port: lab.proxy.port(),
         ..lab.life()
@@ -310,7 +310,7 @@ async fn a_copy_of_what_was_removed_meanwhile_is_thrown_away() {
     println!("{gone}");
     assert_eq!(gone.kind(), ErrorKind::CopySourceGone);
     assert_eq!(lab.listed(), ["elsewhere"]);
-    export.undo("pvc-new", "new").await.unwrap();
+    export.rollback("pvc-new", "new").await.unwrap();
     assert_tidy(&lab);
     assert_eq!(lab.records(), ["pvc-old"]);
 }
@@ -341,7 +341,7 @@ async fn a_server_that_restarts_under_a_copy_delays_it_and_no_more() {
     let copying = {
         let (export, tally) = (Arc::clone(&export), Arc::clone(&tally));
         tokio::spawn(async move {
-            let of = Original::Volume(reclaim("old", "old", file_id));
+            let of = CopySource::Volume(reclaim("old", "old", file_id));
             copy_volume(
                 (&export, &of),
                 (&export, &request("new", "new")),

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use export_store::naming::DirectoryPath;
-use export_store::{Content, ManagedExport, Pace, TreePlace};
+use export_store::{Content, ExportStore, RateLimiter, TreePlace};
 use nfs_client::{Protocol, VersionChoice};
 
 use crate::export_lab::{Lab, reclaim, request};
@@ -88,10 +88,10 @@ fn du(root: &Path) -> u64 {
     said.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-async fn count(export: &ManagedExport, directory: &str, file_id: u64) -> Option<Content> {
+async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<Content> {
     let directory = DirectoryPath::parse(directory).unwrap();
     let of = (TreePlace::Directory(&directory), Some(file_id));
-    export.count(of, &mut Pace::unlimited(), |_| true).await.unwrap()
+    export.count(of, &mut RateLimiter::unlimited(), |_| true).await.unwrap()
 }
 
 #[tokio::test]
@@ -136,11 +136,13 @@ async fn what_is_not_the_directory_that_was_meant_is_not_counted() {
     fs::rename(lab.on_disk("b"), lab.on_disk("a")).unwrap();
     export.archive(&reclaim("1", "a", made.file_id)).await.unwrap();
     let archived = |name: &'static str| (TreePlace::Archive(name), Some(made.file_id));
-    let mut pace = Pace::unlimited();
+    let mut pace = RateLimiter::unlimited();
     let found = export.count(archived("archived-a"), &mut pace, |_| true);
     assert_eq!(found.await.unwrap().unwrap().names, 1);
     for name in ["archived-b", "..", ".nfs-operator", "archived-a/../a", "archived-\n"] {
-        let found = export.count(archived(name), &mut Pace::unlimited(), |_| true).await;
+        let found = export
+            .count(archived(name), &mut RateLimiter::unlimited(), |_| true)
+            .await;
         assert_eq!(found.unwrap(), None, "{name:?}");
     }
 }
@@ -156,7 +158,7 @@ async fn a_count_whose_connection_is_cut_again_and_again_comes_to_the_same() {
     let expected = count(&export, "data", made.file_id).await.unwrap();
     let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let mut pace = Pace::unlimited();
+    let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         pages += 1;
         if pages % 20 == 0 {
@@ -176,7 +178,7 @@ async fn a_directory_that_is_taken_away_while_it_is_counted_is_not_counted() {
     grow(&lab.on_disk("data"), &lab.on_disk("outside"));
     let directory = DirectoryPath::parse("data").unwrap();
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let mut pace = Pace::unlimited();
+    let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         // Once is enough, and only once it can be.
         let _ = fs::rename(lab.on_disk("data"), lab.on_disk("elsewhere"));

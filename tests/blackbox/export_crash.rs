@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use export_store::{ManagedExport, PurgeLimits, Reclaimed, UndoOutcome};
+use export_store::{ExportStore, PurgeLimits, Reclaimed, RollbackOutcome};
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
@@ -24,7 +24,7 @@ pub async fn dies(
     lab: &Lab,
     direction: Direction,
     nth: usize,
-    operation: impl FnOnce(ManagedExport) -> Operation,
+    operation: impl FnOnce(ExportStore) -> Operation,
 ) -> bool {
     let life = Life {
         port: lab.proxy.port(),
@@ -62,9 +62,9 @@ pub async fn dies(
 /// Every moment of an operation, with and without a session's reply cache.
 pub async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
-    Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
-    Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
-    Check: AsyncFn(&Lab, ManagedExport, &str, u64),
+    Before: AsyncFn(&Lab, &ExportStore, &str) -> u64,
+    Begin: Fn(String, u64) -> Box<dyn FnOnce(ExportStore) -> Operation>,
+    Check: AsyncFn(&Lab, ExportStore, &str, u64),
 {
     for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
         at_every_moment_over(version, &before, &begin, &check).await;
@@ -78,9 +78,9 @@ async fn at_every_moment_over<Before, Begin, Check>(
     begin: &Begin,
     check: &Check,
 ) where
-    Before: AsyncFn(&Lab, &ManagedExport, &str) -> u64,
-    Begin: Fn(String, u64) -> Box<dyn FnOnce(ManagedExport) -> Operation>,
-    Check: AsyncFn(&Lab, ManagedExport, &str, u64),
+    Before: AsyncFn(&Lab, &ExportStore, &str) -> u64,
+    Begin: Fn(String, u64) -> Box<dyn FnOnce(ExportStore) -> Operation>,
+    Check: AsyncFn(&Lab, ExportStore, &str, u64),
 {
     let lab = Lab::over(version, rig::Export::new("/export")).await;
     for direction in [Direction::Up, Direction::Down] {
@@ -94,7 +94,7 @@ async fn at_every_moment_over<Before, Begin, Check>(
                 lab.listed()
             );
             let next = lab.confirmed().await;
-            next.settle(&|_: &str| true).await.unwrap();
+            next.recover(&|_: &str| true).await.unwrap();
             check(&lab, next, &uid, file_id).await;
             assert_eq!(lab.listed(), Vec::<String>::new());
             if !died {
@@ -108,12 +108,12 @@ async fn at_every_moment_over<Before, Begin, Check>(
     }
 }
 
-pub async fn provisioned(_: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn provisioned(_: &Lab, export: &ExportStore, uid: &str) -> u64 {
     let made = export.provision(&request(uid, "home/work")).await.unwrap();
     made.file_id
 }
 
-pub async fn with_data(lab: &Lab, export: &ManagedExport, uid: &str) -> u64 {
+pub async fn with_data(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
     let file_id = provisioned(lab, export, uid).await;
     fs::write(lab.on_disk("home/work/mine"), uid).unwrap();
     file_id
@@ -188,8 +188,8 @@ async fn provisioning_that_dies_anywhere_is_undone_without_a_trace() {
             })
         },
         async |lab, next, uid, _| {
-            let undone = next.undo(&format!("pvc-{uid}"), uid).await.unwrap();
-            assert_eq!(undone, UndoOutcome::Gone);
+            let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
+            assert_eq!(undone, RollbackOutcome::Gone);
             assert!(!lab.on_disk("home/work").exists());
             assert_eq!(lab.records(), Vec::<String>::new());
             clear(lab);
@@ -205,13 +205,13 @@ async fn undoing_that_dies_anywhere_ends_with_nothing() {
         |uid, _| {
             Box::new(|export| {
                 Box::pin(async move {
-                    export.undo(&format!("pvc-{uid}"), &uid).await.unwrap();
+                    export.rollback(&format!("pvc-{uid}"), &uid).await.unwrap();
                 })
             })
         },
         async |lab, next, uid, _| {
             let strangers = stranger(lab);
-            next.undo(&format!("pvc-{uid}"), uid).await.unwrap();
+            next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
             stranger_is_untouched(lab, strangers);
             assert_eq!(lab.records(), Vec::<String>::new());
             clear(lab);
@@ -271,7 +271,7 @@ async fn the_removal_of_an_empty_directory_that_dies_anywhere_removes_no_strange
             let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::EmptyRemoved);
             stranger_is_untouched(lab, strangers);
-            next.forget(&format!("pvc-{uid}")).await.unwrap();
+            next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
             assert_eq!(lab.records(), Vec::<String>::new());
             clear(lab);
         },
@@ -296,7 +296,7 @@ async fn a_delete_that_dies_anywhere_deletes_it_all_and_no_stranger() {
             let done = next.delete(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::Deleted);
             stranger_is_untouched(lab, strangers);
-            next.forget(&format!("pvc-{uid}")).await.unwrap();
+            next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
             let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
             assert_eq!((report.left.entries, report.failed), (0, 0));
             assert_eq!(lab.records(), Vec::<String>::new());

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
 use export_store::ErrorKind;
-use export_store::Expected;
+use export_store::ExpectedIdentity;
 
 use crate::export_lab::{CLUSTER, Lab, identify, names, refused, request};
 
@@ -42,12 +42,12 @@ async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let identity = identify(&export).await;
-    let expected = Expected {
+    let expected = ExpectedIdentity {
         export_id: Some(identity.id.clone()),
         root_file_id: Some(identity.root_file_id),
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
-    let mismatch = async |expected: &Expected| {
+    let mismatch = async |expected: &ExpectedIdentity| {
         let error = export.confirm_identity(expected.clone()).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
         println!("{error}");
@@ -57,7 +57,7 @@ async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
     // Empty, as when a disk is not mounted: even when it is said that one may be made.
     let away = lab.disk.with_extension("away");
     fs::rename(lab.on_disk(".nfs-operator"), &away).unwrap();
-    let may_create = Expected {
+    let may_create = ExpectedIdentity {
         may_create: true,
         ..expected.clone()
     };
@@ -73,14 +73,14 @@ async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
     // A copy: the file says that it was made for another root.
     let copied = text.replace(&identity.root_file_id.to_string(), "12345");
     fs::write(&file_now, &copied).unwrap();
-    let unknown_root = Expected {
+    let unknown_root = ExpectedIdentity {
         root_file_id: None,
         ..expected.clone()
     };
     mismatch(&unknown_root).await;
     assert_eq!(fs::read_to_string(&file_now).unwrap(), copied);
     // Accepted by an administrator, it stays accepted.
-    let accepted = Expected {
+    let accepted = ExpectedIdentity {
         accepted: true,
         ..unknown_root
     };
@@ -95,9 +95,9 @@ async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() 
     let export = lab.confirmed().await;
     let own = lab.on_disk(".nfs-operator");
     let unsafe_now = async || {
-        let expected = Expected {
+        let expected = ExpectedIdentity {
             may_create: true,
-            ..Expected::default()
+            ..ExpectedIdentity::default()
         };
         let confirmed = export.confirm_identity(expected).await.map(drop);
         let error = match confirmed {

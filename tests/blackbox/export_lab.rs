@@ -9,10 +9,10 @@ use export_store::ErrorKind;
 use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
-    ClaimRef, DirectoryRequest, Expected, Identity, Keeper, Keeping, Ledger, ManagedExport, Place, ReclaimRequest,
-    RecordsKey,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, ExpectedIdentity, ExportStore, Identity, PathReservations,
+    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig,
 };
-use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
@@ -35,7 +35,7 @@ pub struct Life {
     pub key: u8,
     pub backend: &'static str,
     pub credential: Credential,
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<PathReservations>,
     pub port: u16,
     pub mount_port: u16,
     pub version: VersionChoice,
@@ -76,7 +76,7 @@ impl Lab {
             key: 7,
             backend: "fast",
             credential: Credential::default(),
-            ledger: Arc::new(Ledger::new()),
+            ledger: Arc::new(PathReservations::new()),
             port: self.nfs.port(),
             mount_port: self.nfs.mount_port(),
             version: self.version,
@@ -85,7 +85,7 @@ impl Lab {
     }
 
     /// A backend whose identity is confirmed.
-    pub async fn confirmed(&self) -> ManagedExport {
+    pub async fn confirmed(&self) -> ExportStore {
         self.life().begin().await
     }
 
@@ -111,7 +111,7 @@ impl Lab {
 }
 
 impl Life {
-    pub async fn connect(&self) -> ManagedExport {
+    pub async fn connect(&self) -> ExportStore {
         let target = Target {
             server: "127.0.0.1".into(),
             path: self.path.into(),
@@ -126,19 +126,19 @@ impl Life {
             },
             deadline: Duration::from_secs(20),
         };
-        let keeper = Keeper {
+        let keeper = StoreConfig {
             cluster_id: self.cluster.into(),
             records_key: RecordsKey::new(&[self.key; 32]),
             backend: self.backend.into(),
             backend_uid: format!("uid-of-{}", self.backend),
             credential: self.credential,
-            roots: vec![Place::on_server("127.0.0.1", self.path)],
+            roots: vec![ReservedPath::on_server("127.0.0.1", self.path)],
         };
-        let export = Export::connect(target).await.unwrap();
-        ManagedExport::new(export, keeper, Arc::clone(&self.ledger))
+        let export = Client::connect(target).await.unwrap();
+        ExportStore::new(export, keeper, Arc::clone(&self.ledger))
     }
 
-    pub async fn begin(&self) -> ManagedExport {
+    pub async fn begin(&self) -> ExportStore {
         let export = self.connect().await;
         identify(&export).await;
         export
@@ -146,10 +146,10 @@ impl Life {
 }
 
 /// Confirms whatever identity is there, or makes one.
-pub async fn identify(export: &ManagedExport) -> Identity {
-    let expected = Expected {
+pub async fn identify(export: &ExportStore) -> Identity {
+    let expected = ExpectedIdentity {
         may_create: true,
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
     export.confirm_identity(expected).await.unwrap()
 }
@@ -202,12 +202,12 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
         volume: format!("pvc-{uid}"),
         directory: DirectoryPath::parse(directory).unwrap(),
         file_id: Some(file_id),
-        keeping: Keeping::default(),
+        archive_metadata: ArchiveMetadata::default(),
     }
 }
 
 /// Why a directory is refused, and whether for good.
-pub async fn refused(export: &ManagedExport, request: &DirectoryRequest) -> (ErrorKind, bool) {
+pub async fn refused(export: &ExportStore, request: &DirectoryRequest) -> (ErrorKind, bool) {
     let error = export.provision(request).await.unwrap_err();
     println!("{error}");
     (error.kind(), error.definite_refusal())

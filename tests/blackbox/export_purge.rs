@@ -6,13 +6,13 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::time::Duration;
 
-use export_store::{ManagedExport, PurgeLimits, Reclaimed};
+use export_store::{ExportStore, PurgeLimits, Reclaimed};
 use nfs_client::Credential;
 use rig::Squash;
 
 use crate::export_lab::{CLUSTER, Lab, Life, names, reclaim, request};
 
-async fn deleted(export: &ManagedExport, uid: &str, directory: &str, file_id: u64) {
+async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
     let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
     assert_eq!(done, Reclaimed::Deleted);
 }
@@ -137,10 +137,10 @@ async fn what_the_trash_refuses_becomes_a_tombstone_that_is_found_again() {
     assert_eq!(names(&lab.on_disk("home")), [".nfs-operator-deleted-pvc-1"]);
     assert_eq!(lab.records(), ["pvc-1"]);
     assert_eq!(export.trash().await.unwrap().entries, 1);
-    export.forget("pvc-1").await.unwrap();
+    export.forget_volume("pvc-1").await.unwrap();
     // The next life finds it by its record.
     let next = life.begin().await;
-    next.settle(&|_: &str| false).await.unwrap();
+    next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.trash().await.unwrap().entries, 1);
     let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.left.entries, report.failed), (0, 0), "{report:?}");

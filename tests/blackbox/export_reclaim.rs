@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::ErrorKind;
-use export_store::{ExportError, Holder, Place, PurgeLimits, ReclaimRequest, Reclaimed, UndoOutcome};
+use export_store::{ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome};
 use nfs_client::Credential;
 
 use crate::export_lab::{CLUSTER, Lab, Life, identify, names, reclaim, request};
@@ -45,7 +45,7 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         ErrorKind::RecordMissing
     );
     // Another volume has it too.
-    let places = vec![Place::on_server("127.0.0.1", "/export/a/below")];
+    let places = vec![ReservedPath::on_server("127.0.0.1", "/export/a/below")];
     let life = lab.life();
     let watched = life.begin().await;
     life.ledger.insert(Holder::Volume("static".into()), places, None);
@@ -86,7 +86,7 @@ async fn archives_of_the_same_name_are_both_kept_and_strangers_are_not_replaced(
     assert_eq!(names(&lab.on_disk("archived-data")), Vec::<String>::new());
     assert_eq!(export.count_archives(), 2);
     let next = lab.confirmed().await;
-    next.settle(&|_: &str| false).await.unwrap();
+    next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.count_archives(), 2);
 }
 
@@ -97,24 +97,24 @@ async fn undo_never_removes_what_a_volume_names_or_what_holds_something() {
     let export = life.begin().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
     fs::write(lab.on_disk("a/file"), "").unwrap();
-    assert_eq!(export.undo("pvc-1", "1").await.unwrap(), UndoOutcome::NotEmpty);
+    assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::NotEmpty);
     fs::remove_file(lab.on_disk("a/file")).unwrap();
     let file = Some((identify(&export).await.id, made.file_id));
     life.ledger
         .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
     assert_eq!(
-        export.undo("pvc-1", "1").await.unwrap_err().kind(),
+        export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
     life.ledger.remove(&Holder::Volume("pvc-1".into()));
     life.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
     assert_eq!(
-        export.undo("pvc-1", "1").await.unwrap_err().kind(),
+        export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
     assert!(lab.on_disk("a").is_dir());
     life.ledger.remove(&Holder::Volume("static".into()));
-    assert_eq!(export.undo("pvc-1", "1").await.unwrap(), UndoOutcome::Gone);
+    assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
     assert_eq!(lab.listed(), Vec::<String>::new());
 }
 

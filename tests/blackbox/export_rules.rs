@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use export_store::ErrorKind;
-use export_store::{DirectoryRequest, Holder, Ledger, Place, Reclaimed, UndoOutcome};
+use export_store::{DirectoryRequest, Holder, PathReservations, Reclaimed, ReservedPath, RollbackOutcome};
 use rig::Squash;
 
 use crate::export_lab::{CLUSTER, Lab, Life, OTHER_CLUSTER, adopting, reclaim, refused, request};
@@ -31,13 +31,13 @@ async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
         (adopting("1", "file"), ErrorKind::NotADirectory),
     ] {
         // Who was refused before looks first, and finds what it will be told.
-        let foreseen = export.foresee(&request).await.unwrap_err();
+        let foreseen = export.dry_run(&request).await.unwrap_err();
         assert_eq!((foreseen.kind(), foreseen.definite_refusal()), (reason, true));
         assert_eq!(refused(&export, &request).await, (reason, true));
     }
     assert_eq!(lab.records(), Vec::<String>::new());
     for welcome in [request("1", "new"), adopting("1", "old")] {
-        export.foresee(&welcome).await.unwrap();
+        export.dry_run(&welcome).await.unwrap();
     }
     assert!(!lab.on_disk("new").exists());
     assert_eq!(lab.records(), Vec::<String>::new(), "to look changes nothing");
@@ -47,7 +47,10 @@ async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
     let mode = fs::metadata(lab.on_disk("old")).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o755, "an adopted directory keeps its mode");
     // Undone, it stays; deleted, it is archived.
-    assert_eq!(export.undo("pvc-1", "1").await.unwrap(), UndoOutcome::DirectoryKept);
+    assert_eq!(
+        export.rollback("pvc-1", "1").await.unwrap(),
+        RollbackOutcome::DirectoryKept
+    );
     let made = export.provision(&adopting("2", "old")).await.unwrap();
     let done = export.delete(&reclaim("2", "old", made.file_id)).await.unwrap();
     assert!(
@@ -100,7 +103,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
         (ErrorKind::DirectoryOverlaps, true)
     );
     // Another backend of ours, by its address.
-    let inside = vec![Place::on_server("127.0.0.1", "/export/other")];
+    let inside = vec![ReservedPath::on_server("127.0.0.1", "/export/other")];
     let life = lab.life();
     let ours = life.begin().await;
     life.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
@@ -111,7 +114,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     // Another cluster's volume on the same export.
     let other = Life {
         cluster: OTHER_CLUSTER,
-        ledger: Arc::new(Ledger::new()),
+        ledger: Arc::new(PathReservations::new()),
         ..lab.life()
     };
     let other = other.begin().await;
@@ -124,7 +127,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
         refused(&export, &request("1", "theirs/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
-    let settled = export.settle(&|_: &str| false).await.unwrap();
+    let settled = export.recover(&|_: &str| false).await.unwrap();
     assert!(settled.open.is_empty() && settled.stuck.is_empty());
     assert_eq!(lab.records(), Vec::<String>::new());
     assert!(lab.on_disk("theirs").is_dir());
@@ -164,7 +167,7 @@ async fn a_record_of_another_claim_a_damaged_one_and_a_foreign_thing_stop_it() {
     // Cut short: nothing was made by then, and it is written anew.
     fs::write(records.join("pvc-7"), "{\"version\":1,").unwrap();
     export.provision(&request("7", "g")).await.unwrap();
-    let settled = export.settle(&|volume: &str| volume == "pvc-1").await.unwrap();
+    let settled = export.recover(&|volume: &str| volume == "pvc-1").await.unwrap();
     assert_eq!(settled.damaged.len(), 4, "{:?}", settled.damaged);
     let open: Vec<_> = settled.open.iter().map(|record| record.volume.as_str()).collect();
     assert_eq!(open, ["pvc-7"]);
@@ -208,7 +211,7 @@ async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some(
         "{error}"
     );
     // One volume less makes room for the one that failed.
-    export.undo("pvc-0", "0").await.unwrap();
+    export.rollback("pvc-0", "0").await.unwrap();
     export
         .provision(&request(&format!("{made}"), &format!("d{made}")))
         .await
@@ -232,7 +235,7 @@ async fn a_leadership_that_ends_before_any_of_its_changes_leaves_what_the_next_o
         let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));
         let asked = AtomicUsize::new(0);
         let leads = move || asked.fetch_add(1, Ordering::Relaxed) < allowed;
-        let former = lab.confirmed().await.while_leading(leads);
+        let former = lab.confirmed().await.with_leadership_check(leads);
         let done = former.provision(&request(&uid, &directory)).await;
         if let Err(error) = &done {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");

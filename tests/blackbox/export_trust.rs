@@ -5,19 +5,20 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchiveRef, ExportError, KeptArchive, ManagedExport, ReclaimRequest, Reclaimed, Settled, Stage, Terms, Trust,
+    ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport, RetentionTerms,
+    Stage, Trust,
 };
 use serde_json::{Value, json};
 
 use crate::export_lab::{CLUSTER, Lab, claim, reclaim, request};
 
 /// Takes in what is there, as an operator does that has no volumes.
-pub async fn settled(export: &ManagedExport) -> Settled {
-    export.settle(&|_| false).await.unwrap()
+pub async fn settled(export: &ExportStore) -> RecoveryReport {
+    export.recover(&|_| false).await.unwrap()
 }
 
 /// Makes a directory with a file in it, and archives it.
-pub async fn archived(export: &ManagedExport, lab: &Lab, uid: &str) -> String {
+pub async fn archived(export: &ExportStore, lab: &Lab, uid: &str) -> String {
     let made = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
     fs::write(lab.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
     let request = reclaim(uid, &format!("dir-{uid}"), made.file_id);
@@ -49,11 +50,11 @@ pub fn forge(lab: &Lab, volume: &str, change: impl FnOnce(&mut Value)) {
     fs::write(path(lab, CLUSTER, volume), record.to_string()).unwrap();
 }
 
-pub async fn kept(export: &ManagedExport, volume: &str) -> KeptArchive {
-    export.archive_kept(volume).await.unwrap().unwrap()
+pub async fn kept(export: &ExportStore, volume: &str) -> RecordedArchive {
+    export.find_archive(volume).await.unwrap().unwrap()
 }
 
-pub fn doubted(export: &ManagedExport) -> Vec<(String, Trust)> {
+pub fn doubted(export: &ExportStore) -> Vec<(String, Trust)> {
     let own = export.doubts().own.into_iter();
     own.map(|doubted| (doubted.volume, doubted.trust)).collect()
 }
@@ -125,10 +126,10 @@ async fn a_volume_vouches_for_its_own_record_and_for_no_other() {
             volume: "pvc-1".to_owned(),
             ..wrong
         };
-        assert!(export.vouch_for(&wrong).await.is_err());
+        assert!(export.sign_confirmed(&wrong).await.is_err());
         assert!(unsigned(&lab));
     }
-    export.vouch_for(&said).await.unwrap();
+    export.sign_confirmed(&said).await.unwrap();
     assert!(!unsigned(&lab));
     assert_eq!(
         lab.record("pvc-1")["claim"]["namespace"],
@@ -181,7 +182,7 @@ async fn nothing_is_removed_moved_or_signed_on_the_word_of_records_that_nobody_v
     let open = settled(&export).await.open;
     assert_eq!(open.len(), 2, "{open:?}");
     for record in open {
-        let undone = export.undo(&record.volume, &record.claim.uid).await;
+        let undone = export.rollback(&record.volume, &record.claim.uid).await;
         let error = undone.unwrap_err();
         assert!(matches!(error, ExportError::RecordUnsigned { .. }), "{error}");
     }
@@ -203,19 +204,19 @@ async fn an_archives_object_vouches_for_its_record_and_not_for_a_purge() {
     for refused in [
         export.end_purge(&which).await,
         export.begin_purge(&which).await,
-        export.spare(&which).await.map(drop),
-        export.keep_terms(&which, &Terms::default()).await,
+        export.cancel_purge(&which).await.map(drop),
+        export.save_retention(&which, &RetentionTerms::default()).await,
     ] {
         assert!(
             matches!(refused, Err(ExportError::RecordUnsigned { .. })),
             "{refused:?}"
         );
     }
-    let held = Terms {
+    let held = RetentionTerms {
         held: true,
-        ..Terms::default()
+        ..RetentionTerms::default()
     };
-    export.vouch_for_archive(&which, &held).await.unwrap();
+    export.sign_confirmed_archive(&which, &held).await.unwrap();
     let kept = kept(&export, "pvc-1").await;
     assert_eq!((kept.trust, kept.stage, kept.there), (Trust::Signed, Stage::Kept, true));
     assert_eq!(kept.note.terms, held);

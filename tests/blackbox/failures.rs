@@ -96,8 +96,8 @@ async fn a_full_export_is_named_and_the_claim_goes_through_when_there_is_room() 
 }
 
 /// A client of our own on the test's export.
-async fn client(env: &TestEnv) -> Result<nfs_client::Export, nfs_client::NfsError> {
-    nfs_client::Export::connect(nfs_client::Target {
+async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsError> {
+    nfs_client::Client::connect(nfs_client::Target {
         server: "127.0.0.1".into(),
         path: env.export(),
         version: nfs_client::VersionChoice::Auto,

@@ -4,7 +4,7 @@ use std::os::unix::fs::{MetadataExt, symlink};
 use std::time::Duration;
 
 use nfs_client::{
-    Attributes, ClientOwner, Credential, Export, FileKind, Name, NfsError, RemoveOutcome, SetAttributes, SourcePort,
+    Attributes, Client, ClientOwner, Credential, FileKind, Name, NfsError, RemoveOutcome, SetAttributes, SourcePort,
     Status, Target, VersionChoice,
 };
 
@@ -31,8 +31,8 @@ fn target(server: &Ganesha, owner: &str, verifier: u64) -> Target {
     }
 }
 
-async fn connected(server: &Ganesha) -> Export {
-    Export::connect(target(server, "test", 1)).await.unwrap()
+async fn connected(server: &Ganesha) -> Client {
+    Client::connect(target(server, "test", 1)).await.unwrap()
 }
 
 fn mode(mode: u32) -> SetAttributes {
@@ -201,7 +201,7 @@ async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_c
     }
     assert_eq!(names.len(), 5002);
     assert!(pages > 1, "{pages} pages");
-    let outcomes = export.remove_many(&trash, &names).await.unwrap();
+    let outcomes = export.remove_batch(&trash, &names).await.unwrap();
     let count = |outcome: RemoveOutcome| outcomes.iter().filter(|other| **other == outcome).count();
     assert_eq!(count(RemoveOutcome::Removed), 5000);
     assert_eq!(count(RemoveOutcome::Absent), 1);
@@ -217,7 +217,7 @@ async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
     let at = |path: &str| {
         let mut target = target(&server, "test", 1);
         target.path = path.to_owned();
-        Export::connect(target)
+        Client::connect(target)
     };
     at("/data/a/b").await.unwrap();
     at("/").await.unwrap();
@@ -278,14 +278,14 @@ async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
     let server = Ganesha::start().await;
     let old = connected(&server).await;
     let root = old.root().await.unwrap().handle;
-    let new = Export::connect(target(&server, "test", 2)).await.unwrap();
+    let new = Client::connect(target(&server, "test", 2)).await.unwrap();
     for _ in 0..3 {
         let fenced = old.make_directory(&root, &name("old"), mode(0o755)).await.unwrap_err();
         assert!(matches!(fenced, NfsError::Fenced { .. }), "{fenced}");
         new.root().await.unwrap();
     }
     assert_eq!(new.generation(), 1);
-    let other = Export::connect(target(&server, "other", 1)).await.unwrap();
+    let other = Client::connect(target(&server, "other", 1)).await.unwrap();
     other.root().await.unwrap();
     new.root().await.unwrap();
 }
@@ -293,7 +293,7 @@ async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_asked_for_the_versions_it_offers() {
     let server = Ganesha::speaking(&[1, 2]).await;
-    let offered = Export::offered_versions(&target(&server, "asks", 1)).await.unwrap();
+    let offered = Client::probe_versions(&target(&server, "asks", 1)).await.unwrap();
     assert_eq!(
         (offered.v3, offered.v4_0, offered.v4_1, offered.v4_2),
         (false, false, true, true)
@@ -328,7 +328,7 @@ async fn a_change_whose_reply_the_network_lost_is_made_once() {
     let proxy = rig::Proxy::start(address).await.unwrap();
     let mut through = target(&server, "test", 1);
     through.port = proxy.port();
-    let export = Export::connect(through).await.unwrap();
+    let export = Client::connect(through).await.unwrap();
     let root = export.root().await.unwrap().handle;
     let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
     // Repeated without the reply cache, this would fail: the source is gone by then.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use nfs_client::{
-    ClientOwner, Credential, Export, Name, NfsError, Protocol, RemoveOutcome, SetAttributes, SourcePort, Status,
+    Client, ClientOwner, Credential, Name, NfsError, Protocol, RemoveOutcome, SetAttributes, SourcePort, Status,
     Target, VersionChoice,
 };
 use rig::proxy::{encode_rename, has_bytes};
@@ -32,8 +32,8 @@ fn target(port: u16, version: VersionChoice) -> Target {
     }
 }
 
-async fn connected(server: &Ganesha) -> Export {
-    Export::connect(target(server.port, VersionChoice::Exactly(Protocol::V4_0)))
+async fn connected(server: &Ganesha) -> Client {
+    Client::connect(target(server.port, VersionChoice::Exactly(Protocol::V4_0)))
         .await
         .unwrap()
 }
@@ -41,28 +41,31 @@ async fn connected(server: &Ganesha) -> Export {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
     let server = Ganesha::speaking(&[0]).await;
-    let export = Export::connect(target(server.port, VersionChoice::Auto)).await.unwrap();
+    let export = Client::connect(target(server.port, VersionChoice::Auto)).await.unwrap();
     let negotiated = export.negotiated();
     assert_eq!(
-        (negotiated.protocol, negotiated.protocol.fences()),
+        (negotiated.protocol, negotiated.protocol.supports_fencing()),
         (Protocol::V4_0, false)
     );
     assert_eq!(negotiated.lease, Duration::from_secs(10));
     let newer = target(server.port, VersionChoice::Exactly(Protocol::V4_1));
-    let refused = Export::connect(newer).await.unwrap_err();
+    let refused = Client::connect(newer).await.unwrap_err();
     assert!(matches!(refused, NfsError::ProtocolNotSupported { .. }), "{refused}");
 
     let both = Ganesha::speaking(&[0, 1]).await;
-    let newest = Export::connect(target(both.port, VersionChoice::Auto)).await.unwrap();
+    let newest = Client::connect(target(both.port, VersionChoice::Auto)).await.unwrap();
     assert_eq!(
-        (newest.negotiated().protocol, newest.negotiated().protocol.fences()),
+        (
+            newest.negotiated().protocol,
+            newest.negotiated().protocol.supports_fencing()
+        ),
         (Protocol::V4_1, true)
     );
     let pinned = connected(&both).await;
     assert_eq!(pinned.negotiated().protocol, Protocol::V4_0);
     let without = Ganesha::speaking(&[1, 2]).await;
     let older = target(without.port, VersionChoice::Exactly(Protocol::V4_0));
-    let refused = Export::connect(older).await.unwrap_err();
+    let refused = Client::connect(older).await.unwrap_err();
     assert!(matches!(refused, NfsError::ProtocolNotSupported { .. }), "{refused}");
 }
 
@@ -142,7 +145,7 @@ async fn hundreds_of_files_at_once_share_a_bounded_connection() {
         creation.await.unwrap().unwrap();
     }
     assert_eq!(std::fs::read(server.data().join("file17")).unwrap(), b"file17");
-    let outcomes = export.remove_many(&root, &names).await.unwrap();
+    let outcomes = export.remove_batch(&root, &names).await.unwrap();
     assert_eq!(outcomes, vec![RemoveOutcome::Removed; 300]);
     assert_eq!(export.generation(), 1);
 }
@@ -166,7 +169,7 @@ async fn a_change_whose_reply_was_lost_is_not_sent_again_without_a_session() {
         .await
         .unwrap();
     let through = target(proxy.port(), VersionChoice::Exactly(Protocol::V4_0));
-    let export = Export::connect(through).await.unwrap();
+    let export = Client::connect(through).await.unwrap();
     let root = export.root().await.unwrap().handle;
     let made = export
         .make_directory(&root, &name("a"), SetAttributes::default())

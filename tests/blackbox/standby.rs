@@ -290,7 +290,7 @@ async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_bac
         text(&system, "/metadata/uid"),
         text(&found, "/metadata/uid")
     );
-    let rival = nfs_client::Export::connect(nfs_client::Target {
+    let rival = nfs_client::Client::connect(nfs_client::Target {
         server: "127.0.0.1".to_owned(),
         path: "/export".to_owned(),
         version: nfs_client::VersionChoice::Auto,

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use nfs_client::{ClientOwner, Credential, Export, NfsError, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
 use tokio::io::copy_bidirectional;
@@ -182,7 +182,7 @@ async fn without_a_mount_port_rpcbind_is_asked_for_it() -> Test {
         },
         deadline: Duration::from_secs(20),
     };
-    let closed = Export::connect(target.clone())
+    let closed = Client::connect(target.clone())
         .await
         .err()
         .ok_or("connected without rpcbind")?;
@@ -192,7 +192,7 @@ async fn without_a_mount_port_rpcbind_is_asked_for_it() -> Test {
         "{closed}"
     );
     forward(rpcbind, server.rpcbind().ok_or("a server without rpcbind")?).await?;
-    let export = Export::connect(target).await?;
+    let export = Client::connect(target).await?;
     assert_eq!(export.negotiated().protocol, Protocol::V3);
     export.root().await?;
     export.close().await;

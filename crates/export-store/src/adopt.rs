@@ -3,14 +3,14 @@
 //! The word is that the record may be believed, and nothing more: its names, the directory's place and fileid, and who
 //! else is there are looked at all the same (design 6.5, 6.8).
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
-use super::record::{ArchiveNote, Record, State, Terms, handle_of};
+use super::record::{ArchiveState, Record, RetentionTerms, State, handle_of};
 use super::records::{Created, Found};
 use super::signature::Trust;
-use super::{ManagedExport, PoisonError, layout};
-use nfs_client::{Name, Node, Status};
+use super::{ExportStore, PoisonError, layout};
+use nfs_client::{FileRef, Name, Status};
 
 /// Which record is meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,10 +48,10 @@ impl RecordName {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn adopt_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         name: &RecordName,
         is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<Adopted, ExportError> {
@@ -65,7 +65,7 @@ impl ManagedExport {
     /// A record in this cluster's folder without a good signature.
     async fn adopt_own(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
         is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<Adopted, ExportError> {
@@ -88,7 +88,7 @@ impl ManagedExport {
     }
 
     /// A record of another cluster: ours first, and then theirs goes, so that one of the two is there at any time.
-    async fn adopt_foreign(&self, ground: &Ground, cluster: &str, volume: &str) -> Result<Adopted, ExportError> {
+    async fn adopt_foreign(&self, ground: &VerifiedRoot, cluster: &str, volume: &str) -> Result<Adopted, ExportError> {
         let name = layout::cluster(cluster)?;
         let folder = self.records_of(ground, &name).await?;
         let theirs = match &folder {
@@ -133,7 +133,12 @@ impl ManagedExport {
     }
 
     /// The record as ours, if all that it says is so.
-    async fn checked(&self, ground: &Ground, record: &Record, cluster: Option<&str>) -> Result<Record, ExportError> {
+    async fn checked(
+        &self,
+        ground: &VerifiedRoot,
+        record: &Record,
+        cluster: Option<&str>,
+    ) -> Result<Record, ExportError> {
         let volume = &record.volume;
         if self.ledger.knows(&Holder::Volume(volume.clone())) {
             return Err(refused(volume, "there is a PersistentVolume of that name"));
@@ -174,17 +179,21 @@ impl ManagedExport {
         Ok(self.as_ours(record, &node))
     }
 
-    async fn archive_to_adopt(&self, ground: &Ground, note: &ArchiveNote) -> Result<Option<Node>, ExportError> {
+    async fn archive_to_adopt(
+        &self,
+        ground: &VerifiedRoot,
+        note: &ArchiveState,
+    ) -> Result<Option<FileRef>, ExportError> {
         let found = self.nfs.lookup(&ground.root.handle, &layout::name(&note.target)?).await;
         found.while_(|| format!("looking up {}", note.target))
     }
 
     async fn directory_to_adopt(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         cluster: Option<&str>,
-    ) -> Result<Option<Node>, ExportError> {
+    ) -> Result<Option<FileRef>, ExportError> {
         let directory = &record.directory;
         let nodes = self.walk(ground, directory).await?;
         self.judge_parents(ground, directory, &nodes).await?;
@@ -195,11 +204,11 @@ impl ManagedExport {
 
     /// What a record says that nobody vouched for must not delete anything: it neither expires nor goes with its object,
     /// and a directory is archived where the policy says Delete.
-    fn as_ours(&self, record: &Record, node: &Node) -> Record {
+    fn as_ours(&self, record: &Record, node: &FileRef) -> Record {
         let state = match &record.state {
-            State::Archived(note) => State::Archived(note.on(&Terms {
+            State::Archived(note) => State::Archived(note.on(&RetentionTerms {
                 held: note.terms.held,
-                ..Terms::default()
+                ..RetentionTerms::default()
             })),
             other => other.clone(),
         };
@@ -212,14 +221,14 @@ impl ManagedExport {
         }
     }
 
-    fn take_in(&self, ground: &Ground, record: &Record) {
+    fn take_in(&self, ground: &VerifiedRoot, record: &Record) {
         match record.state {
             State::Archived(_) => self.enter_archive(ground, record),
             _ => self.hold(ground, record),
         }
     }
 
-    async fn remove_theirs(&self, ground: &Ground, folder: &Node, volume: &str) -> Result<(), ExportError> {
+    async fn remove_theirs(&self, ground: &VerifiedRoot, folder: &FileRef, volume: &str) -> Result<(), ExportError> {
         let doing = || format!("removing the former record of volume {volume}");
         let name: Name = layout::record(volume)?;
         let Some(node) = self.nfs.lookup(&folder.handle, &name).await.while_(doing)? else {

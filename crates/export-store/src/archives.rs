@@ -4,16 +4,16 @@
 //! what comes, [`ManagedExport::end_purge`] does it. Whoever dies between them, or finds the archive held, may take the
 //! first one back.
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
-use super::record::{ArchiveNote, Destination, Record, State, Terms, handle_of};
+use super::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, handle_of};
 use super::records::Found;
 use super::request::ClaimRef;
 use super::signature::Trust;
-use super::{ManagedExport, PoisonError, layout};
+use super::{ExportStore, PoisonError, layout};
 use crate::naming::DirectoryPath;
-use nfs_client::{Node, Status};
+use nfs_client::{FileRef, Status};
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
@@ -37,12 +37,12 @@ pub enum Stage {
     /// It is on its way into the trash.
     Purging,
     /// It is on its way to a volume.
-    Restoring(Destination),
+    Restoring(RestoreTarget),
 }
 
 /// An archive as the export has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeptArchive {
+pub struct RecordedArchive {
     /// The volume that it was; of a copy, the name of the object that asked for it.
     pub volume: String,
     /// The claim that the volume was for.
@@ -52,7 +52,7 @@ pub struct KeptArchive {
     /// Its fileid.
     pub file_id: u64,
     /// What the record says of it.
-    pub note: ArchiveNote,
+    pub note: ArchiveState,
     /// How far it is.
     pub stage: Stage,
     /// The directory is where the archive should be.
@@ -63,20 +63,20 @@ pub struct KeptArchive {
     pub trust: Trust,
 }
 
-impl KeptArchive {
+impl RecordedArchive {
     /// The volume whose data they are.
     pub fn of_volume(&self) -> &str {
         self.note.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// The archive that is kept of a volume, if it is one of this backend's.
     pub(super) async fn archive_kept_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
-    ) -> Result<Option<KeptArchive>, ExportError> {
+    ) -> Result<Option<RecordedArchive>, ExportError> {
         let (record, trust) = match self.read_record(ground, volume).await? {
             Found::Nothing => return Ok(None),
             Found::Unreadable(why) => return Err(damaged(volume, why)),
@@ -94,7 +94,7 @@ impl ManagedExport {
             State::Restoring { to, .. } => Stage::Restoring(to.clone()),
             _ => Stage::Kept,
         };
-        Ok(Some(KeptArchive {
+        Ok(Some(RecordedArchive {
             volume: record.volume,
             claim: record.claim,
             directory: record.directory,
@@ -110,9 +110,9 @@ impl ManagedExport {
     /// Writes down what the object says shall become of the archive.
     pub(super) async fn keep_terms_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         which: &ArchiveRef,
-        terms: &Terms,
+        terms: &RetentionTerms,
     ) -> Result<(), ExportError> {
         let record = self.record_of(ground, which).await?;
         match &record.state {
@@ -124,7 +124,7 @@ impl ManagedExport {
         }
     }
 
-    pub(super) async fn begin_purge_on(&self, ground: &Ground, which: &ArchiveRef) -> Result<(), ExportError> {
+    pub(super) async fn begin_purge_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<(), ExportError> {
         let record = self.record_of(ground, which).await?;
         let note = match &record.state {
             State::Purging { .. } => return Ok(()),
@@ -150,7 +150,7 @@ impl ManagedExport {
         self.replace_record(ground, &record).await
     }
 
-    pub(super) async fn end_purge_on(&self, ground: &Ground, which: &ArchiveRef) -> Result<(), ExportError> {
+    pub(super) async fn end_purge_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<(), ExportError> {
         let mut record = self.record_of(ground, which).await?;
         for _ in 0..STEPS {
             let State::Purging { archive, since } = &record.state else {
@@ -184,7 +184,7 @@ impl ManagedExport {
     }
 
     /// Takes back a purge that was announced and not done; false when it was done.
-    pub(super) async fn spare_on(&self, ground: &Ground, which: &ArchiveRef) -> Result<bool, ExportError> {
+    pub(super) async fn spare_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<bool, ExportError> {
         let record = self.record_of(ground, which).await?;
         match &record.state {
             State::Purging { archive, .. } if self.at_archive(ground, &record, archive).await?.is_some() => {
@@ -199,9 +199,9 @@ impl ManagedExport {
     /// The volume that an archive was restored to is there: the archive's own record has done its work.
     pub(super) async fn finish_restore_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         which: &ArchiveRef,
-        to: &Destination,
+        to: &RestoreTarget,
     ) -> Result<(), ExportError> {
         let record = self.record_of(ground, which).await?;
         if !matches!(&record.state, State::Restoring { to: noted, .. } if noted == to) {
@@ -226,7 +226,11 @@ impl ManagedExport {
     }
 
     /// The record of an archive, if it is the one that is meant and this cluster signed it.
-    pub(super) async fn record_of(&self, ground: &Ground, which: &ArchiveRef) -> Result<Box<Record>, ExportError> {
+    pub(super) async fn record_of(
+        &self,
+        ground: &VerifiedRoot,
+        which: &ArchiveRef,
+    ) -> Result<Box<Record>, ExportError> {
         match self.record_and_trust(ground, which).await? {
             (record, Trust::Signed) => Ok(record),
             (record, Trust::Unsigned | Trust::Forged) => Err(ExportError::RecordUnsigned { volume: record.volume }),
@@ -236,7 +240,7 @@ impl ManagedExport {
     /// The same, whoever wrote it.
     pub(super) async fn record_and_trust(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         which: &ArchiveRef,
     ) -> Result<(Box<Record>, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &which.volume).await? {
@@ -274,10 +278,10 @@ impl ManagedExport {
     /// either the server changed its handles, or another directory got the fileid.
     pub(super) async fn at_archive(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
-        note: &ArchiveNote,
-    ) -> Result<Option<Node>, ExportError> {
+        note: &ArchiveState,
+    ) -> Result<Option<FileRef>, ExportError> {
         let name = layout::name(&note.target)?;
         let found = self.nfs.lookup(&ground.root.handle, &name).await;
         let found = found.while_(|| format!("looking up {name}"))?;
@@ -299,9 +303,9 @@ impl ManagedExport {
     /// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
     pub(super) async fn kept_at(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         which: &ArchiveRef,
-    ) -> Result<(Node, ArchiveNote), ExportError> {
+    ) -> Result<(FileRef, ArchiveState), ExportError> {
         let volume = which.volume.clone();
         let record = match self.record_of(ground, which).await {
             Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),

@@ -10,14 +10,14 @@ mod sums;
 
 use std::time::Duration;
 
-pub use self::pace::Pace;
+pub use self::pace::RateLimiter;
 pub use self::sums::Content;
-use self::sums::Sums;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
-use super::{ManagedExport, layout};
+use self::sums::UsageTotals;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
+use super::{ExportStore, layout};
 use crate::naming::DirectoryPath;
-use nfs_client::{Entry, Export, FileHandle, FileKind, FsId, Name, NfsError, Node, PageCookie, Status};
+use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
 /// The deepest directory that is gone into, as in a purge: a path has 4,096 bytes on Linux, so 2,048 components.
 const DEEPEST: usize = 1024;
@@ -51,14 +51,14 @@ fn page_of(depth: usize) -> u32 {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Counts the tree of a directory. `go_on` is told what was counted so far after each page, and says whether to go on.
     ///
     /// `None`: there is no such directory, or not the one with this fileid, or no longer at the end; or `go_on` said no.
     pub async fn count(
         &self,
         (place, file_id): (Place<'_>, Option<u64>),
-        pace: &mut Pace,
+        pace: &mut RateLimiter,
         go_on: impl FnMut(&Content) -> bool + Send,
     ) -> Result<Option<Content>, ExportError> {
         let doing = || match place {
@@ -77,10 +77,10 @@ impl ManagedExport {
 
     pub(super) async fn tree_at_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         place: Place<'_>,
         file_id: Option<u64>,
-    ) -> Result<Option<Node>, ExportError> {
+    ) -> Result<Option<FileRef>, ExportError> {
         let found = match place {
             Place::Directory(directory) => {
                 let nodes = self.walk(ground, directory).await?;
@@ -93,7 +93,7 @@ impl ManagedExport {
                 found.while_(|| format!("looking up {name}"))?
             }
         };
-        let is_it = |node: &Node| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);
+        let is_it = |node: &FileRef| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);
         Ok(found.filter(|node| ground.is_plain_directory(node) && is_it(node)))
     }
 }
@@ -107,7 +107,7 @@ struct Step {
     /// Directories of the last page that are still to be gone into.
     inside: Vec<Name>,
     /// What was counted before it, to begin it again.
-    before: Sums,
+    before: UsageTotals,
     restarts: u32,
 }
 
@@ -119,18 +119,18 @@ enum Next {
 
 /// A tree on its way of being counted.
 pub(super) struct Count<'a, G> {
-    nfs: &'a Export,
+    nfs: &'a Client,
     /// The file system that is not left.
     fsid: FsId,
-    pace: &'a mut Pace,
+    pace: &'a mut RateLimiter,
     go_on: G,
-    sums: Sums,
+    sums: UsageTotals,
     way: Vec<Step>,
 }
 
 impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
-    pub(super) fn new(nfs: &'a Export, root: &Node, pace: &'a mut Pace, go_on: G) -> Self {
-        let sums = Sums::default();
+    pub(super) fn new(nfs: &'a Client, root: &FileRef, pace: &'a mut RateLimiter, go_on: G) -> Self {
+        let sums = UsageTotals::default();
         Self {
             nfs,
             fsid: root.attributes.fsid,
@@ -149,7 +149,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             match ask(|| nfs.details(&handle)).await {
                 Ok(root) => self.sums.root(root.used),
                 // A server that can't tell: it is one block.
-                Err(error) if error.is_an_answer() => {}
+                Err(error) if error.is_server_reply() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -238,7 +238,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             // Removed since it was found.
             Some(Status::Stale | Status::NotFound) if !is_root => {}
             Some(Status::Stale | Status::NotFound) => return Err(error),
-            _ if !error.is_an_answer() => return Err(error),
+            _ if !error.is_server_reply() => return Err(error),
             _ => self.sums.unread(),
         }
         step.next = Next::End;
@@ -258,7 +258,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             // Removed since it was listed.
             Ok(None) => return Ok(()),
             Err(error) if matches!(error.status(), Some(Status::Stale | Status::NotFound)) => return Ok(()),
-            Err(error) if error.is_an_answer() => {
+            Err(error) if error.is_server_reply() => {
                 self.sums.unread();
                 return Ok(());
             }
@@ -285,7 +285,7 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
     let mut tries = 1;
     loop {
         match call().await {
-            Err(error) if error.is_of_the_way() && tries < MOST_TRIES => {
+            Err(error) if error.is_transport() && tries < MOST_TRIES => {
                 tries += 1;
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
@@ -295,7 +295,7 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
 }
 
 impl Step {
-    fn into(node: &Node, before: &Sums) -> Self {
+    fn into(node: &FileRef, before: &UsageTotals) -> Self {
         Self {
             handle: node.handle.clone(),
             fileid: node.attributes.fileid,

@@ -1,12 +1,12 @@
 //! Records that this cluster did not sign: told, and never acted upon by themselves.
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::record::Record;
 use super::request::ClaimRef;
 use super::signature::Trust;
-use super::{ManagedExport, PoisonError, layout};
-use nfs_client::{FileKind, Name, Node};
+use super::{ExportStore, PoisonError, layout};
+use nfs_client::{FileKind, FileRef, Name};
 
 /// Clusters that are told of. Beyond, it is no export that clusters share.
 const MOST_CLUSTERS: usize = 64;
@@ -17,7 +17,7 @@ const NAMED: usize = 3;
 
 /// A record in this cluster's folder that has no volume here and no good signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubted {
+pub struct UnsignedRecord {
     /// The volume that it is about.
     pub volume: String,
     /// The claim that it says the volume was for.
@@ -41,19 +41,19 @@ pub struct OtherCluster {
 
 /// What is on an export beside the records that this cluster signed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Doubts {
+pub struct UnsignedRecords {
     /// In this cluster's own folder, by volume.
-    pub own: Vec<Doubted>,
+    pub own: Vec<UnsignedRecord>,
     /// Other clusters that have records here, by id.
     pub others: Vec<OtherCluster>,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Records without a good signature, as far as [`settle`](Self::settle) met them.
-    pub fn doubts(&self) -> Doubts {
+    pub fn doubts(&self) -> UnsignedRecords {
         let doubted = self.doubted.lock().unwrap_or_else(PoisonError::into_inner);
         let others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        Doubts {
+        UnsignedRecords {
             own: doubted.values().cloned().collect(),
             others: others.clone(),
         }
@@ -66,7 +66,7 @@ impl ManagedExport {
     }
 
     pub(super) fn doubt(&self, record: &Record, trust: Trust) {
-        let doubted = Doubted {
+        let doubted = UnsignedRecord {
             volume: record.volume.clone(),
             claim: record.claim.clone(),
             state: record.state.name(),
@@ -83,7 +83,7 @@ impl ManagedExport {
     }
 
     /// Counts what other clusters keep here. A folder that can't be looked into stops nothing: it is not ours.
-    pub(super) async fn count_others(&self, ground: &Ground) {
+    pub(super) async fn count_others(&self, ground: &VerifiedRoot) {
         match self.others_on(ground).await {
             Ok(others) => *self.others.lock().unwrap_or_else(PoisonError::into_inner) = others,
             Err(error) => tracing::warn!(
@@ -93,7 +93,7 @@ impl ManagedExport {
         }
     }
 
-    async fn others_on(&self, ground: &Ground) -> Result<Vec<OtherCluster>, ExportError> {
+    async fn others_on(&self, ground: &VerifiedRoot) -> Result<Vec<OtherCluster>, ExportError> {
         let ours = layout::cluster(&self.keeper.cluster_id)?;
         let reserved = &ground.reserved.handle;
         let names = self.names_in(reserved, layout::RESERVED, MOST_CLUSTERS).await?;
@@ -120,7 +120,11 @@ impl ManagedExport {
     }
 
     /// The folder with another cluster's records. A file, such as the identity, or a link is none, and not gone through.
-    pub(super) async fn records_of(&self, ground: &Ground, cluster: &Name) -> Result<Option<Node>, ExportError> {
+    pub(super) async fn records_of(
+        &self,
+        ground: &VerifiedRoot,
+        cluster: &Name,
+    ) -> Result<Option<FileRef>, ExportError> {
         let doing = || format!("looking for the records of the cluster {cluster}");
         let mut folder = ground.reserved.clone();
         for name in [cluster, &layout::name(layout::RECORDS)?] {

@@ -3,9 +3,9 @@
 mod doing;
 mod meaning;
 
-pub(super) use doing::While;
+pub(super) use doing::ErrorContext;
 
-use super::error_kind::{Circumstances, remedy_of};
+use super::error_kind::{ErrorHints, remedy_of};
 use super::ledger::{Conflict, Holder};
 use super::record::RecordError;
 use super::request::ClaimRef;
@@ -22,7 +22,7 @@ pub enum ExportError {
         /// What the client met.
         source: Box<NfsError>,
         /// What was found out beside it.
-        circumstances: Circumstances,
+        circumstances: ErrorHints,
     },
     /// Identity was never read, so nothing may be changed.
     #[error("the export's identity is not confirmed: nothing is changed before the backend's next probe read it")]

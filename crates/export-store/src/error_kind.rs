@@ -111,7 +111,7 @@ pub enum ErrorKind {
 
 /// What was found out beside an NFS error, where the error alone doesn't tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Circumstances {
+pub struct ErrorHints {
     /// Our end of the connection.
     pub local: Option<SocketAddr>,
     /// Whether our port is below 1024; absent when not known.
@@ -123,7 +123,7 @@ pub struct Circumstances {
 }
 
 /// The reason for an NFS error, for conditions and events.
-pub fn classify(error: &NfsError, circumstances: &Circumstances) -> ErrorKind {
+pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
     match error {
         NfsError::NameResolution { .. } => ErrorKind::NameResolutionFailed,
         NfsError::ConnectionRefused { .. } => ErrorKind::ConnectionRefused,
@@ -147,7 +147,7 @@ pub fn classify(error: &NfsError, circumstances: &Circumstances) -> ErrorKind {
     }
 }
 
-fn classify_status(status: Status, circumstances: &Circumstances) -> ErrorKind {
+fn classify_status(status: Status, circumstances: &ErrorHints) -> ErrorKind {
     match status {
         // Without a reserved port this is what knfsd's `secure` looks like in NFSv4.
         Status::NotPermitted | Status::Access if circumstances.reserved_port == Some(false) => {
@@ -178,7 +178,7 @@ fn classify_status(status: Status, circumstances: &Circumstances) -> ErrorKind {
 }
 
 /// What an administrator can do about an NFS error.
-pub fn remedy_of(error: &NfsError, circumstances: &Circumstances) -> String {
+pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
     let from = match (error, &circumstances.local) {
         (NfsError::AccessDenied { local, .. }, _) | (_, Some(local)) => {
             format!(

@@ -1,16 +1,16 @@
 //! Our own directories, made where they are missing and judged wherever they are found (design 6.1).
 
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
 use super::layout;
-use nfs_client::{FileKind, Node, SetAttributes, Status};
+use nfs_client::{FileKind, FileRef, SetAttributes, Status};
 
 /// How often it is looked again when a rival is faster.
 const ATTEMPTS: u32 = 4;
 
-impl ManagedExport {
+impl ExportStore {
     /// The cluster's folder, its records and its trash; made where they are missing.
-    pub(super) async fn own_folders(&self, root: &Node, reserved: &Node) -> Result<[Node; 3], ExportError> {
+    pub(super) async fn own_folders(&self, root: &FileRef, reserved: &FileRef) -> Result<[FileRef; 3], ExportError> {
         let id = &self.keeper.cluster_id;
         layout::cluster(id)?;
         let path = format!("{}/{id}", layout::RESERVED);
@@ -26,12 +26,12 @@ impl ManagedExport {
 
     pub(super) async fn own_folder(
         &self,
-        root: &Node,
-        parent: &Node,
+        root: &FileRef,
+        parent: &FileRef,
         name: &str,
         path: &str,
-        owner: Option<&Node>,
-    ) -> Result<Node, ExportError> {
+        owner: Option<&FileRef>,
+    ) -> Result<FileRef, ExportError> {
         let name = layout::name(name)?;
         for _ in 0..ATTEMPTS {
             let found = self.nfs.lookup(&parent.handle, &name).await;
@@ -60,7 +60,7 @@ impl ManagedExport {
 }
 
 /// Whether a directory of ours is as we made it (design 6.1): anybody may have put something in its place.
-pub(super) fn judge(node: &Node, root: &Node, owner: Option<&Node>, path: &str) -> Result<(), ExportError> {
+pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, path: &str) -> Result<(), ExportError> {
     let found = &node.attributes;
     let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
         path: path.to_owned(),
@@ -79,7 +79,7 @@ pub(super) fn judge(node: &Node, root: &Node, owner: Option<&Node>, path: &str) 
 }
 
 /// Whether something of ours has the owner that all of it has, and nobody else may read it.
-pub(super) fn judge_owner(node: &Node, owner: &Node, path: &str) -> Result<(), ExportError> {
+pub(super) fn judge_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result<(), ExportError> {
     let (found, wanted) = (&node.attributes, &owner.attributes);
     let same = match (found.uid, wanted.uid) {
         (Some(found), Some(wanted)) => found == wanted,

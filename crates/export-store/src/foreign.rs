@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::layout;
 use super::record::{Record, State};
 use super::records::Found;
 use super::request::ClaimRef;
-use super::{Arc, ManagedExport, PoisonError};
+use super::{Arc, ExportStore, PoisonError};
 use crate::naming::DirectoryPath;
-use nfs_client::{FileHandle, FileKind, Name, Node};
+use nfs_client::{FileHandle, FileKind, FileRef, Name};
 
 /// How long what was read is good enough to judge parent directories by. Taking something over reads anew.
 const FRESH: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ struct Theirs {
 
 /// A volume in use that another cluster's record knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TheirVolume {
+pub struct ForeignDirectory {
     /// The other cluster.
     pub cluster: String,
     /// The volume.
@@ -46,15 +46,15 @@ pub struct TheirVolume {
 
 /// The directories of all other clusters, as of some moment.
 #[derive(Debug)]
-pub(super) struct Foreign {
+pub(super) struct OtherClusters {
     read: Instant,
     directories: Vec<Theirs>,
 }
 
-impl Foreign {
+impl OtherClusters {
     /// The cluster whose directory this is, lies in, or contains, by path or by the fileid of something on the way. One
     /// record, by cluster and volume, may be left out.
-    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[Node], but: Option<(&str, &str)>) -> Option<&str> {
+    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[FileRef], but: Option<(&str, &str)>) -> Option<&str> {
         let ours = directory.folded();
         let mut others = self
             .directories
@@ -71,13 +71,13 @@ impl Foreign {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Refuses a directory that is another cluster's, lies in one, or contains one.
     pub(super) async fn refuse_foreign(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         directory: &DirectoryPath,
-        way: &[Node],
+        way: &[FileRef],
         anew: bool,
     ) -> Result<(), ExportError> {
         let foreign = self.foreign(ground, anew).await?;
@@ -87,16 +87,16 @@ impl ManagedExport {
     /// The same, by what is there now, for one that is adopted from another cluster's record.
     pub(super) async fn refuse_foreign_but(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         directory: &DirectoryPath,
-        way: &[Node],
+        way: &[FileRef],
         but: Option<(&str, &str)>,
     ) -> Result<(), ExportError> {
         let foreign = self.foreign(ground, true).await?;
         refusal(directory, foreign.holder(directory, way, but))
     }
 
-    async fn foreign(&self, ground: &Ground, anew: bool) -> Result<Arc<Foreign>, ExportError> {
+    async fn foreign(&self, ground: &VerifiedRoot, anew: bool) -> Result<Arc<OtherClusters>, ExportError> {
         let known = self.foreign.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known
             && !anew
@@ -106,12 +106,12 @@ impl ManagedExport {
         }
         let read = Instant::now();
         let directories = self.read_foreign(ground).await?;
-        let foreign = Arc::new(Foreign { read, directories });
+        let foreign = Arc::new(OtherClusters { read, directories });
         *self.foreign.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&foreign));
         Ok(foreign)
     }
 
-    async fn read_foreign(&self, ground: &Ground) -> Result<Vec<Theirs>, ExportError> {
+    async fn read_foreign(&self, ground: &VerifiedRoot) -> Result<Vec<Theirs>, ExportError> {
         let mut directories = Vec::new();
         for (cluster, read) in self.records_of_others(ground).await? {
             directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
@@ -125,14 +125,14 @@ impl ManagedExport {
     }
 
     /// The volumes in use of all other clusters.
-    pub(super) async fn live_of_others(&self, ground: &Ground) -> Result<Vec<TheirVolume>, ExportError> {
+    pub(super) async fn live_of_others(&self, ground: &VerifiedRoot) -> Result<Vec<ForeignDirectory>, ExportError> {
         let mut volumes = Vec::new();
         for (cluster, read) in self.records_of_others(ground).await? {
             let released = |record: &Record| record.note.as_ref().is_some_and(|note| note.released);
             let live = read
                 .into_iter()
                 .filter(|record| record.state == State::Live && !released(record));
-            volumes.extend(live.map(|record| TheirVolume {
+            volumes.extend(live.map(|record| ForeignDirectory {
                 cluster: cluster.clone(),
                 volume: record.volume,
                 backend: record.backend,
@@ -142,7 +142,7 @@ impl ManagedExport {
         Ok(volumes)
     }
 
-    async fn records_of_others(&self, ground: &Ground) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
+    async fn records_of_others(&self, ground: &VerifiedRoot) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
         let ours = layout::cluster(&self.keeper.cluster_id)?;
         let records = layout::name(layout::RECORDS)?;
         let names = self
@@ -170,7 +170,12 @@ impl ManagedExport {
         Ok(found)
     }
 
-    async fn read_all(&self, ground: &Ground, records: &FileHandle, doing: &str) -> Result<Vec<Record>, ExportError> {
+    async fn read_all(
+        &self,
+        ground: &VerifiedRoot,
+        records: &FileHandle,
+        doing: &str,
+    ) -> Result<Vec<Record>, ExportError> {
         let names = self.names_in(records, doing, MOST_RECORDS).await?;
         let read = stream::iter(
             names

@@ -1,21 +1,21 @@
 //! Taking back a restore whose claim will have no volume: the directory becomes the archive again that it was.
 
 use super::archives::changed_meanwhile;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
-use super::record::{ArchiveNote, Record, State};
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
+use super::record::{ArchiveState, Record, State};
 use super::records::Found;
 use super::signature::Trust;
-use super::{ManagedExport, layout};
+use super::{ExportStore, layout};
 use crate::naming::LONGEST_NAME;
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
 
-impl ManagedExport {
+impl ExportStore {
     /// Gives back what the volume of `own` has of the archive of volume `old`. False: the archive's record is gone, so the
     /// restore had come to its end, and the directory is the volume's.
-    pub(super) async fn give_back(&self, ground: &Ground, own: &Record, old: &str) -> Result<bool, ExportError> {
+    pub(super) async fn give_back(&self, ground: &VerifiedRoot, own: &Record, old: &str) -> Result<bool, ExportError> {
         let _turn = self.turns.of(old).await;
         for _ in 0..STEPS {
             let record = match self.read_record(ground, old).await? {
@@ -53,10 +53,10 @@ impl ManagedExport {
 
     async fn move_back(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         own: &Record,
         record: &Record,
-        archive: &ArchiveNote,
+        archive: &ArchiveState,
     ) -> Result<(), ExportError> {
         let nodes = self.walk(ground, &own.directory).await?;
         let leaf = self.leaf_of(&nodes, &own.directory);
@@ -85,13 +85,18 @@ impl ManagedExport {
     }
 
     /// Somebody made something of the archive's name meanwhile: it gets another one, which the record says first.
-    async fn rename_archive(&self, ground: &Ground, record: &Record, archive: &ArchiveNote) -> Result<(), ExportError> {
+    async fn rename_archive(
+        &self,
+        ground: &VerifiedRoot,
+        record: &Record,
+        archive: &ArchiveState,
+    ) -> Result<(), ExportError> {
         let State::Restoring { to, .. } = &record.state else {
             return Ok(());
         };
         // Held until it is written down: the next look at it enters it.
         let (target, _held) = self.free_target(ground, record, LONGEST_NAME).await?;
-        let archive = ArchiveNote {
+        let archive = ArchiveState {
             target,
             ..archive.clone()
         };

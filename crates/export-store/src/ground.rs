@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::error::{ExportError, While as _};
+use super::error::{ErrorContext as _, ExportError};
 use super::layout;
 use super::ledger::{Holder, Reservation};
 use super::request::Identity;
-use super::{Conflict, Expected, FileKey, ManagedExport, Place};
+use super::{Conflict, ExpectedIdentity, ExportStore, FileKey, ReservedPath};
 use crate::naming::DirectoryPath;
-use nfs_client::{Export, FileKind, NfsError, Node, Status};
+use nfs_client::{Client, FileKind, FileRef, NfsError, Status};
 
 /// How often an operation is begun again when the connection or the export changed under it. More than that is not
 /// bad luck, and the caller's pause helps better.
@@ -18,21 +18,27 @@ const ATTEMPTS: u32 = 4;
 
 /// Our own directories on an export whose identity was confirmed.
 #[derive(Debug)]
-pub(super) struct Ground {
+pub(super) struct VerifiedRoot {
     /// The connection, by number, on which the identity was read.
     pub generation: u64,
     pub identity: Identity,
-    pub root: Node,
-    pub reserved: Node,
-    pub cluster: Node,
-    pub records: Node,
-    pub trash: Node,
+    pub root: FileRef,
+    pub reserved: FileRef,
+    pub cluster: FileRef,
+    pub records: FileRef,
+    pub trash: FileRef,
     /// Something says that the handles are no longer good: they are got again before the next change.
     outdated: AtomicBool,
 }
 
-impl Ground {
-    pub(super) fn new(generation: u64, identity: Identity, root: Node, reserved: Node, folders: [Node; 3]) -> Self {
+impl VerifiedRoot {
+    pub(super) fn new(
+        generation: u64,
+        identity: Identity,
+        root: FileRef,
+        reserved: FileRef,
+        folders: [FileRef; 3],
+    ) -> Self {
         let [cluster, records, trash] = folders;
         Self {
             generation,
@@ -52,7 +58,7 @@ impl Ground {
     }
 
     /// Whether a node is a directory on the export's own file system.
-    pub(super) fn is_plain_directory(&self, node: &Node) -> bool {
+    pub(super) fn is_plain_directory(&self, node: &FileRef) -> bool {
         node.attributes.kind == FileKind::Directory && node.attributes.fsid == self.root.attributes.fsid
     }
 
@@ -82,9 +88,9 @@ impl Ground {
 
 /// One lock a volume: operations on the same volume take turns.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
+pub(super) struct KeyedMutex(Mutex<HashMap<String, Weak<tokio::sync::Mutex<()>>>>);
 
-impl Turns {
+impl KeyedMutex {
     pub(super) async fn of(&self, volume: &str) -> tokio::sync::OwnedMutexGuard<()> {
         let turn = {
             let mut turns = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -102,9 +108,9 @@ impl Turns {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// The ground to stand on. Reads the identity again after a reconnection.
-    pub(super) async fn ground(&self) -> Result<Arc<Ground>, ExportError> {
+    pub(super) async fn ground(&self) -> Result<Arc<VerifiedRoot>, ExportError> {
         self.must_lead()?;
         if let Some(ground) = self.firm_ground()? {
             return Ok(ground);
@@ -114,29 +120,29 @@ impl ManagedExport {
             return Ok(ground);
         }
         let former = self.former_ground().ok_or(ExportError::IdentityNotConfirmed)?;
-        let expected = Expected {
+        let expected = ExpectedIdentity {
             export_id: Some(former.identity.id.clone()),
             root_file_id: Some(former.identity.root_file_id),
-            ..Expected::default()
+            ..ExpectedIdentity::default()
         };
         self.confirm(&expected).await
     }
 
     /// The ground if it is still good; none if it has to be confirmed again; an error if it never was.
-    fn firm_ground(&self) -> Result<Option<Arc<Ground>>, ExportError> {
+    fn firm_ground(&self) -> Result<Option<Arc<VerifiedRoot>>, ExportError> {
         let ground = self.former_ground().ok_or(ExportError::IdentityNotConfirmed)?;
         let firm = ground.generation == self.nfs.generation() && !ground.is_outdated();
         Ok(firm.then_some(ground))
     }
 
     /// The ground confirmed last, good or not.
-    pub(super) fn former_ground(&self) -> Option<Arc<Ground>> {
+    pub(super) fn former_ground(&self) -> Option<Arc<VerifiedRoot>> {
         self.ground.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The connection, for a change. Refused when there was a reconnection since the identity was read, and when we do
     /// not lead any more.
-    pub(super) fn changing(&self, ground: &Ground) -> Result<&Export, ExportError> {
+    pub(super) fn changing(&self, ground: &VerifiedRoot) -> Result<&Client, ExportError> {
         self.must_lead()?;
         if ground.generation == self.nfs.generation() && !ground.is_outdated() {
             Ok(&self.nfs)
@@ -216,16 +222,20 @@ impl ManagedExport {
     }
 
     /// The places that a path relative to the export's root takes.
-    pub(super) fn places_of(&self, export_id: &str, path: &str) -> Vec<Place> {
+    pub(super) fn places_of(&self, export_id: &str, path: &str) -> Vec<ReservedPath> {
         let on_servers = self.keeper.roots.iter().map(|root| root.below(path));
-        std::iter::once(Place::on_export(export_id, path))
+        std::iter::once(ReservedPath::on_export(export_id, path))
             .chain(on_servers)
             .collect()
     }
 
     /// Walks down a directory's path; shorter than the path where something is missing. What is met on the way and
     /// is no directory ends it with `PathUnusable`.
-    pub(super) async fn walk(&self, ground: &Ground, directory: &DirectoryPath) -> Result<Vec<Node>, ExportError> {
+    pub(super) async fn walk(
+        &self,
+        ground: &VerifiedRoot,
+        directory: &DirectoryPath,
+    ) -> Result<Vec<FileRef>, ExportError> {
         match self.nfs.walk(&ground.root.handle, &directory.names()).await {
             Ok(nodes) => Ok(nodes),
             Err(error) => Err(match error.status() {
@@ -243,7 +253,12 @@ impl ManagedExport {
     }
 
     /// The node that a directory lies in, and its name there, among the nodes that lead to it.
-    pub(super) fn parent_of<'a>(&self, ground: &'a Ground, nodes: &'a [Node], directory: &DirectoryPath) -> &'a Node {
+    pub(super) fn parent_of<'a>(
+        &self,
+        ground: &'a VerifiedRoot,
+        nodes: &'a [FileRef],
+        directory: &DirectoryPath,
+    ) -> &'a FileRef {
         directory
             .segments()
             .len()
@@ -253,12 +268,17 @@ impl ManagedExport {
     }
 
     /// The node that has the directory's whole path, if it is there.
-    pub(super) fn leaf_of<'a>(&self, nodes: &'a [Node], directory: &DirectoryPath) -> Option<&'a Node> {
+    pub(super) fn leaf_of<'a>(&self, nodes: &'a [FileRef], directory: &DirectoryPath) -> Option<&'a FileRef> {
         nodes.get(directory.segments().len().checked_sub(1)?)
     }
 
     /// Who else holds the place or the thing.
-    pub(super) fn in_the_way(&self, ground: &Ground, volume: &str, directory: &DirectoryPath) -> Option<Conflict> {
+    pub(super) fn in_the_way(
+        &self,
+        ground: &VerifiedRoot,
+        volume: &str,
+        directory: &DirectoryPath,
+    ) -> Option<Conflict> {
         let places = self.places_of(&ground.identity.id, &directory.to_string());
         let holder = Holder::Volume(volume.to_owned());
         self.ledger.overlap(&places, &holder, &self.keeper.backend)
@@ -267,7 +287,7 @@ impl ManagedExport {
     /// Takes a directory's places for a volume, if nobody is in the way.
     pub(super) fn reserve(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
         directory: &DirectoryPath,
     ) -> Result<Reservation, ExportError> {
@@ -281,7 +301,7 @@ impl ManagedExport {
     }
 
     /// Whether a directory holds nothing.
-    pub(super) async fn is_empty(&self, node: &Node, path: &impl std::fmt::Display) -> Result<bool, ExportError> {
+    pub(super) async fn is_empty(&self, node: &FileRef, path: &impl std::fmt::Display) -> Result<bool, ExportError> {
         let mut from = None;
         loop {
             let page = self
@@ -300,7 +320,7 @@ impl ManagedExport {
     }
 
     /// Whether this directory is the root of a backend, perhaps another cluster's.
-    pub(super) async fn holds_reserved(&self, node: &Node, path: &str) -> Result<bool, ExportError> {
+    pub(super) async fn holds_reserved(&self, node: &FileRef, path: &str) -> Result<bool, ExportError> {
         let name = layout::name(layout::RESERVED)?;
         let found = self.nfs.lookup(&node.handle, &name).await;
         Ok(found.while_(|| format!("looking into {path}"))?.is_some())

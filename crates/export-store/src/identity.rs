@@ -6,13 +6,13 @@ use std::time::Duration;
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
-use super::error::{ExportError, While as _};
+use super::error::{ErrorContext as _, ExportError};
 use super::folders::{judge, judge_owner};
-use super::ground::Ground;
+use super::ground::VerifiedRoot;
 use super::layout;
-use super::request::{Expected, Identity};
-use super::{Arc, ManagedExport, PoisonError};
-use nfs_client::{FsId, Name, Node, Status};
+use super::request::{ExpectedIdentity, Identity};
+use super::{Arc, ExportStore, PoisonError};
+use nfs_client::{FileRef, FsId, Name, Status};
 
 /// More than an identity ever takes.
 const LONGEST_IDENTITY: usize = 4096;
@@ -39,7 +39,7 @@ struct IdentityFile {
 }
 
 impl IdentityFile {
-    fn new(root: &Node) -> Self {
+    fn new(root: &FileRef) -> Self {
         let mut random = [0_u8; 16];
         rand::rng().fill_bytes(&mut random);
         Self {
@@ -82,7 +82,7 @@ impl IdentityFile {
     }
 
     /// Compares with what is expected (pure).
-    fn check(&self, root: &Node, expected: &Expected) -> Result<Identity, ExportError> {
+    fn check(&self, root: &FileRef, expected: &ExpectedIdentity) -> Result<Identity, ExportError> {
         let mismatch = |why: String| ExportError::IdentityMismatch {
             expected: expected.export_id.clone(),
             found: Some(self.id.clone()),
@@ -151,7 +151,7 @@ fn damaged(why: String) -> ExportError {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn look_at_identity(&self) -> Result<Option<Identity>, ExportError> {
         let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
         let reserved = layout::name(layout::RESERVED)?;
@@ -161,13 +161,13 @@ impl ManagedExport {
         };
         judge(&reserved, &root, None, layout::RESERVED)?;
         match self.read_identity_file(&reserved).await? {
-            Some(file) => file.check(&root, &Expected::default()).map(Some),
+            Some(file) => file.check(&root, &ExpectedIdentity::default()).map(Some),
             None => Ok(None),
         }
     }
 
     /// Reads the identity, compares it, and gets the handles of our own directories. One at a time.
-    pub(super) async fn confirm(&self, expected: &Expected) -> Result<Arc<Ground>, ExportError> {
+    pub(super) async fn confirm(&self, expected: &ExpectedIdentity) -> Result<Arc<VerifiedRoot>, ExportError> {
         for _ in 0..ATTEMPTS {
             let generation = self.nfs.generation();
             let outcome = self.confirm_once(generation, expected).await;
@@ -189,7 +189,7 @@ impl ManagedExport {
         })
     }
 
-    async fn confirm_once(&self, generation: u64, expected: &Expected) -> Result<Ground, ExportError> {
+    async fn confirm_once(&self, generation: u64, expected: &ExpectedIdentity) -> Result<VerifiedRoot, ExportError> {
         let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
         let name = layout::name(layout::RESERVED)?;
         let found = self.nfs.lookup(&root.handle, &name).await;
@@ -202,7 +202,7 @@ impl ManagedExport {
                     self.accept_root(reserved, &root, &file).await?;
                 }
                 let folders = self.own_folders(&root, reserved).await?;
-                return Ok(Ground::new(generation, identity, root, reserved.clone(), folders));
+                return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
             }
         }
         // Nothing is made here unless nobody knows an identity: an unmounted disk looks just like this.
@@ -226,10 +226,10 @@ impl ManagedExport {
         let folders = self.own_folders(&root, &reserved).await?;
         let [cluster, ..] = &folders;
         let identity = self.publish(&root, &reserved, cluster).await?;
-        Ok(Ground::new(generation, identity, root, reserved, folders))
+        Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
     }
 
-    async fn read_identity_file(&self, reserved: &Node) -> Result<Option<IdentityFile>, ExportError> {
+    async fn read_identity_file(&self, reserved: &FileRef) -> Result<Option<IdentityFile>, ExportError> {
         let name = layout::name(layout::IDENTITY)?;
         for _ in 0..PATIENCE {
             let read = self.nfs.read_file(&reserved.handle, &name, LONGEST_IDENTITY).await;
@@ -257,7 +257,7 @@ impl ManagedExport {
     }
 
     /// Publishes an identity, or reads the one that another was faster with.
-    async fn publish(&self, root: &Node, reserved: &Node, cluster: &Node) -> Result<Identity, ExportError> {
+    async fn publish(&self, root: &FileRef, reserved: &FileRef, cluster: &FileRef) -> Result<Identity, ExportError> {
         let doing = || "making the export's identity".to_owned();
         let file = IdentityFile::new(root);
         let content = file.to_bytes()?;
@@ -291,7 +291,7 @@ impl ManagedExport {
         }
         let winner = self.read_identity_file(reserved).await?;
         let winner = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
-        let identity = winner.check(root, &Expected::default())?;
+        let identity = winner.check(root, &ExpectedIdentity::default())?;
         Ok(Identity {
             created: winner == file,
             ..identity
@@ -299,7 +299,12 @@ impl ManagedExport {
     }
 
     /// Creates a file whose name only this cluster uses; one that is left from an interrupted life goes first.
-    pub(super) async fn fresh_file(&self, folder: &Node, name: &Name, content: &[u8]) -> Result<Node, ExportError> {
+    pub(super) async fn fresh_file(
+        &self,
+        folder: &FileRef,
+        name: &Name,
+        content: &[u8],
+    ) -> Result<FileRef, ExportError> {
         let doing = || format!("creating {name} in {}", layout::RESERVED);
         for _ in 0..ATTEMPTS {
             match self.nfs.create_file(&folder.handle, name, content, 0o600).await {
@@ -321,7 +326,7 @@ impl ManagedExport {
     }
 
     /// An administrator accepted another root for this identity: it is the one from now on.
-    async fn accept_root(&self, reserved: &Node, root: &Node, file: &IdentityFile) -> Result<(), ExportError> {
+    async fn accept_root(&self, reserved: &FileRef, root: &FileRef, file: &IdentityFile) -> Result<(), ExportError> {
         let file = IdentityFile {
             id: file.id.clone(),
             ..IdentityFile::new(root)

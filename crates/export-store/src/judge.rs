@@ -6,7 +6,7 @@ use nfs_client::{Attributes, Credential, Status};
 
 /// What was found after mode and owner were set.
 #[derive(Debug)]
-pub(super) struct Kept<'a> {
+pub(super) struct AppliedAttributes<'a> {
     pub attributes: &'a Attributes,
     pub mode_refused: Option<Status>,
     pub owner_refused: Option<Status>,
@@ -17,7 +17,7 @@ pub(super) fn judge(
     request: &DirectoryRequest,
     directory: &str,
     credential: Credential,
-    kept: &Kept<'_>,
+    kept: &AppliedAttributes<'_>,
 ) -> Result<Option<u32>, ExportError> {
     let found = kept.attributes;
     judge_owner(request, directory, credential, kept)?;
@@ -39,7 +39,7 @@ fn judge_owner(
     request: &DirectoryRequest,
     directory: &str,
     credential: Credential,
-    kept: &Kept<'_>,
+    kept: &AppliedAttributes<'_>,
 ) -> Result<(), ExportError> {
     let found = kept.attributes;
     let met = |asked: Option<u32>, got: Option<u32>| asked.is_none() || asked == got;

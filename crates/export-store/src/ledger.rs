@@ -10,7 +10,7 @@ mod tests;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use book::{Book, Key};
+use book::{Key, PathIndex};
 
 /// What a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,10 +24,10 @@ enum Realm {
 /// A path that somebody holds. Compare-ready: in lower case, because servers may fold case. Cheap to clone: a cluster
 /// has ten thousands of them, in several maps.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place(Arc<Spot>);
+pub struct ReservedPath(Arc<PathInner>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-struct Spot {
+struct PathInner {
     realm: Arc<Realm>,
     /// The segments with [`BETWEEN`] between them.
     path: Box<str>,
@@ -37,10 +37,10 @@ struct Spot {
 /// after it in the order of places, before `name-x` and `name.x`.
 const BETWEEN: char = '\0';
 
-impl Place {
+impl ReservedPath {
     fn new(realm: Arc<Realm>, path: String) -> Self {
         let path = path.into_boxed_str();
-        Self(Arc::new(Spot { realm, path }))
+        Self(Arc::new(PathInner { realm, path }))
     }
 
     /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
@@ -86,7 +86,7 @@ fn folded(path: &str) -> String {
     segments.join(BETWEEN.encode_utf8(&mut [0; 4]))
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ReservedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.0.path.replace(BETWEEN, "/");
         match &*self.0.realm {
@@ -137,7 +137,7 @@ pub enum Relation {
 })]
 pub struct Conflict {
     /// What was asked for.
-    pub place: Place,
+    pub place: ReservedPath,
     /// Who holds what is in the way.
     pub holder: Holder,
     /// How `place` lies to the holder's.
@@ -149,23 +149,23 @@ pub type FileKey = (String, u64);
 
 /// The book of taken places. Cheap to share; every call is O(log n).
 #[derive(Debug, Default)]
-pub struct Ledger {
-    book: Mutex<Book>,
+pub struct PathReservations {
+    book: Mutex<PathIndex>,
 }
 
-impl Ledger {
+impl PathReservations {
     /// An empty ledger.
     pub fn new() -> Self {
         Self::default()
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, PathIndex> {
         // The book is never left half changed by a panic: its methods only insert and remove.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Says what a holder has: this replaces what it had before, a kept reservation included.
-    pub fn insert(&self, holder: Holder, places: Vec<Place>, file: Option<FileKey>) {
+    pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
         let mut book = self.book();
         book.remove(&Key::Kept(holder.clone()));
         book.insert(Key::Known(holder), places, file);
@@ -201,12 +201,12 @@ impl Ledger {
     /// Who is in the way of `places`, apart from `except`.
     ///
     /// Roots of `own_backend`, and of backends with an identical root, are meant to contain them.
-    pub fn overlap(&self, places: &[Place], except: &Holder, own_backend: &str) -> Option<Conflict> {
+    pub fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
         self.book().overlap(places, except, own_backend)
     }
 
     /// The volume or archive that one of `places` is, or lies inside.
-    pub fn encloser(&self, places: &[Place]) -> Option<Holder> {
+    pub fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
         self.book().encloser(places)
     }
 
@@ -219,7 +219,7 @@ impl Ledger {
     pub fn reserve(
         self: &Arc<Self>,
         holder: Holder,
-        places: Vec<Place>,
+        places: Vec<ReservedPath>,
         own_backend: &str,
     ) -> Result<Reservation, Conflict> {
         let mut book = self.book();
@@ -242,10 +242,10 @@ impl Ledger {
 #[derive(Debug)]
 #[must_use = "the places are released when this is dropped"]
 pub struct Reservation {
-    ledger: Arc<Ledger>,
+    ledger: Arc<PathReservations>,
     holder: Holder,
     serial: u64,
-    places: Vec<Place>,
+    places: Vec<ReservedPath>,
 }
 
 impl Reservation {

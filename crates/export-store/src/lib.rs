@@ -48,34 +48,35 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use self::copy::ArchivesCopied;
-use self::foreign::Foreign;
-use self::ground::{Ground, Turns};
+use self::foreign::OtherClusters;
+use self::ground::{KeyedMutex, VerifiedRoot};
 use self::ledger::FileKey;
 pub use adopt::{Adopted, RecordName};
-pub use archives::{ArchiveRef, KeptArchive, Stage};
+pub use archives::{ArchiveRef, RecordedArchive, Stage};
 pub use copy::{
-    ArchiveRequest, Asked, Budget, CopyError, Discarded, Original, SourceTree, StagedCopy, Staging, Tally,
+    ArchiveRequest, Asked, Budget, CopyError, CopySource, Discarded, SourceTree, StagedCopy, Staging, Tally,
     TallySnapshot, copy_to_archive, copy_volume,
 };
-pub use count::{Content, Pace, Place as TreePlace};
-pub use doubts::{Doubted, Doubts, OtherCluster};
+pub use count::{Content, Place as TreePlace, RateLimiter};
+pub use doubts::{OtherCluster, UnsignedRecord, UnsignedRecords};
 pub use error::ExportError;
-pub use error_kind::{Circumstances, ErrorKind, classify, remedy_of};
-pub use foreign::TheirVolume;
-pub use ledger::{Conflict, Holder, Ledger, Place, Relation};
-pub use look::{At, Look};
-pub use readopt::{KeptVolume, Remains};
-pub use record::{ArchiveNote, CopyNote, Destination, Record, RecordError, State, Terms, VolumeNote};
+pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
+pub use foreign::ForeignDirectory;
+pub use ledger::{Conflict, Holder, PathReservations, Relation, ReservedPath};
+pub use look::{Inspection, PathState};
+pub use readopt::{RecordedVolume, Recoverability};
+pub use record::{ArchiveState, CopyState, Record, RecordError, RestoreTarget, RetentionTerms, State, VolumeMetadata};
 pub use records::Found;
 pub use request::{
-    ClaimRef, DirectoryRequest, Existing, Expected, Identity, Keeper, Keeping, ProvisionedDirectory, PurgeFailure,
-    PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, Settled, TrashContent, UndoOutcome, WriteProbe,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, ProvisionedDirectory,
+    PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig,
+    TrashContent, WriteProbe,
 };
 pub use signature::{KEY_LENGTH, RecordsKey, Trust};
-pub use survey::{Presence, Signature, Survey, Surveyed};
+pub use survey::{ExportListing, ListedDirectory, Presence, Signature};
 
 use crate::naming::DirectoryPath;
-use nfs_client::{Export, Node};
+use nfs_client::{Client, FileRef};
 
 /// Runs an operation on ground whose identity was confirmed on the present connection, and begins again on new ground
 /// when the connection or what is there changed meanwhile: each operation is safe to repeat.
@@ -97,17 +98,17 @@ macro_rules! on_firm_ground {
 /// An export with what the operator keeps on it, for one backend.
 ///
 /// Operations on the same volume take turns; all others run side by side.
-pub struct ManagedExport {
-    nfs: Export,
-    keeper: Keeper,
-    ledger: Arc<Ledger>,
+pub struct ExportStore {
+    nfs: Client,
+    keeper: StoreConfig,
+    ledger: Arc<PathReservations>,
     leads: Box<dyn Fn() -> bool + Send + Sync>,
     /// What was confirmed last.
-    ground: Mutex<Option<Arc<Ground>>>,
+    ground: Mutex<Option<Arc<VerifiedRoot>>>,
     /// Identity is read by one at a time.
     confirming: tokio::sync::Mutex<()>,
-    turns: Turns,
-    foreign: Mutex<Option<Arc<Foreign>>>,
+    turns: KeyedMutex,
+    foreign: Mutex<Option<Arc<OtherClusters>>>,
     /// Volumes whose archives are this backend's.
     archives: Mutex<BTreeSet<String>>,
     /// Those of them that are being copied.
@@ -117,15 +118,15 @@ pub struct ManagedExport {
     /// Records of tombstones that are to be purged, by volume.
     tombstones: Mutex<BTreeMap<String, Record>>,
     /// Records without a volume that this cluster did not sign, by volume.
-    doubted: Mutex<BTreeMap<String, Doubted>>,
+    doubted: Mutex<BTreeMap<String, UnsignedRecord>>,
     /// What other clusters have here.
     others: Mutex<Vec<OtherCluster>>,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Nothing is sent yet. The backend's roots are entered into the ledger; the caller removes
     /// [`Holder::BackendRoot`] when the backend is gone.
-    pub fn new(nfs: Export, keeper: Keeper, ledger: Arc<Ledger>) -> Self {
+    pub fn new(nfs: Client, keeper: StoreConfig, ledger: Arc<PathReservations>) -> Self {
         ledger.insert(Holder::BackendRoot(keeper.backend.clone()), keeper.roots.clone(), None);
         Self {
             nfs,
@@ -134,7 +135,7 @@ impl ManagedExport {
             leads: Box::new(|| true),
             ground: Mutex::default(),
             confirming: tokio::sync::Mutex::default(),
-            turns: Turns::default(),
+            turns: KeyedMutex::default(),
             foreign: Mutex::default(),
             archives: Mutex::default(),
             copied: ArchivesCopied::default(),
@@ -146,7 +147,7 @@ impl ManagedExport {
     }
 
     /// Changes something only while `leads` says so: it is asked at the start of each operation and before each change.
-    pub fn while_leading(self, leads: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+    pub fn with_leadership_check(self, leads: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         Self {
             leads: Box::new(leads),
             ..self
@@ -162,12 +163,12 @@ impl ManagedExport {
     }
 
     /// The connection.
-    pub fn nfs(&self) -> &Export {
+    pub fn nfs(&self) -> &Client {
         &self.nfs
     }
 
     /// The places that a directory of this backend takes, to feed the ledger with volumes.
-    pub fn places(&self, export_id: &str, directory: &DirectoryPath) -> Vec<Place> {
+    pub fn reserved_paths(&self, export_id: &str, directory: &DirectoryPath) -> Vec<ReservedPath> {
         self.places_of(export_id, &directory.to_string())
     }
 
@@ -180,7 +181,7 @@ impl ManagedExport {
     ///
     /// Must have succeeded once before anything else. After a reconnection the identity confirmed last is read again by
     /// itself before the next change.
-    pub async fn confirm_identity(&self, expected: Expected) -> Result<Identity, ExportError> {
+    pub async fn confirm_identity(&self, expected: ExpectedIdentity) -> Result<Identity, ExportError> {
         let _turn = self.confirming.lock().await;
         self.must_lead()?;
         let ground = self.told(self.confirm(&expected).await).await?;
@@ -194,13 +195,16 @@ impl ManagedExport {
 
     /// Once after each start, before changes: reads the records that have no volume, enters archives and open
     /// directories into the ledger, remembers tombstones, and completes what can be completed.
-    pub async fn settle(&self, has_volume: &(dyn Fn(&str) -> bool + Send + Sync)) -> Result<Settled, ExportError> {
+    pub async fn recover(
+        &self,
+        has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<RecoveryReport, ExportError> {
         on_firm_ground!(self, ground => self.settle_on(&ground, has_volume))
     }
 
     /// Looks whether a claim's directory is refused as things are, and changes nothing: whoever was refused before need not
     /// announce anew what will be refused again. Success promises nothing.
-    pub async fn foresee(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
+    pub async fn dry_run(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
         let _turn = self.turns.of(&request.volume).await;
         on_firm_ground!(self, ground => self.foresee_on(&ground, request))
     }
@@ -212,14 +216,14 @@ impl ManagedExport {
     }
 
     /// Removes what was made for a claim that will have no volume: by rmdir only, and never what a volume names.
-    pub async fn undo(&self, volume: &str, claim_uid: &str) -> Result<UndoOutcome, ExportError> {
+    pub async fn rollback(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid, false))
     }
 
     /// The same where the volume is there and names another directory: another provisioner made it. It has to be in the
     /// ledger.
-    pub async fn undo_superseded(&self, volume: &str, claim_uid: &str) -> Result<UndoOutcome, ExportError> {
+    pub async fn rollback_superseded(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.undo_on(&ground, volume, claim_uid, true))
     }
@@ -232,17 +236,21 @@ impl ManagedExport {
     }
 
     /// Writes down what a volume is by now, if its record agrees with what is asked.
-    pub async fn keep_note(&self, request: &ReclaimRequest, note: &VolumeNote) -> Result<(), ExportError> {
+    pub async fn save_volume_metadata(
+        &self,
+        request: &ReclaimRequest,
+        note: &VolumeMetadata,
+    ) -> Result<(), ExportError> {
         let _turn = self.turns.of(&request.volume).await;
         on_firm_ground!(self, ground => self.keep_note_on(&ground, request, note))
     }
 
     /// Gives the record of a volume that was made again to the claim that has it by now. Repeated, it changes nothing.
-    pub async fn hand_over(
+    pub async fn transfer_record(
         &self,
         request: &ReclaimRequest,
         to: &ClaimRef,
-        note: &VolumeNote,
+        note: &VolumeMetadata,
     ) -> Result<(), ExportError> {
         let _turn = self.turns.of(&request.volume).await;
         on_firm_ground!(self, ground => self.hand_over_on(&ground, request, to, note))
@@ -268,7 +276,7 @@ impl ManagedExport {
 
     /// After the volume object is gone: removes a record that has done its work. Archives' and tombstones' stay.
     /// If this is never called, the next [`settle`](Self::settle) does it.
-    pub async fn forget(&self, volume: &str) -> Result<(), ExportError> {
+    pub async fn forget_volume(&self, volume: &str) -> Result<(), ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.forget_on(&ground, volume))
     }
@@ -284,19 +292,19 @@ impl ManagedExport {
     }
 
     /// The archive that is kept of a volume, if it is one of this backend's.
-    pub async fn archive_kept(&self, volume: &str) -> Result<Option<KeptArchive>, ExportError> {
+    pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.archive_kept_on(&ground, volume))
     }
 
     /// Writes down on the export what shall become of an archive, for the day when its object is lost.
-    pub async fn keep_terms(&self, which: &ArchiveRef, terms: &Terms) -> Result<(), ExportError> {
+    pub async fn save_retention(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.keep_terms_on(&ground, which, terms))
     }
 
     /// Signs the record of an archive, if this cluster did not and the archive's object, as the caller says, agrees with it.
-    pub async fn vouch_for_archive(&self, which: &ArchiveRef, terms: &Terms) -> Result<(), ExportError> {
+    pub async fn sign_confirmed_archive(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.vouch_for_archive_on(&ground, which, terms))
     }
@@ -315,13 +323,13 @@ impl ManagedExport {
     }
 
     /// Takes back the announcement of a purge. False: it is in the trash already.
-    pub async fn spare(&self, which: &ArchiveRef) -> Result<bool, ExportError> {
+    pub async fn cancel_purge(&self, which: &ArchiveRef) -> Result<bool, ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.spare_on(&ground, which))
     }
 
     /// Forgets an archive whose directory is a volume's by now.
-    pub async fn finish_restore(&self, which: &ArchiveRef, to: &Destination) -> Result<(), ExportError> {
+    pub async fn finish_restore(&self, which: &ArchiveRef, to: &RestoreTarget) -> Result<(), ExportError> {
         let _turn = self.turns.of(&which.volume).await;
         on_firm_ground!(self, ground => self.finish_restore_on(&ground, which, to))
     }
@@ -339,7 +347,7 @@ impl ManagedExport {
     }
 
     /// Signs the record of a volume in use, if this cluster did not and the volume agrees with it.
-    pub async fn vouch_for(&self, said: &ReclaimRequest) -> Result<(), ExportError> {
+    pub async fn sign_confirmed(&self, said: &ReclaimRequest) -> Result<(), ExportError> {
         let _turn = self.turns.of(&said.volume).await;
         let agreed = on_firm_ground!(self, ground => self.agreed(&ground, said));
         agreed.map(drop)
@@ -368,7 +376,7 @@ impl ManagedExport {
     /// Looks for a volume's record and directory, and changes nothing. `elsewhere` is where to look if there is no record.
     ///
     /// Waits for an operation on that volume to end.
-    pub async fn kept_of(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Look, ExportError> {
+    pub async fn inspect(&self, volume: &str, elsewhere: Option<&DirectoryPath>) -> Result<Inspection, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.kept_of_on(&ground, volume, elsewhere))
     }
@@ -380,17 +388,17 @@ impl ManagedExport {
     }
 
     /// What is left of a volume whose object is gone; an error only where it could not be looked.
-    pub async fn remains_of(&self, volume: &str) -> Result<Remains, ExportError> {
+    pub async fn recoverability(&self, volume: &str) -> Result<Recoverability, ExportError> {
         let _turn = self.turns.of(volume).await;
         on_firm_ground!(self, ground => self.remains_of_on(&ground, volume))
     }
 
     /// The volumes in use that other clusters' records know on a backend of this name.
-    pub async fn volumes_of_others(&self) -> Result<Vec<TheirVolume>, ExportError> {
+    pub async fn foreign_directories(&self) -> Result<Vec<ForeignDirectory>, ExportError> {
         on_firm_ground!(self, ground => self.volumes_of_others_on(&ground))
     }
 
-    async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<Node>, ExportError> {
+    async fn tree_at(&self, place: TreePlace<'_>, file_id: Option<u64>) -> Result<Option<FileRef>, ExportError> {
         on_firm_ground!(self, ground => self.tree_at_on(&ground, place, file_id))
     }
 

@@ -1,18 +1,18 @@
 //! A look at what is kept of a volume, to compare it with the cluster: nothing is changed here.
 
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::layout;
 use super::ledger::{Holder, Relation};
 use super::record::State;
 use super::records::Found;
 use crate::naming::DirectoryPath;
-use nfs_client::Node;
+use nfs_client::FileRef;
 
 /// What has a name on the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum At {
+pub enum PathState {
     /// Not known: nobody said where to look.
     Unknown,
     /// Nothing.
@@ -28,13 +28,13 @@ pub enum At {
 
 /// What the export has of a volume.
 #[derive(Debug)]
-pub struct Look {
+pub struct Inspection {
     /// Its record.
     pub record: Found,
     /// What is at the directory's path, by the record; without one, by who asked.
-    pub directory: At,
+    pub directory: PathState,
     /// What has the archive's name, where the record names one.
-    pub archive: At,
+    pub archive: PathState,
     /// Another volume that is at the same path, by its object.
     pub shared_with: Option<String>,
 }
@@ -42,10 +42,10 @@ pub struct Look {
 /// More records than any export of ours holds; a listing that goes on and on is not followed.
 const MOST_RECORDS: usize = 1_000_000;
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn recorded_volumes_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
     ) -> Result<Vec<String>, ExportError> {
         let doing = || "listing the records".to_owned();
@@ -77,29 +77,29 @@ impl ManagedExport {
 
     pub(super) async fn kept_of_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
         elsewhere: Option<&DirectoryPath>,
-    ) -> Result<Look, ExportError> {
+    ) -> Result<Inspection, ExportError> {
         let record = self.read_record(ground, volume).await?;
         let (directory, archive, shared_with) = match &record {
             Found::Record(record, _) => (
                 self.at(ground, &record.directory).await?,
                 match &record.state {
                     State::Archiving(note) | State::Archived(note) => self.at_root(ground, &note.target).await?,
-                    _ => At::Unknown,
+                    _ => PathState::Unknown,
                 },
                 self.other_volume(ground, volume, &record.directory),
             ),
             Found::Nothing | Found::Unreadable(_) => {
                 let directory = match elsewhere {
                     Some(directory) => self.at(ground, directory).await?,
-                    None => At::Unknown,
+                    None => PathState::Unknown,
                 };
-                (directory, At::Unknown, None)
+                (directory, PathState::Unknown, None)
             }
         };
-        Ok(Look {
+        Ok(Inspection {
             record,
             directory,
             archive,
@@ -107,24 +107,24 @@ impl ManagedExport {
         })
     }
 
-    async fn at(&self, ground: &Ground, directory: &DirectoryPath) -> Result<At, ExportError> {
+    async fn at(&self, ground: &VerifiedRoot, directory: &DirectoryPath) -> Result<PathState, ExportError> {
         match self.walk(ground, directory).await {
             Ok(nodes) => Ok(self
                 .leaf_of(&nodes, directory)
-                .map_or(At::Nothing, |leaf| what_is(ground, leaf))),
-            Err(ExportError::PathUnusable { .. }) => Ok(At::Other),
+                .map_or(PathState::Nothing, |leaf| what_is(ground, leaf))),
+            Err(ExportError::PathUnusable { .. }) => Ok(PathState::Other),
             Err(error) => Err(error),
         }
     }
 
-    async fn at_root(&self, ground: &Ground, name: &str) -> Result<At, ExportError> {
+    async fn at_root(&self, ground: &VerifiedRoot, name: &str) -> Result<PathState, ExportError> {
         let found = self.nfs.lookup(&ground.root.handle, &layout::name(name)?).await;
         let found = found.while_(|| format!("looking up {name}"))?;
-        Ok(found.map_or(At::Nothing, |node| what_is(ground, &node)))
+        Ok(found.map_or(PathState::Nothing, |node| what_is(ground, &node)))
     }
 
     /// A volume of another name that has this very path: made by hand, perhaps, to use the data again.
-    fn other_volume(&self, ground: &Ground, volume: &str, directory: &DirectoryPath) -> Option<String> {
+    fn other_volume(&self, ground: &VerifiedRoot, volume: &str, directory: &DirectoryPath) -> Option<String> {
         let conflict = self.in_the_way(ground, volume, directory)?;
         match (conflict.holder, conflict.relation) {
             (Holder::Volume(name), Relation::Same) => Some(name),
@@ -133,10 +133,10 @@ impl ManagedExport {
     }
 }
 
-fn what_is(ground: &Ground, node: &Node) -> At {
+fn what_is(ground: &VerifiedRoot, node: &FileRef) -> PathState {
     if ground.is_plain_directory(node) {
         let file_id = node.attributes.fileid;
-        return At::Directory { file_id };
+        return PathState::Directory { file_id };
     }
-    At::Other
+    PathState::Other
 }

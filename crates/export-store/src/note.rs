@@ -1,19 +1,19 @@
 //! What a record says of its volume, kept in step with the object: the size after an expansion, whose it is by now.
 
-use super::ManagedExport;
+use super::ExportStore;
 use super::error::ExportError;
-use super::ground::Ground;
-use super::record::{Record, State, VolumeNote};
+use super::ground::VerifiedRoot;
+use super::record::{Record, State, VolumeMetadata};
 use super::records::Found;
 use super::request::{ClaimRef, DirectoryRequest, ReclaimRequest};
 use super::signature::Trust;
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn keep_note_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ReclaimRequest,
-        note: &VolumeNote,
+        note: &VolumeMetadata,
     ) -> Result<(), ExportError> {
         let signed = matches!(
             self.read_record(ground, &request.volume).await?,
@@ -39,10 +39,10 @@ impl ManagedExport {
 
     pub(super) async fn hand_over_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ReclaimRequest,
         to: &ClaimRef,
-        note: &VolumeNote,
+        note: &VolumeMetadata,
     ) -> Result<(), ExportError> {
         // Done by a former life, which died before it could say so.
         let request = match self.read_record(ground, &request.volume).await? {
@@ -67,7 +67,7 @@ impl ManagedExport {
     /// A directory that was finished by a former life, for a volume that is going to be another one than it was then.
     pub(super) async fn renote(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         request: &DirectoryRequest,
     ) -> Result<(), ExportError> {

@@ -1,15 +1,15 @@
 //! Whether we may write, whom the server takes us for, and whether our own directories are safe (design 6.1).
 
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
 use super::folders::judge_owner;
-use super::ground::Ground;
+use super::ground::VerifiedRoot;
 use super::layout;
 use super::request::WriteProbe;
 use nfs_client::Status;
 
-impl ManagedExport {
-    pub(super) async fn probe_write_on(&self, ground: &Ground) -> Result<WriteProbe, ExportError> {
+impl ExportStore {
+    pub(super) async fn probe_write_on(&self, ground: &VerifiedRoot) -> Result<WriteProbe, ExportError> {
         let name = layout::probe(&self.keeper.backend_uid)?;
         self.changing(ground)?;
         let file = self.fresh_file(&ground.cluster, &name, b"probe\n").await?;

@@ -10,23 +10,23 @@ use futures::future::try_join_all;
 
 use self::decide::{Step, Write, Written};
 use self::make::Made;
-use super::ManagedExport;
+use super::ExportStore;
 use super::error::ExportError;
-use super::ground::Ground;
+use super::ground::VerifiedRoot;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::{Created, Found};
-use super::request::{DirectoryRequest, ProvisionedDirectory, UndoOutcome};
+use super::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
 use super::signature::Trust;
 use crate::naming::DirectoryPath;
-use nfs_client::{FileKind, Node};
+use nfs_client::{FileKind, FileRef};
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn provision_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
     ) -> Result<ProvisionedDirectory, ExportError> {
         let volume = &request.volume;
@@ -88,8 +88,8 @@ impl ManagedExport {
         }
         // Refused for good: nothing is left of it, so that the claim can go elsewhere.
         match self.undo_on(ground, volume, &request.claim.uid, false).await {
-            Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => Err(error),
-            Ok(UndoOutcome::NotEmpty) => Err(ExportError::LeftBehind {
+            Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
+            Ok(RollbackOutcome::NotEmpty) => Err(ExportError::LeftBehind {
                 source: Box::new(error),
                 cleanup: Box::new(ExportError::DirectoryExists {
                     directory: directory.to_string(),
@@ -105,7 +105,7 @@ impl ManagedExport {
 
     async fn make(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         mut record: Recorded,
@@ -130,7 +130,7 @@ impl ManagedExport {
     /// Looks, decides, acts; `None` when it is to be looked at again.
     async fn step(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         record: &mut Recorded,
@@ -199,9 +199,9 @@ impl ManagedExport {
     /// Whether the way to a directory leads through nothing that is anybody's (design 6.5).
     pub(super) async fn judge_way(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         directory: &DirectoryPath,
-        nodes: &[Node],
+        nodes: &[FileRef],
     ) -> Result<(), ExportError> {
         self.judge_parents(ground, directory, nodes).await?;
         let depth = directory.segments().len().saturating_sub(1);
@@ -214,9 +214,9 @@ impl ManagedExport {
     /// The same, without a look at what other clusters have.
     pub(super) async fn judge_parents(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         directory: &DirectoryPath,
-        nodes: &[Node],
+        nodes: &[FileRef],
     ) -> Result<(), ExportError> {
         let depth = directory.segments().len().saturating_sub(1);
         let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
@@ -254,11 +254,11 @@ impl ManagedExport {
     /// Whether what is there may be taken over (design 6.3).
     async fn refuse_adoption(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
-        nodes: &[Node],
-        leaf: &Node,
+        nodes: &[FileRef],
+        leaf: &FileRef,
     ) -> Result<(), ExportError> {
         if !request.adoptable {
             return Err(ExportError::NotAdoptable {
@@ -277,7 +277,7 @@ impl ManagedExport {
     /// Writes the record that announces the next step; false when somebody else wrote it meanwhile.
     async fn write(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         record: &mut Recorded,
@@ -346,7 +346,7 @@ impl Recorded {
     }
 }
 
-fn what_it_is(node: &Node) -> &'static str {
+fn what_it_is(node: &FileRef) -> &'static str {
     match node.attributes.kind {
         FileKind::Directory => "is where another file system begins",
         FileKind::Symlink => "is a symbolic link, which is not followed",

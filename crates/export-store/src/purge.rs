@@ -15,11 +15,11 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use self::visit::{Child, End, Task, Visit};
-use super::ManagedExport;
+use super::ExportStore;
 use super::error::ExportError;
-use super::ground::Ground;
+use super::ground::VerifiedRoot;
 use super::request::{PurgeFailure, PurgeReport};
-use nfs_client::{Credential, FileHandle, Name, Node};
+use nfs_client::{Credential, FileHandle, FileRef, Name};
 
 /// Directories visited at a time.
 const VISITS: usize = 8;
@@ -34,18 +34,18 @@ const LONGEST_PATH: usize = 300;
 
 /// Where a purge begins.
 pub(super) struct Root<'a> {
-    node: &'a Node,
+    node: &'a FileRef,
     name: Option<&'a Name>,
 }
 
 impl<'a> Root<'a> {
     /// The trash: what is in it goes, it stays.
-    pub(super) fn kept(node: &'a Node) -> Self {
+    pub(super) fn kept(node: &'a FileRef) -> Self {
         Self { node, name: None }
     }
 
     /// A tombstone: what is in it goes, and the caller removes it.
-    pub(super) fn named(node: &'a Node, name: &'a Name) -> Self {
+    pub(super) fn named(node: &'a FileRef, name: &'a Name) -> Self {
         Self { node, name: Some(name) }
     }
 }
@@ -71,8 +71,8 @@ struct Directory {
 
 /// A purge under way.
 pub(super) struct Purge<'a> {
-    export: &'a ManagedExport,
-    ground: &'a Ground,
+    export: &'a ExportStore,
+    ground: &'a VerifiedRoot,
     most: u64,
     end: Option<Instant>,
     removed: u64,
@@ -82,7 +82,7 @@ pub(super) struct Purge<'a> {
 }
 
 impl<'a> Purge<'a> {
-    pub(super) fn new(export: &'a ManagedExport, ground: &'a Ground, most: u64, end: Option<Instant>) -> Self {
+    pub(super) fn new(export: &'a ExportStore, ground: &'a VerifiedRoot, most: u64, end: Option<Instant>) -> Self {
         Self {
             export,
             ground,

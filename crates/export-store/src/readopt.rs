@@ -1,19 +1,19 @@
 //! Volumes that have a record here and no object any more: judged before they are made again (design 6.8). Nothing is
 //! changed here.
 
-use super::ManagedExport;
+use super::ExportStore;
 use super::error::ExportError;
-use super::foreign::TheirVolume;
-use super::ground::Ground;
+use super::foreign::ForeignDirectory;
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
-use super::record::{Record, State, VolumeNote};
+use super::record::{Record, State, VolumeMetadata};
 use super::records::Found;
 use super::request::ClaimRef;
 use super::signature::Trust;
 
 /// What is left of a volume.
 #[derive(Debug)]
-pub enum Remains {
+pub enum Recoverability {
     /// Nothing that a volume could be made of: no record, or an archive's, or one of a directory on its way in or out.
     Nothing,
     /// A volume in use of another backend, by a signed record.
@@ -24,7 +24,7 @@ pub enum Remains {
         claim: ClaimRef,
     },
     /// Its directory, as its record says.
-    Volume(Box<KeptVolume>),
+    Volume(Box<RecordedVolume>),
     /// Something that must not be made a volume of.
     Unfit {
         /// Whose it was, as far as that can be read.
@@ -36,22 +36,22 @@ pub enum Remains {
 
 /// A volume's directory that was found to be the one that its signed record is about.
 #[derive(Debug, Clone)]
-pub struct KeptVolume {
+pub struct RecordedVolume {
     /// The record.
     pub record: Record,
     /// What the volume was.
-    pub note: VolumeNote,
+    pub note: VolumeMetadata,
     /// The directory's fileid.
     pub file_id: u64,
     /// The export's identity.
     pub export_id: String,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// The claim that a live volume of this backend was for, by its record, whatever that is worth.
     pub(super) async fn recorded_claim_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
     ) -> Result<Option<ClaimRef>, ExportError> {
         let Found::Record(record, _) = self.read_record(ground, volume).await? else {
@@ -62,12 +62,16 @@ impl ManagedExport {
         Ok(counts.then_some(record.claim))
     }
 
-    pub(super) async fn remains_of_on(&self, ground: &Ground, volume: &str) -> Result<Remains, ExportError> {
+    pub(super) async fn remains_of_on(
+        &self,
+        ground: &VerifiedRoot,
+        volume: &str,
+    ) -> Result<Recoverability, ExportError> {
         let (record, trust) = match self.read_record(ground, volume).await? {
-            Found::Nothing => return Ok(Remains::Nothing),
+            Found::Nothing => return Ok(Recoverability::Nothing),
             Found::Unreadable(why) => {
                 let why = format!("its record is unreadable: {why}");
-                return Ok(Remains::Unfit { claim: None, why });
+                return Ok(Recoverability::Unfit { claim: None, why });
             }
             Found::Record(record, trust) => (*record, trust),
         };
@@ -76,7 +80,7 @@ impl ManagedExport {
         }
         let claim = record.claim.clone();
         let unfit = |why: String| {
-            Ok(Remains::Unfit {
+            Ok(Recoverability::Unfit {
                 claim: Some(claim),
                 why,
             })
@@ -90,7 +94,7 @@ impl ManagedExport {
             return unfit("its record does not say what the volume was".to_owned());
         };
         match self.judge_remains(ground, &record).await {
-            Ok(file_id) => Ok(Remains::Volume(Box::new(KeptVolume {
+            Ok(file_id) => Ok(Recoverability::Volume(Box::new(RecordedVolume {
                 export_id: ground.identity.id.clone(),
                 record,
                 note,
@@ -102,7 +106,10 @@ impl ManagedExport {
     }
 
     /// The volumes of a backend of this name that other clusters' records know.
-    pub(super) async fn volumes_of_others_on(&self, ground: &Ground) -> Result<Vec<TheirVolume>, ExportError> {
+    pub(super) async fn volumes_of_others_on(
+        &self,
+        ground: &VerifiedRoot,
+    ) -> Result<Vec<ForeignDirectory>, ExportError> {
         let all = self.live_of_others(ground).await?;
         let backend = &self.keeper.backend;
         Ok(all.into_iter().filter(|theirs| theirs.backend == *backend).collect())
@@ -113,7 +120,7 @@ impl ManagedExport {
     }
 
     /// The directory's fileid, if the directory is the one that the record knows, and nobody else's.
-    async fn judge_remains(&self, ground: &Ground, record: &Record) -> Result<u64, ExportError> {
+    async fn judge_remains(&self, ground: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
         let directory = &record.directory;
         let nodes = self.walk(ground, directory).await?;
         self.judge_way(ground, directory, &nodes).await?;
@@ -158,12 +165,12 @@ impl ManagedExport {
 }
 
 /// What a record that is no live one of this backend says. Pure.
-fn elsewhere(record: Record, trust: Trust) -> Remains {
+fn elsewhere(record: Record, trust: Trust) -> Recoverability {
     let released = record.note.is_some_and(|note| note.released);
     if record.state != State::Live || released || trust != Trust::Signed {
-        return Remains::Nothing;
+        return Recoverability::Nothing;
     }
-    Remains::Elsewhere {
+    Recoverability::Elsewhere {
         backend: record.backend,
         claim: record.claim,
     }
@@ -217,7 +224,7 @@ mod tests {
         ] {
             let what = format!("{state:?} {released} {trust:?}");
             let found = elsewhere(record(state, released), trust);
-            let said = matches!(found, Remains::Elsewhere { backend, .. } if backend == "other");
+            let said = matches!(found, Recoverability::Elsewhere { backend, .. } if backend == "other");
             assert_eq!(said, speaks, "{what}");
         }
     }

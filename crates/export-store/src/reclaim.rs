@@ -9,31 +9,31 @@ mod give_up;
 mod in_use;
 mod recorded;
 
-use self::decide::{At, End, Next, Seen, Step, Wish, decide};
+use self::decide::{At, End, Next, ReclaimAction, Seen, Step, decide};
 use self::recorded::Recorded;
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
 use super::record::{Record, State, handle_of};
-use super::request::{Keeping, ReclaimRequest, Reclaimed};
+use super::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::naming::DirectoryPath;
-use nfs_client::{Node, Status};
+use nfs_client::{FileRef, Status};
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 24;
 
 /// One reclaim on its way.
 struct Reclaim<'a> {
-    ground: &'a Ground,
+    ground: &'a VerifiedRoot,
     record: Record,
     /// The directory's fileid, on which volume and record agree.
     file_id: u64,
-    wish: Wish,
+    wish: ReclaimAction,
     /// What an archive's record is to say.
-    keeping: Keeping,
+    keeping: ArchiveMetadata,
     /// What leads to the directory.
-    nodes: Vec<Node>,
+    nodes: Vec<FileRef>,
     seen: Seen,
     warnings: Vec<String>,
     /// The longest name that the server takes, as far as it is known.
@@ -43,7 +43,13 @@ struct Reclaim<'a> {
 }
 
 impl<'a> Reclaim<'a> {
-    fn new(ground: &'a Ground, record: Record, file_id: u64, wish: Wish, keeping: &Keeping) -> Self {
+    fn new(
+        ground: &'a VerifiedRoot,
+        record: Record,
+        file_id: u64,
+        wish: ReclaimAction,
+        keeping: &ArchiveMetadata,
+    ) -> Self {
         Self {
             keeping: keeping.clone(),
             ground,
@@ -68,34 +74,54 @@ impl<'a> Reclaim<'a> {
     }
 }
 
-impl ManagedExport {
-    pub(super) async fn archive_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+impl ExportStore {
+    pub(super) async fn archive_on(
+        &self,
+        ground: &VerifiedRoot,
+        request: &ReclaimRequest,
+    ) -> Result<Reclaimed, ExportError> {
         let (record, file_id) = match self.recorded(ground, request).await? {
             Recorded::Agreed(record, file_id) => (record, file_id),
             Recorded::Nothing(At::Nothing) => return Err(missing(request)),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, *record, file_id, Wish::Archive, &request.keeping)
-            .await
+        self.reclaim(
+            ground,
+            *record,
+            file_id,
+            ReclaimAction::Archive,
+            &request.archive_metadata,
+        )
+        .await
     }
 
-    pub(super) async fn delete_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+    pub(super) async fn delete_on(
+        &self,
+        ground: &VerifiedRoot,
+        request: &ReclaimRequest,
+    ) -> Result<Reclaimed, ExportError> {
         let (record, file_id) = match self.recorded(ground, request).await? {
             Recorded::Agreed(record, file_id) => (record, file_id),
             Recorded::Nothing(At::Nothing) => return Ok(Reclaimed::AlreadyGone),
             Recorded::Nothing(_) => return Err(unrecorded(request)),
         };
-        self.reclaim(ground, *record, file_id, Wish::Delete, &request.keeping)
-            .await
+        self.reclaim(
+            ground,
+            *record,
+            file_id,
+            ReclaimAction::Delete,
+            &request.archive_metadata,
+        )
+        .await
     }
 
     async fn reclaim(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: Record,
         file_id: u64,
-        wish: Wish,
-        keeping: &Keeping,
+        wish: ReclaimAction,
+        keeping: &ArchiveMetadata,
     ) -> Result<Reclaimed, ExportError> {
         let mut reclaim = Reclaim::new(ground, record, file_id, wish, keeping);
         self.look(&mut reclaim).await?;
@@ -170,7 +196,7 @@ impl ManagedExport {
         let ground = reclaim.ground;
         let record = reclaim.record.clone();
         let directory = reclaim.record.directory.clone();
-        let at = |node: Option<&Node>| match node {
+        let at = |node: Option<&FileRef>| match node {
             None => At::Nothing,
             Some(node) if ground.is_plain_directory(node) && record.is_about(node) => At::Ours,
             Some(_) => At::Stranger,

@@ -12,9 +12,9 @@ use super::layout;
 use super::request::ClaimRef;
 use super::signature::SIGNATURE_LENGTH;
 use crate::naming::DirectoryPath;
-use nfs_client::Node;
-pub use note::VolumeNote;
-pub use state::{ArchiveNote, CopyNote, Destination, State, Terms};
+use nfs_client::FileRef;
+pub use note::VolumeMetadata;
+pub use state::{ArchiveState, CopyState, RestoreTarget, RetentionTerms, State};
 
 /// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.
@@ -45,7 +45,7 @@ pub struct Record {
     /// The volume whose archive its data were, when they were put back from one.
     pub restores: Option<String>,
     /// What its volume is; written only while it has one or is about to, and absent when that is too long.
-    pub note: Option<VolumeNote>,
+    pub note: Option<VolumeMetadata>,
     /// How far it is.
     pub state: State,
 }
@@ -81,7 +81,7 @@ struct Wire {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     restores: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    note: Option<VolumeNote>,
+    note: Option<VolumeMetadata>,
     state: State,
 }
 
@@ -175,7 +175,7 @@ impl Record {
     }
 
     /// Whether this is the directory that a change under way is about.
-    pub fn is_about(&self, node: &Node) -> bool {
+    pub fn is_about(&self, node: &FileRef) -> bool {
         let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
@@ -184,7 +184,7 @@ impl Record {
     /// What the name of its archive is made of: copies that somebody asked for have the name that he gave them.
     pub fn archive_stem(&self) -> &str {
         match self.state.note() {
-            Some(ArchiveNote { copy: Some(_), .. }) => &self.volume,
+            Some(ArchiveState { copy: Some(_), .. }) => &self.volume,
             _ => self.directory.last_segment(),
         }
     }
@@ -197,7 +197,7 @@ impl Record {
 }
 
 /// A node's handle as a record has it.
-pub fn handle_of(node: &Node) -> String {
+pub fn handle_of(node: &FileRef) -> String {
     format!("{:?}", node.handle)
 }
 

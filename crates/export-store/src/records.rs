@@ -1,8 +1,8 @@
 //! The records of this cluster on the export: created exclusively, replaced atomically, removed by fileid.
 
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::layout;
 use super::record::{LONGEST_RECORD, Record, RecordError};
 use super::signature::{Signer, Trust};
@@ -28,15 +28,15 @@ pub(super) enum Created {
     Exists,
 }
 
-impl ManagedExport {
-    pub(super) async fn read_record(&self, ground: &Ground, volume: &str) -> Result<Found, ExportError> {
+impl ExportStore {
+    pub(super) async fn read_record(&self, ground: &VerifiedRoot, volume: &str) -> Result<Found, ExportError> {
         self.read_record_in(ground, &ground.records.handle, volume).await
     }
 
     /// Reads a record of any cluster. Another one's has no signature that is good here.
     pub(super) async fn read_record_in(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         records: &FileHandle,
         volume: &str,
     ) -> Result<Found, ExportError> {
@@ -61,7 +61,7 @@ impl ManagedExport {
         }
     }
 
-    pub(super) async fn create_record(&self, ground: &Ground, record: &Record) -> Result<Created, ExportError> {
+    pub(super) async fn create_record(&self, ground: &VerifiedRoot, record: &Record) -> Result<Created, ExportError> {
         let (name, content) = (layout::record(&record.volume)?, self.content(ground, record)?);
         let nfs = self.changing(ground)?;
         match nfs.create_file(&ground.records.handle, &name, &content, 0o600).await {
@@ -74,7 +74,7 @@ impl ManagedExport {
         }
     }
 
-    pub(super) async fn replace_record(&self, ground: &Ground, record: &Record) -> Result<(), ExportError> {
+    pub(super) async fn replace_record(&self, ground: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
         let (name, draft) = (layout::record(&record.volume)?, layout::draft(&record.volume)?);
         let content = self.content(ground, record)?;
         self.changing(ground)?
@@ -86,7 +86,7 @@ impl ManagedExport {
     }
 
     /// Removes a volume's record; that it is not there is fine.
-    pub(super) async fn remove_record(&self, ground: &Ground, volume: &str) -> Result<(), ExportError> {
+    pub(super) async fn remove_record(&self, ground: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
         let doing = || format!("removing the record of volume {volume}");
         let name = layout::record(volume)?;
         let records = &ground.records.handle;
@@ -109,7 +109,7 @@ impl ManagedExport {
         }
     }
 
-    fn content(&self, ground: &Ground, record: &Record) -> Result<Vec<u8>, ExportError> {
+    fn content(&self, ground: &VerifiedRoot, record: &Record) -> Result<Vec<u8>, ExportError> {
         let bytes = record.to_bytes().map_err(|why| ExportError::RecordDamaged {
             volume: record.volume.clone(),
             why,
@@ -117,7 +117,7 @@ impl ManagedExport {
         Ok(self.signer(ground).seal(&record.volume, &bytes))
     }
 
-    fn signer<'a>(&'a self, ground: &'a Ground) -> Signer<'a> {
+    fn signer<'a>(&'a self, ground: &'a VerifiedRoot) -> Signer<'a> {
         Signer {
             key: &self.keeper.records_key,
             cluster_id: &self.keeper.cluster_id,

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{ArchiveNote, Record, Terms, VolumeNote};
+use super::record::{ArchiveState, Record, RetentionTerms, VolumeMetadata};
 use crate::naming::DirectoryPath;
 use nfs_client::{Attributes, Credential, FsId};
 
-use super::Place;
+use super::ReservedPath;
 use super::archives::ArchiveRef;
 use super::signature::RecordsKey;
 
 /// Which backend of which cluster an export is kept for.
 #[derive(Debug, Clone)]
-pub struct Keeper {
+pub struct StoreConfig {
     /// The cluster's name on exports: that of its folder.
     pub cluster_id: String,
     /// The key that its records are signed with.
@@ -24,12 +24,12 @@ pub struct Keeper {
     /// Whom the operator acts as.
     pub credential: Credential,
     /// The backend's address and former addresses ([`Place::on_server`]).
-    pub roots: Vec<Place>,
+    pub roots: Vec<ReservedPath>,
 }
 
-impl Keeper {
+impl StoreConfig {
     /// Of an export that is only looked at, by somebody who keeps nothing there: writes no record, and has no folder.
-    pub fn onlooker(credential: Credential) -> Self {
+    pub fn read_only(credential: Credential) -> Self {
         Self {
             cluster_id: String::new(),
             records_key: RecordsKey::random(),
@@ -58,7 +58,7 @@ pub struct ClaimRef {
 
 /// What is known of an export's identity before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Expected {
+pub struct ExpectedIdentity {
     /// The identity that the backend's spec or status, or a volume, knows.
     pub export_id: Option<String>,
     /// The root's fileid that the backend's status knows.
@@ -98,7 +98,7 @@ pub struct WriteProbe {
 
 /// What was found at the start.
 #[derive(Debug, Default)]
-pub struct Settled {
+pub struct RecoveryReport {
     /// Records of directories that have no volume. If the claim is still there, its reconciliation goes on with
     /// the record; if not, [`undo`](super::ManagedExport::undo) is due.
     pub open: Vec<Record>,
@@ -142,7 +142,7 @@ pub struct DirectoryRequest {
     /// The archive whose directory it becomes; absent: it is made, or adopted.
     pub restore: Option<ArchiveRef>,
     /// What the volume is going to be; absent when that is too long to be recorded.
-    pub note: Option<VolumeNote>,
+    pub note: Option<VolumeMetadata>,
 }
 
 /// A directory that is there, judged and recorded.
@@ -160,7 +160,7 @@ pub struct ProvisionedDirectory {
 
 /// What became of a directory whose volume will not be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UndoOutcome {
+pub enum RollbackOutcome {
     /// Directory and record are gone, or were never there.
     Gone,
     /// The directory was adopted, or isn't the one that was made: it stays, the record is gone.
@@ -181,12 +181,12 @@ pub struct ReclaimRequest {
     /// The fileid that the volume's annotation knows.
     pub file_id: Option<u64>,
     /// What the record of its archive is to say, if it becomes one.
-    pub keeping: Keeping,
+    pub archive_metadata: ArchiveMetadata,
 }
 
 /// What the record of an archive says beside where it is: what its object is made of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Keeping {
+pub struct ArchiveMetadata {
     /// The volume's size, as a quantity.
     pub size: Option<String>,
     /// The volume's StorageClass.
@@ -195,11 +195,11 @@ pub struct Keeping {
     pub retention: Option<i64>,
 }
 
-impl Keeping {
+impl ArchiveMetadata {
     /// The note of an archive that is made now of a directory that was like this.
-    pub(super) fn note(&self, target: String, was: Option<&Attributes>) -> ArchiveNote {
+    pub(super) fn note(&self, target: String, was: Option<&Attributes>) -> ArchiveState {
         let now = jiff::Timestamp::now().as_second();
-        ArchiveNote {
+        ArchiveState {
             target,
             mode: was.map_or(0, |was| was.mode),
             uid: was.and_then(|was| was.uid),
@@ -207,9 +207,9 @@ impl Keeping {
             since: Some(now),
             size: self.size.clone(),
             class: self.class.clone(),
-            terms: Terms {
+            terms: RetentionTerms {
                 expires: self.retention.map(|retention| now.saturating_add(retention)),
-                ..Terms::default()
+                ..RetentionTerms::default()
             },
             copy: None,
         }

@@ -2,14 +2,14 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
 use super::record::{Record, State};
 use super::records::Found;
-use super::request::Settled;
+use super::request::RecoveryReport;
 use super::signature::Trust;
-use super::{ManagedExport, layout};
+use super::{ExportStore, layout};
 use nfs_client::{FileKind, Name};
 
 /// Records looked at side by side.
@@ -26,12 +26,12 @@ enum Kind {
     Settled,
 }
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn settle_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
-    ) -> Result<Settled, ExportError> {
+    ) -> Result<RecoveryReport, ExportError> {
         self.sweep(ground).await?;
         let names = self
             .names_in(&ground.records.handle, "the records", MOST_RECORDS)
@@ -44,7 +44,7 @@ impl ManagedExport {
         });
         let kinds = stream::iter(without.map(|name| self.settle_one(ground, name)));
         let mut kinds = kinds.buffer_unordered(READS);
-        let mut settled = Settled::default();
+        let mut settled = RecoveryReport::default();
         while let Some(kind) = kinds.try_next().await? {
             match kind {
                 Kind::Open(record) => settled.open.push(record),
@@ -57,7 +57,7 @@ impl ManagedExport {
         Ok(settled)
     }
 
-    async fn settle_one(&self, ground: &Ground, name: Name) -> Result<Kind, ExportError> {
+    async fn settle_one(&self, ground: &VerifiedRoot, name: Name) -> Result<Kind, ExportError> {
         let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
             return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
         };
@@ -107,7 +107,7 @@ impl ManagedExport {
     }
 
     /// Keeps a directory's place taken although it has no volume (yet).
-    pub(super) fn hold(&self, ground: &Ground, record: &Record) {
+    pub(super) fn hold(&self, ground: &VerifiedRoot, record: &Record) {
         let places = self.places_of(&ground.identity.id, &record.directory.to_string());
         let holder = Holder::Volume(record.volume.clone());
         // In somebody's way already: then that one has it, and provisioning or undoing says so.
@@ -117,7 +117,7 @@ impl ManagedExport {
     }
 
     /// Removes what a probe or the making of an identity left when it was cut off.
-    async fn sweep(&self, ground: &Ground) -> Result<(), ExportError> {
+    async fn sweep(&self, ground: &VerifiedRoot) -> Result<(), ExportError> {
         let path = "the cluster's folder";
         let names = self.names_in(&ground.cluster.handle, path, MOST_RECORDS).await?;
         let leftovers: Vec<Name> = names.into_iter().filter(layout::is_leftover).collect();
@@ -126,8 +126,8 @@ impl ManagedExport {
 
     async fn remove_leftovers(
         &self,
-        ground: &Ground,
-        folder: &nfs_client::Node,
+        ground: &VerifiedRoot,
+        folder: &nfs_client::FileRef,
         names: &[Name],
     ) -> Result<(), ExportError> {
         for name in names {

@@ -9,13 +9,13 @@ use std::collections::HashSet;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-pub use self::row::{Presence, Signature, Survey, Surveyed};
+pub use self::row::{ExportListing, ListedDirectory, Presence, Signature};
 use self::row::{nothing, state, text};
-use super::error::{ExportError, While as _};
+use super::error::{ErrorContext as _, ExportError};
 use super::record::{LONGEST_RECORD, Record, State};
 use super::signature::{RecordsKey, Signer, Trust};
-use super::{ManagedExport, layout};
-use nfs_client::{FileHandle, FileKind, FsId, Name, NfsError, Node, PageCookie, Status};
+use super::{ExportStore, layout};
+use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
 /// Rows at the most: with texts as long as can be, they are some 100 MiB.
 const MOST_ROWS: usize = 100_000;
@@ -28,31 +28,31 @@ const READS: usize = 16;
 
 /// A survey on its way.
 struct Surveyor<'a> {
-    managed: &'a ManagedExport,
+    managed: &'a ExportStore,
     key: Option<&'a RecordsKey>,
-    root: Node,
-    survey: Survey,
+    root: FileRef,
+    survey: ExportListing,
     /// Names that records know as archives.
     recorded: HashSet<String>,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Looks at the records of all clusters, and at archives that have none. With a key, records are checked by it.
     ///
     /// # Errors
     /// The export can't be looked at at all. What can't be looked at in part is in [`Survey::unseen`].
-    pub async fn survey(&self, key: Option<&RecordsKey>) -> Result<Survey, ExportError> {
+    pub async fn survey(&self, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
         let looked = self.look_over(key).await;
         self.told(looked).await
     }
 
-    async fn look_over(&self, key: Option<&RecordsKey>) -> Result<Survey, ExportError> {
+    async fn look_over(&self, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
         let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
         let mut surveyor = Surveyor {
             managed: self,
             key,
             root,
-            survey: Survey::default(),
+            survey: ExportListing::default(),
             recorded: HashSet::new(),
         };
         match self.look_at_identity().await {
@@ -94,7 +94,7 @@ impl Surveyor<'_> {
     }
 
     /// A directory of the export's own file system; links are not followed. What the server refuses is said.
-    async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<Node>, ExportError> {
+    async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<FileRef>, ExportError> {
         let doing = || format!("looking up {name}");
         let found = match self.managed.nfs.lookup(parent, name).await {
             Err(error) if error.status().is_some() => {
@@ -112,7 +112,7 @@ impl Surveyor<'_> {
         let names = self.names(records, &what, |name| !layout::is_draft(name)).await?;
         let this = &*self;
         let rows = stream::iter(names).map(async |name| this.record(cluster, records, &name).await);
-        let rows: Vec<(Surveyed, Option<String>)> = rows.buffered(READS).try_collect().await?;
+        let rows: Vec<(ListedDirectory, Option<String>)> = rows.buffered(READS).try_collect().await?;
         for (row, archive) in rows {
             self.recorded.extend(archive);
             self.survey.rows.push(row);
@@ -126,8 +126,8 @@ impl Surveyor<'_> {
         cluster: &str,
         records: &FileHandle,
         name: &Name,
-    ) -> Result<(Surveyed, Option<String>), ExportError> {
-        let row = |why: String| Surveyed {
+    ) -> Result<(ListedDirectory, Option<String>), ExportError> {
+        let row = |why: String| ListedDirectory {
             cluster: cluster.to_owned(),
             volume: text(&name.to_string()),
             why: Some(text(&why)),
@@ -151,7 +151,7 @@ impl Surveyor<'_> {
         };
         let note = record.state.note();
         let (directory, presence) = self.place(&record).await?;
-        let surveyed = Surveyed {
+        let surveyed = ListedDirectory {
             cluster: cluster.to_owned(),
             volume: text(volume),
             state: state(&record.state),
@@ -237,7 +237,7 @@ impl Surveyor<'_> {
         };
         for name in self.names(&root, "the export", archived).await? {
             if self.folder(&root, &name).await?.is_some() {
-                self.survey.rows.push(Surveyed {
+                self.survey.rows.push(ListedDirectory {
                     directory: text(&name.to_string()),
                     presence: Presence::There,
                     ..nothing("Unrecorded")
@@ -264,7 +264,7 @@ impl Surveyor<'_> {
                     names.clear();
                     continue;
                 }
-                Err(error) if error.is_an_answer() => break Some(error.to_string()),
+                Err(error) if error.is_server_reply() => break Some(error.to_string()),
                 Err(error) => return Err(error).while_(|| format!("listing {path}")),
             };
             seen += page.entries.len();

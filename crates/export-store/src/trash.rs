@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::purge::{Purge, Root};
 use super::record::{Record, State};
 use super::request::{PurgeLimits, PurgeReport, TrashContent};
-use super::{ManagedExport, PoisonError, layout};
+use super::{ExportStore, PoisonError, layout};
 use nfs_client::Status;
 
 /// Entries of the trash that are counted; volumes that are deleted at a time are fewer by far.
@@ -15,8 +15,8 @@ const MOST_COUNTED: usize = 1_000_000;
 /// Time that is given to counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
-impl ManagedExport {
-    pub(super) async fn trash_on(&self, ground: &Ground) -> Result<TrashContent, ExportError> {
+impl ExportStore {
+    pub(super) async fn trash_on(&self, ground: &VerifiedRoot) -> Result<TrashContent, ExportError> {
         let mut entries = 0_u64;
         let mut oldest = None;
         let mut count = |since: Option<i64>| {
@@ -54,7 +54,11 @@ impl ManagedExport {
         })
     }
 
-    pub(super) async fn purge_on(&self, ground: &Ground, limits: PurgeLimits) -> Result<PurgeReport, ExportError> {
+    pub(super) async fn purge_on(
+        &self,
+        ground: &VerifiedRoot,
+        limits: PurgeLimits,
+    ) -> Result<PurgeReport, ExportError> {
         let end = Instant::now().checked_add(limits.time);
         let mut purge = Purge::new(self, ground, limits.removals, end);
         purge.tree(Root::kept(&ground.trash)).await?;
@@ -76,7 +80,7 @@ impl ManagedExport {
 
     async fn purge_tombstone(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         purge: &mut Purge<'_>,
     ) -> Result<(), ExportError> {

@@ -1,23 +1,23 @@
 //! Taking back what was made for a claim that will have no volume: by rmdir only.
 
-use super::ManagedExport;
-use super::error::{ExportError, While as _};
-use super::ground::Ground;
+use super::ExportStore;
+use super::error::{ErrorContext as _, ExportError};
+use super::ground::VerifiedRoot;
 use super::ledger::Holder;
 use super::record::{Record, RecordError, State, handle_of};
 use super::records::Found;
-use super::request::UndoOutcome;
+use super::request::RollbackOutcome;
 use super::signature::Trust;
-use nfs_client::{Node, Status};
+use nfs_client::{FileRef, Status};
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn undo_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
         claim_uid: &str,
         superseded: bool,
-    ) -> Result<UndoOutcome, ExportError> {
+    ) -> Result<RollbackOutcome, ExportError> {
         let holder = Holder::Volume(volume.to_owned());
         if self.ledger.knows(&holder) && !superseded {
             return Err(ExportError::InUse {
@@ -26,11 +26,11 @@ impl ManagedExport {
             });
         }
         let outcome = match self.read_record(ground, volume).await? {
-            Found::Nothing => UndoOutcome::Gone,
+            Found::Nothing => RollbackOutcome::Gone,
             // It ended while it was written, and so before anything was made.
             Found::Unreadable(RecordError::Short) => {
                 self.remove_record(ground, volume).await?;
-                UndoOutcome::Gone
+                RollbackOutcome::Gone
             }
             Found::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
@@ -45,7 +45,7 @@ impl ManagedExport {
                 });
             }
             // Backends that share an export share the folder of records.
-            Found::Record(record, _) if superseded && record.backend != self.keeper.backend => UndoOutcome::Gone,
+            Found::Record(record, _) if superseded && record.backend != self.keeper.backend => RollbackOutcome::Gone,
             Found::Record(record, _) if !record.state.is_open() => {
                 return Err(ExportError::RecordBusy {
                     volume: volume.to_owned(),
@@ -59,12 +59,12 @@ impl ManagedExport {
             }
             Found::Record(record, _) if self.gave_back(ground, &record).await? => {
                 self.remove_record(ground, volume).await?;
-                UndoOutcome::Gone
+                RollbackOutcome::Gone
             }
             Found::Record(record, _) => {
                 self.discard_staged(ground, volume).await?;
                 let outcome = self.undo_directory(ground, &record, superseded).await?;
-                if outcome == UndoOutcome::NotEmpty {
+                if outcome == RollbackOutcome::NotEmpty {
                     return Ok(outcome);
                 }
                 self.remove_record(ground, volume).await?;
@@ -79,7 +79,7 @@ impl ManagedExport {
     }
 
     /// Whether the directory was an archive's and is it again.
-    async fn gave_back(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    async fn gave_back(&self, ground: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
         match &record.restores {
             Some(old) => self.give_back(ground, record, old).await,
             None => Ok(false),
@@ -88,10 +88,10 @@ impl ManagedExport {
 
     async fn undo_directory(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         superseded: bool,
-    ) -> Result<UndoOutcome, ExportError> {
+    ) -> Result<RollbackOutcome, ExportError> {
         let directory = &record.directory;
         if superseded && let Some(conflict) = self.in_the_way(ground, "", directory) {
             return Err(ExportError::InUse {
@@ -101,27 +101,27 @@ impl ManagedExport {
         }
         // Adopted: it was there before us, and stays. That needs no look.
         if record.adopted {
-            return Ok(UndoOutcome::DirectoryKept);
+            return Ok(RollbackOutcome::DirectoryKept);
         }
         let nodes = match self.walk(ground, directory).await {
             Ok(nodes) => nodes,
             // Something else has taken the place of a parent: what we made is not there.
-            Err(ExportError::PathUnusable { .. }) => return Ok(UndoOutcome::DirectoryKept),
+            Err(ExportError::PathUnusable { .. }) => return Ok(RollbackOutcome::DirectoryKept),
             Err(error) => return Err(error),
         };
         let Some(leaf) = self.leaf_of(&nodes, directory) else {
-            return Ok(UndoOutcome::Gone);
+            return Ok(RollbackOutcome::Gone);
         };
         // By its handle too: once it is removed, a stranger's may get its fileid.
         let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
             || record.handle.as_ref().is_some_and(|handle| *handle != handle_of(leaf));
         if !ground.is_plain_directory(leaf) || other {
-            return Ok(UndoOutcome::DirectoryKept);
+            return Ok(RollbackOutcome::DirectoryKept);
         }
         if let Some(holder) = self.somebody_else(ground, record, leaf, superseded) {
             // Without a fileid nothing says that it is ours. With one, two volumes have the same directory.
             if record.file_id.is_none() {
-                return Ok(UndoOutcome::DirectoryKept);
+                return Ok(RollbackOutcome::DirectoryKept);
             }
             return Err(ExportError::InUse {
                 directory: directory.to_string(),
@@ -130,7 +130,7 @@ impl ManagedExport {
         }
         if record.file_id.is_none() {
             match self.refuse_foreign(ground, directory, &nodes, true).await {
-                Err(ExportError::HeldByOtherCluster { .. }) => return Ok(UndoOutcome::DirectoryKept),
+                Err(ExportError::HeldByOtherCluster { .. }) => return Ok(RollbackOutcome::DirectoryKept),
                 other => other?,
             }
         }
@@ -142,13 +142,19 @@ impl ManagedExport {
                 self.trash_ours(ground, &record.volume, (parent, name), leaf.attributes.fileid)
                     .await?;
             }
-            return Ok(UndoOutcome::Gone);
+            return Ok(RollbackOutcome::Gone);
         }
         self.remove_empty(ground, record, &nodes, leaf).await
     }
 
     /// Who has the directory or its place. The volume that superseded this one has its name, and no part in it.
-    fn somebody_else(&self, ground: &Ground, record: &Record, leaf: &Node, superseded: bool) -> Option<Holder> {
+    fn somebody_else(
+        &self,
+        ground: &VerifiedRoot,
+        record: &Record,
+        leaf: &FileRef,
+        superseded: bool,
+    ) -> Option<Holder> {
         let own = if superseded { "" } else { record.volume.as_str() };
         let except = Holder::Volume(own.to_owned());
         let by_path = || self.in_the_way(ground, own, &record.directory);
@@ -159,28 +165,28 @@ impl ManagedExport {
 
     async fn remove_empty(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
-        nodes: &[Node],
-        leaf: &Node,
-    ) -> Result<UndoOutcome, ExportError> {
+        nodes: &[FileRef],
+        leaf: &FileRef,
+    ) -> Result<RollbackOutcome, ExportError> {
         let doing = || format!("removing {}", record.directory);
         let parent = self.parent_of(ground, nodes, &record.directory);
         let names = record.directory.names();
         let Some(name) = names.last() else {
-            return Ok(UndoOutcome::Gone);
+            return Ok(RollbackOutcome::Gone);
         };
         let removed = self
             .changing(ground)?
             .remove_directory(&parent.handle, name, leaf.attributes.fileid)
             .await;
         match removed {
-            Ok(()) => Ok(UndoOutcome::Gone),
+            Ok(()) => Ok(RollbackOutcome::Gone),
             Err(error) => match error.status() {
-                Some(Status::NotFound) => Ok(UndoOutcome::Gone),
+                Some(Status::NotFound) => Ok(RollbackOutcome::Gone),
                 // We never learnt the fileid, and there is something in it: it was somebody else's all along.
-                Some(Status::NotEmpty) if record.file_id.is_none() => Ok(UndoOutcome::DirectoryKept),
-                Some(Status::NotEmpty) => Ok(UndoOutcome::NotEmpty),
+                Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
+                Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
                 Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),
                 _ => Err(error).while_(doing),
             },

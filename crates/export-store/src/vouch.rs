@@ -1,21 +1,21 @@
 //! Objects of archives vouch for records that this cluster did not sign: of an earlier release, or from before the key was
 //! lost. What an object agrees with is signed, and from then on believed. What volumes do is in `reclaim/recorded.rs`.
 
-use super::ManagedExport;
+use super::ExportStore;
 use super::archives::ArchiveRef;
 use super::error::ExportError;
-use super::ground::Ground;
-use super::record::{State, Terms};
+use super::ground::VerifiedRoot;
+use super::record::{RetentionTerms, State};
 use super::signature::Trust;
 
-impl ManagedExport {
+impl ExportStore {
     /// Signs an archive's record, with which its object agrees. A purge that it speaks of is taken back if there is anything
     /// left to keep: whether its time has come is found out anew.
     pub(super) async fn vouch_for_archive_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         which: &ArchiveRef,
-        terms: &Terms,
+        terms: &RetentionTerms,
     ) -> Result<(), ExportError> {
         let (record, trust) = self.record_and_trust(ground, which).await?;
         if trust == Trust::Signed {

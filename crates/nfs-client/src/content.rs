@@ -24,7 +24,7 @@ pub struct Times {
 
 /// All attributes that a copy keeps or needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Details {
+pub struct FullAttributes {
     /// Those of every node.
     pub attributes: Attributes,
     /// Its times.
@@ -37,10 +37,10 @@ pub struct Details {
     pub used: u64,
 }
 
-impl Details {
+impl FullAttributes {
     /// What a later look is compared with.
-    pub fn mark(&self) -> Mark {
-        Mark {
+    pub fn change_token(&self) -> ChangeToken {
+        ChangeToken {
             change: self.change,
             size: self.attributes.size,
             modified: self.times.modified,
@@ -51,14 +51,14 @@ impl Details {
 
 /// What tells whether a file was changed between two looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
+pub struct ChangeToken {
     pub(super) change: u64,
     pub(super) size: u64,
     pub(super) modified: Time,
     pub(super) altered: Option<Time>,
 }
 
-impl Mark {
+impl ChangeToken {
     /// Whether the file was changed between the two. A change attribute that moved alone says that it was read: some file
     /// systems move it with the time of reading, and nothing but that leaves size, mtime and ctime as they are.
     pub fn differs_from(&self, other: &Self) -> bool {
@@ -69,14 +69,14 @@ impl Mark {
 
 /// What a name led to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct LookupResult {
     /// The handle.
     pub handle: FileHandle,
     /// Its attributes.
-    pub details: Details,
+    pub details: FullAttributes,
     /// The beginning of a regular file, and its mark after it was read; absent when it is no regular file, or could not be
     /// read.
-    pub begin: Option<(Data, Mark)>,
+    pub begin: Option<(Data, ChangeToken)>,
 }
 
 /// Bytes of a file.
@@ -118,20 +118,20 @@ mod tests {
     #[test]
     fn a_file_counts_as_changed_unless_nothing_but_its_change_attribute_moved() {
         let at = |seconds| Time { seconds, nanos: 0 };
-        let before = Mark {
+        let before = ChangeToken {
             change: 1,
             size: 10,
             modified: at(5),
             altered: Some(at(6)),
         };
-        let read = Mark { change: 2, ..before };
+        let read = ChangeToken { change: 2, ..before };
         for (what, after, changed) in [
             ("not touched", before, false),
             ("read", read, false),
-            ("cut", Mark { size: 9, ..read }, true),
+            ("cut", ChangeToken { size: 9, ..read }, true),
             (
                 "written",
-                Mark {
+                ChangeToken {
                     modified: at(7),
                     ..read
                 },
@@ -139,7 +139,7 @@ mod tests {
             ),
             (
                 "written, and its mtime put back",
-                Mark {
+                ChangeToken {
                     altered: Some(at(7)),
                     ..read
                 },
@@ -148,7 +148,7 @@ mod tests {
         ] {
             assert_eq!(after.differs_from(&before), changed, "{what}");
         }
-        let untold = |mark: Mark| Mark { altered: None, ..mark };
+        let untold = |mark: ChangeToken| ChangeToken { altered: None, ..mark };
         assert!(untold(read).differs_from(&untold(before)), "no ctime to tell it by");
         assert!(!untold(before).differs_from(&untold(before)));
     }

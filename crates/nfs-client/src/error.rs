@@ -241,7 +241,7 @@ impl NfsError {
     }
 
     /// Whether the way to the server failed, or it was silent: waiting may cure that.
-    pub fn is_of_the_way(&self) -> bool {
+    pub fn is_transport(&self) -> bool {
         matches!(
             self,
             Self::NameResolution { .. }
@@ -254,7 +254,7 @@ impl NfsError {
     }
 
     /// Whether the server said something, if only nonsense: asked again, it would say the same.
-    pub fn is_an_answer(&self) -> bool {
+    pub fn is_server_reply(&self) -> bool {
         matches!(self, Self::Status { .. } | Self::Protocol { .. } | Self::Limit { .. })
     }
 }

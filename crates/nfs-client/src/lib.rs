@@ -15,10 +15,10 @@
 //!   may arrive until its deadlines have passed: the layers above wait.
 
 pub mod address;
+mod client;
 mod connect;
 mod content;
 mod error;
-mod export;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod listing;
@@ -29,12 +29,12 @@ mod v3;
 mod v4;
 mod xdr;
 
-pub use content::{Copied, Data, Details, Found, Mark, Time, Times, Written};
+pub use client::Client;
+pub use content::{ChangeToken, Copied, Data, FullAttributes, LookupResult, Time, Times, Written};
 pub use error::{NfsError, Status};
-pub use export::Export;
 pub use listing::{Entry, Page, PageCookie};
 pub use types::{
-    Attributes, ClientOwner, Credential, FileHandle, FileKind, FsId, MadeDirectory, Name, NameError, Negotiated, Node,
+    Attributes, ClientOwner, Credential, FileHandle, FileKind, FileRef, FsId, MkdirResult, Name, NameError, Negotiated,
     OfferedVersions, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics, Target,
     VersionChoice,
 };

@@ -12,7 +12,7 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where and as whom a call is made, and until when.
 #[derive(Debug, Clone, Copy)]
-pub struct Terms {
+pub struct CallOptions {
     /// The credential.
     pub credential: Credential,
     /// The end of all waiting.
@@ -20,9 +20,9 @@ pub struct Terms {
 }
 
 /// A pause that grows.
-pub struct Pause(Duration);
+pub struct Backoff(Duration);
 
-impl Pause {
+impl Backoff {
     pub fn new() -> Self {
         Self(FIRST_PAUSE)
     }

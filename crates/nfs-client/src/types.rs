@@ -123,7 +123,7 @@ pub struct Attributes {
 
 /// An object found on the export: its handle and its attributes at that moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Node {
+pub struct FileRef {
     /// Handle.
     pub handle: FileHandle,
     /// Attributes.
@@ -206,7 +206,7 @@ pub enum Protocol {
 impl Protocol {
     /// Whether a new client with the same owner ends the calls of the old one that are still on their way (RFC 8881
     /// section 2.10.6). Where nothing does, whoever takes over has to wait until the old one's deadlines have passed.
-    pub fn fences(self) -> bool {
+    pub fn supports_fencing(self) -> bool {
         matches!(self, Self::V4_1 | Self::V4_2)
     }
 }
@@ -314,9 +314,9 @@ pub struct OfferedVersions {
 
 /// A directory that was just made, and how far its attributes came.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MadeDirectory {
+pub struct MkdirResult {
     /// The directory with the attributes that the server reports now.
-    pub node: Node,
+    pub node: FileRef,
     /// What the server answered when mode and owner were set, if it refused. Mode and owner are set one after the
     /// other, so that a refused owner doesn't cost the mode.
     pub mode_refused: Option<super::Status>,
@@ -328,7 +328,7 @@ pub struct MadeDirectory {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SmallFile {
     /// The file.
-    pub node: Node,
+    pub node: FileRef,
     /// Its bytes.
     pub content: Vec<u8>,
 }

@@ -1,7 +1,7 @@
 //! Whether something is alone, by all that was seen of it. Pure.
 
 use crate::api::OrphanKind;
-use export_store::{At, Found, Look, Record, State};
+use export_store::{Found, Inspection, PathState, Record, State};
 
 /// What the cluster has of a volume, seen from one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Volume {
 
 /// In which way it is alone, if it is. `waited_for`: the claim that the record was made for is there, and has no lost
 /// volume: one may yet come.
-pub(crate) fn judge(look: &Look, volume: Volume, waited_for: bool) -> Option<OrphanKind> {
+pub(crate) fn classify(look: &Inspection, volume: Volume, waited_for: bool) -> Option<OrphanKind> {
     match (volume, &look.record) {
         (Volume::Theirs, _) | (Volume::Gone, Found::Nothing) => None,
         (_, Found::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
@@ -37,17 +37,17 @@ pub(crate) fn judge(look: &Look, volume: Volume, waited_for: bool) -> Option<Orp
 }
 
 /// A volume that is there, and what is at its directory's path. Without a fileid, any directory will do.
-fn with_volume(file_id: Option<u64>, directory: At) -> Option<OrphanKind> {
+fn with_volume(file_id: Option<u64>, directory: PathState) -> Option<OrphanKind> {
     match directory {
-        At::Nothing => Some(OrphanKind::VolumeWithoutDirectory),
-        At::Unknown => None,
+        PathState::Nothing => Some(OrphanKind::VolumeWithoutDirectory),
+        PathState::Unknown => None,
         directory if is_it(file_id, directory) => None,
-        At::Directory { .. } | At::Other => Some(OrphanKind::VolumeWithOtherDirectory),
+        PathState::Directory { .. } | PathState::Other => Some(OrphanKind::VolumeWithOtherDirectory),
     }
 }
 
 /// A record whose volume is gone.
-fn alone(record: &Record, look: &Look) -> Option<OrphanKind> {
+fn alone(record: &Record, look: &Inspection) -> Option<OrphanKind> {
     // Its directory is the one that is copied, and the sweep asks whether somebody still wants the copy.
     if matches!(record.state, State::Copying(_)) {
         return None;
@@ -67,8 +67,8 @@ fn alone(record: &Record, look: &Look) -> Option<OrphanKind> {
     }
 }
 
-fn is_it(file_id: Option<u64>, there: At) -> bool {
-    matches!(there, At::Directory { file_id: found } if file_id.is_none_or(|known| known == found))
+fn is_it(file_id: Option<u64>, there: PathState) -> bool {
+    matches!(there, PathState::Directory { file_id: found } if file_id.is_none_or(|known| known == found))
 }
 
 #[cfg(test)]
@@ -81,10 +81,10 @@ mod tests {
 
     use super::*;
     use export_store::naming::DirectoryPath;
-    use export_store::{ArchiveNote, ClaimRef, RecordError, Trust};
+    use export_store::{ArchiveState, ClaimRef, RecordError, Trust};
 
-    const OURS: At = At::Directory { file_id: 7 };
-    const OTHER: At = At::Directory { file_id: 8 };
+    const OURS: PathState = PathState::Directory { file_id: 7 };
+    const OTHER: PathState = PathState::Directory { file_id: 8 };
     const HERE: Volume = Volume::Here { file_id: Some(7) };
 
     fn record(state: State, file_id: Option<u64>) -> Found {
@@ -103,8 +103,8 @@ mod tests {
         Found::Record(Box::new(record), Trust::Signed)
     }
 
-    fn note() -> ArchiveNote {
-        ArchiveNote {
+    fn note() -> ArchiveState {
+        ArchiveState {
             target: "archived-b".into(),
             mode: 0o777,
             uid: None,
@@ -112,13 +112,13 @@ mod tests {
             since: None,
             size: None,
             class: None,
-            terms: export_store::Terms::default(),
+            terms: export_store::RetentionTerms::default(),
             copy: None,
         }
     }
 
-    fn seen(record: Found, directory: At, archive: At) -> Look {
-        Look {
+    fn seen(record: Found, directory: PathState, archive: PathState) -> Inspection {
+        Inspection {
             record,
             directory,
             archive,
@@ -131,9 +131,9 @@ mod tests {
         let live = || record(State::Live, Some(7));
         for (found, directory, volume, expected) in [
             (live(), OURS, HERE, None),
-            (live(), At::Nothing, HERE, Some(VolumeWithoutDirectory)),
+            (live(), PathState::Nothing, HERE, Some(VolumeWithoutDirectory)),
             (live(), OTHER, HERE, Some(VolumeWithOtherDirectory)),
-            (live(), At::Other, HERE, Some(VolumeWithOtherDirectory)),
+            (live(), PathState::Other, HERE, Some(VolumeWithOtherDirectory)),
             // What the volume says goes before what the record says.
             (live(), OTHER, Volume::Here { file_id: Some(8) }, None),
             (
@@ -146,14 +146,14 @@ mod tests {
             (record(State::Archived(note()), Some(7)), OURS, HERE, None),
             (
                 record(State::Archived(note()), Some(7)),
-                At::Nothing,
+                PathState::Nothing,
                 HERE,
                 Some(VolumeWithoutDirectory),
             ),
             (Found::Nothing, OURS, HERE, Some(VolumeWithoutRecord)),
             (Found::Nothing, OTHER, HERE, Some(VolumeWithOtherDirectory)),
-            (Found::Nothing, At::Nothing, HERE, Some(VolumeWithoutDirectory)),
-            (Found::Nothing, At::Unknown, HERE, Some(VolumeWithoutRecord)),
+            (Found::Nothing, PathState::Nothing, HERE, Some(VolumeWithoutDirectory)),
+            (Found::Nothing, PathState::Unknown, HERE, Some(VolumeWithoutRecord)),
             (
                 Found::Unreadable(RecordError::Short),
                 OURS,
@@ -164,21 +164,21 @@ mod tests {
             (Found::Nothing, OURS, Volume::Inherited, None),
             (
                 Found::Nothing,
-                At::Nothing,
+                PathState::Nothing,
                 Volume::Inherited,
                 Some(VolumeWithoutDirectory),
             ),
-            (Found::Nothing, At::Unknown, Volume::Inherited, None),
+            (Found::Nothing, PathState::Unknown, Volume::Inherited, None),
             (live(), OTHER, Volume::Inherited, Some(VolumeWithOtherDirectory)),
             // What is another backend's, or nobody's that we know, is for others to tell.
-            (Found::Nothing, At::Nothing, Volume::Theirs, None),
+            (Found::Nothing, PathState::Nothing, Volume::Theirs, None),
             (live(), OTHER, Volume::Theirs, None),
             (Found::Unreadable(RecordError::Short), OURS, Volume::Theirs, None),
         ] {
-            let look = seen(found, directory, At::Nothing);
-            assert_eq!(judge(&look, volume, false), expected, "{look:?} {volume:?}");
+            let look = seen(found, directory, PathState::Nothing);
+            assert_eq!(classify(&look, volume, false), expected, "{look:?} {volume:?}");
             assert_eq!(
-                judge(&look, volume, true),
+                classify(&look, volume, true),
                 expected,
                 "its claim is there: {look:?} {volume:?}"
             );
@@ -191,89 +191,141 @@ mod tests {
         let tombstone = || State::Tombstone { since: 1 };
         let (archiving, archived) = (|| State::Archiving(note()), || State::Archived(note()));
         for (state, file_id, directory, archive, expected) in [
-            (State::Live, Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
             (
                 State::Live,
                 Some(7),
-                At::Nothing,
-                At::Nothing,
-                Some(RecordWithoutDirectory),
+                OURS,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
             ),
-            (State::Live, Some(7), OTHER, At::Nothing, Some(RecordWithoutDirectory)),
             (
                 State::Live,
                 Some(7),
-                At::Other,
-                At::Nothing,
+                PathState::Nothing,
+                PathState::Nothing,
                 Some(RecordWithoutDirectory),
             ),
-            (State::Creating, None, OTHER, At::Nothing, Some(DirectoryWithoutVolume)),
+            (
+                State::Live,
+                Some(7),
+                OTHER,
+                PathState::Nothing,
+                Some(RecordWithoutDirectory),
+            ),
+            (
+                State::Live,
+                Some(7),
+                PathState::Other,
+                PathState::Nothing,
+                Some(RecordWithoutDirectory),
+            ),
             (
                 State::Creating,
                 None,
-                At::Nothing,
-                At::Nothing,
+                OTHER,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
+            ),
+            (
+                State::Creating,
+                None,
+                PathState::Nothing,
+                PathState::Nothing,
                 Some(RecordWithoutDirectory),
             ),
             // A reclaim that nobody goes on with, because its volume is gone.
-            (archiving(), Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
-            (archiving(), Some(7), At::Nothing, OURS, None),
             (
                 archiving(),
                 Some(7),
-                At::Nothing,
-                At::Nothing,
+                OURS,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
+            ),
+            (archiving(), Some(7), PathState::Nothing, OURS, None),
+            (
+                archiving(),
+                Some(7),
+                PathState::Nothing,
+                PathState::Nothing,
                 Some(ArchiveWithoutDirectory),
             ),
-            (deleting(), Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
-            (deleting(), Some(7), At::Nothing, At::Nothing, None),
+            (
+                deleting(),
+                Some(7),
+                OURS,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
+            ),
+            (deleting(), Some(7), PathState::Nothing, PathState::Nothing, None),
             (
                 State::RemovingEmpty,
                 Some(7),
                 OURS,
-                At::Nothing,
+                PathState::Nothing,
                 Some(DirectoryWithoutVolume),
             ),
-            (State::RemovingEmpty, Some(7), OTHER, At::Nothing, None),
-            (tombstone(), Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
-            (tombstone(), Some(7), At::Nothing, At::Nothing, None),
-            (archived(), Some(7), At::Nothing, OURS, None),
+            (State::RemovingEmpty, Some(7), OTHER, PathState::Nothing, None),
+            (
+                tombstone(),
+                Some(7),
+                OURS,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
+            ),
+            (tombstone(), Some(7), PathState::Nothing, PathState::Nothing, None),
+            (archived(), Some(7), PathState::Nothing, OURS, None),
             (archived(), Some(7), OTHER, OURS, None),
             (
                 archived(),
                 Some(7),
-                At::Nothing,
-                At::Nothing,
+                PathState::Nothing,
+                PathState::Nothing,
                 Some(ArchiveWithoutDirectory),
             ),
-            (archived(), Some(7), At::Nothing, OTHER, Some(ArchiveWithoutDirectory)),
+            (
+                archived(),
+                Some(7),
+                PathState::Nothing,
+                OTHER,
+                Some(ArchiveWithoutDirectory),
+            ),
             // What has its path is the directory that is copied.
-            (State::Copying(note()), None, OURS, At::Nothing, None),
+            (State::Copying(note()), None, OURS, PathState::Nothing, None),
             // Moved back, and no volume made for it.
-            (archived(), Some(7), OURS, At::Nothing, Some(DirectoryWithoutVolume)),
+            (
+                archived(),
+                Some(7),
+                OURS,
+                PathState::Nothing,
+                Some(DirectoryWithoutVolume),
+            ),
         ] {
             let open = state.is_open();
             let look = seen(record(state, file_id), directory, archive);
-            assert_eq!(judge(&look, Volume::Gone, false), expected, "{look:?}");
+            assert_eq!(classify(&look, Volume::Gone, false), expected, "{look:?}");
             let waited_for = expected.filter(|_| !open);
             assert_eq!(
-                judge(&look, Volume::Gone, true),
+                classify(&look, Volume::Gone, true),
                 waited_for,
                 "its claim is there: {look:?}"
             );
         }
-        let gone = seen(Found::Nothing, At::Nothing, At::Nothing);
-        assert_eq!(judge(&gone, Volume::Gone, false), None);
-        let broken = seen(Found::Unreadable(RecordError::Short), At::Nothing, At::Nothing);
-        assert_eq!(judge(&broken, Volume::Gone, false), Some(RecordUnreadable));
+        let gone = seen(Found::Nothing, PathState::Nothing, PathState::Nothing);
+        assert_eq!(classify(&gone, Volume::Gone, false), None);
+        let broken = seen(
+            Found::Unreadable(RecordError::Short),
+            PathState::Nothing,
+            PathState::Nothing,
+        );
+        assert_eq!(classify(&broken, Volume::Gone, false), Some(RecordUnreadable));
     }
 
     #[test]
     fn a_directory_that_a_volume_of_another_name_has_is_not_alone() {
-        let look = Look {
+        let look = Inspection {
             shared_with: Some("by-hand".into()),
-            ..seen(record(State::Live, Some(7)), OURS, At::Nothing)
+            ..seen(record(State::Live, Some(7)), OURS, PathState::Nothing)
         };
-        assert_eq!(judge(&look, Volume::Gone, false), None);
+        assert_eq!(classify(&look, Volume::Gone, false), None);
     }
 }

@@ -20,12 +20,12 @@ use tokio::time::Instant;
 pub(crate) use verdict::verdict;
 
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::background::next_run::next_turn;
+use crate::background::next_run::next_run;
 use crate::runtime::retry::jittered;
 use crate::state::backends::{Backend, Scanned};
 use crate::state::context::Context;
 pub(crate) use walk::speaks_of_the_export;
-use walk::{ScanError, Walk};
+use walk::{OrphanScan, ScanError};
 
 /// The first scan of a life, and the next try after one that was cut off, come after this part of the interval: what a
 /// start has to do is over by then, and a process that is started anew ever and again comes to scan all the same.
@@ -79,7 +79,7 @@ fn pause(length: Duration) -> Duration {
 
 /// Scans a backend's export whenever it is due or asked for, until the operator stops or the backend is forgotten.
 async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Duration) {
-    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.scan, until).await {
+    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.scan, until).await {
         let Some(ended) = ctx.stop.or(scan(&ctx, &backend)).await else {
             return;
         };
@@ -104,7 +104,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         return Err(ScanError::NotConfirmed);
     }
     let began = Instant::now();
-    let (mut orphans, looked) = Walk::new(ctx, backend, &known.object, &export, &identity.id)
+    let (mut orphans, looked) = OrphanScan::new(ctx, backend, &known.object, &export, &identity.id)
         .run()
         .await?;
     let took = began.elapsed();

@@ -1,14 +1,14 @@
 //! What the last scan means for the backend's condition. Pure.
 
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::SCAN_NOW;
 use crate::api::orphans::OrphansOfKind;
 use crate::api::{Orphan, OrphansStatus};
 
 /// Whether the last scan found anything alone, and what an administrator does about it.
-pub(crate) fn verdict(orphans: Option<&OrphansStatus>) -> Verdict {
+pub(crate) fn verdict(orphans: Option<&OrphansStatus>) -> PlannedCondition {
     let Some(orphans) = orphans else {
-        return Verdict::unknown(Reason::NotScanned, "its export was not scanned for orphans yet");
+        return PlannedCondition::unknown(Reason::NotScanned, "its export was not scanned for orphans yet");
     };
     let unseen = match orphans.skipped {
         0 => String::new(),
@@ -16,10 +16,10 @@ pub(crate) fn verdict(orphans: Option<&OrphansStatus>) -> Verdict {
     };
     if orphans.total == 0 {
         let well = "every directory has its volume, and every volume its directory";
-        return Verdict::yes(Reason::NoOrphansFound, format!("{well}{unseen}"));
+        return PlannedCondition::holds(Reason::NoOrphansFound, format!("{well}{unseen}"));
     }
     let kinds: Vec<String> = orphans.kinds.iter().map(in_words).collect();
-    Verdict::no(
+    PlannedCondition::fails(
         Reason::OrphansFound,
         format!(
             "{}{unseen}. Nothing is removed by itself; annotate the backend with {SCAN_NOW}=true to have it scanned again",

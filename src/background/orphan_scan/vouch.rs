@@ -3,19 +3,19 @@
 
 use kube::ResourceExt;
 
-use super::walk::{ScanError, Walk, speaks_of_the_export};
+use super::walk::{OrphanScan, ScanError, speaks_of_the_export};
 use crate::controllers::volume::{note, request};
 use crate::decide::placement::quantity::bytes;
-use export_store::{Found, Look, State, Trust};
+use export_store::{Found, Inspection, State, Trust};
 
 /// Whether the record is there and needs somebody who vouches for it.
-fn is_unsigned(look: &Look) -> bool {
+fn is_unsigned(look: &Inspection) -> bool {
     matches!(look.record, Found::Record(_, Trust::Unsigned | Trust::Forged))
 }
 
 /// Whether the record of a volume in use, with this size, could not be made a volume of again: its writer died too
 /// early, or it was signed on the volume's word, which leaves out what nobody vouched for.
-fn says_too_little(look: &Look, size: Option<u128>) -> bool {
+fn says_too_little(look: &Inspection, size: Option<u128>) -> bool {
     let Found::Record(record, _) = &look.record else {
         return false;
     };
@@ -23,14 +23,14 @@ fn says_too_little(look: &Look, size: Option<u128>) -> bool {
     record.state == State::Live && noted != size
 }
 
-impl Walk<'_> {
+impl OrphanScan<'_> {
     /// Sees to it that the record of a volume in use will do on the day when the volume is lost.
-    pub(crate) async fn keep_believable(&mut self, volume: &str, look: &Look) -> Result<(), ScanError> {
+    pub(crate) async fn keep_believable(&mut self, volume: &str, look: &Inspection) -> Result<(), ScanError> {
         let unsigned = is_unsigned(look);
         if unsigned {
             self.vouch(volume).await?;
         }
-        if (unsigned || says_too_little(look, self.ctx.inventory.size_of(volume)))
+        if (unsigned || says_too_little(look, self.ctx.capacity.size_of(volume)))
             && let Some(object) = self.volume(volume).await?
         {
             note::keep(self.ctx, &object).await;
@@ -51,7 +51,7 @@ impl Walk<'_> {
                 return Ok(());
             }
         };
-        match self.export.vouch_for(&said).await {
+        match self.export.sign_confirmed(&said).await {
             Ok(()) => tracing::info!(
                 backend,
                 volume = object.name_any(),

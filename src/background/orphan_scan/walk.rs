@@ -10,7 +10,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::judge::{Volume, judge};
+use super::judge::{Volume, classify};
 use crate::api::backend::OnDelete;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
@@ -19,7 +19,7 @@ use crate::decide::policy::{Decision, decide};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::naming::DirectoryPath;
-use export_store::{ClaimRef, ExportError, Found, Holder, Look, ManagedExport, State};
+use export_store::{ClaimRef, ExportError, ExportStore, Found, Holder, Inspection, State};
 
 /// Looks a second, one at a time: each is two or three calls, so a single disk with nothing cached, which makes about a
 /// hundred seeks a second, has most of them for its users. Ten thousand volumes take 17 minutes.
@@ -47,23 +47,23 @@ pub(crate) enum ScanError {
 }
 
 /// A scan on its way.
-pub(crate) struct Walk<'a> {
+pub(crate) struct OrphanScan<'a> {
     pub(crate) ctx: &'a Context,
     pub(crate) backend: &'a Backend,
     object: &'a NfsBackend,
-    pub(crate) export: &'a ManagedExport,
+    pub(crate) export: &'a ExportStore,
     export_id: &'a str,
     pace: Interval,
     looked: u64,
     found: OrphansStatus,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> OrphanScan<'a> {
     pub(crate) fn new(
         ctx: &'a Context,
         backend: &'a Backend,
         object: &'a NfsBackend,
-        export: &'a ManagedExport,
+        export: &'a ExportStore,
         export_id: &'a str,
     ) -> Self {
         let mut pace = tokio::time::interval(Duration::from_secs(1) / LOOKS_A_SECOND);
@@ -86,24 +86,24 @@ impl<'a> Walk<'a> {
         let known = |volume: &str| remembered(ctx, backend, id, volume) != Volume::Gone;
         let records = self.export.recorded_volumes(&known).await?;
         for some in records.chunks(SOME) {
-            self.look_through(some).await?;
+            self.scan_batch(some).await?;
         }
         drop(records);
         let mut after = String::new();
         loop {
-            let some = ctx.inventory.volumes_after(backend, &after, SOME);
+            let some = ctx.capacity.volumes_after(backend, &after, SOME);
             let Some(last) = some.last() else { break };
             after.clone_from(last);
-            self.look_through(&some).await?;
+            self.scan_batch(&some).await?;
         }
         Ok((self.found, self.looked))
     }
 
     /// Looks at some, and after a while again at those that seem alone.
-    async fn look_through(&mut self, volumes: &[String]) -> Result<(), ScanError> {
+    async fn scan_batch(&mut self, volumes: &[String]) -> Result<(), ScanError> {
         let (began, mut suspects) = (Instant::now(), Vec::new());
         for volume in volumes {
-            if self.seems_alone(volume).await? {
+            if self.is_suspect(volume).await? {
                 suspects.push(volume);
             }
         }
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         })
         .await;
         for volume in suspects {
-            if let Some((kind, orphan)) = self.is_alone(volume, began).await? {
+            if let Some((kind, orphan)) = self.is_orphan(volume, began).await? {
                 self.note(kind, orphan);
             }
         }
@@ -126,7 +126,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The first look, beside what is in memory: that costs the API server nothing.
-    async fn seems_alone(&mut self, volume: &str) -> Result<bool, ScanError> {
+    async fn is_suspect(&mut self, volume: &str) -> Result<bool, ScanError> {
         let remembered = remembered(self.ctx, &self.backend.name, self.export_id, volume);
         let path = match remembered {
             Volume::Theirs => return Ok(false),
@@ -140,11 +140,11 @@ impl<'a> Walk<'a> {
         {
             self.keep_believable(volume, look).await?;
         }
-        Ok(look.is_some_and(|look| judge(&look, remembered, false).is_some()))
+        Ok(look.is_some_and(|look| classify(&look, remembered, false).is_some()))
     }
 
     /// The second look, between two of the API server.
-    async fn is_alone(&mut self, volume: &str, suspected: Instant) -> Result<Option<(OrphanKind, Orphan)>, ScanError> {
+    async fn is_orphan(&mut self, volume: &str, suspected: Instant) -> Result<Option<(OrphanKind, Orphan)>, ScanError> {
         let before = self.volume(volume).await?;
         let path = path_of(before.as_ref(), self.object);
         let Some(look) = self.look(volume, path.as_ref()).await? else {
@@ -160,7 +160,7 @@ impl<'a> Walk<'a> {
             _ => false,
         };
         let seen = self.seen(now.as_ref());
-        let kind = judge(&look, seen, waited_for).filter(|_| seen != Volume::Gone || self.is_ours(&look));
+        let kind = classify(&look, seen, waited_for).filter(|_| seen != Volume::Gone || self.is_ours(&look));
         let Some(kind) = kind.filter(|_| !self.is_under_way(volume, suspected)) else {
             return Ok(None);
         };
@@ -178,10 +178,10 @@ impl<'a> Walk<'a> {
     }
 
     /// A look at the export. None: this one could not be looked at, and that says nothing of the others.
-    async fn look(&mut self, volume: &str, path: Option<&DirectoryPath>) -> Result<Option<Look>, ScanError> {
+    async fn look(&mut self, volume: &str, path: Option<&DirectoryPath>) -> Result<Option<Inspection>, ScanError> {
         self.pace.tick().await;
         self.looked += 1;
-        match self.export.kept_of(volume, path).await {
+        match self.export.inspect(volume, path).await {
             Ok(look) => Ok(Some(look)),
             Err(error) if speaks_of_the_export(&error) => Err(error.into()),
             Err(error) => {
@@ -235,7 +235,7 @@ impl<'a> Walk<'a> {
 
     /// Whether a record without a volume is this backend's to report: it made it, or the one that did is gone and this one
     /// is the first of those on the export.
-    fn is_ours(&self, look: &Look) -> bool {
+    fn is_ours(&self, look: &Inspection) -> bool {
         let Found::Record(record, _) = &look.record else {
             // Nobody can tell whose it is.
             return self.is_first();
@@ -279,14 +279,14 @@ impl<'a> Walk<'a> {
 /// What a volume is to a backend, by what the watch said of it.
 fn remembered(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> Volume {
     let holder = || Holder::Volume(volume.to_owned());
-    match ctx.inventory.place_of(volume) {
+    match ctx.capacity.place_of(volume) {
         Some((on, None)) if on == backend => Volume::Inherited,
         Some((on, id)) => {
-            let file_id = ctx.ledger.file_of(&holder()).map(|(_, file_id)| file_id);
+            let file_id = ctx.path_reservations.file_of(&holder()).map(|(_, file_id)| file_id);
             place(export_id, id.as_deref(), on == backend, file_id)
         }
         // Not made by us, and there: it may have the directory.
-        None if ctx.ledger.knows(&holder()) => Volume::Theirs,
+        None if ctx.path_reservations.knows(&holder()) => Volume::Theirs,
         None => Volume::Gone,
     }
 }
@@ -308,7 +308,7 @@ fn path_of(volume: Option<&PersistentVolume>, backend: &NfsBackend) -> Option<Di
     DirectoryPath::parse(named.or_else(|| directory_on(volume, backend))?).ok()
 }
 
-fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
+fn directory(look: &Inspection, kind: OrphanKind) -> Option<String> {
     let Found::Record(record, _) = &look.record else {
         return None;
     };
@@ -323,7 +323,7 @@ fn directory(look: &Look, kind: OrphanKind) -> Option<String> {
 /// Whether an error speaks of the export and not of one name on it.
 pub(crate) fn speaks_of_the_export(error: &ExportError) -> bool {
     let reason = Reason::from(error.kind());
-    reason.is_of_the_connection()
+    reason.is_connectivity()
         || matches!(
             reason,
             Reason::Fenced | Reason::IdentityMismatch | Reason::IdentityNotConfirmed | Reason::StaleHandle

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{
     PROVISIONED_BY, VOLUME_BACKEND, VOLUME_COUNTED_AT, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID,
 };
@@ -17,9 +17,9 @@ use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::placement::quantity::bytes;
 use crate::decide::policy::{Decision, decide};
 use crate::state::context::Settings;
-use crate::state::usage::{Figures, Progress};
+use crate::state::usage::{Progress, VolumeUsage};
 use export_store::naming::DirectoryPath;
-use export_store::text::human;
+use export_store::text::format_bytes;
 
 /// Figures that differ by less than a hundredth, or by less than this, are not worth a write: ten thousand volumes in use
 /// would be as many writes at each count.
@@ -34,7 +34,7 @@ const MOST_ATTEMPTS: i64 = 3;
 
 /// Whether nothing may be counted on a backend, by what its last probe found. That it is full or read-only is no hindrance,
 /// and one that doesn't answer just now is asked again.
-pub(crate) fn is_halted(object: &NfsBackend, ready: &Verdict) -> bool {
+pub(crate) fn is_halted(object: &NfsBackend, ready: &PlannedCondition) -> bool {
     let another = matches!(
         ready.reason,
         Reason::Fenced | Reason::IdentityMismatch | Reason::IdentityNotConfirmed
@@ -93,8 +93,10 @@ pub(crate) fn lies_at(
 }
 
 /// Whether what was counted is to be written on the volume.
-pub(crate) fn is_news(volume: &PersistentVolume, now: &Figures, at: Timestamp) -> bool {
-    let Some(told) = Figures::of(volume) else { return true };
+pub(crate) fn is_news(volume: &PersistentVolume, now: &VolumeUsage, at: Timestamp) -> bool {
+    let Some(told) = VolumeUsage::of(volume) else {
+        return true;
+    };
     let written = volume.annotations().get(VOLUME_COUNTED_AT);
     let Some(written) = written.and_then(|text| text.parse::<Timestamp>().ok()) else {
         return true;
@@ -108,7 +110,7 @@ pub(crate) fn is_news(volume: &PersistentVolume, now: &Figures, at: Timestamp) -
 }
 
 /// What a claim is told whose volume holds more than it asks for; none when it does not.
-pub(crate) fn over(claim: &PersistentVolumeClaim, now: &Figures) -> Option<String> {
+pub(crate) fn over(claim: &PersistentVolumeClaim, now: &VolumeUsage) -> Option<String> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     let asked = &requests.get("storage")?.0;
     if u128::from(now.bytes) <= bytes(asked)? {
@@ -118,7 +120,7 @@ pub(crate) fn over(claim: &PersistentVolumeClaim, now: &Figures) -> Option<Strin
     Some(format!(
         "its data take {at_least}{} on the server's disk ({} bytes, {} names), and the claim asks for {asked}: delete some, or \
          ask for more. Nothing is cut off",
-        human(now.bytes.into()),
+        format_bytes(now.bytes.into()),
         now.bytes,
         now.files
     ))

@@ -17,13 +17,13 @@ use kube::ResourceExt;
 
 use crate::api::names::COUNT_NOW;
 use crate::api::{NfsBackend, UsageStatus};
-use crate::background::next_run::next_turn;
+use crate::background::next_run::next_run;
 use crate::runtime::retry::jittered;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::usage::Progress;
-use export_store::text::human;
-use round::{CountError, Round, clear};
+use export_store::text::format_bytes;
+use round::{CountError, UsageScan, clear};
 
 /// The export is not confirmed yet, or was cut off, or the API server: the count goes on where it stopped.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -55,11 +55,11 @@ fn interval(object: &NfsBackend) -> Option<Duration> {
 
 /// Counts whenever it is due, until the operator stops or the backend is forgotten.
 async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
-    if !ctx.caught_up().await {
+    if !ctx.wait_for_sync().await {
         return;
     }
     let (mut until, mut told) = (Duration::ZERO, String::new());
-    while let Some(backend) = next_turn(&ctx.stop, &backend, |backend| &backend.count.bell, until).await {
+    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.count.bell, until).await {
         let Some(next) = ctx.stop.or(turn(&ctx, &backend)).await else {
             return;
         };
@@ -81,19 +81,19 @@ fn put_off(backend: &Backend, error: &CountError, told: &mut String) -> Duration
 async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> {
     let known = backend.known();
     let Some(interval) = interval(&known.object) else {
-        ctx.usages.turn_off(&backend.name);
+        ctx.usage.turn_off(&backend.name);
         backend.count.note(|progress| *progress = Progress::default());
         clear(ctx, backend).await?;
         return Ok(Duration::MAX);
     };
     let progress = backend.count.progress();
-    ctx.usages.turn_on(&backend.name, progress.last_completed);
+    ctx.usage.turn_on(&backend.name, progress.last_completed);
     let wait = judge::wait(&progress, interval, Timestamp::now());
     if !wait.is_zero() {
         return Ok(jittered(wait));
     }
-    Round::new(ctx, backend, &known)?.run().await?;
-    ctx.usages
+    UsageScan::new(ctx, backend, &known)?.run().await?;
+    ctx.usage
         .turn_on(&backend.name, backend.count.progress().last_completed);
     // Perhaps it was asked for once more meanwhile.
     Ok(Duration::ZERO)
@@ -102,12 +102,12 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
 /// What the status says; none where volumes are not counted.
 pub(crate) fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
     object.spec.usage.as_ref()?;
-    let (total, progress) = (ctx.usages.total(&backend.name), backend.count.progress());
+    let (total, progress) = (ctx.usage.total(&backend.name), backend.count.progress());
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     Some(UsageStatus {
         volumes: number(total.volumes),
         bytes: number(total.bytes),
-        size: human(total.bytes.into()),
+        size: format_bytes(total.bytes.into()),
         files: number(total.files),
         archived_bytes: archived(ctx, &backend.name),
         skipped: progress.skipped,

@@ -15,9 +15,9 @@ use crate::api::archive::NfsArchive;
 use crate::api::usage::CountUnderWay;
 use crate::background::orphan_scan::speaks_of_the_export;
 use crate::runtime::writes::WriteError;
-use crate::state::backends::{Backend, Known};
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{Content, ExportError, ManagedExport, Pace, TreePlace};
+use export_store::{Content, ExportError, ExportStore, RateLimiter, TreePlace};
 
 /// Volumes begun in a second, however small they are: each is two reads of the API server and three calls on the export.
 /// Ten thousand of them take 17 minutes.
@@ -43,13 +43,13 @@ pub(crate) enum CountError {
 }
 
 /// A count on its way.
-pub(crate) struct Round<'a> {
+pub(crate) struct UsageScan<'a> {
     ctx: &'a Context,
     backend: &'a Backend,
-    known: &'a Known,
-    export: Arc<ManagedExport>,
+    known: &'a ProbeSnapshot,
+    export: Arc<ExportStore>,
     export_id: String,
-    pace: Pace,
+    pace: RateLimiter,
     each: Interval,
 }
 
@@ -59,8 +59,8 @@ fn ticks() -> Interval {
     each
 }
 
-impl<'a> Round<'a> {
-    pub(crate) fn new(ctx: &'a Context, backend: &'a Backend, known: &'a Known) -> Result<Self, CountError> {
+impl<'a> UsageScan<'a> {
+    pub(crate) fn new(ctx: &'a Context, backend: &'a Backend, known: &'a ProbeSnapshot) -> Result<Self, CountError> {
         let (Some(export), Some(identity)) = (known.export.clone(), &known.identity) else {
             return Err(CountError::NotConfirmed);
         };
@@ -73,7 +73,7 @@ impl<'a> Round<'a> {
             known,
             export,
             export_id: identity.id.clone(),
-            pace: Pace::of(ctx.settings.count_rate),
+            pace: RateLimiter::of(ctx.settings.count_rate),
             each: ticks(),
         })
     }
@@ -102,7 +102,7 @@ impl<'a> Round<'a> {
             // What is written has whole seconds.
             progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
         });
-        let total = self.ctx.usages.total(&self.backend.name);
+        let total = self.ctx.usage.total(&self.backend.name);
         tracing::info!(
             backend = self.backend.name,
             volumes = total.volumes,
@@ -126,7 +126,7 @@ impl<'a> Round<'a> {
     /// The volumes, or archives without figures, that come next, by name.
     fn next(&self, at: &CountUnderWay) -> Vec<String> {
         if !at.archives {
-            return self.ctx.inventory.volumes_after(&self.backend.name, &at.after, SOME);
+            return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, SOME);
         }
         let archives = self.ctx.stores.archives.state();
         let left = archives.iter().filter(|archive| self.is_left(archive));
@@ -219,7 +219,7 @@ impl<'a> Round<'a> {
     }
 }
 
-fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ManagedExport>) -> bool {
+fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> bool {
     let known = backend.known();
     ctx.backends
         .get(&backend.name)
@@ -239,7 +239,7 @@ async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, Wri
 /// Takes off what was told of volumes that are not counted any more: figures that nobody renews are worse than none.
 pub(crate) async fn clear(ctx: &Context, backend: &Backend) -> Result<(), CountError> {
     let mut each = ticks();
-    for name in ctx.usages.volumes_of(&backend.name) {
+    for name in ctx.usage.volumes_of(&backend.name) {
         if backend.known().object.spec.usage.is_some() {
             return Err(CountError::Unwanted);
         }
@@ -247,7 +247,7 @@ pub(crate) async fn clear(ctx: &Context, backend: &Backend) -> Result<(), CountE
         if let Some(volume) = read(ctx, &name).await? {
             tell::nothing(ctx, &volume).await?;
         }
-        ctx.usages.forget(&name);
+        ctx.usage.forget(&name);
     }
     Ok(())
 }

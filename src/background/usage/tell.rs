@@ -18,9 +18,9 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::usage::Figures;
+use crate::state::usage::VolumeUsage;
 use export_store::Content;
-use export_store::text::human;
+use export_store::text::format_bytes;
 
 /// Tells volume and claim, as far as it is news to them. The claim first: what stands on the volume says that both know.
 pub(crate) async fn volume(
@@ -29,7 +29,7 @@ pub(crate) async fn volume(
     volume: &PersistentVolume,
     content: &Content,
 ) -> Result<(), WriteError> {
-    let (figures, now) = (Figures::from(content), Timestamp::now());
+    let (figures, now) = (VolumeUsage::from(content), Timestamp::now());
     let mut news = is_news(volume, &figures, now);
     if let Some(claim) = claim_of(ctx, volume).await? {
         let (said, over) = (condition(&claim), over(&claim, &figures));
@@ -43,7 +43,7 @@ pub(crate) async fn volume(
     if news {
         write(ctx, volume, annotations(&figures, now)).await?;
     }
-    ctx.usages.counted(volume, &backend.name, figures);
+    ctx.usage.counted(volume, &backend.name, figures);
     Ok(())
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Conte
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let usage = ArchiveUsage {
         bytes: number(content.used),
-        size: human(content.used.into()),
+        size: format_bytes(content.used.into()),
         apparent_bytes: number(content.size),
         files: number(content.names),
         unread: number(content.unread),
@@ -72,7 +72,7 @@ pub(crate) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Conte
     unless_gone(writes::apply(&api, archive, managers::USAGE, fields, true, action).await)
 }
 
-fn annotations(figures: &Figures, now: Timestamp) -> Value {
+fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
     // To the second: nobody needs more.
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut told = json!({
@@ -163,7 +163,7 @@ async fn set(ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Res
 /// Nobody is left to be told.
 fn unless_gone(written: Result<(), WriteError>) -> Result<(), WriteError> {
     match written {
-        Err(WriteError::Gone) => Ok(()),
+        Err(WriteError::NotFound) => Ok(()),
         written => written,
     }
 }

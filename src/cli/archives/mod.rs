@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use clap::Args;
 use export_store::{
-    Circumstances, ExportError, KEY_LENGTH, Keeper, Ledger, ManagedExport, RecordsKey, Survey, Surveyed,
+    ErrorHints, ExportError, ExportListing, ExportStore, KEY_LENGTH, ListedDirectory, PathReservations, RecordsKey,
+    StoreConfig,
 };
-use nfs_client::Export;
+use nfs_client::Client;
 
 use super::connection::{Connection, Output};
 
@@ -69,8 +70,8 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
     ExitCode::from(exit_code(&survey))
 }
 
-fn exit_code(survey: &Survey) -> u8 {
-    let odd = !survey.unseen.is_empty() || survey.rows.iter().any(Surveyed::is_odd);
+fn exit_code(survey: &ExportListing) -> u8 {
+    let odd = !survey.unseen.is_empty() || survey.rows.iter().any(ListedDirectory::is_odd);
     if odd { 3 } else { 0 }
 }
 
@@ -86,16 +87,16 @@ fn read_key(file: &Path) -> Result<RecordsKey, String> {
     Ok(RecordsKey::new(key))
 }
 
-async fn look(connection: &Connection, key: Option<&RecordsKey>) -> Result<Survey, ExportError> {
+async fn look(connection: &Connection, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
     let target = connection.target("archives");
     let credential = target.credential;
-    let export = Export::connect(target).await.map_err(|source| ExportError::Nfs {
+    let export = Client::connect(target).await.map_err(|source| ExportError::Nfs {
         doing: "cannot open the export".to_owned(),
         source: Box::new(source),
-        circumstances: Circumstances::default(),
+        circumstances: ErrorHints::default(),
     })?;
-    let keeper = Keeper::onlooker(credential);
-    let managed = ManagedExport::new(export.clone(), keeper, Arc::new(Ledger::default()));
+    let keeper = StoreConfig::read_only(credential);
+    let managed = ExportStore::new(export.clone(), keeper, Arc::new(PathReservations::default()));
     let survey = managed.survey(key).await;
     export.close().await;
     survey

@@ -1,7 +1,7 @@
 //! What was found as a table, or as JSON. What lies on an export is anybody's word: no more than letters and signs of ASCII
 //! come out of here.
 
-use export_store::{Presence, Signature, Survey, Surveyed};
+use export_store::{ExportListing, ListedDirectory, Presence, Signature};
 use jiff::Timestamp;
 use nfs_client::address::ExportAddress;
 use serde_json::json;
@@ -36,7 +36,7 @@ fn is_plain(letter: char) -> bool {
 }
 
 /// A row for each record, and for each archive without one; each column as broad as its broadest cell.
-pub fn table(survey: &Survey) -> String {
+pub fn table(survey: &ExportListing) -> String {
     let rows: Vec<[String; 9]> = survey.rows.iter().map(cells).collect();
     let mut widths = HEADS.map(str::len);
     for row in &rows {
@@ -56,7 +56,7 @@ pub fn table(survey: &Survey) -> String {
         .join("\n")
 }
 
-fn cells(row: &Surveyed) -> [String; 9] {
+fn cells(row: &ListedDirectory) -> [String; 9] {
     let or_dash = |text: &str| if text.is_empty() { "-".to_owned() } else { plain(text) };
     let claim = match (row.namespace.as_str(), row.claim.as_str()) {
         ("", "") => String::new(),
@@ -79,7 +79,7 @@ fn cells(row: &Surveyed) -> [String; 9] {
     ]
 }
 
-fn archived(row: &Surveyed) -> Option<String> {
+fn archived(row: &ListedDirectory) -> Option<String> {
     Timestamp::from_second(row.archived_at?).ok().map(|at| at.to_string())
 }
 
@@ -103,7 +103,7 @@ fn signature(signature: Signature) -> &'static str {
 }
 
 /// One object: the export, its identity, and the rows.
-pub fn json(export: &ExportAddress, survey: &Survey) -> serde_json::Result<String> {
+pub fn json(export: &ExportAddress, survey: &ExportListing) -> serde_json::Result<String> {
     let text = serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
         "exportID": survey.identity,

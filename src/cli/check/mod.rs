@@ -11,7 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use nfs_operator::runtime::clients::Clients;
 use nfs_operator::runtime::stop::stop_signal;
-use nfs_operator::runtime::write_fence::Guard;
+use nfs_operator::runtime::write_fence::WriteFence;
 
 use self::report::Report;
 use self::steps::Check;
@@ -69,7 +69,7 @@ pub async fn run(arguments: CheckArguments) -> ExitCode {
 
 async fn check(arguments: &CheckArguments) -> Result<Report, Box<dyn std::error::Error>> {
     // A person asked for it, whoever leads.
-    let guard = Guard::default();
+    let guard = WriteFence::default();
     guard.open(None);
     let clients = Clients::new(arguments.kubeconfig.as_deref(), "check", &guard, None).await?;
     let check = Check::new(clients.calls, arguments, stop_signal()?);

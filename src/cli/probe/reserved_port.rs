@@ -1,17 +1,17 @@
 //! Whether the server wants a port below 1024: told by coming from another one.
 
-use nfs_client::{ClientOwner, Export, NfsError, SourcePort, Target};
+use nfs_client::{Client, ClientOwner, NfsError, SourcePort, Target};
 use nfs_operator::api::Reason;
 use rand::RngExt;
 use serde_json::json;
 
 use super::finding::{Findings, Outcome};
-use super::steps::because;
+use super::steps::export_error;
 
 const CHECK: &str = "reserved-port";
 
 /// Opens the export once more, from a port that is not reserved, and compares.
-pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
+pub async fn look(target: &Target, export: &Client, findings: &mut Findings) {
     let local = export.negotiated().local.port();
     if !export.negotiated().reserved_port {
         let message = format!(
@@ -29,7 +29,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
         },
         ..target.clone()
     };
-    match Export::connect(unreserved).await {
+    match Client::connect(unreserved).await {
         Ok(second) => {
             let from = second.negotiated().local.port();
             second.close().await;
@@ -37,7 +37,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
             findings.add(CHECK, Outcome::Ok, message, json!({ "needed": false }));
         }
         Err(error) if is_refusal(&error) => {
-            let reason = Reason::from(because("from a port above 1023", error).kind());
+            let reason = Reason::from(export_error("from a port above 1023", error).kind());
             let message = format!(
                 "needed: let in from port {local}, and from a port above 1023 it says {reason}; the operator needs \
                  spec.nfs.sourcePort: Reserved and the pod's sysctl net.ipv4.ip_unprivileged_port_start=0"
@@ -45,7 +45,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
             findings.add(CHECK, Outcome::Ok, message, json!({ "needed": true }));
         }
         Err(error) => {
-            let error = because("cannot come from a port above 1023 to compare", error);
+            let error = export_error("cannot come from a port above 1023 to compare", error);
             findings.wrong(CHECK, Outcome::Warning, Reason::from(error.kind()), error.to_string());
         }
     }
@@ -54,7 +54,7 @@ pub async fn look(target: &Target, export: &Export, findings: &mut Findings) {
 /// What a server that wants a reserved port says to others: NFSv4 has no word for it, so `NOENT` and `PERM` are among it.
 fn is_refusal(error: &NfsError) -> bool {
     matches!(
-        Reason::from(because("", error.clone()).kind()),
+        Reason::from(export_error("", error.clone()).kind()),
         Reason::ReservedPortRequired
             | Reason::AccessDenied
             | Reason::ExportNotFound

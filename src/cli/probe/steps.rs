@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_store::text::human;
-use export_store::{Circumstances, ExportError, Keeper, Ledger, ManagedExport, remedy_of};
-use nfs_client::{Attributes, Credential, Export, NfsError, OfferedVersions, Protocol, Statistics, Target};
+use export_store::text::format_bytes;
+use export_store::{ErrorHints, ExportError, ExportStore, PathReservations, StoreConfig, remedy_of};
+use nfs_client::{Attributes, Client, Credential, NfsError, OfferedVersions, Protocol, Statistics, Target};
 use nfs_operator::api::Reason;
 use serde_json::json;
 
@@ -17,9 +17,9 @@ pub async fn look(target: &Target, writes: bool, findings: &mut Findings) {
     if !(resolve(target, findings).await && reach(target, findings).await && versions(target, findings).await) {
         return;
     }
-    let export = match Export::connect(target.clone()).await {
+    let export = match Client::connect(target.clone()).await {
         Ok(export) => export,
-        Err(error) => return findings.failed("export", &because("cannot open the export", error)),
+        Err(error) => return findings.failed("export", &export_error("cannot open the export", error)),
     };
     session(&export, findings);
     reserved_port::look(target, &export, findings).await;
@@ -40,12 +40,12 @@ pub async fn look(target: &Target, writes: bool, findings: &mut Findings) {
 }
 
 /// An error in a condition's words.
-pub fn because(doing: &str, source: NfsError) -> ExportError {
-    with(doing, source, Circumstances::default())
+pub fn export_error(doing: &str, source: NfsError) -> ExportError {
+    with(doing, source, ErrorHints::default())
 }
 
 /// As [`because`], with what else is known.
-pub fn with(doing: &str, source: NfsError, circumstances: Circumstances) -> ExportError {
+pub fn with(doing: &str, source: NfsError, circumstances: ErrorHints) -> ExportError {
     ExportError::Nfs {
         doing: doing.to_owned(),
         source: Box::new(source),
@@ -54,7 +54,7 @@ pub fn with(doing: &str, source: NfsError, circumstances: Circumstances) -> Expo
 }
 
 async fn resolve(target: &Target, findings: &mut Findings) -> bool {
-    match Export::addresses(target).await {
+    match Client::addresses(target).await {
         Ok(addresses) => {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             let said = match addresses.as_slice() {
@@ -65,14 +65,14 @@ async fn resolve(target: &Target, findings: &mut Findings) -> bool {
             true
         }
         Err(error) => {
-            findings.failed("resolve", &because("cannot find the server", error));
+            findings.failed("resolve", &export_error("cannot find the server", error));
             false
         }
     }
 }
 
 async fn reach(target: &Target, findings: &mut Findings) -> bool {
-    match Export::reach(target).await {
+    match Client::reach(target).await {
         Ok(reached) => {
             let (peer, local, took) = (reached.peer, reached.local, milliseconds(reached.took));
             findings.add(
@@ -84,7 +84,7 @@ async fn reach(target: &Target, findings: &mut Findings) -> bool {
             true
         }
         Err(error) => {
-            findings.failed("connect", &because("cannot connect", error));
+            findings.failed("connect", &export_error("cannot connect", error));
             false
         }
     }
@@ -98,14 +98,14 @@ fn milliseconds(took: Duration) -> f64 {
 /// What the server offers. Some servers close a connection that asks for a version they don't have: that says nothing
 /// about the export, so only a server that doesn't answer at all ends the probe here.
 async fn versions(target: &Target, findings: &mut Findings) -> bool {
-    let offered = match Export::offered_versions(target).await {
+    let offered = match Client::probe_versions(target).await {
         Ok(offered) => offered,
         Err(error @ NfsError::NotResponding { .. }) => {
-            findings.failed("versions", &because("cannot ask for versions", error));
+            findings.failed("versions", &export_error("cannot ask for versions", error));
             return false;
         }
         Err(error) => {
-            let error = because("cannot ask for versions", error);
+            let error = export_error("cannot ask for versions", error);
             findings.wrong(
                 "versions",
                 Outcome::Warning,
@@ -142,7 +142,7 @@ fn offered_names(offered: &OfferedVersions) -> Vec<&'static str> {
         .collect()
 }
 
-fn session(export: &Export, findings: &mut Findings) {
+fn session(export: &Client, findings: &mut Findings) {
     let negotiated = export.negotiated();
     let protocol: Protocol = negotiated.protocol;
     let server = match negotiated.implementation.as_str() {
@@ -166,7 +166,7 @@ fn session(export: &Export, findings: &mut Findings) {
     );
 }
 
-async fn root(export: &Export, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
+async fn root(export: &Client, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
     match export.root().await {
         Ok(root) => {
             let found = &root.attributes;
@@ -179,7 +179,7 @@ async fn root(export: &Export, findings: &mut Findings) -> Option<nfs_client::Fi
             Some(root.handle)
         }
         Err(error) => {
-            findings.failed("export", &because("cannot read the export's root", error));
+            findings.failed("export", &export_error("cannot read the export's root", error));
             None
         }
     }
@@ -193,10 +193,10 @@ fn described(found: &Attributes) -> String {
 }
 
 /// Space and inodes; a backend without either is not Ready.
-async fn space(export: &Export, findings: &mut Findings) {
+async fn space(export: &Client, findings: &mut Findings) {
     let figures = match export.statistics().await {
         Ok(figures) => figures,
-        Err(error) => return findings.failed("space", &because("cannot read the statistics", error)),
+        Err(error) => return findings.failed("space", &export_error("cannot read the statistics", error)),
     };
     let Statistics {
         total,
@@ -204,7 +204,11 @@ async fn space(export: &Export, findings: &mut Findings) {
         inodes,
         inodes_free,
     } = figures;
-    let said = format!("{} of {} free", human(available.into()), human(total.into()));
+    let said = format!(
+        "{} of {} free",
+        format_bytes(available.into()),
+        format_bytes(total.into())
+    );
     match available {
         0 => findings.wrong(
             "space",
@@ -236,9 +240,9 @@ async fn space(export: &Export, findings: &mut Findings) {
 }
 
 /// The identity that is there; none is made.
-async fn identity(export: &Export, credential: Credential, findings: &mut Findings) {
-    let keeper = Keeper::onlooker(credential);
-    let managed = ManagedExport::new(export.clone(), keeper, Arc::new(Ledger::default()));
+async fn identity(export: &Client, credential: Credential, findings: &mut Findings) {
+    let keeper = StoreConfig::read_only(credential);
+    let managed = ExportStore::new(export.clone(), keeper, Arc::new(PathReservations::default()));
     match managed.read_identity().await {
         Ok(Some(identity)) => findings.add(
             "identity",
@@ -262,5 +266,5 @@ fn said_beside(warnings: &[String]) -> String {
 
 /// The remedy for an error, alone.
 pub fn remedy(error: &NfsError) -> String {
-    remedy_of(error, &Circumstances::default())
+    remedy_of(error, &ErrorHints::default())
 }

@@ -1,7 +1,7 @@
 //! What `--write` tries: a directory with a file in it, its mode and owner, another name, and its removal.
 
-use export_store::Circumstances;
-use nfs_client::{Credential, Export, FileHandle, Name, NfsError, Node, SetAttributes, Status};
+use export_store::ErrorHints;
+use nfs_client::{Client, Credential, FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 use nfs_operator::api::Reason;
 use rand::RngExt;
 use serde_json::json;
@@ -14,22 +14,22 @@ const ASKED_MODE: u32 = 0o777;
 /// An owner that is neither root nor the credential of anybody who probes.
 const ASKED_OWNER: u32 = 12_345;
 
-struct Trial<'a> {
-    export: &'a Export,
+struct WriteTest<'a> {
+    export: &'a Client,
     root: &'a FileHandle,
     credential: Credential,
     findings: &'a mut Findings,
 }
 
 /// Tries it all, and removes what was made whatever fails.
-pub async fn look(export: &Export, root: &FileHandle, credential: Credential, findings: &mut Findings) {
+pub async fn look(export: &Client, root: &FileHandle, credential: Credential, findings: &mut Findings) {
     let random = rand::rng().random::<u64>();
     let name = |suffix| Name::new(format!(".nfs-operator-probe-{random:016x}{suffix}"));
     let (Ok(first), Ok(second)) = (name(""), name("-renamed")) else {
         // 43 bytes without a `/`: always names.
         return;
     };
-    let mut trial = Trial {
+    let mut trial = WriteTest {
         export,
         root,
         credential,
@@ -46,19 +46,19 @@ pub async fn look(export: &Export, root: &FileHandle, credential: Credential, fi
     trial.remove(&node, name).await;
 }
 
-impl Trial<'_> {
+impl WriteTest<'_> {
     /// What an error means here: the root was seen, so the port is not the reason; and root is refused nothing, unless
     /// the server takes it for somebody else.
     fn failed(&mut self, check: &'static str, doing: &str, error: NfsError) {
-        let circumstances = Circumstances {
+        let circumstances = ErrorHints {
             local: Some(self.export.negotiated().local),
             squashed: self.credential.uid == 0,
-            ..Circumstances::default()
+            ..ErrorHints::default()
         };
         self.findings.failed(check, &with(doing, error, circumstances));
     }
 
-    async fn make(&mut self, name: &Name) -> Option<Node> {
+    async fn make(&mut self, name: &Name) -> Option<FileRef> {
         let asked = SetAttributes {
             mode: Some(ASKED_MODE),
             ..SetAttributes::default()
@@ -79,7 +79,7 @@ impl Trial<'_> {
         }
     }
 
-    fn mode(&mut self, node: &Node) {
+    fn mode(&mut self, node: &FileRef) {
         let mode = node.attributes.mode;
         let seen = json!({ "asked": format!("{ASKED_MODE:04o}"), "got": format!("{mode:04o}") });
         if mode == ASKED_MODE {
@@ -96,7 +96,7 @@ impl Trial<'_> {
     }
 
     /// A file, as records are kept in.
-    async fn file(&mut self, node: &Node) {
+    async fn file(&mut self, node: &FileRef) {
         let Ok(name) = Name::new("probe") else { return };
         match self.export.create_file(&node.handle, &name, b"probe\n", 0o600).await {
             Ok(file) => {
@@ -116,7 +116,7 @@ impl Trial<'_> {
     }
 
     /// As whom we made it, and whether another owner can be set.
-    async fn owner(&mut self, node: &Node) {
+    async fn owner(&mut self, node: &FileRef) {
         let (made, asked) = (&node.attributes, self.credential);
         if made.uid.is_none() || made.gid.is_none() {
             let message = format!(
@@ -150,7 +150,7 @@ impl Trial<'_> {
         self.give_away(node).await;
     }
 
-    async fn give_away(&mut self, node: &Node) {
+    async fn give_away(&mut self, node: &FileRef) {
         let owner = SetAttributes {
             mode: None,
             uid: Some(ASKED_OWNER),
@@ -180,7 +180,7 @@ impl Trial<'_> {
     }
 
     /// Whether it has the new name.
-    async fn rename(&mut self, node: &Node, (from, to): (&Name, &Name)) -> bool {
+    async fn rename(&mut self, node: &FileRef, (from, to): (&Name, &Name)) -> bool {
         let fileid = node.attributes.fileid;
         match self.export.rename((self.root, from), fileid, (self.root, to)).await {
             Ok(()) => {
@@ -196,7 +196,7 @@ impl Trial<'_> {
         }
     }
 
-    async fn remove(&mut self, node: &Node, name: &Name) {
+    async fn remove(&mut self, node: &FileRef, name: &Name) {
         match self
             .export
             .remove_directory(self.root, name, node.attributes.fileid)

@@ -14,7 +14,7 @@ use crate::api::names::{
     VOLUME_NAMESPACE_UID, VOLUME_ON_DELETE, volume_name,
 };
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::decide::policy::{Stop, annotation, cut, same_server, unsafe_because};
+use crate::decide::policy::{Refusal, annotation, cut, same_server, unsafe_because};
 use export_store::naming::DirectoryPath;
 
 /// What the operator writes on its own volumes.
@@ -44,11 +44,11 @@ pub fn alias_backend<'a>(volume: &PersistentVolume, aliases: &'a BTreeMap<String
 ///
 /// # Errors
 /// [`Reason::InvalidParameter`] when the class can't be read: the data stays as it is.
-pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<OnDelete, Stop> {
+pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<OnDelete, Refusal> {
     match class {
         None => Ok(OnDelete::Archive),
         Some(Ok(parameters)) => Ok(parameters.on_delete.unwrap_or(OnDelete::Archive)),
-        Some(Err(error)) => Err(Stop {
+        Some(Err(error)) => Err(Refusal {
             reason: Reason::InvalidParameter,
             message: format!(
                 "the volume's StorageClass does not say what becomes of the data: {error}; make the class anew with a value \
@@ -63,7 +63,7 @@ pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<
 /// # Errors
 /// [`Reason::ReclaimUnsafe`] when the volume's name is not its claim's, or its address does not lead to exactly one of
 /// `backends`, the alias', and a directory below it. The data stays.
-pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) -> Result<DirectoryPath, Stop> {
+pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) -> Result<DirectoryPath, Refusal> {
     check_name(volume)?;
     let Some(source) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) else {
         return Err(unsafe_because("the volume has no `spec.nfs`".into()));
@@ -122,7 +122,7 @@ fn below<'a>(volume: &'a PersistentVolume, backend: &NfsBackend) -> Option<(usiz
 }
 
 /// nfs-subdir names a volume after its claim's uid: any other was renamed or made by hand.
-fn check_name(volume: &PersistentVolume) -> Result<(), Stop> {
+fn check_name(volume: &PersistentVolume) -> Result<(), Refusal> {
     let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let uid = claim.and_then(|claim| claim.uid.as_deref()).unwrap_or_default();
     if !uid.is_empty() && volume.metadata.name.as_deref() == Some(volume_name(uid).as_str()) {

@@ -8,18 +8,18 @@ use kube::{Api, ResourceExt};
 
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BETA_STORAGE_CLASS;
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::compat::nfs_subdir::location as inherited;
 use crate::controllers::claim::class_parameters;
-use crate::controllers::volume::reclaim::{Refused, claim_of, keeping};
-use crate::decide::policy::{Stop, is_released};
+use crate::controllers::volume::reclaim::{Refused, archive_metadata, claim_of};
+use crate::decide::policy::{Refusal, is_released};
 use crate::runtime::writes::WriteError;
-use crate::state::backends::Known;
+use crate::state::backends::ProbeSnapshot;
 use crate::state::context::Context;
 use export_store::naming::DirectoryPath;
-use export_store::{ExportError, ManagedExport, ReclaimRequest};
+use export_store::{ExportError, ExportStore, ReclaimRequest};
 
 /// One of these volumes, and the backend of its alias.
 pub(crate) struct Inherited<'a> {
@@ -34,7 +34,7 @@ impl<'a> Inherited<'a> {
     }
 
     /// Its directory, if its address leads to just one, on the backend of its alias.
-    pub(crate) fn locate(&self) -> Result<DirectoryPath, Stop> {
+    pub(crate) fn locate(&self) -> Result<DirectoryPath, Refusal> {
         let backends = self.ctx.stores.backends.state();
         let backends: Vec<&NfsBackend> = backends.iter().map(AsRef::as_ref).collect();
         inherited::locate(self.volume, self.alias, &backends)
@@ -43,8 +43,8 @@ impl<'a> Inherited<'a> {
     /// What is to be reclaimed, recorded on the export, and how.
     pub(crate) async fn prepare(
         &self,
-        known: &Known,
-        export: &ManagedExport,
+        known: &ProbeSnapshot,
+        export: &ExportStore,
     ) -> Result<Result<(ReclaimRequest, OnDelete), Refused>, WriteError> {
         let located = self.locate().and_then(|directory| {
             self.check_connection(&directory, known)?;
@@ -64,7 +64,7 @@ impl<'a> Inherited<'a> {
             volume: self.volume.name_any(),
             directory,
             file_id: None,
-            keeping: keeping(self.volume, known),
+            archive_metadata: archive_metadata(self.volume, known),
         };
         if policy != OnDelete::Retain {
             match export.register(&request, false).await {
@@ -78,11 +78,11 @@ impl<'a> Inherited<'a> {
     }
 
     /// The connection must be to where the backend says it is now, not to where it was before an edit.
-    fn check_connection(&self, directory: &DirectoryPath, known: &Known) -> Result<(), Stop> {
+    fn check_connection(&self, directory: &DirectoryPath, known: &ProbeSnapshot) -> Result<(), Refusal> {
         if inherited::directory_on(self.volume, &known.object) == Some(directory.to_string().as_str()) {
             return Ok(());
         }
-        Err(Stop {
+        Err(Refusal {
             reason: Reason::NotProbed,
             message: format!("backend {} is not probed yet since it was edited", self.alias),
         })
@@ -126,6 +126,6 @@ fn class_name(volume: &PersistentVolume) -> Option<String> {
     annotated.or_else(field).filter(|name| !name.is_empty())
 }
 
-fn refused(stop: Stop) -> Refused {
-    Refused::Verdict(Verdict::no(stop.reason, stop.message))
+fn refused(stop: Refusal) -> Refused {
+    Refused::Verdict(PlannedCondition::fails(stop.reason, stop.message))
 }

@@ -4,7 +4,7 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{DeleteParams, Preconditions};
 use kube::{Api, CustomResourceExt, Resource, ResourceExt};
 
-use super::plan::Sight;
+use super::plan::ExportState;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::ARCHIVE_FINALIZER;
@@ -12,7 +12,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ArchiveRef, ExportError, ManagedExport};
+use export_store::{ArchiveRef, ExportError, ExportStore};
 
 /// Why a step was not done.
 #[derive(Debug, thiserror::Error)]
@@ -26,30 +26,30 @@ pub enum ActError {
 }
 
 /// An archive, and where it lies.
-pub struct Scene<'a> {
+pub struct ArchiveOps<'a> {
     /// What every reconciler is handed.
     pub ctx: &'a Context,
     /// Its backend.
     pub backend: &'a Backend,
     /// Its export.
-    pub export: &'a ManagedExport,
+    pub export: &'a ExportStore,
     /// The object, read live.
     pub object: &'a NfsArchive,
     /// What it is about.
     pub which: &'a ArchiveRef,
 }
 
-impl Scene<'_> {
+impl ArchiveOps<'_> {
     /// Into the trash with the data: announced on the export, then the object's deletion is asked for (which the API
     /// server refuses when it is held), then done. False: it was spared.
     pub async fn purge(&self) -> Result<bool, ActError> {
         self.export.begin_purge(self.which).await?;
         if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
-            self.export.spare(self.which).await?;
+            self.export.cancel_purge(self.which).await?;
             return Ok(false);
         }
         // Asked last of all: from here on the data can't be had back.
-        if kind_going(self.ctx).await? && self.export.spare(self.which).await? {
+        if crd_deleting(self.ctx).await? && self.export.cancel_purge(self.which).await? {
             return Ok(false);
         }
         self.export.end_purge(self.which).await?;
@@ -66,8 +66,8 @@ impl Scene<'_> {
     }
 
     /// The volume that an archive was restored to is there: the archive is none any more. False: the object is held.
-    pub async fn finish(&self, sight: &Sight) -> Result<bool, ActError> {
-        let Sight::Restoring { to, .. } = sight else {
+    pub async fn finish(&self, sight: &ExportState) -> Result<bool, ActError> {
+        let ExportState::Restoring { to, .. } = sight else {
             return Ok(false);
         };
         if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
@@ -106,7 +106,7 @@ impl Scene<'_> {
 }
 
 /// Whether the kind is being deleted, or is gone: read live, for every archive's object goes with it.
-pub async fn kind_going(ctx: &Context) -> Result<bool, WriteError> {
+pub async fn crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
     let kinds: Api<CustomResourceDefinition> = Api::all(ctx.clients.calls.clone());
     let kind = kinds
         .get_metadata_opt(NfsArchive::crd_name())

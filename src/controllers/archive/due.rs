@@ -9,7 +9,7 @@ use rand::RngExt as _;
 
 use super::act;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::policy::retention;
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
@@ -45,7 +45,7 @@ pub fn call_older(ctx: &Context, object: &NfsArchive) {
     for other in ctx.stores.archives.state() {
         let older = retention::is_of_the_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
         if older && !other.spec.legal_hold && due(ctx, &other, now).is_some() {
-            ctx.look_at_archive(ObjectRef::from_obj(other.as_ref()));
+            ctx.requeue_archive(ObjectRef::from_obj(other.as_ref()));
         }
     }
 }
@@ -69,9 +69,9 @@ pub async fn turn(ctx: &Context, backend: &Backend, object: &NfsArchive) -> Resu
         "its time is over by the clock of the operator's node and not by that of the API server, where it is {theirs}: set \
          the clocks right; nothing is purged meanwhile"
     );
-    let verdict = Verdict::no(Reason::ClocksDisagree, message);
+    let verdict = PlannedCondition::fails(Reason::ClocksDisagree, message);
     tracing::warn!(archive = object.name_any(), reason = %verdict.reason, "{}", verdict.message);
-    if ctx.told.is_news(&object.uid().unwrap_or_default(), &verdict) {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &verdict) {
         act::event(ctx, object, Severity::Warning, verdict.reason, &verdict.message);
     }
     Ok(Err(DISAGREED))

@@ -13,4 +13,4 @@ mod status;
 pub use due::due;
 pub use object::{EnsureError, ensure, which};
 pub use on_demand::clear_out;
-pub use reconcile::{of_backend, on_error, reconcile, restock};
+pub use reconcile::{create_missing_objects, of_backend, on_error, reconcile};

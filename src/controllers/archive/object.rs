@@ -7,12 +7,12 @@ use kube::api::PostParams;
 use kube::{Api, ResourceExt};
 
 use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ARCHIVE_FINALIZER;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
-use export_store::{ArchiveRef, ExportError, KeptArchive, ManagedExport, Terms, Trust};
+use export_store::{ArchiveRef, ExportError, ExportStore, RecordedArchive, RetentionTerms, Trust};
 
 /// Why an archive has no object.
 #[derive(Debug, thiserror::Error)]
@@ -25,14 +25,14 @@ pub enum EnsureError {
     Doubted,
     /// Another object has the name.
     #[error("{}", .0.message)]
-    Taken(Verdict),
+    Taken(PlannedCondition),
     /// The API server did not take it.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
 
 /// The object for an archive.
-pub fn object(kept: &KeptArchive, backend: &str) -> NfsArchive {
+pub fn object(kept: &RecordedArchive, backend: &str) -> NfsArchive {
     let claim = &kept.claim;
     let terms = &kept.note.terms;
     NfsArchive {
@@ -73,8 +73,8 @@ fn time(seconds: i64) -> Option<Time> {
 }
 
 /// What the object says shall become of the archive.
-pub fn terms(object: &NfsArchive) -> Terms {
-    Terms {
+pub fn terms(object: &NfsArchive) -> RetentionTerms {
+    RetentionTerms {
         held: object.spec.legal_hold,
         expires: object.spec.expires_at.as_ref().map(|at| at.0.as_second()),
         delete: object.spec.deletion_policy == DeletionPolicy::Delete,
@@ -92,8 +92,8 @@ pub fn which(object: &NfsArchive) -> Option<ArchiveRef> {
 }
 
 /// Makes the object of a volume's archive, unless it is there. Nothing to do when no archive is kept of the volume.
-pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume: &str) -> Result<(), EnsureError> {
-    let Some(kept) = export.archive_kept(volume).await? else {
+pub async fn ensure(ctx: &Context, backend: &str, export: &ExportStore, volume: &str) -> Result<(), EnsureError> {
+    let Some(kept) = export.find_archive(volume).await? else {
         return Ok(());
     };
     if kept.trust != Trust::Signed {
@@ -114,7 +114,7 @@ pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume
                 .map_err(WriteError::of("read the archive's object"))?;
             match there {
                 Some(there) if is_about(&there, &wanted) => Ok(()),
-                Some(_) => Err(EnsureError::Taken(Verdict::no(
+                Some(_) => Err(EnsureError::Taken(PlannedCondition::fails(
                     Reason::ArchiveNameTaken,
                     format!(
                         "NfsArchive {volume} is there and about something else than {} on backend {backend}: look at \
@@ -123,7 +123,7 @@ pub async fn ensure(ctx: &Context, backend: &str, export: &ManagedExport, volume
                     ),
                 ))),
                 // It went in this moment: the next look makes it.
-                None => Err(WriteError::Changed.into()),
+                None => Err(WriteError::Conflict.into()),
             }
         }
         Err(error) => {
@@ -143,7 +143,7 @@ fn is_about(there: &NfsArchive, wanted: &NfsArchive) -> bool {
 }
 
 /// Whether an object says all that the archive's record says, apart from what people may edit.
-pub fn says_the_same(there: &NfsArchive, kept: &KeptArchive, backend: &str) -> bool {
+pub fn says_the_same(there: &NfsArchive, kept: &RecordedArchive, backend: &str) -> bool {
     let wanted = object(kept, backend);
     let made = |object: &NfsArchive| {
         let spec = &object.spec;
@@ -190,10 +190,10 @@ pub(crate) fn announce(ctx: &Context, object: &NfsArchive) {
 mod tests {
     use super::*;
     use export_store::naming::DirectoryPath;
-    use export_store::{ArchiveNote, ClaimRef, CopyNote, Stage};
+    use export_store::{ArchiveState, ClaimRef, CopyState, Stage};
 
-    fn kept() -> KeptArchive {
-        KeptArchive {
+    fn kept() -> RecordedArchive {
+        RecordedArchive {
             volume: "pvc-1".into(),
             claim: ClaimRef {
                 namespace: "team".into(),
@@ -203,7 +203,7 @@ mod tests {
             },
             directory: DirectoryPath::parse("team-data").unwrap(),
             file_id: u64::MAX,
-            note: ArchiveNote {
+            note: ArchiveState {
                 target: "archived-team-data".into(),
                 mode: 0o777,
                 uid: Some(0),
@@ -211,7 +211,7 @@ mod tests {
                 since: Some(1000),
                 size: Some("1Gi".into()),
                 class: Some("nfs".into()),
-                terms: Terms {
+                terms: RetentionTerms {
                     held: true,
                     expires: Some(2000),
                     delete: true,
@@ -240,7 +240,7 @@ mod tests {
         let mut copied = kept();
         assert!(!object(&copied, "main").is_on_demand());
         copied.volume = "nightly".into();
-        copied.note.copy = Some(CopyNote {
+        copied.note.copy = Some(CopyState {
             volume: "pvc-1".into(),
             asked_by: "o".into(),
             outcome: None,

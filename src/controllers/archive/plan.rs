@@ -1,11 +1,11 @@
 //! What is to be done about an archive, and what its object says meanwhile. Pure.
 
-use crate::api::conditions::{ArchiveCondition, Reason, Verdict};
-use export_store::{CopyNote, Destination};
+use crate::api::conditions::{ArchiveCondition, PlannedCondition, Reason};
+use export_store::{CopyState, RestoreTarget};
 
 /// What is known of an archive.
 #[derive(Debug, Clone)]
-pub struct Situation {
+pub struct Observed {
     /// The object is being deleted.
     pub deleting: bool,
     /// The kind itself is being deleted: all its objects go, and nobody meant their data.
@@ -19,16 +19,16 @@ pub struct Situation {
     /// Why it may be purged although nobody deletes it.
     pub due: Option<String>,
     /// What is on the export.
-    pub sight: Sight,
+    pub sight: ExportState,
 }
 
 /// What is on the export.
 #[derive(Debug, Clone)]
-pub enum Sight {
+pub enum ExportState {
     /// It can't be looked at now.
-    Unseen(Verdict),
+    Unseen(PlannedCondition),
     /// The record can't be used, or is about something else.
-    Unusable(Verdict),
+    Unusable(PlannedCondition),
     /// There is no record.
     Unrecorded,
     /// It is kept.
@@ -36,29 +36,29 @@ pub enum Sight {
         /// The directory is where it should be.
         there: bool,
         /// What it is a copy of, if somebody asked for one.
-        copy: Option<CopyNote>,
+        copy: Option<CopyState>,
     },
     /// Its purge was announced; `there`: and not done.
     Purging { there: bool },
     /// It is being restored; `done`: the volume that gets it is there.
-    Restoring { to: Destination, done: bool },
+    Restoring { to: RestoreTarget, done: bool },
 }
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// Nothing but to say so.
-    Rest,
+    NoOp,
     /// Nothing can be done before something changes elsewhere.
     Wait,
     /// The object may go; the export stays as it is.
-    LetGo,
+    RemoveFinalizer,
     /// Into the trash with the data, and then the object may go.
     Purge,
     /// A purge that was announced is taken back.
-    Spare,
+    CancelPurge,
     /// The volume has the data: record and object go.
-    Finish,
+    CompleteRestore,
 }
 
 /// What the object says.
@@ -67,13 +67,13 @@ pub struct Report {
     /// One word.
     pub state: &'static str,
     /// Whether the data are there and can be restored.
-    pub available: Verdict,
+    pub available: PlannedCondition,
     /// The other conditions that hold.
-    pub others: Vec<(ArchiveCondition, Verdict)>,
+    pub others: Vec<(ArchiveCondition, PlannedCondition)>,
 }
 
 /// Decides.
-pub fn plan(situation: &Situation) -> (Step, Report) {
+pub fn plan(situation: &Observed) -> (Step, Report) {
     let step = if situation.deleting {
         leaving(situation)
     } else {
@@ -83,8 +83,8 @@ pub fn plan(situation: &Situation) -> (Step, Report) {
 }
 
 /// The object is being deleted.
-fn leaving(situation: &Situation) -> Step {
-    let Situation {
+fn leaving(situation: &Observed) -> Step {
+    let Observed {
         kind_going,
         delete,
         held,
@@ -92,90 +92,93 @@ fn leaving(situation: &Situation) -> Step {
         ..
     } = *situation;
     match &situation.sight {
-        Sight::Purging { there: true } if kind_going || held => Step::Spare,
-        Sight::Purging { there: false } => Step::Purge,
-        Sight::Restoring { done: true, .. } => Step::Finish,
-        _ if kind_going => Step::LetGo,
+        ExportState::Purging { there: true } if kind_going || held => Step::CancelPurge,
+        ExportState::Purging { there: false } => Step::Purge,
+        ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
+        _ if kind_going => Step::RemoveFinalizer,
         // Whoever gets the copy is judged by this object until he has it.
-        Sight::Kept { .. } if copied => Step::Wait,
-        Sight::Unrecorded => Step::LetGo,
+        ExportState::Kept { .. } if copied => Step::Wait,
+        ExportState::Unrecorded => Step::RemoveFinalizer,
         // Announced before the object was deleted: by us, because its time was over.
-        Sight::Purging { there: true } => Step::Purge,
-        _ if !delete => Step::LetGo,
-        Sight::Kept { .. } if !held => Step::Purge,
-        Sight::Kept { .. } | Sight::Unseen(_) | Sight::Unusable(_) | Sight::Restoring { .. } => Step::Wait,
+        ExportState::Purging { there: true } => Step::Purge,
+        _ if !delete => Step::RemoveFinalizer,
+        ExportState::Kept { .. } if !held => Step::Purge,
+        ExportState::Kept { .. }
+        | ExportState::Unseen(_)
+        | ExportState::Unusable(_)
+        | ExportState::Restoring { .. } => Step::Wait,
     }
 }
 
-fn staying(situation: &Situation) -> Step {
+fn staying(situation: &Observed) -> Step {
     let due = situation.due.is_some() && !situation.held;
     match &situation.sight {
-        Sight::Unseen(_) | Sight::Restoring { done: false, .. } => Step::Wait,
-        Sight::Restoring { done: true, .. } => Step::Finish,
-        Sight::Purging { there: true } if !due => Step::Spare,
-        Sight::Purging { .. } => Step::Purge,
-        Sight::Kept { there: true, .. } if due && situation.copied => Step::Wait,
+        ExportState::Unseen(_) | ExportState::Restoring { done: false, .. } => Step::Wait,
+        ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
+        ExportState::Purging { there: true } if !due => Step::CancelPurge,
+        ExportState::Purging { .. } => Step::Purge,
+        ExportState::Kept { there: true, .. } if due && situation.copied => Step::Wait,
         // What is missing is for a person to look at, not for a clock.
-        Sight::Kept { there: true, .. } if due => Step::Purge,
-        Sight::Kept { .. } | Sight::Unusable(_) | Sight::Unrecorded => Step::Rest,
+        ExportState::Kept { there: true, .. } if due => Step::Purge,
+        ExportState::Kept { .. } | ExportState::Unusable(_) | ExportState::Unrecorded => Step::NoOp,
     }
 }
 
-fn report(situation: &Situation) -> Report {
+fn report(situation: &Observed) -> Report {
     let mut others = Vec::new();
     if let Some(why) = &situation.due {
         others.push((
             ArchiveCondition::Expired,
-            Verdict::yes(Reason::ArchiveExpired, why.clone()),
+            PlannedCondition::holds(Reason::ArchiveExpired, why.clone()),
         ));
     }
     let (state, available) = match &situation.sight {
-        Sight::Unseen(verdict) => (
+        ExportState::Unseen(verdict) => (
             "Unknown",
-            Verdict {
+            PlannedCondition {
                 status: None,
                 ..verdict.clone()
             },
         ),
-        Sight::Unusable(verdict) => ("Unknown", verdict.clone()),
-        Sight::Unrecorded | Sight::Kept { there: false, .. } => {
+        ExportState::Unusable(verdict) => ("Unknown", verdict.clone()),
+        ExportState::Unrecorded | ExportState::Kept { there: false, .. } => {
             let verdict = missing(&situation.sight);
             others.push((
                 ArchiveCondition::Missing,
-                Verdict {
+                PlannedCondition {
                     status: Some(true),
                     ..verdict.clone()
                 },
             ));
             ("Missing", verdict)
         }
-        Sight::Purging { .. } => {
-            let verdict = Verdict::no(Reason::Purging, "it is on its way into the trash");
+        ExportState::Purging { .. } => {
+            let verdict = PlannedCondition::fails(Reason::Purging, "it is on its way into the trash");
             others.push((
                 ArchiveCondition::Purging,
-                Verdict {
+                PlannedCondition {
                     status: Some(true),
                     ..verdict.clone()
                 },
             ));
             ("Purging", verdict)
         }
-        Sight::Restoring { to, .. } => {
+        ExportState::Restoring { to, .. } => {
             let claim = format!("{}/{}", to.claim.namespace, to.claim.name);
-            let verdict = Verdict::no(
+            let verdict = PlannedCondition::fails(
                 Reason::ArchiveRestoring,
                 format!("claim {claim} gets it as volume {}", to.volume),
             );
             others.push((
                 ArchiveCondition::Restoring,
-                Verdict {
+                PlannedCondition {
                     status: Some(true),
                     ..verdict.clone()
                 },
             ));
             ("Restoring", verdict)
         }
-        Sight::Kept { there: true, copy } => kept(situation, copy.as_ref()),
+        ExportState::Kept { there: true, copy } => kept(situation, copy.as_ref()),
     };
     Report {
         state,
@@ -184,9 +187,9 @@ fn report(situation: &Situation) -> Report {
     }
 }
 
-fn missing(sight: &Sight) -> Verdict {
+fn missing(sight: &ExportState) -> PlannedCondition {
     let message = match sight {
-        Sight::Unrecorded => {
+        ExportState::Unrecorded => {
             "the export has no record of it, so nothing is touched: restore .nfs-operator from a backup, or delete this \
              object"
         }
@@ -194,10 +197,10 @@ fn missing(sight: &Sight) -> Verdict {
             "its directory is not where it should be: put it back, or set deletionPolicy to Delete and delete this object"
         }
     };
-    Verdict::no(Reason::ArchiveMissing, message)
+    PlannedCondition::fails(Reason::ArchiveMissing, message)
 }
 
-fn kept(situation: &Situation, copy: Option<&CopyNote>) -> (&'static str, Verdict) {
+fn kept(situation: &Observed, copy: Option<&CopyState>) -> (&'static str, PlannedCondition) {
     let what = copy.map_or_else(String::new, in_words);
     if situation.held {
         let message = match situation.deleting {
@@ -206,7 +209,10 @@ fn kept(situation: &Situation, copy: Option<&CopyNote>) -> (&'static str, Verdic
             }
             false => "it is held: nobody purges it, and this object can't be deleted",
         };
-        return ("Held", Verdict::yes(Reason::ArchiveHeld, format!("{message}{what}")));
+        return (
+            "Held",
+            PlannedCondition::holds(Reason::ArchiveHeld, format!("{message}{what}")),
+        );
     }
     let state = if situation.due.is_some() {
         "Expired"
@@ -217,11 +223,14 @@ fn kept(situation: &Situation, copy: Option<&CopyNote>) -> (&'static str, Verdic
         true => "the data are there, and stay until the claims that are getting a copy of them have it",
         false => "the data are there",
     };
-    (state, Verdict::yes(Reason::Archived, format!("{message}{what}")))
+    (
+        state,
+        PlannedCondition::holds(Reason::Archived, format!("{message}{what}")),
+    )
 }
 
 /// What was copied, and what was not.
-fn in_words(copy: &CopyNote) -> String {
+fn in_words(copy: &CopyState) -> String {
     let outcome = copy.outcome.as_deref().unwrap_or("nothing is known of how much");
     format!("; a copy of volume {} ({outcome})", copy.volume)
 }

@@ -10,15 +10,15 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
-use super::act::{self, ActError, Scene};
+use super::act::{self, ActError, ArchiveOps};
 use super::due::{call_older, turn};
-use super::look::{self, Home, Look};
+use super::look::{self, Location, Observation};
 use super::object::{EnsureError, ensure, terms};
 use super::on_demand;
 use super::plan::{Report, Step, plan};
 use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::controllers::claim;
 use crate::runtime::events::Severity;
@@ -26,7 +26,7 @@ use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ExportError, ManagedExport};
+use export_store::{ExportError, ExportStore};
 
 /// An archive that is well is looked at this often: whether it is still there is for people to know, and ten thousand of
 /// them are then three looks a second.
@@ -41,7 +41,7 @@ const MADE_SIDE_BY_SIDE: usize = 16;
 
 /// Looks at an archive and does what is left to do.
 pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    if !ctx.caught_up().await {
+    if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
     ensure_finalizer(&ctx, &object).await?;
@@ -54,7 +54,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     if told {
         claim::archive_changed(&ctx, &object.name_any());
     }
-    if step == Step::Rest && !told {
+    if step == Step::NoOp && !told {
         call_older(&ctx, &object);
     }
     match act(&ctx, &object, &look, step).await {
@@ -70,9 +70,9 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
 
 /// The export did not do it: said once, and tried again.
 fn refused(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
-    let verdict = Verdict::no(Reason::from(error.kind()), error.to_string());
+    let verdict = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
     tracing::warn!(archive = object.name_any(), reason = %verdict.reason, "{}", verdict.message);
-    if ctx.told.is_news(&object.uid().unwrap_or_default(), &verdict) {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &verdict) {
         act::event(ctx, object, Severity::Warning, verdict.reason, &verdict.message);
     }
     Action::requeue(jittered(WAITING))
@@ -91,24 +91,24 @@ enum Acted {
     LookAgain(Duration),
 }
 
-async fn act(ctx: &Context, object: &NfsArchive, look: &Look, step: Step) -> Result<Acted, ActError> {
+async fn act(ctx: &Context, object: &NfsArchive, look: &Observation, step: Step) -> Result<Acted, ActError> {
     match (step, &look.home) {
-        (Step::LetGo, _) => {
+        (Step::RemoveFinalizer, _) => {
             act::let_go(ctx, object).await?;
-            ctx.told.forget(&object.uid().unwrap_or_default());
+            ctx.last_reported.forget(&object.uid().unwrap_or_default());
             Ok(Acted::Done)
         }
-        (Step::Spare, Some(home)) => {
-            home.export.spare(&home.which).await?;
+        (Step::CancelPurge, Some(home)) => {
+            home.export.cancel_purge(&home.which).await?;
             Ok(Acted::LookAgain(SOON))
         }
-        (Step::Purge | Step::Finish, Some(home)) => act_for_good(ctx, object, home, step).await,
-        (Step::Rest | Step::Wait | Step::Spare | Step::Purge | Step::Finish, _) => Ok(Acted::Nothing),
+        (Step::Purge | Step::CompleteRestore, Some(home)) => act_for_good(ctx, object, home, step).await,
+        (Step::NoOp | Step::Wait | Step::CancelPurge | Step::Purge | Step::CompleteRestore, _) => Ok(Acted::Nothing),
     }
 }
 
 /// What can't be taken back: decided anew by the object as it is now, whose word is told to the export first.
-async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Home, step: Step) -> Result<Acted, ActError> {
+async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Location, step: Step) -> Result<Acted, ActError> {
     let over = step == Step::Purge && object.metadata.deletion_timestamp.is_none();
     if over && let Err(wait) = turn(ctx, &home.backend, object).await? {
         return Ok(Acted::LookAgain(wait));
@@ -118,12 +118,12 @@ async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Home, step: Ste
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Acted::Done);
     };
-    home.export.keep_terms(&home.which, &terms(&live)).await?;
+    home.export.save_retention(&home.which, &terms(&live)).await?;
     let again = look::look(ctx, &live).await?;
     if plan(&again.situation).0 != step {
         return Ok(Acted::LookAgain(SOON));
     }
-    let scene = Scene {
+    let scene = ArchiveOps {
         ctx,
         backend: &home.backend,
         export: &home.export,
@@ -135,7 +135,7 @@ async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Home, step: Ste
         _ => scene.finish(&again.situation.sight).await?,
     };
     if done {
-        ctx.told.forget(&object.uid().unwrap_or_default());
+        ctx.last_reported.forget(&object.uid().unwrap_or_default());
         return Ok(Acted::Done);
     }
     Ok(Acted::LookAgain(jittered(WAITING)))
@@ -161,7 +161,7 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), Writ
     };
     match writes::set_finalizers(&act::api(ctx), object, &finalizers).await {
         // Its next event tells.
-        Err(WriteError::Changed | WriteError::Gone) => Ok(()),
+        Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
         written => written,
     }
 }
@@ -179,14 +179,14 @@ pub(crate) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
     let fields = json!({ "status": planned });
     let (api, action) = (act::api(ctx), "write the archive's status");
     match writes::apply(&api, object, managers::STATUS, fields, true, action).await {
-        Err(WriteError::Gone) => Ok(false),
+        Err(WriteError::NotFound) => Ok(false),
         written => written.map(|()| true),
     }
 }
 
 /// Makes the objects of a backend's archives that have none: those of a former release, and those whose making was cut
 /// off, or that were lost.
-pub async fn restock(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let without = export
         .archives()
         .into_iter()
@@ -199,7 +199,7 @@ pub async fn restock(ctx: &Context, backend: &Backend, export: &ManagedExport) {
     let mut making = making.buffer_unordered(MADE_SIDE_BY_SIDE);
     while let Some((volume, made)) = making.next().await {
         match made {
-            Ok(()) | Err(EnsureError::Write(WriteError::Changed)) => {}
+            Ok(()) | Err(EnsureError::Write(WriteError::Conflict)) => {}
             Err(error) => tracing::warn!(backend = backend.name, volume, "its archive has no object: {error}"),
         }
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use crate::api::backend::{NfsBackendSpec, NfsVersion, SourcePort};
-use crate::api::conditions::{Reason, Verdict};
-use export_store::Place;
+use crate::api::conditions::{PlannedCondition, Reason};
+use export_store::ReservedPath;
 use export_store::naming::{ExportPathError, check_export_path};
 use nfs_client::address::check_server;
 use nfs_client::{self, Protocol, VersionChoice};
@@ -21,7 +21,7 @@ pub struct Owner<'a> {
 
 /// What was before on a backend, as far as it binds the choice of the version.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Past<'a> {
+pub struct ObservedState<'a> {
     /// `status.nfsVersion`: what worked last.
     pub version: Option<&'a str>,
     /// Volumes of the backend exist.
@@ -30,7 +30,7 @@ pub struct Past<'a> {
 
 /// Which versions may be tried. Volumes' paths and mount options are of one major version, so a backend with volumes
 /// stays with it until an administrator pins another.
-fn version(asked: NfsVersion, past: &Past<'_>) -> VersionChoice {
+fn version(asked: NfsVersion, past: &ObservedState<'_>) -> VersionChoice {
     let worked = past.version.filter(|_| past.has_volumes);
     match (asked, worked) {
         (NfsVersion::Auto, None) => VersionChoice::Auto,
@@ -61,21 +61,22 @@ pub fn still_fits(former: &nfs_client::Target, protocol: Protocol, wanted: &nfs_
     former == wanted || (chosen && allowed && otherwise_same())
 }
 
-fn port(number: i32, field: &str) -> Result<u16, Verdict> {
-    u16::try_from(number).map_err(|_| Verdict::no(Reason::InvalidSpec, format!("spec.nfs.{field} is out of range")))
+fn port(number: i32, field: &str) -> Result<u16, PlannedCondition> {
+    u16::try_from(number)
+        .map_err(|_| PlannedCondition::fails(Reason::InvalidSpec, format!("spec.nfs.{field} is out of range")))
 }
 
 /// The NFS client's target for a backend.
 pub fn target(
     spec: &NfsBackendSpec,
-    past: &Past<'_>,
+    past: &ObservedState<'_>,
     owner: &Owner<'_>,
     deadline: Duration,
-) -> Result<nfs_client::Target, Verdict> {
+) -> Result<nfs_client::Target, PlannedCondition> {
     let version = version(spec.nfs.version, past);
     let number = |value: i64, field: &str| {
         u32::try_from(value).map_err(|_| {
-            Verdict::no(
+            PlannedCondition::fails(
                 Reason::InvalidSpec,
                 format!("spec.nfs.credential.{field} is out of range"),
             )
@@ -85,7 +86,7 @@ pub fn target(
     check_server(&spec.server)
         .map_err(ExportPathError::from)
         .and_then(|()| check_export_path(&spec.path))
-        .map_err(|error| Verdict::no(Reason::InvalidSpec, format!("spec.server or spec.path: {error}")))?;
+        .map_err(|error| PlannedCondition::fails(Reason::InvalidSpec, format!("spec.server or spec.path: {error}")))?;
     Ok(nfs_client::Target {
         server: spec.server.to_string(),
         path: spec.path.to_string(),
@@ -113,14 +114,14 @@ pub fn target(
 }
 
 /// The places of a backend's root, under its address and its former ones.
-pub fn roots(spec: &NfsBackendSpec) -> Vec<Place> {
+pub fn roots(spec: &NfsBackendSpec) -> Vec<ReservedPath> {
     let former = spec
         .former_addresses
         .iter()
         .map(|address| (&address.server, &address.path));
     std::iter::once((&spec.server, &spec.path))
         .chain(former)
-        .map(|(server, path)| Place::on_server(server, path))
+        .map(|(server, path)| ReservedPath::on_server(server, path))
         .collect()
 }
 
@@ -135,7 +136,7 @@ mod tests {
     use super::*;
 
     fn choice(asked: NfsVersion, version: Option<&str>, has_volumes: bool) -> VersionChoice {
-        super::version(asked, &Past { version, has_volumes })
+        super::version(asked, &ObservedState { version, has_volumes })
     }
 
     #[test]

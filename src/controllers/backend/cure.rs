@@ -1,11 +1,11 @@
 //! Whether a probe found something that claims and volumes may have waited for. Pure.
 
-use crate::recovery::asked;
-use crate::state::backends::Known;
+use crate::recovery::requested;
+use crate::state::backends::ProbeSnapshot;
 
 /// What a probe may have cured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cure {
+pub enum Unblocks {
     /// Nothing that is known of.
     Nothing,
     /// That the former probe was too old to be believed: who looked meanwhile waits for this one. It cures no failure, or
@@ -19,20 +19,20 @@ pub enum Cure {
 /// What may be served by what is known now, and could not be before.
 ///
 /// Waking everybody at every probe would make each backend's probe a look at every waiting claim of the cluster.
-pub fn of(former: &Known, now: &Known) -> Cure {
+pub fn of(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
     if may_serve_more(former, now) {
-        Cure::Anything
+        Unblocks::Anything
     } else if now.is_ready() && former.ready_now(now.probed).status != Some(true) {
-        Cure::Doubt
+        Unblocks::Doubt
     } else {
-        Cure::Nothing
+        Unblocks::Nothing
     }
 }
 
-fn may_serve_more(former: &Known, now: &Known) -> bool {
+fn may_serve_more(former: &ProbeSnapshot, now: &ProbeSnapshot) -> bool {
     let turned_ready = now.is_ready() && !former.is_ready();
-    let total = |known: &Known| known.statistics.map(|statistics| statistics.total);
-    let asks = |known: &Known| asked(&known.object).is_some();
+    let total = |known: &ProbeSnapshot| known.statistics.map(|statistics| statistics.total);
+    let asks = |known: &ProbeSnapshot| requested(&known.object).is_some();
     turned_ready
         // Claims waited for its volumes, and nobody asks for them any more.
         || (asks(former) && !asks(now))
@@ -53,39 +53,39 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::api::conditions::{Reason, Verdict};
+    use crate::api::conditions::{PlannedCondition, Reason};
     use crate::api::names::READOPT;
 
     #[test]
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     fn a_probe_that_comes_too_late_cures_those_who_found_the_former_outdated_and_no_failure() {
         let spec = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
-        let former = Known {
+        let former = ProbeSnapshot {
             object: Arc::new(serde_json::from_value(spec).unwrap()),
             export: None,
             identity: None,
-            ready: Verdict::yes(Reason::Ready, ""),
+            ready: PlannedCondition::holds(Reason::Ready, ""),
             probed: Instant::now(),
             interval: Duration::from_secs(30),
             statistics: None,
             provisioned: 0,
         };
-        let after = |seconds| Known {
+        let after = |seconds| ProbeSnapshot {
             probed: former.probed + Duration::from_secs(seconds),
             ..former.clone()
         };
-        assert_eq!(of(&former, &after(90)), Cure::Nothing);
-        assert_eq!(of(&former, &after(91)), Cure::Doubt);
-        let unready = Known {
-            ready: Verdict::no(Reason::NoSpace, ""),
+        assert_eq!(of(&former, &after(90)), Unblocks::Nothing);
+        assert_eq!(of(&former, &after(91)), Unblocks::Doubt);
+        let unready = ProbeSnapshot {
+            ready: PlannedCondition::fails(Reason::NoSpace, ""),
             ..former.clone()
         };
-        assert_eq!(of(&unready, &after(1)), Cure::Anything);
-        assert_eq!(of(&former, &unready), Cure::Nothing);
+        assert_eq!(of(&unready, &after(1)), Unblocks::Anything);
+        assert_eq!(of(&former, &unready), Unblocks::Nothing);
         let mut asking = former.clone();
         let annotations = [(READOPT.to_owned(), "true".to_owned())];
         Arc::make_mut(&mut asking.object).metadata.annotations = Some(annotations.into());
-        assert_eq!(of(&asking, &former), Cure::Anything);
-        assert_eq!(of(&former, &asking), Cure::Nothing);
+        assert_eq!(of(&asking, &former), Unblocks::Anything);
+        assert_eq!(of(&former, &asking), Unblocks::Nothing);
     }
 }

@@ -15,16 +15,16 @@ pub fn forget(ctx: &Context, name: &str, uid: &str) {
     let Some(backend) = ctx.backends.forget(name, uid) else {
         return;
     };
-    ctx.ledger.remove(&Holder::BackendRoot(name.to_owned()));
+    ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
     ctx.metrics.backend_gone(name);
     if let Some(link) = backend.relink(None) {
         tokio::spawn(async move { link.export.nfs().clone().close().await });
     }
-    ctx.waiting.wake_soon();
+    ctx.waiting_claims.wake_soon();
     ctx.waiting_volumes.wake_all();
     of_backend(ctx, name)
         .into_iter()
-        .for_each(|archive| ctx.look_at_archive(archive));
+        .for_each(|archive| ctx.requeue_archive(archive));
 }
 
 /// Follows the backends' watch for objects that vanish: the finalizer may be taken off by force, and a watch that is

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ACCEPT_IDENTITY;
-use export_store::{Expected, Identity};
+use export_store::{ExpectedIdentity, Identity};
 use kube::ResourceExt;
 
 /// What the identity must be, from the administrator's word, the status, what was `confirmed` by this process last, and the
@@ -13,22 +13,22 @@ use kube::ResourceExt;
 ///
 /// An identity may be made only where none is known: an unmounted disk must not get a new one. The status may be written and
 /// not yet seen, or not be written yet.
-pub fn expected(
+pub fn expected_identity(
     backend: &NfsBackend,
     confirmed: Option<&Identity>,
     volumes: &BTreeSet<String>,
-) -> Result<Expected, Verdict> {
+) -> Result<ExpectedIdentity, PlannedCondition> {
     if let Some(accepted) = backend.annotations().get(ACCEPT_IDENTITY) {
-        return Ok(Expected {
+        return Ok(ExpectedIdentity {
             export_id: Some(accepted.clone()),
             accepted: true,
-            ..Expected::default()
+            ..ExpectedIdentity::default()
         });
     }
-    let known = |id: &str, root_file_id| Expected {
+    let known = |id: &str, root_file_id| ExpectedIdentity {
         export_id: Some(id.to_owned()),
         root_file_id,
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
     let status = backend.status.clone().unwrap_or_default();
     if let Some(pinned) = &backend.spec.export_id {
@@ -44,21 +44,21 @@ pub fn expected(
     }
     let mut ids = volumes.iter();
     match (ids.next(), ids.next()) {
-        (None, _) => Ok(Expected {
+        (None, _) => Ok(ExpectedIdentity {
             may_create: true,
-            ..Expected::default()
+            ..ExpectedIdentity::default()
         }),
         (Some(id), None) => Ok(known(id, None)),
-        (Some(one), Some(other)) => Err(Verdict::no(
+        (Some(one), Some(other)) => Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
             format!("volumes of this backend are on exports {one} and {other}: pin one with spec.exportID"),
         )),
     }
 }
 
-fn root_file_id(status: &crate::api::NfsBackendStatus) -> Result<Option<u64>, Verdict> {
+fn root_file_id(status: &crate::api::NfsBackendStatus) -> Result<Option<u64>, PlannedCondition> {
     status.root_file_id.as_deref().map(str::parse).transpose().map_err(|_| {
-        Verdict::no(
+        PlannedCondition::fails(
             Reason::IdentityMismatch,
             "status.rootFileID is not a number: confirm with the annotation nfs-operator.io/accept-identity",
         )

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::address::{Owner, Past, roots, still_fits, target};
-use super::expectation::expected;
+use super::address::{ObservedState, Owner, roots, still_fits, target};
+use super::expectation::expected_identity;
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::{Backend, Link};
 use crate::state::context::Context;
 use export_store::{
-    Circumstances, Doubts, ExportError, Holder, Identity, Keeper, ManagedExport, Record, State, WriteProbe,
+    ErrorHints, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords, WriteProbe,
 };
 use nfs_client::{self, Statistics};
 
@@ -17,23 +17,23 @@ use nfs_client::{self, Statistics};
 #[derive(Clone)]
 pub struct Probe {
     /// The connection, made anew or not.
-    pub export: Option<Arc<ManagedExport>>,
+    pub export: Option<Arc<ExportStore>>,
     /// The server answers and the export is there.
-    pub reachable: Verdict,
+    pub reachable: PlannedCondition,
     /// The export is the one that it was.
-    pub identity: Option<Result<Identity, Verdict>>,
+    pub identity: Option<Result<Identity, PlannedCondition>>,
     /// Directories can be made and removed.
-    pub writable: Option<Verdict>,
+    pub writable: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<Statistics>,
     /// Number of archives.
     pub archives: Option<u64>,
     /// Records that this cluster did not sign.
-    pub doubts: Option<Doubts>,
+    pub doubts: Option<UnsignedRecords>,
 }
 
 impl Probe {
-    fn ended(reachable: Verdict) -> Self {
+    fn ended(reachable: PlannedCondition) -> Self {
         Self {
             export: None,
             reachable,
@@ -86,26 +86,29 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let mut probe = Probe {
         export: Some(Arc::clone(&export)),
         statistics: Some(statistics),
-        ..Probe::ended(Verdict::yes(
+        ..Probe::ended(PlannedCondition::holds(
             Reason::Ready,
             "the server answers and the export is there",
         ))
     };
-    let volumes = ctx.inventory.export_ids(&backend.name);
-    let expected = expected(object, backend.confirmed().as_ref(), &volumes).and_then(|expected| {
+    let volumes = ctx.capacity.export_ids(&backend.name);
+    let expected = expected_identity(object, backend.confirmed().as_ref(), &volumes).and_then(|expected| {
         // A volume's directory is its user's: nothing of ours is made in it.
         let encloser = ctx
-            .ledger
-            .encloser(&roots(&object.spec))
+            .path_reservations
+            .enclosing_holder(&roots(&object.spec))
             .filter(|_| expected.may_create);
         encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
     });
-    if !export.nfs().negotiated().protocol.fences() {
+    if !export.nfs().negotiated().protocol.supports_fencing() {
         // The first change: making or confirming the identity. A later probe doesn't wait.
-        tokio::time::sleep_until(ctx.settings.former_life_over()).await;
+        tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
     let identity = match expected {
-        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
+        Ok(expected) => export
+            .confirm_identity(expected)
+            .await
+            .map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
     };
     let confirmed = identity.clone();
@@ -125,17 +128,20 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
 async fn settle_and_write(
     ctx: &Context,
     backend: &Backend,
-    export: &Arc<ManagedExport>,
+    export: &Arc<ExportStore>,
 ) -> Result<WriteProbe, ExportError> {
     let written = export.probe_write().await?;
     if backend.is_settled(export) {
         return Ok(written);
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
-    let found = export.settle(&has_volume).await?;
+    let found = export.recover(&has_volume).await?;
     // What was in use in a former cluster is no directory that was merely begun: its claim may come yet, and even an empty
     // directory and its record are not to be taken for what nobody wants.
-    let begun = found.open.iter().filter(|record| may_be_begun(record, &ctx.home()));
+    let begun = found
+        .open
+        .iter()
+        .filter(|record| may_be_begun(record, &ctx.cluster_uid()));
     for record in begun {
         backend.note_open(&record.volume, &record.claim);
         if record.restores.is_some() {
@@ -165,16 +171,16 @@ fn may_be_begun(record: &Record, home: &str) -> bool {
 }
 
 /// What could be written, against the owner that the backend asks for: giving a directory away needs root.
-fn writable(object: &NfsBackend, written: &WriteProbe) -> Verdict {
+fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     let directory = &object.spec.directory;
     let effective = |number: Option<u32>| number.map(i64::from);
     let other = |asked: Option<i64>, got: Option<u32>| asked.is_some() && asked != effective(got);
     let gives_away = other(directory.uid, written.effective_uid) || other(directory.gid, written.effective_gid);
     if !(written.squashed && gives_away) {
-        return Verdict::yes(Reason::Ready, "files can be made and removed");
+        return PlannedCondition::holds(Reason::Ready, "files can be made and removed");
     }
     let text = |number: Option<u32>| number.map_or_else(|| "another user".to_owned(), |number| number.to_string());
-    Verdict::no(
+    PlannedCondition::fails(
         Reason::RootSquashed,
         format!(
             "spec.directory asks for an owner that only root can set, and the server makes {}:{} of the operator: \
@@ -187,23 +193,27 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> Verdict {
 
 /// Whether a volume object of this name may lie on this backend.
 fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
-    match ctx.inventory.saved_on(name) {
+    match ctx.capacity.saved_on(name) {
         Some(on) => on == backend,
         // Not made by us, or not told where: it may lie anywhere.
-        None => ctx.ledger.knows(&Holder::Volume(name.to_owned())),
+        None => ctx.path_reservations.knows(&Holder::Volume(name.to_owned())),
     }
 }
 
 /// The connection to the backend's address: the one that is there, or a new one after the spec changed.
-async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Arc<ManagedExport>, Verdict> {
+async fn connection(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+) -> Result<Arc<ExportStore>, PlannedCondition> {
     let owner = Owner {
         cluster_id: &ctx.cluster_id,
         backend_uid: &backend.uid,
         verifier: ctx.settings.verifier,
     };
-    let past = Past {
+    let past = ObservedState {
         version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
-        has_volumes: ctx.inventory.totals(&backend.name).volumes > 0,
+        has_volumes: ctx.capacity.totals(&backend.name).volumes > 0,
     };
     let target = target(&object.spec, &past, &owner, ctx.settings.deadline)?;
     let roots = roots(&object.spec);
@@ -212,7 +222,7 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
     }) {
         return Ok(link.export);
     }
-    let keeper = Keeper {
+    let keeper = StoreConfig {
         cluster_id: ctx.cluster_id.clone(),
         records_key: ctx.records_key.clone(),
         backend: backend.name.clone(),
@@ -224,11 +234,12 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
         former.export.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
-    let export = nfs_client::Export::connect(target.clone())
+    let export = nfs_client::Client::connect(target.clone())
         .await
         .map_err(|error| refusal(&unusable(object, error)))?;
-    let guard = ctx.guard.clone();
-    let export = ManagedExport::new(export, keeper, Arc::clone(&ctx.ledger)).while_leading(move || guard.is_open());
+    let guard = ctx.write_fence.clone();
+    let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
+        .with_leadership_check(move || guard.may_write());
     let export = Arc::new(export);
     backend.relink(Some(Link {
         target,
@@ -241,11 +252,11 @@ async fn connection(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Re
 
 /// Whether we may take the backend's NFS lease. Who was fenced off asks the API server first: two that both came back
 /// by themselves would evict each other for ever.
-async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), Verdict> {
+async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), PlannedCondition> {
     if backend.known().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {
         return Ok(());
     }
-    Err(Verdict::no(
+    Err(PlannedCondition::fails(
         Reason::Fenced,
         "another operator took the NFS lease of this backend, and the API server does not say whether this one still \
          leads: nothing is done here until it does",
@@ -257,12 +268,12 @@ fn unusable(object: &NfsBackend, source: nfs_client::NfsError) -> ExportError {
     ExportError::Nfs {
         doing,
         source: Box::new(source),
-        circumstances: Circumstances::default(),
+        circumstances: ErrorHints::default(),
     }
 }
 
-fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
-    Verdict::no(
+fn enclosed(object: &NfsBackend, holder: &Holder) -> PlannedCondition {
+    PlannedCondition::fails(
         Reason::DirectoryOverlaps,
         format!(
             "{}:{} is or lies inside {holder}: choose another path",
@@ -271,8 +282,8 @@ fn enclosed(object: &NfsBackend, holder: &Holder) -> Verdict {
     )
 }
 
-fn refusal(error: &ExportError) -> Verdict {
-    Verdict::no(Reason::from(error.kind()), error.to_string())
+fn refusal(error: &ExportError) -> PlannedCondition {
+    PlannedCondition::fails(Reason::from(error.kind()), error.to_string())
 }
 
 #[cfg(test)]

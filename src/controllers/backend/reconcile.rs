@@ -8,27 +8,27 @@ use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::cure::{self, Cure};
+use super::cure::{self, Unblocks};
 use super::departure;
 use super::probe::{Probe, probe};
 use super::records;
 use super::status::{self, Observed};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::background::garbage_collection::sweep;
+use crate::background::garbage_collection::gc_pending;
 use crate::background::orphan_scan;
-use crate::background::purge::keep_purged;
+use crate::background::purge::run_purger;
 use crate::background::usage;
-use crate::controllers::archive::{clear_out, of_backend, restock};
+use crate::controllers::archive::{clear_out, create_missing_objects, of_backend};
 use crate::recovery;
 use crate::runtime::metrics::BackendFigures;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::backends::{Backend, Known};
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::recovery::Missing;
-use export_store::ManagedExport;
+use export_store::ExportStore;
 
 /// A backend that cannot serve is probed at least this often: claims wait for it.
 const UNREADY_INTERVAL: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const NOT_BEFORE: Duration = Duration::from_millis(500);
 
 /// Probes a backend, keeps its status, and wakes the claims that wait for it.
 pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    if !ctx.caught_up().await {
+    if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
     let backend = registered(&ctx, &object);
@@ -64,7 +64,7 @@ fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, object);
     if new {
-        tokio::spawn(keep_purged(Arc::downgrade(&backend)));
+        tokio::spawn(run_purger(Arc::downgrade(&backend)));
         orphan_scan::begin(ctx, &backend, object);
         recovery::begin(ctx, &backend);
         usage::begin(ctx, &backend, object);
@@ -87,7 +87,7 @@ fn interval(object: &NfsBackend) -> Duration {
         .map_or(Duration::from_secs(30), Duration::from)
 }
 
-fn next_probe(object: &NfsBackend, ready: &Verdict) -> Duration {
+fn next_probe(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
     let asked = interval(object);
     if ready.status == Some(true) {
         asked
@@ -112,7 +112,7 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsBackend) -> Result<(), Writ
     match writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, true) {
         Some(finalizers) => match writes::set_finalizers(&api(ctx), object, &finalizers).await {
             // It was edited meanwhile: the next event tells, and this probe is of use all the same.
-            Err(WriteError::Changed | WriteError::Gone) => Ok(()),
+            Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
             written => written,
         },
         None => Ok(()),
@@ -120,12 +120,12 @@ async fn ensure_finalizer(ctx: &Context, object: &NfsBackend) -> Result<(), Writ
 }
 
 /// Why a backend that is being deleted can't go yet.
-fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Option<Verdict> {
+fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Option<PlannedCondition> {
     object.metadata.deletion_timestamp.as_ref()?;
     if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
         return None;
     }
-    let volumes = ctx.inventory.totals(&backend.name).volumes;
+    let volumes = ctx.capacity.totals(&backend.name).volumes;
     let last_known = || {
         object
             .status
@@ -136,7 +136,7 @@ fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) ->
     let objects = of_backend(ctx, &backend.name).len() as u64;
     let archives = found.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
-        Verdict::no(
+        PlannedCondition::fails(
             Reason::Deleting,
             format!(
                 "waits for {volumes} volumes and {archives} archives: delete them, or annotate the backend with \
@@ -150,7 +150,7 @@ fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) ->
 async fn let_go(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
     if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
         match writes::set_finalizers(&api(ctx), object, &finalizers).await {
-            Err(WriteError::Gone) => {}
+            Err(WriteError::NotFound) => {}
             written => written?,
         }
     }
@@ -165,9 +165,9 @@ fn learn(
     object: &Arc<NfsBackend>,
     backend: &Backend,
     found: &Probe,
-    held: Option<Verdict>,
-) -> (Verdict, NfsBackendStatus) {
-    let totals = ctx.inventory.totals(&backend.name);
+    held: Option<PlannedCondition>,
+) -> (PlannedCondition, NfsBackendStatus) {
+    let totals = ctx.capacity.totals(&backend.name);
     let purged = backend.purged();
     // What was found on another export says nothing of this one.
     let scanned = backend.scanned().filter(|scanned| {
@@ -187,7 +187,7 @@ fn learn(
     };
     let ready = status::ready(&observed);
     let former = backend.known();
-    let known = Known {
+    let known = ProbeSnapshot {
         object: Arc::clone(object),
         export: found.confirmed().and(found.export.clone()),
         identity: found.confirmed().cloned(),
@@ -202,17 +202,17 @@ fn learn(
     if former.object.spec.usage != object.spec.usage {
         backend.count.bell.notify_one();
     }
-    backend.claims.call_in(&ctx.waiting);
+    backend.claims.call_in(&ctx.waiting_claims);
     backend.reclaims.call_in(&ctx.waiting_volumes);
     match cured {
-        Cure::Nothing => {}
-        Cure::Doubt => ctx.waiting.wake_soon(),
-        Cure::Anything => {
-            ctx.waiting.wake_all();
+        Unblocks::Nothing => {}
+        Unblocks::Doubt => ctx.waiting_claims.wake_soon(),
+        Unblocks::Anything => {
+            ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();
             of_backend(ctx, &backend.name)
                 .into_iter()
-                .for_each(|archive| ctx.look_at_archive(archive));
+                .for_each(|archive| ctx.requeue_archive(archive));
         }
     }
     if former.ready.reason != ready.reason {
@@ -281,18 +281,18 @@ async fn tidy(
 
 /// One sweep of a backend at a time, and beside the probes: it asks the API server about each directory that was begun, which
 /// may be thousands, and the next probe must not come late for that.
-fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ManagedExport>) {
+fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ExportStore>) {
     // What is to be made again must not be taken for what nobody wants.
-    let sweeps = recovery::asked(object).is_none();
+    let sweeps = recovery::requested(object).is_none();
     let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
         return;
     };
     let (ctx, backend, export) = (Arc::clone(ctx), Arc::clone(backend), Arc::clone(export));
     tokio::spawn(async move {
         if sweeps {
-            sweep(&ctx, &backend, &export).await;
+            gc_pending(&ctx, &backend, &export).await;
         }
-        restock(&ctx, &backend, &export).await;
+        create_missing_objects(&ctx, &backend, &export).await;
         clear_out(&ctx, &backend, &export).await;
         drop(turn);
     });

@@ -4,30 +4,32 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::ADOPT_RECORD;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{Adopted, Doubted, Doubts, ExportError, ManagedExport, OtherCluster, RecordName, Trust};
+use export_store::{
+    Adopted, ExportError, ExportStore, OtherCluster, RecordName, Trust, UnsignedRecord, UnsignedRecords,
+};
 
 /// Records that the condition names; a message of thousands helps nobody, and `nfs-operator archives` lists all.
 const NAMED: usize = 10;
 
 /// Whether there are records that this cluster did not sign. Another cluster's are its own, and stop nothing.
-pub(crate) fn verdict(doubts: &Doubts) -> Verdict {
+pub(crate) fn verdict(doubts: &UnsignedRecords) -> PlannedCondition {
     let others: String = doubts.others.iter().map(of_another).collect();
     if doubts.own.is_empty() {
         let well = "every record without a volume is signed with this cluster's key";
-        return Verdict::yes(Reason::RecordsSigned, format!("{well}{others}"));
+        return PlannedCondition::holds(Reason::RecordsSigned, format!("{well}{others}"));
     }
     let named: Vec<String> = doubts.own.iter().take(NAMED).map(in_words).collect();
     let more = match doubts.own.len().saturating_sub(NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    Verdict::no(
+    PlannedCondition::fails(
         Reason::RecordsUnsigned,
         format!(
             "nothing is made of {} records that were not signed with this cluster's key: {}{more}. Restore the Secret with \
@@ -39,8 +41,8 @@ pub(crate) fn verdict(doubts: &Doubts) -> Verdict {
     )
 }
 
-fn in_words(doubted: &Doubted) -> String {
-    let Doubted {
+fn in_words(doubted: &UnsignedRecord) -> String {
+    let UnsignedRecord {
         volume, claim, state, ..
     } = doubted;
     let signature = match doubted.trust {
@@ -69,7 +71,7 @@ pub(crate) async fn adopt(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
-    export: &ManagedExport,
+    export: &ExportStore,
 ) -> Result<(), WriteError> {
     let Some(asked) = object.annotations().get(ADOPT_RECORD) else {
         return Ok(());
@@ -77,9 +79,9 @@ pub(crate) async fn adopt(
     for text in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match adopt_one(ctx, export, text).await {
             Ok(adopted) => tell(ctx, object, Severity::Normal, Reason::RecordAdopted, &done(&adopted)),
-            Err(error) if Reason::from(error.kind()).is_of_the_backend() || error.outcome_unknown() => {
+            Err(error) if Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown() => {
                 tracing::warn!(backend = backend.name, record = text, "not adopted yet: {error}");
-                ctx.doubt(&backend.name);
+                ctx.request_probe(&backend.name);
                 return Ok(());
             }
             Err(error) => {
@@ -89,12 +91,12 @@ pub(crate) async fn adopt(
         }
     }
     // The condition is to say what is left.
-    ctx.doubt(&backend.name);
+    ctx.request_probe(&backend.name);
     let backends: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
     writes::remove_annotation(&backends, object, ADOPT_RECORD, asked).await
 }
 
-async fn adopt_one(ctx: &Context, export: &ManagedExport, text: &str) -> Result<Adopted, ExportError> {
+async fn adopt_one(ctx: &Context, export: &ExportStore, text: &str) -> Result<Adopted, ExportError> {
     let is_backend = |name: &str| ctx.stores.backends.get(&ObjectRef::new(name)).is_some();
     export.adopt(&RecordName::parse(text)?, &is_backend).await
 }
@@ -120,8 +122,8 @@ mod tests {
     use super::*;
     use export_store::ClaimRef;
 
-    fn doubted(number: usize, trust: Trust) -> Doubted {
-        Doubted {
+    fn doubted(number: usize, trust: Trust) -> UnsignedRecord {
+        UnsignedRecord {
             volume: format!("pvc-{number}"),
             claim: ClaimRef {
                 namespace: "team".into(),
@@ -140,7 +142,7 @@ mod tests {
             records: 5,
             named: vec!["pvc-a".into(), "pvc-b".into()],
         }];
-        let said = verdict(&Doubts {
+        let said = verdict(&UnsignedRecords {
             own: Vec::new(),
             others: others.clone(),
         });
@@ -151,18 +153,18 @@ mod tests {
             "{}",
             said.message
         );
-        assert!(!verdict(&Doubts::default()).message.contains("cluster 1111"));
+        assert!(!verdict(&UnsignedRecords::default()).message.contains("cluster 1111"));
         let own = vec![doubted(1, Trust::Unsigned)];
-        assert!(verdict(&Doubts { own, others }).message.contains("1111"));
+        assert!(verdict(&UnsignedRecords { own, others }).message.contains("1111"));
     }
 
     #[test]
     fn records_that_nobody_vouches_for_are_named_with_what_is_wrong_and_the_remedy() {
-        let mut own: Vec<Doubted> = (0..NAMED).map(|number| doubted(number, Trust::Unsigned)).collect();
+        let mut own: Vec<UnsignedRecord> = (0..NAMED).map(|number| doubted(number, Trust::Unsigned)).collect();
         own.push(doubted(NAMED, Trust::Forged));
         own.swap(0, NAMED);
         let others = Vec::new();
-        let said = verdict(&Doubts { own, others });
+        let said = verdict(&UnsignedRecords { own, others });
         assert_eq!((said.status, said.reason), (Some(false), Reason::RecordsUnsigned));
         for part in [
             "11 records",

@@ -7,7 +7,7 @@ use super::address::only_cluster_resolves;
 use super::probe::Probe;
 use super::records;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
-use crate::api::conditions::{BackendCondition, Reason, Verdict};
+use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::{OrphansStatus, UsageStatus};
 use crate::background::orphan_scan;
 use crate::decide::placement;
@@ -37,13 +37,13 @@ pub struct Observed<'a> {
     /// What its volumes hold, where that is counted.
     pub usage: Option<UsageStatus>,
     /// Why the backend can't go although it is being deleted.
-    pub held: Option<Verdict>,
+    pub held: Option<PlannedCondition>,
     /// Now.
     pub now: Timestamp,
 }
 
 /// Whether claims can be provisioned, of all that the probe found: the first thing that stands in the way.
-pub fn ready(observed: &Observed<'_>) -> Verdict {
+pub fn ready(observed: &Observed<'_>) -> PlannedCondition {
     let probe = observed.probe;
     let identity = probe
         .identity
@@ -67,12 +67,12 @@ pub fn ready(observed: &Observed<'_>) -> Verdict {
         return obstacle;
     }
     if observed.object.spec.suspend {
-        return Verdict::no(
+        return PlannedCondition::fails(
             Reason::Suspended,
             "spec.suspend is true: no new volumes here; reclaim goes on",
         );
     }
-    Verdict::yes(
+    PlannedCondition::holds(
         Reason::Ready,
         std::iter::once("claims can be provisioned".to_owned())
             .chain(warnings(observed))
@@ -111,12 +111,12 @@ fn warnings(observed: &Observed<'_>) -> Vec<String> {
 }
 
 /// Whether there is room for any new volume.
-fn capacity(object: &NfsBackend, statistics: &Statistics) -> Verdict {
+fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
     if statistics.available == 0 {
-        return Verdict::no(Reason::NoSpace, "the export has no space left: free some, or grow it");
+        return PlannedCondition::fails(Reason::NoSpace, "the export has no space left: free some, or grow it");
     }
     if statistics.inodes > 0 && statistics.inodes_free == 0 {
-        return Verdict::no(
+        return PlannedCondition::fails(
             Reason::NoInodes,
             "the export has no inodes left: remove files, or grow it",
         );
@@ -127,23 +127,23 @@ fn capacity(object: &NfsBackend, statistics: &Statistics) -> Verdict {
         .as_ref()
         .and_then(|limits| placement::quantity::bytes(limits.reserve.as_deref()?));
     if reserve.is_some_and(|reserve| u128::from(statistics.available) < reserve) {
-        return Verdict::no(
+        return PlannedCondition::fails(
             Reason::CapacityExceeded,
             "the free space is below spec.capacity.reserve: free some, or lower it",
         );
     }
-    Verdict::yes(Reason::Ready, "there is room")
+    PlannedCondition::holds(Reason::Ready, "there is room")
 }
 
 /// The status to be, given the one that is.
-pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
+pub fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendStatus {
     let former = observed.object.status.clone().unwrap_or_default();
     let probe = observed.probe;
     let generation = observed.object.metadata.generation;
     let confirmed = probe.confirmed();
-    let unknown = || Verdict::unknown(Reason::NotProbed, "the probe did not come to this");
+    let unknown = || PlannedCondition::unknown(Reason::NotProbed, "the probe did not come to this");
     let identity = match &probe.identity {
-        Some(Ok(_)) => Verdict::yes(Reason::Ready, "the export is the one that it was"),
+        Some(Ok(_)) => PlannedCondition::holds(Reason::Ready, "the export is the one that it was"),
         Some(Err(verdict)) => verdict.clone(),
         None => unknown(),
     };
@@ -169,7 +169,7 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
         ),
     ];
     let readopted = recovery::verdict(
-        recovery::asked(observed.object).as_ref(),
+        recovery::requested(observed.object).as_ref(),
         &observed.readoption,
         &former.conditions,
     );
@@ -213,9 +213,9 @@ pub fn status(observed: &Observed<'_>, ready: &Verdict) -> NfsBackendStatus {
 fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
     let counted = statistics.filter(|statistics| statistics.inodes > 0);
     CapacityStatus {
-        total: statistics.map(|statistics| export_store::text::human(u128::from(statistics.total))),
-        available: statistics.map(|statistics| export_store::text::human(u128::from(statistics.available))),
-        provisioned: Some(export_store::text::human(totals.bytes)),
+        total: statistics.map(|statistics| export_store::text::format_bytes(u128::from(statistics.total))),
+        available: statistics.map(|statistics| export_store::text::format_bytes(u128::from(statistics.available))),
+        provisioned: Some(export_store::text::format_bytes(totals.bytes)),
         inodes: counted.map(|statistics| statistics.inodes.to_string()),
         inodes_free: counted.map(|statistics| statistics.inodes_free.to_string()),
     }
@@ -237,17 +237,17 @@ fn trash(purged: &PurgeReport) -> TrashStatus {
     }
 }
 
-fn trash_verdict(purged: &PurgeReport) -> Verdict {
+fn trash_verdict(purged: &PurgeReport) -> PlannedCondition {
     match (purged.left.entries, purged.failures.first()) {
-        (0, _) => Verdict::yes(Reason::TrashEmpty, "nothing waits to be purged"),
-        (_, Some(failure)) => Verdict::no(
+        (0, _) => PlannedCondition::holds(Reason::TrashEmpty, "nothing waits to be purged"),
+        (_, Some(failure)) => PlannedCondition::fails(
             Reason::TrashStuck,
             format!(
                 "{} names could not be removed, first {}: {}",
                 purged.failed, failure.path, failure.reason
             ),
         ),
-        (_, None) => Verdict::no(Reason::Purging, "deleted directories are being purged"),
+        (_, None) => PlannedCondition::fails(Reason::Purging, "deleted directories are being purged"),
     }
 }
 

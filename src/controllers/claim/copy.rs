@@ -9,29 +9,29 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
 use super::plan::Planned;
-use super::provision::{Attempt, Journey};
+use super::provision::{BackendOutcome, ProvisionAttempt};
 use super::report::Outcome;
-use super::restore::Origin;
-use crate::api::conditions::{Reason, Verdict};
+use super::restore::ArchiveSource;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::controllers::source;
 use crate::decide::placement::quantity::bytes;
 use crate::runtime::writes::WriteError;
-use crate::state::backends::{Backend, Known};
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use crate::state::copy_jobs::{For, Made, Progress};
-use export_store::text::human;
-use export_store::{CopyError, DirectoryRequest, ManagedExport, Original, UndoOutcome, copy_volume};
+use crate::state::copy_jobs::{CopyLabels, CopyResult, Progress};
+use export_store::text::format_bytes;
+use export_store::{CopyError, CopySource, DirectoryRequest, ExportStore, RollbackOutcome, copy_volume};
 
 /// What a claim is to be a copy of.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CopyOf {
+pub(crate) enum DataSource {
     /// A claim of the same namespace.
     Claim(String),
     /// An archive that the claim may have.
-    Archive(Origin),
+    Archive(ArchiveSource),
 }
 
-impl fmt::Display for CopyOf {
+impl fmt::Display for DataSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Claim(name) => write!(f, "claim {name}"),
@@ -42,25 +42,25 @@ impl fmt::Display for CopyOf {
 
 /// Where the data is that a claim asks for a copy of.
 struct Source {
-    export: Arc<ManagedExport>,
-    original: Original,
+    export: Arc<ExportStore>,
+    original: CopySource,
 }
 
 /// What a claim is told while its copy is being made; none when nothing of it is under way.
-pub(crate) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &CopyOf) -> Option<Verdict> {
-    let message = match ctx.copies.progress(&claim.uid().unwrap_or_default()) {
+pub(crate) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &DataSource) -> Option<PlannedCondition> {
+    let message = match ctx.copy_jobs.progress(&claim.uid().unwrap_or_default()) {
         Progress::None => return None,
         Progress::Waiting => format!("copying {source}: other copies go first"),
         Progress::Copying(tally) => format!("copying {source}: {}", tally.progress()),
     };
-    Some(Verdict::no(Reason::Copying, message))
+    Some(PlannedCondition::fails(Reason::Copying, message))
 }
 
 /// Ends the copy of a claim that may not have it any more, and takes back what there is of it. Whatever may be in use
 /// stays: a directory that has its volume, one that was moved, one whose backend can't be asked.
 pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     let uid = claim.uid().unwrap_or_default();
-    ctx.copies.end(&uid).await;
+    ctx.copy_jobs.end(&uid).await;
     let backends = ctx.backends.all();
     let Some(backend) = backends.iter().find(|backend| backend.is_open(volume)) else {
         return Ok(());
@@ -76,13 +76,13 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
     if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }
-    match export.undo(volume, &uid).await {
-        Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => {
+    match export.rollback(volume, &uid).await {
+        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
             backend.settled(volume);
-            ctx.inventory.release(volume);
+            ctx.capacity.release(volume);
             backend.trash.notify_one();
         }
-        Ok(UndoOutcome::NotEmpty) => {}
+        Ok(RollbackOutcome::NotEmpty) => {}
         Err(error) => tracing::warn!(
             backend = backend.name,
             volume,
@@ -93,7 +93,7 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
 }
 
 /// Whether a volume is no larger than what is asked for. Pure.
-fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Verdict> {
+fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), PlannedCondition> {
     let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
     let size = capacity
         .and_then(|capacity| bytes(&capacity.get("storage")?.0))
@@ -105,33 +105,33 @@ fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Verdic
         name,
         &format!(
             "it has {}, and this claim asks for {}: ask for at least as much",
-            human(size),
-            human(asked)
+            format_bytes(size),
+            format_bytes(asked)
         ),
     ))
 }
 
-impl Journey<'_> {
+impl ProvisionAttempt<'_> {
     /// Takes the end of the copy and saves the volume, or begins the copy.
     pub(crate) async fn copy(
         &self,
         backend: &Arc<Backend>,
-        known: &Arc<Known>,
+        known: &Arc<ProbeSnapshot>,
         (request, wanted, affinity): Planned,
-        (source, again): (&CopyOf, bool),
-    ) -> Result<Attempt, WriteError> {
+        (source, again): (&DataSource, bool),
+    ) -> Result<BackendOutcome, WriteError> {
         let Some(export) = known.export.clone() else {
-            return Ok(Attempt::Ended(Outcome::Waiting(known.ready.clone())));
+            return Ok(BackendOutcome::Ended(Outcome::Waiting(known.ready.clone())));
         };
         let uid = self.claim.uid().unwrap_or_default();
-        let ended = self.ctx.copies.take(&uid);
+        let ended = self.ctx.copy_jobs.take(&uid);
         if ended.is_some() {
-            self.call_archive();
+            self.requeue_archive();
         }
         match ended {
-            Some((Ok(Made::Directory(directory)), tally)) => {
+            Some((Ok(CopyResult::Directory(directory)), tally)) => {
                 let Some(_active) = backend.begin(&self.volume, &request.claim) else {
-                    return Ok(Attempt::Ended(Outcome::Queued));
+                    return Ok(BackendOutcome::Ended(Outcome::Queued));
                 };
                 let mut outcome = self.save(known, &export, &wanted, affinity, &directory).await;
                 if let Outcome::Provisioned { verdict, now: true } = &mut outcome {
@@ -140,45 +140,45 @@ impl Journey<'_> {
                 }
                 // The staging folder is in the trash.
                 backend.trash.notify_one();
-                Ok(Attempt::Ended(outcome))
+                Ok(BackendOutcome::Ended(outcome))
             }
             Some((Err(error), _)) => Ok(self.not_copied(backend, &export, &error).await),
             // Nothing else is made for a claim.
-            Some((Ok(Made::Archive), _)) | None => {
+            Some((Ok(CopyResult::Archive), _)) | None => {
                 let found = match source {
-                    CopyOf::Claim(name) => self.claimed_source(name).await?,
-                    CopyOf::Archive(origin) => self.archived_source(origin),
+                    DataSource::Claim(name) => self.claimed_source(name).await?,
+                    DataSource::Archive(origin) => self.archived_source(origin),
                 };
                 let found = match found {
                     Ok(found) => found,
                     Err(outcome) => {
                         // Of a copy that was begun by a former life something may be there: its room stays promised.
                         if !backend.is_open(&self.volume) {
-                            self.ctx.inventory.release(&self.volume);
+                            self.ctx.capacity.release(&self.volume);
                         }
-                        return Ok(Attempt::Ended(outcome));
+                        return Ok(BackendOutcome::Ended(outcome));
                     }
                 };
-                if let Some(gone) = self.mark(backend, again).await? {
-                    return Ok(Attempt::Ended(gone));
+                if let Some(gone) = self.set_placed_on(backend, again).await? {
+                    return Ok(BackendOutcome::Ended(gone));
                 }
                 self.begin_copy(backend, export, request, found);
                 let verdict = under_way(self.ctx, self.claim, source);
-                Ok(Attempt::Ended(verdict.map_or(Outcome::Queued, Outcome::Copying)))
+                Ok(BackendOutcome::Ended(verdict.map_or(Outcome::Queued, Outcome::Copying)))
             }
         }
     }
 
-    fn begin_copy(&self, backend: &Arc<Backend>, export: Arc<ManagedExport>, request: DirectoryRequest, from: Source) {
-        let of = For {
+    fn begin_copy(&self, backend: &Arc<Backend>, export: Arc<ExportStore>, request: DirectoryRequest, from: Source) {
+        let of = CopyLabels {
             uid: request.claim.uid.clone(),
             namespace: request.claim.namespace.clone(),
             claim: request.claim.name.clone(),
             archive: String::new(),
         };
         let (backend, volume) = (Arc::clone(backend), self.volume.clone());
-        let (waiting, claim) = (Arc::clone(&self.ctx.waiting), ObjectRef::from_obj(self.claim));
-        self.ctx.copies.begin(
+        let (waiting, claim) = (Arc::clone(&self.ctx.waiting_claims), ObjectRef::from_obj(self.claim));
+        self.ctx.copy_jobs.begin(
             of,
             |budget, tally| async move {
                 // The sweep keeps its hands off as long as this is held.
@@ -186,7 +186,7 @@ impl Journey<'_> {
                     return Err(CopyError::ExportChanged);
                 };
                 let copied = copy_volume((&from.export, &from.original), (&export, &request), &budget, &tally);
-                copied.await.map(Made::Directory)
+                copied.await.map(CopyResult::Directory)
             },
             move || waiting.wake(claim),
         );
@@ -206,15 +206,15 @@ impl Journey<'_> {
         let located = source::locate(self.ctx, name, &volume);
         Ok(located.map_err(Outcome::Copying).map(|located| Source {
             export: located.export,
-            original: Original::Volume(located.request),
+            original: CopySource::Volume(located.request),
         }))
     }
 
     /// Where an archive is that this claim may have: what the record says of it is compared when it is opened.
-    fn archived_source(&self, origin: &Origin) -> Result<Source, Outcome> {
+    fn archived_source(&self, origin: &ArchiveSource) -> Result<Source, Outcome> {
         let not_ready = |why: String| {
             let message = format!("{origin} to copy lies on backend {}: {why}", origin.backend);
-            Outcome::Copying(Verdict::no(Reason::CopySourceNotReady, message))
+            Outcome::Copying(PlannedCondition::fails(Reason::CopySourceNotReady, message))
         };
         let Some(backend) = self.ctx.backends.get(&origin.backend) else {
             return Err(not_ready("it does not exist or is not probed yet".into()));
@@ -226,36 +226,36 @@ impl Journey<'_> {
         if known.identity.as_ref().map(|identity| &identity.id) != Some(&origin.export_id) {
             return Err(not_ready("it is on another export than the archive".into()));
         }
-        let original = Original::Archive(origin.which.clone());
+        let original = CopySource::Archive(origin.which.clone());
         Ok(Source { export, original })
     }
 
     /// A copy that came to nothing: what there is of it is taken back where another backend may do better.
-    async fn not_copied(&self, backend: &Backend, export: &ManagedExport, error: &CopyError) -> Attempt {
+    async fn not_copied(&self, backend: &Backend, export: &ExportStore, error: &CopyError) -> BackendOutcome {
         let reason = Reason::from(error.kind());
-        if reason.is_of_the_backend() {
-            self.ctx.doubt(&backend.name);
+        if reason.is_backend_wide() {
+            self.ctx.request_probe(&backend.name);
         }
-        let verdict = Verdict::no(reason, format!("backend {}: {error}", backend.name));
+        let verdict = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
         if !error.is_of_the_target() {
-            return Attempt::Ended(if reason.is_of_the_connection() {
+            return BackendOutcome::Ended(if reason.is_connectivity() {
                 Outcome::Waiting(verdict)
             } else {
                 Outcome::Failed(verdict)
             });
         }
         let uid = self.claim.uid().unwrap_or_default();
-        match export.undo(&self.volume, &uid).await {
-            Ok(UndoOutcome::Gone | UndoOutcome::DirectoryKept) => {
-                self.ctx.inventory.release(&self.volume);
+        match export.rollback(&self.volume, &uid).await {
+            Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
+                self.ctx.capacity.release(&self.volume);
                 backend.settled(&self.volume);
                 backend.trash.notify_one();
-                Attempt::Refused {
-                    verdict: Verdict::no(reason, error.to_string()),
+                BackendOutcome::Refused {
+                    verdict: PlannedCondition::fails(reason, error.to_string()),
                     lasting: false,
                 }
             }
-            _ => Attempt::Ended(Outcome::Failed(verdict)),
+            _ => BackendOutcome::Ended(Outcome::Failed(verdict)),
         }
     }
 }

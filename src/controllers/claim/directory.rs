@@ -1,6 +1,6 @@
 //! Which directory a claim is to have, by the patterns of its class and its backend. Pure.
 
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::naming::{DEFAULT_PATTERN, DirectoryPath, NamingError, Pattern, PatternValues};
 
 /// A directory that a pattern led to.
@@ -23,7 +23,7 @@ impl Chosen {
         backend: &str,
         under_alias: bool,
         values: &PatternValues<'_>,
-    ) -> Result<Self, Verdict> {
+    ) -> Result<Self, PlannedCondition> {
         match class {
             Some(text) if under_alias => match by(Pattern::parse_as_nfs_subdir(text), values) {
                 Err(NamingError::ExpandsToNothing { .. }) => {
@@ -47,8 +47,8 @@ fn by(pattern: Result<Pattern, NamingError>, values: &PatternValues<'_>) -> Resu
     })
 }
 
-fn unusable(pattern: &str, error: &NamingError) -> Verdict {
-    Verdict::no(
+fn unusable(pattern: &str, error: &NamingError) -> PlannedCondition {
+    PlannedCondition::fails(
         Reason::InvalidDirectoryName,
         format!("directory pattern {pattern:?}: {error}"),
     )

@@ -5,7 +5,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
 use super::restore::asked_archive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::state::context::Settings;
@@ -13,22 +13,22 @@ use export_store::naming::is_object_name;
 
 /// What is to be done about a claim.
 #[derive(Debug)]
-pub enum Guard {
+pub enum Eligibility {
     /// Nothing: not ours, or not yet.
-    Pass,
+    Ignore,
     /// It has its volume: what is left is to say so.
     Bound,
     /// Its volume is gone.
     Lost,
     /// It cannot be provisioned until somebody changes it or its class.
-    Infeasible(Verdict),
+    Infeasible(PlannedCondition),
     /// It is to be provisioned.
-    Provision(Box<Request>),
+    Provision(Box<ClaimRequest>),
 }
 
 /// What a claim asks for.
 #[derive(Debug, Clone)]
-pub struct Request {
+pub struct ClaimRequest {
     /// The class's provisioner: the name that we serve it under.
     pub provisioner: String,
     /// The class's parameters.
@@ -69,29 +69,29 @@ fn asked_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
 ///
 /// The binder sets the annotation only after it looked for an existing volume: going by the class alone would steal
 /// claims from volumes that were made by hand.
-pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settings: &Settings) -> Guard {
+pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settings: &Settings) -> Eligibility {
     if !asked_provisioner(claim).is_some_and(|provisioner| settings.serves(provisioner)) {
-        return Guard::Pass;
+        return Eligibility::Ignore;
     }
     if claim.metadata.deletion_timestamp.is_some() {
-        return Guard::Pass;
+        return Eligibility::Ignore;
     }
     if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
-        return Guard::Lost;
+        return Eligibility::Lost;
     }
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_name.as_deref().is_some_and(|name| !name.is_empty()) {
-        return Guard::Bound;
+        return Eligibility::Bound;
     }
     let Some(class) = class else {
         let name = class_name(claim).unwrap_or_default();
-        return Guard::Infeasible(Verdict::no(
+        return Eligibility::Infeasible(PlannedCondition::fails(
             Reason::StorageClassNotFound,
             format!("StorageClass {name:?} does not exist: create it, and this claim goes on"),
         ));
     };
     if !settings.serves(&class.provisioner) {
-        return Guard::Pass;
+        return Eligibility::Ignore;
     }
     let selected_node = claim
         .annotations()
@@ -100,12 +100,12 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
         .cloned();
     let late = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
     if late && selected_node.is_none() {
-        return Guard::Pass;
+        return Eligibility::Ignore;
     }
     let node = selected_node.filter(|_| late);
     match request(claim, class, node, settings) {
-        Ok(request) => Guard::Provision(Box::new(request)),
-        Err(verdict) => Guard::Infeasible(verdict),
+        Ok(request) => Eligibility::Provision(Box::new(request)),
+        Err(verdict) => Eligibility::Infeasible(verdict),
     }
 }
 
@@ -114,10 +114,10 @@ fn request(
     class: &StorageClass,
     node: Option<String>,
     settings: &Settings,
-) -> Result<Request, Verdict> {
+) -> Result<ClaimRequest, PlannedCondition> {
     feasible(claim)?;
     let parameters = parameters(class, settings).map_err(|error| {
-        Verdict::no(
+        PlannedCondition::fails(
             Reason::InvalidParameter,
             format!("StorageClass {}: {error}", class.name_any()),
         )
@@ -128,12 +128,12 @@ fn request(
         .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
         .and_then(|quantity| crate::decide::placement::quantity::bytes(&quantity.0))
         .ok_or_else(|| {
-            Verdict::no(
+            PlannedCondition::fails(
                 Reason::LimitExceeded,
                 "spec.resources.requests.storage is no amount of storage",
             )
         })?;
-    Ok(Request {
+    Ok(ClaimRequest {
         source: source(claim)?,
         provisioner: class.provisioner.clone(),
         parameters,
@@ -157,10 +157,10 @@ pub fn parameters(class: &StorageClass, settings: &Settings) -> Result<ClassPara
 }
 
 /// What NFS volumes of ours can't be, whatever the backend.
-fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
+fn feasible(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
-        return Err(Verdict::no(
+        return Err(PlannedCondition::fails(
             Reason::BlockVolumeUnsupported,
             "NFS has no block devices: set spec.volumeMode to Filesystem",
         ));
@@ -170,13 +170,13 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
         .iter()
         .find(|mode| !matches!(mode.as_str(), "ReadWriteOnce" | "ReadOnlyMany" | "ReadWriteMany"))
     {
-        return Err(Verdict::no(
+        return Err(PlannedCondition::fails(
             Reason::AccessModeUnsupported,
             format!("access mode {mode} cannot be kept on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
         ));
     }
     if spec.selector.is_some() {
-        return Err(Verdict::no(
+        return Err(PlannedCondition::fails(
             Reason::SelectorUnsupported,
             "a claim with spec.selector waits for an existing volume: remove the selector to have one provisioned",
         ));
@@ -186,7 +186,7 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
         .as_deref()
         .is_some_and(|name| !name.is_empty())
     {
-        return Err(Verdict::no(
+        return Err(PlannedCondition::fails(
             Reason::AttributesClassUnsupported,
             "VolumeAttributesClasses are not supported: remove spec.volumeAttributesClassName",
         ));
@@ -195,10 +195,10 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), Verdict> {
 }
 
 /// The claim whose data a claim is to begin with, unless it is an archive's. Of the two fields for it, the API server fills in the other.
-fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, Verdict> {
+fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     let unsupported = |what: &str| {
-        Verdict::no(
+        PlannedCondition::fails(
             Reason::DataSourceUnsupported,
             format!(
                 "{what}: a claim of the same namespace can be copied (kind PersistentVolumeClaim), or an archive restored \

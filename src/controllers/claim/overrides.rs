@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::GROUP;
 use crate::api::parameters::{ClassParameters, octal_mode, on_delete, owner};
 use crate::decide::mount_options;
 
 /// How a claim's directory and volume are to be made, of backend, class and claim.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wanted {
+pub struct VolumeSettings {
     /// Permission bits.
     pub mode: u32,
     /// Whether somebody asked for this mode, or it is the default.
@@ -33,13 +33,14 @@ pub fn wanted(
     backend: &NfsBackendSpec,
     class: &ClassParameters,
     annotations: &BTreeMap<String, String>,
-) -> Result<Wanted, Verdict> {
+) -> Result<VolumeSettings, PlannedCondition> {
     let claim = ClaimWords {
         allowed: &backend.claim_overrides,
         annotations,
     };
-    let backend_mode = octal_mode(&backend.directory.mode)
-        .ok_or_else(|| Verdict::no(Reason::InvalidSpec, "the backend's spec.directory.mode is not octal"))?;
+    let backend_mode = octal_mode(&backend.directory.mode).ok_or_else(|| {
+        PlannedCondition::fails(Reason::InvalidSpec, "the backend's spec.directory.mode is not octal")
+    })?;
     let mode = claim
         .value(ClaimOverride::Mode, "mode", |text| {
             octal_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
@@ -51,7 +52,7 @@ pub fn wanted(
     let options = claim.value(ClaimOverride::MountOptions, "mount-options", |text| {
         mount_options::claim_options(text).map_err(|error| error.to_string())
     })?;
-    Ok(Wanted {
+    Ok(VolumeSettings {
         mode,
         mode_asked: mode != DEFAULT_MODE,
         uid: claim
@@ -89,12 +90,12 @@ impl ClaimWords<'_> {
         what: ClaimOverride,
         name: &str,
         parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Result<Option<T>, Verdict> {
+    ) -> Result<Option<T>, PlannedCondition> {
         let Some(text) = self.annotations.get(&format!("{GROUP}/{name}")) else {
             return Ok(None);
         };
         if !self.allowed.contains(&what) {
-            return Err(Verdict::no(
+            return Err(PlannedCondition::fails(
                 Reason::OverrideRefused,
                 format!(
                     "annotation {GROUP}/{name} is not allowed here: remove it, or have `{name}` added to the backend's \
@@ -103,7 +104,7 @@ impl ClaimWords<'_> {
             ));
         }
         parse(text).map(Some).map_err(|takes| {
-            Verdict::no(
+            PlannedCondition::fails(
                 Reason::InvalidOverride,
                 format!(
                     "annotation {GROUP}/{name} cannot be {:?}: {takes}: correct or remove it",

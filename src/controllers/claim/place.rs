@@ -8,40 +8,40 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
-use super::guard::Request;
+use super::guard::ClaimRequest;
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
 use crate::decide::placement::topology::SelectedNode;
 use crate::decide::placement::{self, Candidate, Claim, Placement};
-use crate::state::backends::{Backend, Known};
-use crate::state::capacity::Books;
+use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::capacity::CapacityState;
 use crate::state::context::Context;
 
 /// Where a claim goes.
-pub enum Placed {
+pub enum PlacementResult {
     /// To this backend; the room is held.
     On(Arc<Backend>),
     /// Nowhere now.
     Nowhere {
         /// Why.
-        verdict: Verdict,
+        verdict: PlannedCondition,
         /// A backend would serve it on another node than the selected one.
         elsewhere: bool,
         /// The next probe of a backend may say otherwise, and comes soon.
         doubtful: bool,
     },
     /// Nowhere until somebody changes something.
-    Infeasible(Verdict),
+    Infeasible(PlannedCondition),
 }
 
 /// A backend at one moment: its object as it is now, and what the last probe found, if there was one.
 pub struct View {
     object: Arc<NfsBackend>,
     backend: Option<Arc<Backend>>,
-    known: Option<Arc<Known>>,
-    ready: Verdict,
+    known: Option<Arc<ProbeSnapshot>>,
+    ready: PlannedCondition,
 }
 
 impl View {
@@ -70,20 +70,20 @@ impl View {
 pub fn place(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    request: &Request,
+    request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
-    refused: &[(String, Verdict)],
-) -> Placed {
+    refused: &[(String, PlannedCondition)],
+) -> PlacementResult {
     let class = match class_under(ctx, request) {
         Ok(class) => class,
-        Err(verdict) => return Placed::Infeasible(verdict),
+        Err(verdict) => return PlacementResult::Infeasible(verdict),
     };
     let views = views(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
     let annotations = claim.annotations();
     let volume = volume_name(&uid);
-    let placed_on = begun_on(ctx, claim, &volume);
+    let placed_on = pinned_backend(ctx, claim, &volume);
     let node = request.node.as_deref().and_then(|name| ctx.node(name));
     let asked = Claim {
         uid: &uid,
@@ -99,7 +99,7 @@ pub fn place(
         }),
         topologies: &request.topologies,
     };
-    let placement = ctx.inventory.promise(&volume, request.bytes, |books| {
+    let placement = ctx.capacity.promise(&volume, request.bytes, |books| {
         let candidates: Vec<Candidate<'_>> = views.iter().map(|view| candidate(view, &views, books)).collect();
         let placement = placement::place(&asked, &candidates);
         let chosen = match &placement {
@@ -112,29 +112,29 @@ pub fn place(
         Placement::On(order) => {
             let chosen = |view: &&View| order.first().is_some_and(|name| name == view.name());
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
-                Some(backend) => Placed::On(backend),
+                Some(backend) => PlacementResult::On(backend),
                 // Only a backend that was probed can be ready.
-                None => Placed::Nowhere {
-                    verdict: Verdict::no(Reason::NotProbed, "the backend is not probed yet"),
+                None => PlacementResult::Nowhere {
+                    verdict: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
                     elsewhere: false,
                     doubtful: false,
                 },
             }
         }
-        Placement::Nowhere { refusals, summary } => Placed::Nowhere {
+        Placement::Nowhere { refusals, summary } => PlacementResult::Nowhere {
             verdict: summary,
-            elsewhere: placement::elsewhere(&refusals),
-            doubtful: placement::doubtful(&refusals),
+            elsewhere: placement::other_node_possible(&refusals),
+            doubtful: placement::probe_is_stale(&refusals),
         },
     }
 }
 
 /// The class's parameters; under an alias it reaches that alias' backend only.
-pub(crate) fn class_under(ctx: &Context, request: &Request) -> Result<ClassParameters, Verdict> {
+pub(crate) fn class_under(ctx: &Context, request: &ClaimRequest) -> Result<ClassParameters, PlannedCondition> {
     let mut class = request.parameters.clone();
     if let Some(backend) = ctx.settings.aliases.get(&request.provisioner) {
         if class.backends.iter().any(|name| name != backend) {
-            return Err(Verdict::no(
+            return Err(PlannedCondition::fails(
                 Reason::InvalidParameter,
                 format!(
                     "classes of provisioner {} reach backend {backend} only: remove the parameter `backend`",
@@ -150,7 +150,7 @@ pub(crate) fn class_under(ctx: &Context, request: &Request) -> Result<ClassParam
 /// The backend on which something may have been made for this claim already: there it stays until that is known.
 ///
 /// A tenant can write the annotation too, so it counts only where nobody could look yet what a former life began.
-fn begun_on(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
+fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
     if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.is_open(volume)) {
         return Some(backend.name.clone());
     }
@@ -160,7 +160,7 @@ fn begun_on(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Optio
 }
 
 /// All backends as they are now; those in `refused` with that verdict instead of their own.
-pub fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
+pub fn views(ctx: &Context, refused: &[(String, PlannedCondition)]) -> Vec<View> {
     let now = Instant::now();
     let view = |object: Arc<NfsBackend>| {
         let name = object.metadata.name.clone().unwrap_or_default();
@@ -176,7 +176,7 @@ pub fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
         let probed = || known.as_ref().map(|known| known.ready_now(now));
         let ready = verdict
             .or_else(probed)
-            .unwrap_or_else(|| Verdict::unknown(Reason::NotProbed, "not probed yet"));
+            .unwrap_or_else(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
         View {
             object,
             backend,
@@ -188,7 +188,7 @@ pub fn views(ctx: &Context, refused: &[(String, Verdict)]) -> Vec<View> {
 }
 
 /// What placement needs to know of a backend.
-pub fn candidate<'a>(view: &'a View, all: &[View], books: &Books) -> Candidate<'a> {
+pub fn candidate<'a>(view: &'a View, all: &[View], books: &CapacityState) -> Candidate<'a> {
     let spec = &view.object.spec;
     let totals = books.totals(view.name());
     let on_export: Vec<&View> = all

@@ -4,20 +4,20 @@ use k8s_openapi::api::core::v1::VolumeNodeAffinity;
 use kube::ResourceExt;
 
 use super::directory::Chosen;
-use super::overrides::{Wanted, wanted};
-use super::provision::Journey;
-use crate::api::conditions::{Reason, Verdict};
+use super::overrides::{VolumeSettings, wanted};
+use super::provision::ProvisionAttempt;
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::placement::topology;
-use crate::state::backends::Known;
+use crate::state::backends::ProbeSnapshot;
 use export_store::naming::PatternValues;
-use export_store::{ClaimRef, DirectoryRequest, ManagedExport};
+use export_store::{ClaimRef, DirectoryRequest, ExportStore};
 
 /// The directory, what was asked for it, and the nodes that reach the volume.
-pub(crate) type Planned = (DirectoryRequest, Wanted, Option<VolumeNodeAffinity>);
+pub(crate) type Planned = (DirectoryRequest, VolumeSettings, Option<VolumeNodeAffinity>);
 
-impl Journey<'_> {
+impl ProvisionAttempt<'_> {
     /// What is to be made on a backend, and what its record is to say of the volume.
-    pub(crate) fn plan(&self, known: &Known, export: &ManagedExport) -> Result<Planned, Verdict> {
+    pub(crate) fn plan(&self, known: &ProbeSnapshot, export: &ExportStore) -> Result<Planned, PlannedCondition> {
         let wanted = wanted(&known.object.spec, &self.request.parameters, self.claim.annotations())?;
         let request = self.directory_request(known, &wanted)?;
         let affinity = self.node_affinity(known)?;
@@ -26,13 +26,17 @@ impl Journey<'_> {
     }
 
     /// The nodes that reach the volume.
-    fn node_affinity(&self, known: &Known) -> Result<Option<VolumeNodeAffinity>, Verdict> {
+    fn node_affinity(&self, known: &ProbeSnapshot) -> Result<Option<VolumeNodeAffinity>, PlannedCondition> {
         topology::common(known.object.spec.node_affinity.as_ref(), &self.request.topologies)
-            .map_err(|error| Verdict::no(Reason::TopologyMismatch, error.to_string()))
+            .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))
     }
 
     /// What the directory is to be.
-    fn directory_request(&self, known: &Known, wanted: &Wanted) -> Result<DirectoryRequest, Verdict> {
+    fn directory_request(
+        &self,
+        known: &ProbeSnapshot,
+        wanted: &VolumeSettings,
+    ) -> Result<DirectoryRequest, PlannedCondition> {
         let settings = &known.object.spec.directory;
         let name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();

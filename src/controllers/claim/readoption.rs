@@ -4,24 +4,24 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
-use super::guard::Request;
+use super::guard::ClaimRequest;
 use super::place::class_under;
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::READOPT;
 use crate::decide::placement;
-use crate::recovery::asked;
+use crate::recovery::requested;
 use crate::state::context::Context;
 use crate::state::recovery::{ClaimName, Word};
-use export_store::text::human;
+use export_store::text::format_bytes;
 
 /// What a claim waits for, if it has to.
-pub(crate) fn awaited(
+pub(crate) fn recovery_hold(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    request: &Request,
+    request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
-) -> Option<Verdict> {
+) -> Option<PlannedCondition> {
     let name = (claim.namespace().unwrap_or_default(), claim.name_any());
     reserved(ctx, &name, claim, request).or_else(|| {
         let backends = ctx.stores.backends.state();
@@ -32,24 +32,29 @@ pub(crate) fn awaited(
 }
 
 /// A volume that was made again is there for it: what is missing is the control plane's to do, if it can.
-fn reserved(ctx: &Context, name: &ClaimName, claim: &PersistentVolumeClaim, request: &Request) -> Option<Verdict> {
-    let volume = ctx.reserved.of(name, &claim.uid().unwrap_or_default())?;
-    let size = ctx.inventory.size_of(&volume).unwrap_or_default();
+fn reserved(
+    ctx: &Context,
+    name: &ClaimName,
+    claim: &PersistentVolumeClaim,
+    request: &ClaimRequest,
+) -> Option<PlannedCondition> {
+    let volume = ctx.recovery_holds.of(name, &claim.uid().unwrap_or_default())?;
+    let size = ctx.capacity.size_of(&volume).unwrap_or_default();
     let too_small = if size < request.bytes {
         format!(
             ": this claim asks for {}, so create it anew with {} at most, and expand it later",
-            human(request.bytes),
-            human(size)
+            format_bytes(request.bytes),
+            format_bytes(size)
         )
     } else {
         " where class and access modes agree".to_owned()
     };
-    Some(Verdict::no(
+    Some(PlannedCondition::fails(
         Reason::VolumeReserved,
         format!(
             "volume {volume} has this claim's data and is kept for it. It has {}, and is bound by Kubernetes{too_small}. To \
              have the claim provisioned anew, set that volume's persistentVolumeReclaimPolicy to Retain and delete it",
-            human(size)
+            format_bytes(size)
         ),
     ))
 }
@@ -59,10 +64,10 @@ fn coming(
     ctx: &Context,
     object: &NfsBackend,
     name: &ClaimName,
-    request: &Request,
+    request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
-) -> Option<Verdict> {
-    asked(object)?;
+) -> Option<PlannedCondition> {
+    requested(object)?;
     let backend = object.name_any();
     let known = ctx
         .backends
@@ -71,7 +76,7 @@ fn coming(
     // What a pass came to counts for the word that it was asked by.
     match known.and_then(|known| known.readoption.outcome(&Word::of(object))) {
         Some(outcome) => outcome.claims.get(name).map(|volume| {
-            Verdict::no(
+            PlannedCondition::fails(
                 Reason::VolumeLeftOut,
                 format!(
                     "volume {volume} of a claim of this name is recorded on backend {backend} and was not made again; the \
@@ -81,7 +86,7 @@ fn coming(
             )
         }),
         None => could_serve(ctx, object, request, namespace).then(|| {
-            Verdict::no(
+            PlannedCondition::fails(
                 Reason::Readopting,
                 format!("backend {backend} is making its volumes again, and this claim's may be among them"),
             )
@@ -93,7 +98,7 @@ fn coming(
 fn could_serve(
     ctx: &Context,
     backend: &NfsBackend,
-    request: &Request,
+    request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
 ) -> bool {
     let allowed = backend.spec.allowed_namespaces.as_ref();

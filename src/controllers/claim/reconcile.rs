@@ -8,31 +8,31 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::guard::{Guard, class_name, guard};
+use super::guard::{Eligibility, class_name, guard};
 use super::provision::provision;
 use super::report::{Outcome, condition, report};
 use super::volume::{is_of_this_operator, located};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
 use crate::controllers::expansion;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::capacity::Inventory;
+use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 
 /// Looks at a claim and does what is left to do.
 pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    if !ctx.caught_up().await {
+    if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let (started, looked) = (Instant::now(), ctx.waiting.moment());
+    let (started, looked) = (Instant::now(), ctx.waiting_claims.moment());
     let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
     let outcome = match guard(&claim, class.as_deref(), &ctx.settings) {
-        Guard::Pass => Outcome::Nothing,
-        Guard::Bound => bound(&claim, &ctx).await?,
-        Guard::Lost => lost(&claim),
-        Guard::Infeasible(verdict) => Outcome::Infeasible(verdict),
+        Eligibility::Ignore => Outcome::Nothing,
+        Eligibility::Bound => bound(&claim, &ctx).await?,
+        Eligibility::Lost => lost(&claim),
+        Eligibility::Infeasible(verdict) => Outcome::Infeasible(verdict),
         // Boxed: most claims in a cluster are bound, and their look must not cost this future's size.
-        Guard::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
+        Eligibility::Provision(request) => Box::pin(provision(&ctx, &claim, &request)).await?,
     };
     let action = report(&ctx, &claim, outcome, started, looked).await?;
     Ok(expansion::reconcile(&claim, &ctx, looked).await?.unwrap_or(action))
@@ -43,8 +43,8 @@ pub fn gone(claim: &PersistentVolumeClaim, ctx: &Context) {
     let uid = claim.uid().unwrap_or_default();
     ctx.claim_retries.forget(&uid);
     ctx.reschedules.forget(&uid);
-    ctx.copies.stop(&uid);
-    ctx.inventory.settle(&volume_name(&uid));
+    ctx.copy_jobs.stop(&uid);
+    ctx.capacity.settle(&volume_name(&uid));
 }
 
 /// A failed write: nothing was decided.
@@ -59,13 +59,13 @@ pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<
 
 /// Whether there is nothing to do about a claim until it changes: nobody asks us to provision it, or it has its volume,
 /// says so, and has the size that it asks for. The binder may take minutes for a crowd of claims that have theirs.
-pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings, inventory: &Inventory) -> bool {
+pub fn settled(claim: &PersistentVolumeClaim, settings: &Settings, inventory: &CapacityTracker) -> bool {
     // The class decides only whether a claim without volume is provisioned.
     match guard(claim, None, settings) {
-        Guard::Pass => expansion::at_rest(claim),
-        Guard::Bound => untold(claim).is_none() && expansion::at_rest(claim),
-        Guard::Lost => is_told_lost(claim),
-        Guard::Infeasible(_) | Guard::Provision(_) => {
+        Eligibility::Ignore => expansion::at_rest(claim),
+        Eligibility::Bound => untold(claim).is_none() && expansion::at_rest(claim),
+        Eligibility::Lost => is_told_lost(claim),
+        Eligibility::Infeasible(_) | Eligibility::Provision(_) => {
             is_told_provisioned(claim) && inventory.is_saved(&volume_name(&claim.uid().unwrap_or_default()))
         }
     }
@@ -88,7 +88,7 @@ async fn bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Outcome, 
         // One that was made by hand, while it waited.
         Some(volume) if !is_of_this_operator(&volume) && volume.name_any() != own_name(claim) => Outcome::Nothing,
         Some(volume) => Outcome::Provisioned {
-            verdict: Verdict::yes(Reason::Provisioned, located(&volume)),
+            verdict: PlannedCondition::holds(Reason::Provisioned, located(&volume)),
             now: false,
         },
         // The binder will say that the claim is lost.
@@ -133,7 +133,7 @@ fn lost(claim: &PersistentVolumeClaim) -> Outcome {
         .unwrap_or_default();
     let remedy =
         "its volume object is gone; its directory was left alone: create the volume again, or delete the claim";
-    Outcome::Infeasible(Verdict::no(
+    Outcome::Infeasible(PlannedCondition::fails(
         Reason::VolumeLost,
         format!("{remedy} (last known: {place})"),
     ))

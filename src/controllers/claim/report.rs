@@ -12,7 +12,7 @@ use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
 use super::guard::class_name;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -39,33 +39,33 @@ pub enum Outcome {
     /// It has its volume: the condition says where its data is.
     Provisioned {
         /// The condition.
-        verdict: Verdict,
+        verdict: PlannedCondition,
         /// Whether this attempt made it.
         now: bool,
     },
     /// All of a backend's slots are in use: the claim is in its queue.
     Queued,
     /// No backend can serve it now; not a failure.
-    Waiting(Verdict),
+    Waiting(PlannedCondition),
     /// The same, and the next probe of a backend, which is late, may say otherwise: the claim waits for that one.
-    Doubtful(Verdict),
+    Doubtful(PlannedCondition),
     /// Its volume is being copied, and the end of that wakes it; or what it is a copy of is not there yet.
-    Copying(Verdict),
+    Copying(PlannedCondition),
     /// No backend serves its selected node, which is given back after a pause.
     WrongNode {
         /// The condition.
-        verdict: Verdict,
+        verdict: PlannedCondition,
         /// Until then.
         pause: Duration,
     },
     /// Its selected node was given back: the scheduler goes on.
-    Rescheduled(Verdict),
+    Rescheduled(PlannedCondition),
     /// A call's outcome is unknown: looking tells.
-    Unknown(Verdict),
+    Unknown(PlannedCondition),
     /// It failed, and may succeed later.
-    Failed(Verdict),
+    Failed(PlannedCondition),
     /// It cannot succeed until somebody changes something.
-    Infeasible(Verdict),
+    Infeasible(PlannedCondition),
     /// The claim is gone.
     Gone,
 }
@@ -119,7 +119,7 @@ pub async fn report(
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
-            let waits = ctx.waiting.add_failing(ObjectRef::from_obj(claim), looked);
+            let waits = ctx.waiting_claims.add_failing(ObjectRef::from_obj(claim), looked);
             let pause = ctx.claim_retries.failed(&uid);
             (verdict, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
@@ -137,7 +137,7 @@ fn told_to_wait(claim: &PersistentVolumeClaim) -> bool {
 
 /// Waits for a change of a backend or a class, or for the action's time; looks again at once if one came meanwhile.
 fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Moment, action: Action) -> Action {
-    let waits = ctx.waiting.add(ObjectRef::from_obj(claim), looked);
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), looked);
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
@@ -146,7 +146,7 @@ fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Moment, action: Ac
 async fn tell(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    verdict: &Verdict,
+    verdict: &PlannedCondition,
     as_seen: bool,
 ) -> Result<(), WriteError> {
     let former = condition(claim);
@@ -200,7 +200,7 @@ async fn write(
     }
     let action = "set the claim's condition";
     match writes::apply(api, claim, managers::CONDITION, fields, true, action).await {
-        Err(WriteError::Gone) => Ok(()),
+        Err(WriteError::NotFound) => Ok(()),
         written => written,
     }
 }

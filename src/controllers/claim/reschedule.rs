@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use kube::ResourceExt;
 
-use super::provision::Journey;
+use super::provision::ProvisionAttempt;
 use super::report::{self, Outcome};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::SELECTED_NODE;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
@@ -14,10 +14,14 @@ use crate::runtime::writes::{self, WriteError};
 /// The claim changed since it was read: its next event is on its way, and this catches one that was missed.
 const CHANGED: Duration = Duration::from_secs(1);
 
-impl Journey<'_> {
+impl ProvisionAttempt<'_> {
     /// No backend serves the claim now. Where one would on another node, the selected one is given back after its pause,
     /// unless something was begun for the claim: then it stays until that is known.
-    pub(crate) async fn wait_or_reschedule(&self, verdict: Verdict, elsewhere: bool) -> Result<Outcome, WriteError> {
+    pub(crate) async fn wait_or_reschedule(
+        &self,
+        verdict: PlannedCondition,
+        elsewhere: bool,
+    ) -> Result<Outcome, WriteError> {
         let begun = || {
             self.ctx
                 .backends
@@ -31,13 +35,15 @@ impl Journey<'_> {
         }
     }
 
-    async fn give_back(&self, node: &str, verdict: Verdict) -> Result<Outcome, WriteError> {
+    async fn give_back(&self, node: &str, verdict: PlannedCondition) -> Result<Outcome, WriteError> {
         let uid = self.claim.uid().unwrap_or_default();
         let pause = self.ctx.reschedules.remaining(&uid, node, Instant::now());
         if !pause.is_zero() {
             return Ok(Outcome::WrongNode { verdict, pause });
         }
-        let taken = writes::take_off_annotation(&self.claims(), self.claim, SELECTED_NODE, "give the node back").await;
+        let taken =
+            writes::remove_annotation_if_unchanged(&self.claims(), self.claim, SELECTED_NODE, "give the node back")
+                .await;
         match taken {
             Ok(()) => {
                 self.ctx.reschedules.given_back(&uid);
@@ -45,11 +51,11 @@ impl Journey<'_> {
                 report::event(self.ctx, self.claim, Severity::Normal, Reason::Rescheduled, &note);
                 Ok(Outcome::Rescheduled(verdict))
             }
-            Err(WriteError::Changed) => Ok(Outcome::WrongNode {
+            Err(WriteError::Conflict) => Ok(Outcome::WrongNode {
                 verdict,
                 pause: CHANGED,
             }),
-            Err(WriteError::Gone) => Ok(Outcome::Gone),
+            Err(WriteError::NotFound) => Ok(Outcome::Gone),
             Err(error) => Err(error),
         }
     }

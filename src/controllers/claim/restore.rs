@@ -8,11 +8,11 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::copy::CopyOf;
-use super::guard::Request;
+use super::copy::DataSource;
+use super::guard::ClaimRequest;
 use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
 use crate::controllers::archive::{due, which};
 use crate::decide::placement::{admits, class_permits, quantity};
@@ -22,7 +22,7 @@ use export_store::ArchiveRef;
 
 /// The archive that a claim's data come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Origin {
+pub struct ArchiveSource {
     /// The backend that it lies on: a move goes nowhere else.
     pub backend: String,
     /// The identity of the export that it lies on.
@@ -31,13 +31,13 @@ pub struct Origin {
     pub which: ArchiveRef,
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for ArchiveSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NfsArchive {}", self.which.volume)
     }
 }
 
-impl CopyOf {
+impl DataSource {
     /// The archive, if it is one.
     pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
         match self {
@@ -49,7 +49,7 @@ impl CopyOf {
 
 /// How a claim gets an archive's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum RestoreMode {
     /// The archive's directory becomes the volume's.
     Move,
     /// The archive stays, and the volume gets a copy.
@@ -59,7 +59,7 @@ pub enum Way {
 /// What the judgement rests on, besides the objects.
 struct Asked<'a> {
     claim: &'a PersistentVolumeClaim,
-    request: &'a Request,
+    request: &'a ClaimRequest,
     namespace: &'a PartialObjectMeta<Namespace>,
     /// Why the archive may be purged, if it may.
     due: Option<String>,
@@ -70,7 +70,7 @@ struct Asked<'a> {
     /// That backend lets a namespace have what came from one of its name.
     by_name: bool,
     /// How the restore was begun: what was judged then holds.
-    begun: Option<Way>,
+    begun: Option<RestoreMode>,
 }
 
 /// The archive that a claim asks for and how it gets its data, if it may have them now. Archive, namespace and what lets a
@@ -78,9 +78,9 @@ struct Asked<'a> {
 pub async fn origin(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    request: &Request,
+    request: &ClaimRequest,
     name: &str,
-) -> Result<Result<(Origin, Way), Verdict>, WriteError> {
+) -> Result<Result<(ArchiveSource, RestoreMode), PlannedCondition>, WriteError> {
     let failed = WriteError::of("read what the claim is to be restored from");
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
@@ -89,7 +89,7 @@ pub async fn origin(
     let namespace = namespaces.get_metadata_opt(&in_namespace).await.map_err(failed)?;
     let Some(namespace) = namespace else {
         let message = format!("namespace {in_namespace} is not there");
-        return Ok(Err(Verdict::no(Reason::ArchiveNotAllowed, message)));
+        return Ok(Err(PlannedCondition::fails(Reason::ArchiveNotAllowed, message)));
     };
     let Some(archive) = archives.get_opt(name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
@@ -122,33 +122,37 @@ pub async fn origin(
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// How the directory of a volume was begun, by this life or a former one, if it was.
-fn begun(ctx: &Context, volume: &str) -> Option<Way> {
+fn begun(ctx: &Context, volume: &str) -> Option<RestoreMode> {
     let backends = ctx.backends.all();
     let on = backends.iter().find(|backend| backend.is_open(volume))?;
-    Some(if on.is_move(volume) { Way::Move } else { Way::Copy })
+    Some(if on.is_move(volume) {
+        RestoreMode::Move
+    } else {
+        RestoreMode::Copy
+    })
 }
 
-fn not_found(name: &str) -> Verdict {
+fn not_found(name: &str) -> PlannedCondition {
     let message = format!("NfsArchive {name} does not exist: correct the name; or it was restored or purged meanwhile");
-    Verdict::no(Reason::ArchiveNotFound, message)
+    PlannedCondition::fails(Reason::ArchiveNotFound, message)
 }
 
 /// What is told of an archive whose copy is still being made. Whose it is, is known by name only: nothing is given away yet.
-fn unfinished(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> Verdict {
+fn unfinished(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> PlannedCondition {
     let name = archive.name_any();
     if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim.namespace {
         return not_allowed(&name);
     }
     let message = format!("NfsArchive {name} is still being made: it can be had when it says Available");
-    Verdict::no(Reason::ArchiveBusy, message)
+    PlannedCondition::fails(Reason::ArchiveBusy, message)
 }
 
-fn not_allowed(name: &str) -> Verdict {
+fn not_allowed(name: &str) -> PlannedCondition {
     let message = format!(
         "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have it by \
          spec.allowedNamespaces of the archive"
     );
-    Verdict::no(Reason::ArchiveNotAllowed, message)
+    PlannedCondition::fails(Reason::ArchiveNotAllowed, message)
 }
 
 /// Whether the archive lets the namespace have a copy.
@@ -158,7 +162,7 @@ fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> 
 }
 
 /// A tenant learns nothing about an archive that is not for his namespace.
-fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(Origin, Way), Verdict> {
+fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(ArchiveSource, RestoreMode), PlannedCondition> {
     let (name, spec) = (archive.name_any(), &archive.spec);
     let which = which(archive).ok_or_else(|| not_found(&name))?;
     let came_from = is_where_it_came_from(asked.namespace, archive);
@@ -167,14 +171,14 @@ fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(Origin, Way), Verdi
     if !came_from && !listed && !by_name {
         return Err(not_allowed(&name));
     }
-    let origin = Origin {
+    let origin = ArchiveSource {
         backend: spec.backend.clone(),
         export_id: spec.export_id.clone(),
         which,
     };
     match asked.begun {
-        Some(Way::Move) if came_from => return Ok((origin, Way::Move)),
-        Some(Way::Copy) => return Ok((origin, Way::Copy)),
+        Some(RestoreMode::Move) if came_from => return Ok((origin, RestoreMode::Move)),
+        Some(RestoreMode::Copy) => return Ok((origin, RestoreMode::Copy)),
         _ => {}
     }
     available(asked, archive)?;
@@ -195,10 +199,10 @@ fn is_where_it_came_from(namespace: &PartialObjectMeta<Namespace>, archive: &Nfs
         && namespace.name_any() == claim.namespace
 }
 
-fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), Verdict> {
+fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), PlannedCondition> {
     let name = archive.name_any();
     if archive.metadata.deletion_timestamp.is_some() {
-        return Err(Verdict::no(
+        return Err(PlannedCondition::fails(
             Reason::ArchiveBusy,
             format!("NfsArchive {name} is being deleted"),
         ));
@@ -206,7 +210,7 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), Verdict> {
     if let Some(why) = asked.due.as_ref().filter(|_| !archive.spec.legal_hold) {
         let message =
             format!("NfsArchive {name} has expired, {why}: an administrator can still set spec.expiresAt later");
-        return Err(Verdict::no(Reason::ArchiveExpired, message));
+        return Err(PlannedCondition::fails(Reason::ArchiveExpired, message));
     }
     let size = archive.spec.size.as_deref().and_then(quantity::bytes);
     if size.is_some_and(|size| asked.request.bytes < size) {
@@ -214,23 +218,23 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), Verdict> {
             "NfsArchive {name} was a volume of {}: ask for that much at least",
             archive.spec.size.as_deref().unwrap_or_default()
         );
-        return Err(Verdict::no(Reason::ClaimTooSmall, message));
+        return Err(PlannedCondition::fails(Reason::ClaimTooSmall, message));
     }
     Ok(())
 }
 
 /// An archive is moved only where nobody can be left who holds a handle to it and should not: a rename revokes none.
-fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<Way, Verdict> {
+fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<RestoreMode, PlannedCondition> {
     let lies_on = archive.spec.backend.as_str();
     let reached = class_permits(&asked.request.parameters, lies_on, asked.labels)
         && asked.alias.is_none_or(|alias| alias == lies_on);
     match asked.claim.annotations().get(RESTORE).map(String::as_str) {
-        Some("copy") => Ok(Way::Copy),
+        Some("copy") => Ok(RestoreMode::Copy),
         // A backup is there for more than one bad day.
-        None if archive.is_on_demand() => Ok(Way::Copy),
-        None | Some("move") if came_from && reached && !archive.spec.legal_hold => Ok(Way::Move),
-        None | Some("move") => Ok(Way::Copy),
-        Some(other) => Err(Verdict::no(
+        None if archive.is_on_demand() => Ok(RestoreMode::Copy),
+        None | Some("move") if came_from && reached && !archive.spec.legal_hold => Ok(RestoreMode::Move),
+        None | Some("move") => Ok(RestoreMode::Copy),
+        Some(other) => Err(PlannedCondition::fails(
             Reason::InvalidOverride,
             format!("annotation {RESTORE} is {other:?}: move or copy"),
         )),
@@ -248,7 +252,7 @@ pub fn asked_archive(claim: &PersistentVolumeClaim) -> Option<&str> {
 pub fn archive_changed(ctx: &Context, archive: &str) {
     for claim in ctx.stores.claims.state() {
         if asked_archive(&claim) == Some(archive) {
-            ctx.waiting.wake(ObjectRef::from_obj(claim.as_ref()));
+            ctx.waiting_claims.wake(ObjectRef::from_obj(claim.as_ref()));
         }
     }
 }

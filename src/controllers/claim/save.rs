@@ -4,25 +4,25 @@ use k8s_openapi::api::core::v1::{PersistentVolume, VolumeNodeAffinity};
 use kube::Api;
 use kube::api::PostParams;
 
-use super::overrides::Wanted;
-use super::provision::Journey;
+use super::overrides::VolumeSettings;
+use super::provision::ProvisionAttempt;
 use super::report::{self, Outcome};
 use super::volume::{self, Parts, located};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::controllers::volume::{cache, note};
 use crate::runtime::events::Severity;
 use crate::runtime::writes;
-use crate::state::backends::Known;
+use crate::state::backends::ProbeSnapshot;
 use export_store::naming::DirectoryPath;
-use export_store::{ManagedExport, ProvisionedDirectory, VolumeNote};
+use export_store::{ExportStore, ProvisionedDirectory, VolumeMetadata};
 
-impl Journey<'_> {
+impl ProvisionAttempt<'_> {
     /// The volume as it is to be.
     fn object(
         &self,
-        known: &Known,
-        export: &ManagedExport,
-        wanted: &Wanted,
+        known: &ProbeSnapshot,
+        export: &ExportStore,
+        wanted: &VolumeSettings,
         node_affinity: Option<VolumeNodeAffinity>,
         directory: &ProvisionedDirectory,
     ) -> PersistentVolume {
@@ -45,12 +45,12 @@ impl Journey<'_> {
     /// What the record is to say of the volume, before there is a directory.
     pub(crate) fn note(
         &self,
-        known: &Known,
-        export: &ManagedExport,
-        wanted: &Wanted,
+        known: &ProbeSnapshot,
+        export: &ExportStore,
+        wanted: &VolumeSettings,
         node_affinity: Option<VolumeNodeAffinity>,
         directory: &DirectoryPath,
-    ) -> Option<VolumeNote> {
+    ) -> Option<VolumeMetadata> {
         // Neither is in the note.
         let directory = ProvisionedDirectory {
             directory: directory.clone(),
@@ -59,15 +59,15 @@ impl Journey<'_> {
             mode_not_kept: None,
         };
         let object = self.object(known, export, wanted, node_affinity, &directory);
-        note::note(&object, &self.ctx.home())
+        note::volume_metadata(&object, &self.ctx.cluster_uid())
     }
 
     /// Creates the volume.
     pub(crate) async fn save(
         &self,
-        known: &Known,
-        export: &ManagedExport,
-        wanted: &Wanted,
+        known: &ProbeSnapshot,
+        export: &ExportStore,
+        wanted: &VolumeSettings,
         node_affinity: Option<VolumeNodeAffinity>,
         directory: &ProvisionedDirectory,
     ) -> Outcome {
@@ -76,12 +76,17 @@ impl Journey<'_> {
             Ok(saved) => saved,
             Err(outcome) => return outcome,
         };
-        cache::saved(&saved, &self.ctx.settings, &self.ctx.inventory, &self.ctx.ledger);
+        cache::saved(
+            &saved,
+            &self.ctx.settings,
+            &self.ctx.capacity,
+            &self.ctx.path_reservations,
+        );
         if !volume::is_of_this_operator(&saved) {
             // An nfs-subdir that still runs under the same name was faster. What was begun here stays open: the sweep
             // takes it back where the volume names another directory.
             return Outcome::Provisioned {
-                verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
+                verdict: PlannedCondition::holds(Reason::Provisioned, located(&saved)),
                 now: false,
             };
         }
@@ -97,13 +102,13 @@ impl Journey<'_> {
             report::event(self.ctx, self.claim, Severity::Warning, Reason::ModeNotKept, &note);
         }
         Outcome::Provisioned {
-            verdict: Verdict::yes(Reason::Provisioned, located(&saved)),
+            verdict: PlannedCondition::holds(Reason::Provisioned, located(&saved)),
             now: true,
         }
     }
 
     /// Creates the object, or finds that it is there and ours: 409 is a question, not a success.
-    async fn create(&self, export: &ManagedExport, object: &PersistentVolume) -> Result<PersistentVolume, Outcome> {
+    async fn create(&self, export: &ExportStore, object: &PersistentVolume) -> Result<PersistentVolume, Outcome> {
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
         let error = match api.create(&PostParams::default(), object).await {
             Ok(saved) => return Ok(saved),
@@ -132,7 +137,7 @@ impl Journey<'_> {
 
 fn unknown(error: &kube::Error) -> Outcome {
     let message = format!("the volume may or may not have been saved: {error}");
-    Outcome::Unknown(Verdict::no(Reason::OutcomeUnknown, message))
+    Outcome::Unknown(PlannedCondition::fails(Reason::OutcomeUnknown, message))
 }
 
 /// Validation, RBAC, a request that no repetition cures; never a timeout, throttling or a fault of the server.

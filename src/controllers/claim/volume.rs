@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::guard::{Request, class_name};
-use super::overrides::Wanted;
+use super::guard::{ClaimRequest, class_name};
+use super::overrides::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
@@ -26,9 +26,9 @@ pub struct Parts<'a> {
     /// The uid of its namespace.
     pub namespace_uid: &'a str,
     /// What it asked for.
-    pub request: &'a Request,
+    pub request: &'a ClaimRequest,
     /// How it is to be made.
-    pub wanted: &'a Wanted,
+    pub wanted: &'a VolumeSettings,
     /// The backend it is on.
     pub backend: &'a NfsBackend,
     /// The identity of the export.

@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use crate::api::conditions::Verdict;
+use crate::api::conditions::PlannedCondition;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::decide::placement::quantity::bytes;
 use crate::state::context::Settings;
@@ -141,7 +141,7 @@ pub fn settled(claim: &PersistentVolumeClaim, size: Option<&Quantity>) -> Value 
 }
 
 /// The status of a claim that cannot have what it asks for; none when it says so already.
-pub fn refused(claim: &PersistentVolumeClaim, verdict: &Verdict, now: Time) -> Option<Value> {
+pub fn refused(claim: &PersistentVolumeClaim, verdict: &PlannedCondition, now: Time) -> Option<Value> {
     let reason = verdict.reason.to_string();
     let former = conditions(claim).find(|condition| condition.type_ == RESIZE_ERROR && condition.status == "True");
     let same = former.is_some_and(|former| {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::plan::{Plan, at_rest, plan, refused, settled};
 use super::room::{Room, hold};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::controllers::volume::{cache, note};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -36,15 +36,15 @@ pub async fn reconcile(
         return Ok(None);
     };
     if at_rest(claim) {
-        ctx.inventory.settle(volume);
+        ctx.capacity.settle(volume);
         return Ok(None);
     }
     // Boxed: few claims ever ask for more, and their look must not cost this future's size.
     let done = Box::pin(carry_out(claim, volume, ctx, looked)).await;
     match done {
         Ok(action) => Ok(Some(action)),
-        Err(WriteError::Changed) => Ok(Some(Action::requeue(SOON))),
-        Err(WriteError::Gone) => Ok(None),
+        Err(WriteError::Conflict) => Ok(Some(Action::requeue(SOON))),
+        Err(WriteError::NotFound) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -63,13 +63,13 @@ async fn carry_out(
     let claim = live(&claims, &seen.name_any()).await?;
     // A successor of the same name is looked at when its own event comes.
     if claim.uid() != seen.uid() {
-        return Err(WriteError::Gone);
+        return Err(WriteError::NotFound);
     }
     let volume = live(&volumes, volume).await?;
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, Plan::Grow { .. }) {
-        cache::saved(&volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
-        ctx.inventory.settle(&volume.name_any());
+        cache::saved(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+        ctx.capacity.settle(&volume.name_any());
     }
     match plan {
         Plan::Nothing => {}
@@ -83,7 +83,7 @@ async fn carry_out(
             }
             Room::Unknown => return Ok(Action::requeue(SOON)),
             Room::Refused(verdict) => {
-                ctx.inventory.settle(&volume.name_any());
+                ctx.capacity.settle(&volume.name_any());
                 return refuse(&claims, &claim, &verdict, ctx, looked).await;
             }
         },
@@ -105,7 +105,7 @@ where
         .get_opt(name)
         .await
         .map_err(WriteError::of("read a claim and its volume before an expansion"))?;
-    found.ok_or(WriteError::Gone)
+    found.ok_or(WriteError::NotFound)
 }
 
 /// The volume as it is by now.
@@ -133,7 +133,7 @@ async fn say(
 async fn refuse(
     claims: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
-    verdict: &Verdict,
+    verdict: &PlannedCondition,
     ctx: &Context,
     looked: Moment,
 ) -> Result<Action, WriteError> {
@@ -143,7 +143,7 @@ async fn refuse(
         tracing::warn!(claim = %ObjectRef::from_obj(claim), reason = %verdict.reason, "not expanded: {}", verdict.message);
         event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
     }
-    let waits = ctx.waiting.add(ObjectRef::from_obj(claim), looked);
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), looked);
     Ok(Action::requeue(if waits { jittered(WAITING) } else { Duration::ZERO }))
 }
 

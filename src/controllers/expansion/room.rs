@@ -1,6 +1,6 @@
 //! Room for a volume that grows, taken under the same lock as that of new volumes.
 
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::controllers::claim::place::{candidate, views};
 use crate::decide::placement::room;
 use crate::state::context::Context;
@@ -13,7 +13,7 @@ pub enum Room {
     /// Not known yet: the backend was not probed.
     Unknown,
     /// It may not.
-    Refused(Verdict),
+    Refused(PlannedCondition),
 }
 
 /// Asks for room, and holds it where there is some. Neither readiness nor `suspend` counts: no new volume is made, and
@@ -22,16 +22,18 @@ pub fn hold(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Room {
     let views = views(ctx, &[]);
     let Some(view) = views.iter().find(|view| view.name() == backend) else {
         let message = format!("backend {backend} does not exist: create it again, or request no more than before");
-        return Room::Refused(Verdict::no(Reason::BackendNotFound, message));
+        return Room::Refused(PlannedCondition::fails(Reason::BackendNotFound, message));
     };
     if !view.is_probed() {
         return Room::Unknown;
     }
-    let held = ctx.inventory.grow(volume, bytes, |books| {
+    let held = ctx.capacity.grow(volume, bytes, |books| {
         room::enough_for(bytes, &candidate(view, &views, books))
     });
     match held {
         Ok(()) => Room::Held,
-        Err((reason, message)) => Room::Refused(Verdict::no(reason, format!("backend {backend}: {message}"))),
+        Err((reason, message)) => {
+            Room::Refused(PlannedCondition::fails(reason, format!("backend {backend}: {message}")))
+        }
     }
 }

@@ -8,14 +8,14 @@ use kube::runtime::watcher::Event;
 
 use crate::api::names;
 use crate::decide::policy::is_released;
-use crate::state::capacity::Inventory;
+use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 use export_store::ledger::FileKey;
-use export_store::{Holder, Ledger, Place};
+use export_store::{Holder, PathReservations, ReservedPath};
 
 /// Follows the volume watch, so that a volume counts and its directory is taken from the moment it is seen.
 #[derive(Default)]
-pub struct Follower {
+pub struct VolumeIndexer {
     relisting: Relisting,
 }
 
@@ -41,14 +41,14 @@ impl Relisting {
     }
 }
 
-impl Follower {
+impl VolumeIndexer {
     /// Takes in one event of the watch.
     pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
         match event {
             Event::Init => {
                 // Those that take neither room nor a place are not missed when they go.
-                let mut before = ctx.inventory.saved_volumes();
-                before.extend(ctx.ledger.volumes());
+                let mut before = ctx.capacity.saved_volumes();
+                before.extend(ctx.path_reservations.volumes());
                 self.relisting = Relisting::begin(before);
             }
             Event::InitApply(volume) => {
@@ -63,7 +63,7 @@ impl Follower {
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
                 ctx.volume_retries.forget(&uid);
-                ctx.told.forget(&uid);
+                ctx.last_reported.forget(&uid);
                 forget(&volume.name_any(), ctx);
             }
         }
@@ -71,26 +71,26 @@ impl Follower {
 }
 
 fn see(volume: &PersistentVolume, ctx: &Context) {
-    saved(volume, &ctx.settings, &ctx.inventory, &ctx.ledger);
-    ctx.reserved.see(volume);
+    saved(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+    ctx.recovery_holds.see(volume);
     let name = volume.name_any();
-    match ctx.inventory.saved_on(&name) {
-        Some(backend) => ctx.usages.see(volume, &backend),
-        None => ctx.usages.forget(&name),
+    match ctx.capacity.saved_on(&name) {
+        Some(backend) => ctx.usage.see(volume, &backend),
+        None => ctx.usage.forget(&name),
     }
 }
 
 /// A volume is gone: its room and its directory's name are free, which claims may have waited for.
 fn forget(name: &str, ctx: &Context) {
-    ctx.inventory.gone(name);
-    ctx.reserved.gone(name);
-    ctx.usages.forget(name);
-    ctx.ledger.remove(&Holder::Volume(name.to_owned()));
-    ctx.waiting.wake_soon();
+    ctx.capacity.gone(name);
+    ctx.recovery_holds.gone(name);
+    ctx.usage.forget(name);
+    ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
+    ctx.waiting_claims.wake_soon();
 }
 
 /// A volume exists: ours counts on its backend, and whoever made it, its directory is taken.
-pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Inventory, ledger: &Ledger) {
+pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &CapacityTracker, ledger: &PathReservations) {
     let name = volume.name_any();
     let annotations = volume.annotations();
     let by = annotations.get(names::PROVISIONED_BY);
@@ -113,10 +113,10 @@ pub fn saved(volume: &PersistentVolume, settings: &Settings, inventory: &Invento
 }
 
 /// The places that a volume takes: its absolute path on its server, and its directory on its export.
-fn places(volume: &PersistentVolume, ours: bool) -> Vec<Place> {
+fn places(volume: &PersistentVolume, ours: bool) -> Vec<ReservedPath> {
     let mut places = Vec::new();
     if let Some(nfs) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) {
-        places.push(Place::on_server(&nfs.server, &nfs.path));
+        places.push(ReservedPath::on_server(&nfs.server, &nfs.path));
     }
     let annotations = volume.annotations();
     let named = (
@@ -124,7 +124,7 @@ fn places(volume: &PersistentVolume, ours: bool) -> Vec<Place> {
         annotations.get(names::VOLUME_DIRECTORY),
     );
     if let (true, (Some(export), Some(directory))) = (ours, named) {
-        places.push(Place::on_export(export, directory));
+        places.push(ReservedPath::on_export(export, directory));
     }
     places
 }
@@ -168,7 +168,7 @@ mod tests {
             }))
             .unwrap()
         };
-        let (settings, inventory, ledger) = (settings(), Inventory::default(), Ledger::default());
+        let (settings, inventory, ledger) = (settings(), CapacityTracker::default(), PathReservations::default());
         let see = |phase| saved(&volume(phase), &settings, &inventory, &ledger);
         see("Bound");
         inventory.grow("v", 15, |_| Ok::<(), ()>(())).unwrap();
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_volume_that_is_made_while_the_volumes_are_listed_is_not_taken_for_gone() {
-        let inventory = Inventory::default();
+        let inventory = CapacityTracker::default();
         inventory.saved("stays", "a", 1, None);
         inventory.saved("deleted", "a", 1, None);
         let mut relisting = Relisting::begin(inventory.saved_volumes());

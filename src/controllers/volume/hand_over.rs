@@ -8,7 +8,7 @@ use serde_json::json;
 use super::note;
 use super::reclaim::{claim_of, request};
 use super::report::Outcome;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
 use crate::decide::policy::is_released;
 use crate::runtime::writes::{self, WriteError};
@@ -23,16 +23,16 @@ pub fn is_due(volume: &PersistentVolume) -> bool {
 }
 
 /// Hands the record over, then says so on the volume. Repeated, it goes on where it was.
-pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outcome, WriteError> {
+pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result<Outcome, WriteError> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-    let not_now = |verdict: Verdict| {
+    let not_now = |verdict: PlannedCondition| {
         // Nobody waits for it while the claim is there; its reclaim does.
         Ok(match is_released(volume) {
             true => Outcome::Waiting(verdict),
             false => Outcome::Later(verdict),
         })
     };
-    let later = |reason, message: String| not_now(Verdict::no(reason, message));
+    let later = |reason, message: String| not_now(PlannedCondition::fails(reason, message));
     let Some(backend) = ctx.backends.get(&name) else {
         return later(
             Reason::NotProbed,
@@ -48,12 +48,12 @@ pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outco
         Err(verdict) => return not_now(verdict),
     };
     let to = now_has(ctx, volume);
-    let Some(note) = note::note(volume, &ctx.home()) else {
+    let Some(note) = note::volume_metadata(volume, &ctx.cluster_uid()) else {
         let message = "it says neither its size nor its provisioner: put them back".to_owned();
         return later(Reason::ReclaimUnsafe, message);
     };
-    if let Err(error) = export.hand_over(&request, &to, &note).await {
-        ctx.doubt(&backend.name);
+    if let Err(error) = export.transfer_record(&request, &to, &note).await {
+        ctx.request_probe(&backend.name);
         return later(
             Reason::from(error.kind()),
             format!("its record can't be given to its claim: {error}"),
@@ -75,7 +75,7 @@ pub async fn hand_over(ctx: &Context, volume: &PersistentVolume) -> Result<Outco
             );
             Ok(Outcome::Nothing)
         }
-        Err(WriteError::Gone | WriteError::Changed) => Ok(Outcome::Changed),
+        Err(WriteError::NotFound | WriteError::Conflict) => Ok(Outcome::Changed),
         Err(error) => Err(error),
     }
 }

@@ -7,15 +7,15 @@ use super::reclaim::request;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
 use crate::decide::policy::is_released;
 use crate::state::context::Context;
-use export_store::VolumeNote;
+use export_store::VolumeMetadata;
 
 /// What is to be written down of a volume. None when it has no size, or too much to say to fit into a record: then it
 /// can't be made again. `cluster`: the uid of the kube-system namespace.
-pub fn note(volume: &PersistentVolume, cluster: &str) -> Option<VolumeNote> {
+pub fn volume_metadata(volume: &PersistentVolume, cluster: &str) -> Option<VolumeMetadata> {
     let spec = volume.spec.clone()?;
     let annotation = |name: &str| volume.annotations().get(name).cloned();
     let affinity = spec.node_affinity.map(serde_json::to_value).transpose();
-    let note = VolumeNote {
+    let note = VolumeMetadata {
         cluster: cluster.to_owned(),
         provisioner: annotation(PROVISIONED_BY)?,
         size: spec.capacity?.get("storage")?.0.clone(),
@@ -36,7 +36,7 @@ pub fn note(volume: &PersistentVolume, cluster: &str) -> Option<VolumeNote> {
 /// Writes down what a volume of ours is by now. What can't be written now is written by the next scan that finds it
 /// missing: nothing waits for it.
 pub async fn keep(ctx: &Context, volume: &PersistentVolume) {
-    let Some(note) = note(volume, &ctx.home()) else {
+    let Some(note) = volume_metadata(volume, &ctx.cluster_uid()) else {
         return;
     };
     let backend = volume.annotations().get(VOLUME_BACKEND);
@@ -47,7 +47,7 @@ pub async fn keep(ctx: &Context, volume: &PersistentVolume) {
     let (Some(export), Ok(request)) = (&known.export, request(volume, &backend, &known)) else {
         return;
     };
-    if let Err(error) = export.keep_note(&request, &note).await {
+    if let Err(error) = export.save_volume_metadata(&request, &note).await {
         tracing::info!(
             volume = request.volume,
             backend = backend.name,
@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_note_says_all_that_the_volume_was() {
-        let note = note(&volume(json!({})), "c").unwrap();
+        let note = volume_metadata(&volume(json!({})), "c").unwrap();
         let said = serde_json::to_value(&note).unwrap();
         assert_eq!(
             said,
@@ -108,14 +108,14 @@ mod tests {
                     {"key": "zone", "operator": "In", "values": ["a"]}]}]}},
             })
         );
-        assert_eq!(serde_json::from_value::<VolumeNote>(said).unwrap(), note);
+        assert_eq!(serde_json::from_value::<VolumeMetadata>(said).unwrap(), note);
     }
 
     #[test]
     fn a_volume_whose_claim_is_gone_is_noted_as_released() {
         let released =
             volume(json!({"status": {"phase": "Released"}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
-        assert!(note(&released, "c").unwrap().released);
+        assert!(volume_metadata(&released, "c").unwrap().released);
         assert!(!is_kept_without_claim(&released), "no backend of ours");
         let ours = json!({
             "metadata": {"annotations": {VOLUME_BACKEND: "main"}},
@@ -130,7 +130,10 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_not_noted_and_the_volume_is_made_all_the_same() {
         let long: Vec<String> = (0..1000).map(|n| format!("option-{n}")).collect();
-        assert_eq!(note(&volume(json!({"spec": {"mountOptions": long}})), "c"), None);
-        assert_eq!(note(&volume(json!({"spec": {"capacity": null}})), "c"), None);
+        assert_eq!(
+            volume_metadata(&volume(json!({"spec": {"mountOptions": long}})), "c"),
+            None
+        );
+        assert_eq!(volume_metadata(&volume(json!({"spec": {"capacity": null}})), "c"), None);
     }
 }

@@ -10,31 +10,31 @@ use kube::{Api, ResourceExt};
 use super::reconcile::decide;
 use super::report::Outcome;
 use crate::api::backend::OnDelete;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::Inherited;
 use crate::controllers::archive::{self, EnsureError};
-use crate::decide::policy::{Decision, Home, Stop, locate, retention};
+use crate::decide::policy::{Decision, ExpectedLocation, Refusal, locate, retention};
 use crate::runtime::writes::{self, WriteError};
-use crate::state::backends::{Backend, Known};
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{ClaimRef, ExportError, Keeping, ManagedExport, ReclaimRequest, Reclaimed};
+use export_store::{ArchiveMetadata, ClaimRef, ExportError, ExportStore, ReclaimRequest, Reclaimed};
 
 /// Carries out the policy on a volume that looks released.
 pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, WriteError> {
     let name = match home(ctx, seen) {
         Ok(name) => name,
-        Err(stop) => return Ok(Outcome::Failed(Verdict::no(stop.reason, stop.message))),
+        Err(stop) => return Ok(Outcome::Failed(PlannedCondition::fails(stop.reason, stop.message))),
     };
     let Some(backend) = ctx.backends.get(&name) else {
         if ctx.stores.backends.get(&ObjectRef::new(&name)).is_some() {
-            return Ok(Outcome::Waiting(Verdict::no(
+            return Ok(Outcome::Waiting(PlannedCondition::fails(
                 Reason::NotProbed,
                 format!("backend {name} is not probed yet"),
             )));
         }
-        return Ok(Outcome::Waiting(Verdict::no(
+        return Ok(Outcome::Waiting(PlannedCondition::fails(
             Reason::ReclaimBackendMissing,
             format!(
                 "backend {name:?} does not exist: create it again, or take the finalizer {RECLAIM_FINALIZER} off the volume and leave the data"
@@ -74,14 +74,15 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
                 return match error {
                     EnsureError::Write(error) => Err(error),
                     EnsureError::Taken(verdict) => Ok(Outcome::Failed(verdict)),
-                    error @ EnsureError::Doubted => {
-                        Ok(Outcome::Failed(Verdict::no(Reason::RecordUnusable, error.to_string())))
-                    }
+                    error @ EnsureError::Doubted => Ok(Outcome::Failed(PlannedCondition::fails(
+                        Reason::RecordUnusable,
+                        error.to_string(),
+                    ))),
                     EnsureError::Export(error) => Ok(failure(ctx, &backend, &error)),
                 };
             }
             remove(ctx, &volume).await?;
-            if let Err(error) = export.forget(&request.volume).await {
+            if let Err(error) = export.forget_volume(&request.volume).await {
                 tracing::debug!(volume = request.volume, "its record is left to the next start: {error}");
             }
             Ok(Outcome::Reclaimed(verdict))
@@ -93,20 +94,24 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
 /// Why nothing is touched.
 pub(crate) enum Refused {
     /// What Kubernetes knows of the volume does not fit.
-    Verdict(Verdict),
+    Verdict(PlannedCondition),
     /// What is on the export does not fit, or could not be seen.
     Export(ExportError),
 }
 
 /// The name of the backend that a volume is on.
-fn home(ctx: &Context, volume: &PersistentVolume) -> Result<String, Stop> {
+fn home(ctx: &Context, volume: &PersistentVolume) -> Result<String, Refusal> {
     if let Some(alias) = alias_backend(volume, &ctx.settings.aliases) {
         return Inherited::of(ctx, volume, alias).locate().map(|_| alias.to_owned());
     }
-    volume.annotations().get(VOLUME_BACKEND).cloned().ok_or_else(|| Stop {
-        reason: Reason::ReclaimUnsafe,
-        message: format!("annotation {VOLUME_BACKEND} is missing: restore it, or set the policy to Retain"),
-    })
+    volume
+        .annotations()
+        .get(VOLUME_BACKEND)
+        .cloned()
+        .ok_or_else(|| Refusal {
+            reason: Reason::ReclaimUnsafe,
+            message: format!("annotation {VOLUME_BACKEND} is missing: restore it, or set the policy to Retain"),
+        })
 }
 
 /// The volume read live, with its policy, if it is released and its claim is gone: what follows can't be taken back.
@@ -135,7 +140,11 @@ async fn released(ctx: &Context, seen: &PersistentVolume) -> Result<Option<(Pers
 }
 
 /// What is to be reclaimed, if all that the volume says of itself agrees with its backend.
-pub(crate) fn request(volume: &PersistentVolume, backend: &Backend, known: &Known) -> Result<ReclaimRequest, Verdict> {
+pub(crate) fn request(
+    volume: &PersistentVolume,
+    backend: &Backend,
+    known: &ProbeSnapshot,
+) -> Result<ReclaimRequest, PlannedCondition> {
     let spec = &known.object.spec;
     let own = std::iter::once((&*spec.server, &*spec.path));
     let former = spec
@@ -143,25 +152,25 @@ pub(crate) fn request(volume: &PersistentVolume, backend: &Backend, known: &Know
         .iter()
         .map(|address| (&*address.server, &*address.path));
     let addresses: Vec<(&str, &str)> = own.chain(former).collect();
-    let home = Home {
+    let home = ExpectedLocation {
         backend: &backend.name,
         export_id: known.identity.as_ref().map(|identity| identity.id.as_str()),
         addresses: &addresses,
     };
-    let located = locate(volume, &home).map_err(|stop| Verdict::no(stop.reason, stop.message))?;
+    let located = locate(volume, &home).map_err(|stop| PlannedCondition::fails(stop.reason, stop.message))?;
     Ok(ReclaimRequest {
         claim: claim_of(volume),
         volume: volume.name_any(),
         directory: located.directory,
         file_id: Some(located.file_id),
-        keeping: keeping(volume, known),
+        archive_metadata: archive_metadata(volume, known),
     })
 }
 
 /// What is said of the volume in the record of its archive. The retention is that of the time of deletion, as the policy is.
-pub(crate) fn keeping(volume: &PersistentVolume, known: &Known) -> Keeping {
+pub(crate) fn archive_metadata(volume: &PersistentVolume, known: &ProbeSnapshot) -> ArchiveMetadata {
     let spec = volume.spec.clone().unwrap_or_default();
-    Keeping {
+    ArchiveMetadata {
         size: spec
             .capacity
             .and_then(|capacity| capacity.get("storage").map(|size| size.0.clone())),
@@ -195,11 +204,11 @@ fn acknowledged(volume: &PersistentVolume) -> bool {
 
 /// Does with the directory what the policy says.
 async fn carry_out(
-    export: &ManagedExport,
+    export: &ExportStore,
     policy: OnDelete,
     request: &ReclaimRequest,
     acknowledged: bool,
-) -> Result<Verdict, ExportError> {
+) -> Result<PlannedCondition, ExportError> {
     let done = match policy {
         OnDelete::Archive => export.archive(request).await,
         OnDelete::Delete => export.delete(request).await,
@@ -209,30 +218,30 @@ async fn carry_out(
     match done {
         Ok(Reclaimed::Archived { name, warnings }) => {
             let warnings: String = warnings.iter().map(|warning| format!("; warning: {warning}")).collect();
-            Ok(Verdict::yes(
+            Ok(PlannedCondition::holds(
                 Reason::VolumeArchived,
                 format!("directory {directory} is kept as {name}{warnings}"),
             ))
         }
-        Ok(Reclaimed::EmptyRemoved) => Ok(Verdict::yes(
+        Ok(Reclaimed::EmptyRemoved) => Ok(PlannedCondition::holds(
             Reason::VolumeDeleted,
             format!("directory {directory} was empty: removed, there was nothing to keep"),
         )),
-        Ok(Reclaimed::Deleted) => Ok(Verdict::yes(
+        Ok(Reclaimed::Deleted) => Ok(PlannedCondition::holds(
             Reason::VolumeDeleted,
             format!("directory {directory} is deleted"),
         )),
-        Ok(Reclaimed::AlreadyGone) => Ok(Verdict::yes(
+        Ok(Reclaimed::AlreadyGone) => Ok(PlannedCondition::holds(
             Reason::VolumeDeleted,
             format!("directory {directory} was gone already"),
         )),
-        Ok(Reclaimed::Retained) => Ok(Verdict::yes(
+        Ok(Reclaimed::Retained) => Ok(PlannedCondition::holds(
             Reason::VolumeRetained,
             format!("directory {directory} stays as it is"),
         )),
         Err(ExportError::DirectoryMissing { .. }) if acknowledged => {
             export.retain(request).await?;
-            Ok(Verdict::yes(
+            Ok(PlannedCondition::holds(
                 Reason::VolumeDeleted,
                 format!("directory {directory} is missing, as acknowledged"),
             ))
@@ -242,13 +251,13 @@ async fn carry_out(
 }
 
 fn failure(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
-    let verdict = Verdict::no(Reason::from(error.kind()), error.to_string());
+    let verdict = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
     if error.outcome_unknown() {
-        ctx.doubt(&backend.name);
+        ctx.request_probe(&backend.name);
         return Outcome::Unknown(verdict);
     }
-    if Reason::from(error.kind()).is_of_the_connection() {
-        ctx.doubt(&backend.name);
+    if Reason::from(error.kind()).is_connectivity() {
+        ctx.request_probe(&backend.name);
         return Outcome::Waiting(verdict);
     }
     Outcome::Failed(verdict)

@@ -12,7 +12,7 @@ use super::reclaim::reclaim;
 use super::report::{Outcome, report};
 use super::{hand_over, note};
 use crate::api::backend::OnDelete;
-use crate::api::conditions::Verdict;
+use crate::api::conditions::PlannedCondition;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND};
 use crate::decide::policy::{self, Decision};
 use crate::runtime::writes::{self, WriteError};
@@ -20,13 +20,13 @@ use crate::state::context::{Context, Settings};
 
 /// Looks at a volume and does what is left to do.
 pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Result<Action, WriteError> {
-    if !ctx.caught_up().await {
+    if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
     let (started, looked) = (Instant::now(), ctx.waiting_volumes.moment());
     let outcome = match decide(&volume, &ctx) {
         // Before anything is done with it: until then the record is not its claim's.
-        _ if hand_over::is_due(&volume) => Box::pin(hand_over::hand_over(&ctx, &volume)).await?,
+        _ if hand_over::is_due(&volume) => Box::pin(hand_over::transfer_record(&ctx, &volume)).await?,
         Decision::Nothing => {
             note_end(&volume, &ctx).await;
             set_finalizers(&volume, &ctx, missing_finalizer(&volume, &ctx.settings)).await?
@@ -37,7 +37,7 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
             let others = writes::with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false);
             set_finalizers(&volume, &ctx, others).await?
         }
-        Decision::Stop(stop) => Outcome::Failed(Verdict::no(stop.reason, stop.message)),
+        Decision::Stop(stop) => Outcome::Failed(PlannedCondition::fails(stop.reason, stop.message)),
         // Boxed: most volumes in a cluster are bound, and their look must not cost this future's size.
         Decision::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
     };
@@ -100,7 +100,7 @@ async fn set_finalizers(
     };
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     match writes::set_finalizers(&api, volume, &finalizers).await {
-        Err(WriteError::Gone | WriteError::Changed) => Ok(Outcome::Changed),
+        Err(WriteError::NotFound | WriteError::Conflict) => Ok(Outcome::Changed),
         Err(error) => Err(error),
         Ok(()) => Ok(Outcome::Nothing),
     }

@@ -7,7 +7,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::state::context::Context;
@@ -27,19 +27,19 @@ pub enum Outcome {
     /// Nothing to do.
     Nothing,
     /// The data is dealt with and the volume object is gone.
-    Reclaimed(Verdict),
+    Reclaimed(PlannedCondition),
     /// It changed while it was looked at: its next event tells.
     Changed,
     /// All of its backend's slots for reclaims are in use: the volume is in its queue.
     Queued,
     /// Its record can't be given to its claim now, which nobody waits for.
-    Later(Verdict),
+    Later(PlannedCondition),
     /// The backend can't be reached now; not a failure of this volume.
-    Waiting(Verdict),
+    Waiting(PlannedCondition),
     /// A call's outcome is unknown: looking tells.
-    Unknown(Verdict),
+    Unknown(PlannedCondition),
     /// The data stays as it is, and so does the volume.
-    Failed(Verdict),
+    Failed(PlannedCondition),
 }
 
 /// Tells it, and answers when to look at the volume again.
@@ -56,7 +56,7 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
         Outcome::Queued => Action::requeue(jittered(QUEUED)),
         Outcome::Reclaimed(verdict) => {
             ctx.volume_retries.forget(&uid);
-            ctx.told.forget(&uid);
+            ctx.last_reported.forget(&uid);
             ctx.metrics.volume_reclaimed(&class, started.elapsed());
             event(ctx, volume, Severity::Normal, verdict.reason, &verdict.message);
             tracing::info!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
@@ -91,9 +91,9 @@ fn wait(ctx: &Context, volume: &PersistentVolume, looked: Moment, pause: Duratio
 }
 
 /// Sends a warning, unless it was the last thing that was said of this volume.
-fn tell_once(ctx: &Context, volume: &PersistentVolume, verdict: &Verdict) {
+fn tell_once(ctx: &Context, volume: &PersistentVolume, verdict: &PlannedCondition) {
     tracing::warn!(volume = volume.name_any(), reason = %verdict.reason, "{}", verdict.message);
-    if ctx.told.is_news(&volume.uid().unwrap_or_default(), verdict) {
+    if ctx.last_reported.changed(&volume.uid().unwrap_or_default(), verdict) {
         let note = format!("{}: {}", verdict.reason, verdict.message);
         event(ctx, volume, Severity::Warning, Reason::VolumeFailedDelete, &note);
     }

@@ -95,7 +95,7 @@ fn exponent(text: &str) -> Option<Unit> {
 #[cfg(test)]
 mod tests {
     use super::bytes;
-    use export_store::text::human;
+    use export_store::text::format_bytes;
 
     #[test]
     fn quantities_are_read_exactly_and_rounded_up() {
@@ -178,8 +178,8 @@ mod tests {
             (1 << 63, "8Ei"),
             (u128::from(u64::MAX), "15.9Ei"),
         ] {
-            assert_eq!(human(figure), expected);
+            assert_eq!(format_bytes(figure), expected);
         }
-        assert!(human(u128::MAX).ends_with("Ei"));
+        assert!(format_bytes(u128::MAX).ends_with("Ei"));
     }
 }

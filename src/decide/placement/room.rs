@@ -1,6 +1,6 @@
 //! Whether a request fits within a backend's limits. Pure.
 
-use export_store::text::human;
+use export_store::text::format_bytes;
 
 use super::quantity;
 use super::{Candidate, Claim, summary};
@@ -31,9 +31,9 @@ fn within_limit(requested: u128, backend: &Candidate<'_>) -> Result<(), (Reason,
     }
     exceeded(format!(
         "{} are requested; capacity.limit is {} and {} of it are taken: request less, or raise it",
-        human(requested),
-        human(limit),
-        human(backend.provisioned)
+        format_bytes(requested),
+        format_bytes(limit),
+        format_bytes(backend.provisioned)
     ))
 }
 
@@ -58,10 +58,10 @@ fn within_overcommit(requested: u128, backend: &Candidate<'_>) -> Result<(), (Re
     exceeded(format!(
         "{} are requested; capacity.overcommitPercent {percent} gives {} on an export of {} and {} of it are taken on all \
          its backends: request less, or raise it",
-        human(requested),
-        human(share),
-        human(total),
-        human(backend.provisioned_on_export)
+        format_bytes(requested),
+        format_bytes(share),
+        format_bytes(total),
+        format_bytes(backend.provisioned_on_export)
     ))
 }
 
@@ -73,8 +73,8 @@ fn above_reserve(backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
         Some(available) if available >= reserve => Ok(()),
         Some(available) => exceeded(format!(
             "free space is {}, below capacity.reserve {}: free some, or lower it",
-            human(available),
-            human(reserve)
+            format_bytes(available),
+            format_bytes(reserve)
         )),
         None => exceeded("capacity.reserve is set and the server does not say the free space: remove it".into()),
     }

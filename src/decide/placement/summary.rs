@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use super::Refusal;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::parameters::ClassParameters;
 
 /// Backends that a message names in one group; the rest is counted.
@@ -17,18 +17,18 @@ const LONGEST_MESSAGE: usize = 1024;
 const LONGEST_NAME: usize = 253;
 
 /// The condition for refusals, sorted by backend, of which there is at least one.
-pub(crate) fn of(refusals: &[Refusal]) -> Verdict {
+pub(crate) fn of(refusals: &[Refusal]) -> PlannedCondition {
     let mut able = refusals.iter().filter(|refusal| might_serve(refusal));
     if let (Some(only), None) = (able.next(), able.next()) {
         let others: Vec<&Refusal> = refusals.iter().filter(|other| other.backend != only.backend).collect();
         let own = format!("backend {}: {}", only.backend, cut(&only.message, LONGEST_MESSAGE));
         let mut parts = vec![own];
         parts.extend(left_out(&others));
-        return Verdict::no(only.reason, parts.join("; "));
+        return PlannedCondition::fails(only.reason, parts.join("; "));
     }
     if let [only] = refusals {
         let message = format!("backend {}: {}", only.backend, cut(&only.message, LONGEST_MESSAGE));
-        return Verdict::no(only.reason, message);
+        return PlannedCondition::fails(only.reason, message);
     }
     if let Some(same) = one_for_all(refusals) {
         return same;
@@ -50,11 +50,11 @@ pub(crate) fn of(refusals: &[Refusal]) -> Verdict {
         ));
     }
     parts.extend(left_out(&others));
-    Verdict::no(common_reason(refusals), parts.join("; "))
+    PlannedCondition::fails(common_reason(refusals), parts.join("; "))
 }
 
 /// What all that could serve it say in the same words, such as an annotation that none of them allows.
-fn one_for_all(refusals: &[Refusal]) -> Option<Verdict> {
+fn one_for_all(refusals: &[Refusal]) -> Option<PlannedCondition> {
     let (able, others): (Vec<&Refusal>, Vec<&Refusal>) = refusals.iter().partition(|refusal| might_serve(refusal));
     let first = able.first().filter(|first| short_text(first.reason).is_none())?;
     let same = |other: &&Refusal| other.reason == first.reason && other.message == first.message;
@@ -64,7 +64,7 @@ fn one_for_all(refusals: &[Refusal]) -> Option<Verdict> {
     let names = named(able.iter().map(|refusal| short(&refusal.backend)));
     let mut parts = vec![format!("backends {names}: {}", cut(&first.message, LONGEST_MESSAGE))];
     parts.extend(left_out(&others));
-    Some(Verdict::no(first.reason, parts.join("; ")))
+    Some(PlannedCondition::fails(first.reason, parts.join("; ")))
 }
 
 /// Whether a backend is there and the namespace may use it.
@@ -73,22 +73,22 @@ fn might_serve(refusal: &Refusal) -> bool {
 }
 
 /// The condition when the class permits none of the backends that there are.
-pub(crate) fn nothing_permitted(class: &ClassParameters, no_backends: bool) -> Verdict {
+pub(crate) fn nothing_permitted(class: &ClassParameters, no_backends: bool) -> PlannedCondition {
     if class.backends.is_empty() && no_backends {
-        return Verdict::no(
+        return PlannedCondition::fails(
             Reason::NoBackendAvailable,
             "there is no NfsBackend: create one with the server and path of an export",
         );
     }
     match (&class.backend_selector, class.backends.is_empty()) {
-        (Some(selector), true) => Verdict::no(
+        (Some(selector), true) => PlannedCondition::fails(
             Reason::NoBackendAvailable,
             format!(
                 "no backend has the labels of the class's backendSelector {}: label one, or correct the parameter",
                 short(selector)
             ),
         ),
-        (selector, _) => Verdict::no(
+        (selector, _) => PlannedCondition::fails(
             Reason::BackendNotFound,
             format!(
                 "the StorageClass names the backends {}, and none of them exists{}: create one, or correct the parameter \
@@ -111,7 +111,7 @@ pub(crate) fn short(text: impl Display) -> String {
 /// The reason that all have in common, where it says more than that there is no backend.
 fn common_reason(refusals: &[Refusal]) -> Reason {
     let all = |reasons: &[Reason]| refusals.iter().all(|refusal| reasons.contains(&refusal.reason));
-    if super::elsewhere(refusals) {
+    if super::other_node_possible(refusals) {
         Reason::NodeNotServed
     } else if all(&[Reason::BackendNotFound]) {
         Reason::BackendNotFound

@@ -14,7 +14,7 @@ const GI: u128 = 1 << 30;
 struct Backend {
     name: String,
     labels: BTreeMap<String, String>,
-    ready: Verdict,
+    ready: PlannedCondition,
     suspended: bool,
     deleting: bool,
     allowed: Option<AllowedNamespaces>,
@@ -34,7 +34,7 @@ impl Backend {
         Self {
             name: name.into(),
             labels: BTreeMap::new(),
-            ready: Verdict::yes(Reason::Ready, ""),
+            ready: PlannedCondition::holds(Reason::Ready, ""),
             suspended: false,
             deleting: false,
             allowed: None,
@@ -58,7 +58,7 @@ impl Backend {
 
     fn broken(name: &str, reason: Reason) -> Self {
         Self::with(name, |backend| {
-            backend.ready = Verdict::no(reason, format!("{name} is broken"))
+            backend.ready = PlannedCondition::fails(reason, format!("{name} is broken"))
         })
     }
 
@@ -134,7 +134,7 @@ fn on(asked: &Asked, backends: &[Backend]) -> Vec<String> {
     }
 }
 
-fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<Refusal>, Verdict) {
+fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<Refusal>, PlannedCondition) {
     match placed(asked, backends) {
         Placement::On(names) => unreachable!("placed on {names:?}"),
         Placement::Nowhere { refusals, summary } => (refusals, summary),

@@ -204,8 +204,8 @@ fn what_was_recorded_wins_over_the_backend_and_adopted_is_never_deleted() {
     }
 }
 
-fn home() -> Home<'static> {
-    Home {
+fn home() -> ExpectedLocation<'static> {
+    ExpectedLocation {
         backend: "fast",
         export_id: Some("id-1"),
         addresses: ADDRESSES,
@@ -228,7 +228,7 @@ fn a_volume_is_where_its_backend_and_its_annotations_say() {
     for (server, path, directory) in [("FILES.example.ORG", "/export/k8s/a", "a"), ("10.0.0.1", "/a/b", "a/b")] {
         assert!(locate(&at(server, path, directory), &home()).is_ok(), "{server}:{path}");
     }
-    let ipv6 = Home {
+    let ipv6 = ExpectedLocation {
         addresses: &[("2001:db8::1", "/x")],
         ..home()
     };
@@ -291,7 +291,7 @@ fn every_annotation_must_be_there_and_agree() {
         let volume = changed(|volume| annotate(volume, name, Some(value)));
         assert_eq!(locate(&volume, &home()).unwrap_err().reason, reason, "{name}={value:?}");
     }
-    let unconfirmed = Home {
+    let unconfirmed = ExpectedLocation {
         export_id: None,
         ..home()
     };

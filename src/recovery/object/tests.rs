@@ -2,9 +2,9 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::controllers::volume::note::note;
+use crate::controllers::volume::note::volume_metadata;
 use export_store::naming::DirectoryPath;
-use export_store::{ClaimRef, Record, State, VolumeNote};
+use export_store::{ClaimRef, Record, State, VolumeMetadata};
 
 /// A volume as the provisioning makes it.
 fn made() -> PersistentVolume {
@@ -33,9 +33,9 @@ fn backend() -> NfsBackend {
     serde_json::from_value(json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}})).unwrap()
 }
 
-fn kept() -> KeptVolume {
-    let note = note(&made(), "old").unwrap();
-    KeptVolume {
+fn kept() -> RecordedVolume {
+    let note = volume_metadata(&made(), "old").unwrap();
+    RecordedVolume {
         record: Record {
             volume: "pvc-u".into(),
             backend: "main".into(),
@@ -61,8 +61,8 @@ fn kept() -> KeptVolume {
 
 #[test]
 fn a_volume_made_again_is_what_it_was() {
-    assert_eq!(object(&kept(), &Whose::Known, &backend()).unwrap(), made());
-    let mut named = object(&kept(), &Whose::Named, &backend()).unwrap();
+    assert_eq!(object(&kept(), &Ownership::Known, &backend()).unwrap(), made());
+    let mut named = object(&kept(), &Ownership::Named, &backend()).unwrap();
     let annotations = named.metadata.annotations.as_mut().unwrap();
     assert_eq!(annotations.remove(names::VOLUME_READOPTED).as_deref(), Some("u"));
     let claim = named.spec.as_mut().unwrap().claim_ref.as_mut().unwrap();
@@ -73,7 +73,7 @@ fn a_volume_made_again_is_what_it_was() {
 
 #[test]
 fn a_volume_that_was_nobodys_comes_back_for_nobody_and_is_never_reclaimed() {
-    let volume = object(&kept(), &Whose::Nobodys, &backend()).unwrap();
+    let volume = object(&kept(), &Ownership::Nobodys, &backend()).unwrap();
     let spec = volume.spec.unwrap();
     assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
     assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u"));
@@ -88,69 +88,69 @@ fn claim(uid: &str, volume: Option<&str>) -> PersistentVolumeClaim {
 #[test]
 fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     let (bound, pending, other) = (claim("u", Some("pvc-u")), claim("u", None), claim("v", None));
-    let rebuilt = There {
+    let rebuilt = ClusterView {
         home: "new",
         namespace_uid: Some("anew"),
         admitted: true,
         served: true,
-        ..There::default()
+        ..ClusterView::default()
     };
-    let same = There {
+    let same = ClusterView {
         home: "old",
         namespace_uid: Some("ns"),
         admitted: false,
         ..rebuilt
     };
-    let with = |claim| There {
+    let with = |claim| ClusterView {
         claim: Some(claim),
         ..same
     };
     let (other_namespace, deleted) = (
-        LeftOut::OtherNamespace("team".into()),
-        LeftOut::Deleted("team".into(), "data".into()),
+        SkippedVolume::OtherNamespace("team".into()),
+        SkippedVolume::Deleted("team".into(), "data".into()),
     );
     assert!(
         !other_namespace.holds() && !deleted.holds(),
         "they are about somebody else's"
     );
     for (there, expected) in [
-        (rebuilt, Ok(Whose::Named)),
+        (rebuilt, Ok(Ownership::Named)),
         (
-            There {
+            ClusterView {
                 served: false,
                 ..rebuilt
             },
-            Err(LeftOut::NotServed("p".into())),
+            Err(SkippedVolume::NotServed("p".into())),
         ),
         // Whoever makes a namespace one day is not meant by what an administrator says today.
         (
-            There {
+            ClusterView {
                 namespace_uid: None,
                 ..rebuilt
             },
-            Err(LeftOut::NoNamespace("team".into())),
+            Err(SkippedVolume::NoNamespace("team".into())),
         ),
         (
-            There {
+            ClusterView {
                 admitted: false,
                 ..rebuilt
             },
-            Err(LeftOut::NotAdmitted("team".into())),
+            Err(SkippedVolume::NotAdmitted("team".into())),
         ),
-        (with(&bound), Ok(Whose::Known)),
-        (with(&pending), Ok(Whose::Pending)),
+        (with(&bound), Ok(Ownership::Known)),
+        (with(&pending), Ok(Ownership::Pending)),
         // Deleted here, and perhaps made anew: nobody who comes later gets what was in it.
         (with(&other), Err(deleted.clone())),
         (same, Err(deleted)),
         (
-            There {
+            ClusterView {
                 namespace_uid: Some("another"),
                 ..with(&bound)
             },
             Err(other_namespace.clone()),
         ),
         (
-            There {
+            ClusterView {
                 namespace_uid: None,
                 ..with(&bound)
             },
@@ -159,19 +159,19 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     ] {
         assert_eq!(whose(&kept(), &there), expected, "{there:?}");
     }
-    let released = KeptVolume {
-        note: VolumeNote {
+    let released = RecordedVolume {
+        note: VolumeMetadata {
             released: true,
             ..kept().note
         },
         ..kept()
     };
-    assert_eq!(whose(&released, &rebuilt), Ok(Whose::Nobodys));
+    assert_eq!(whose(&released, &rebuilt), Ok(Ownership::Nobodys));
 }
 
 #[test]
 fn another_volume_of_the_name_is_not_taken_for_it() {
-    let wanted = object(&kept(), &Whose::Named, &backend()).unwrap();
+    let wanted = object(&kept(), &Ownership::Named, &backend()).unwrap();
     assert!(is_it(&made(), &wanted));
     for (name, value) in [
         (names::VOLUME_DIRECTORY, "other"),

@@ -18,13 +18,13 @@ fn lease(holder: &str, by_its_clock: i64) -> LeaseSpec {
     }
 }
 
-fn me() -> Identity {
-    Identity::new(None, "host", 1)
+fn me() -> HolderIdentity {
+    HolderIdentity::new(None, "host", 1)
 }
 
-fn held(stand: &Stand) -> (bool, Duration) {
+fn held(stand: &LeaseStatus) -> (bool, Duration) {
     match stand {
-        Stand::Held { alive, runs_out_in, .. } => (*alive, *runs_out_in),
+        LeaseStatus::Held { alive, runs_out_in, .. } => (*alive, *runs_out_in),
         other => panic!("{other:?}"),
     }
 }
@@ -38,7 +38,7 @@ fn a_lease_runs_out_by_the_observers_clock_alone() {
         assert_eq!(held(&judge(&lease("other", holders_clock), 114)), (false, at(1)));
         assert_eq!(held(&judge(&lease("other", holders_clock + 2), 114)), (true, at(15)));
         assert_eq!(held(&judge(&lease("other", holders_clock + 2), 128)), (true, at(1)));
-        assert_eq!(judge(&lease("other", holders_clock + 2), 129), Stand::Free);
+        assert_eq!(judge(&lease("other", holders_clock + 2), 129), LeaseStatus::Free);
     }
 }
 
@@ -60,29 +60,29 @@ fn a_holder_that_asked_for_longer_gets_it() {
 
 #[test]
 fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
-    let mine = Identity::new(Some("pod-uid"), "host", 7);
-    let judge = |lease: Option<&LeaseSpec>, who: &Identity| Observer::default().judge(lease, who, OWN, at(0));
-    assert_eq!(judge(None, &mine), Stand::Free);
-    assert_eq!(judge(Some(&LeaseSpec::default()), &mine), Stand::Free);
-    assert_eq!(judge(Some(&lease("", 0)), &mine), Stand::Free);
-    assert_eq!(judge(Some(&lease(&mine.name, 0)), &mine), Stand::Ours);
-    let former = Identity::new(Some("pod-uid"), "host", 6);
-    assert_eq!(judge(Some(&lease(&former.name, 0)), &mine), Stand::Free);
-    let neighbour = Identity::new(Some("pod-uid-2"), "host", 6);
+    let mine = HolderIdentity::new(Some("pod-uid"), "host", 7);
+    let judge = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().judge(lease, who, OWN, at(0));
+    assert_eq!(judge(None, &mine), LeaseStatus::Free);
+    assert_eq!(judge(Some(&LeaseSpec::default()), &mine), LeaseStatus::Free);
+    assert_eq!(judge(Some(&lease("", 0)), &mine), LeaseStatus::Free);
+    assert_eq!(judge(Some(&lease(&mine.name, 0)), &mine), LeaseStatus::Ours);
+    let former = HolderIdentity::new(Some("pod-uid"), "host", 6);
+    assert_eq!(judge(Some(&lease(&former.name, 0)), &mine), LeaseStatus::Free);
+    let neighbour = HolderIdentity::new(Some("pod-uid-2"), "host", 6);
     held(&judge(Some(&lease(&neighbour.name, 0)), &mine));
     // Without an instance nobody knows whether a process of this host is dead.
-    let nameless = Identity::new(None, "host", 6);
+    let nameless = HolderIdentity::new(None, "host", 6);
     held(&judge(Some(&lease(&nameless.name, 0)), &me()));
 }
 
 #[test]
 fn times_that_contradict_each_other_are_refused_with_the_remedy() {
-    let terms = |duration, renew_deadline, retry_period| Terms {
+    let terms = |duration, renew_deadline, retry_period| LeaseTimings {
         duration: Duration::from_millis(duration),
         renew_deadline: Duration::from_millis(renew_deadline),
         retry_period: Duration::from_millis(retry_period),
     };
-    assert!(Terms::default().checked().is_ok());
+    assert!(LeaseTimings::default().checked().is_ok());
     assert!(terms(3000, 2000, 500).checked().is_ok());
     for (wrong, named) in [
         (terms(10_000, 10_000, 2000), "--renew-deadline"),
@@ -99,9 +99,9 @@ fn times_that_contradict_each_other_are_refused_with_the_remedy() {
 #[test]
 fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
     let now = Timestamp::from_second(5).unwrap();
-    let terms = Terms {
+    let terms = LeaseTimings {
         duration: Duration::from_millis(2500),
-        ..Terms::default()
+        ..LeaseTimings::default()
     };
     let first = taken(None, &me(), &terms, now);
     assert_eq!(
@@ -116,7 +116,7 @@ fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
     assert_eq!(renewed.renew_time, Some(MicroTime(later)));
     let released = released(&renewed, later);
     assert_eq!(
-        Observer::default().judge(Some(&released), &Identity::new(None, "b", 2), OWN, at(0)),
-        Stand::Free
+        Observer::default().judge(Some(&released), &HolderIdentity::new(None, "b", 2), OWN, at(0)),
+        LeaseStatus::Free
     );
 }

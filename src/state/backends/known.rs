@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::api::NfsBackend;
-use crate::api::conditions::{Reason, Verdict};
-use export_store::{Identity, ManagedExport};
+use crate::api::conditions::{PlannedCondition, Reason};
+use export_store::{ExportStore, Identity};
 use nfs_client::Statistics;
 
 /// A backend is believed for this many probe intervals (design 6.13).
@@ -13,15 +13,15 @@ const INTERVALS_BELIEVED: u32 = 3;
 
 /// What the last probe found.
 #[derive(Clone)]
-pub struct Known {
+pub struct ProbeSnapshot {
     /// The object as the probe saw it.
     pub object: Arc<NfsBackend>,
     /// The export, once its identity was confirmed.
-    pub export: Option<Arc<ManagedExport>>,
+    pub export: Option<Arc<ExportStore>>,
     /// The identity found.
     pub identity: Option<Identity>,
     /// Whether claims can be provisioned here.
-    pub ready: Verdict,
+    pub ready: PlannedCondition,
     /// When the probe ended.
     pub probed: Instant,
     /// How often it is probed.
@@ -32,17 +32,17 @@ pub struct Known {
     pub provisioned: u128,
 }
 
-impl Known {
+impl ProbeSnapshot {
     /// Whether the probe found that claims can be provisioned here, however long ago.
     pub fn is_ready(&self) -> bool {
         self.ready.status == Some(true)
     }
 
     /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
-    pub fn ready_now(&self, now: Instant) -> Verdict {
+    pub fn ready_now(&self, now: Instant) -> PlannedCondition {
         let age = now.saturating_duration_since(self.probed);
         if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
-            return Verdict::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
+            return PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
         }
         self.ready.clone()
     }

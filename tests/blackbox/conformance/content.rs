@@ -1,7 +1,7 @@
 //! What copies are made with: parts of files, symbolic links, all attributes, and what only NFSv4.2 has.
 
 use bytes::Bytes;
-use nfs_client::{Details, FileKind, NfsError, SetAttributes, Status, Time, Times};
+use nfs_client::{FileKind, FullAttributes, NfsError, SetAttributes, Status, Time, Times};
 
 use super::{Bench, Outcome, name, refused, yes};
 
@@ -75,7 +75,7 @@ pub async fn found_with_its_beginning(bench: Bench) -> Outcome {
     let (data, mark) = found.begin.unwrap();
     assert!(!data.bytes.is_empty() && data.bytes.len() <= 70_000);
     assert_eq!(data.bytes[..], content[..data.bytes.len()]);
-    assert!(!mark.differs_from(&found.details.mark()));
+    assert!(!mark.differs_from(&found.details.change_token()));
     let mut again = export.details(&found.handle).await.unwrap();
     // Reading it moved that one.
     again.times.accessed = found.details.times.accessed;
@@ -83,7 +83,7 @@ pub async fn found_with_its_beginning(bench: Bench) -> Outcome {
     // A change shows.
     export.write(&found.handle, 5, &Bytes::from_static(b"x")).await.unwrap();
     export.commit(&found.handle).await.unwrap();
-    assert!(export.details(&found.handle).await.unwrap().mark().differs_from(&mark));
+    assert!(export.details(&found.handle).await.unwrap().change_token().differs_from(&mark));
     assert_eq!(export.find(&folder, &name("none"), 10).await.unwrap(), None);
     let prepared = export.root().await.unwrap().handle;
     let prepared = export.find(&prepared, &name("prepared"), 10).await.unwrap().unwrap();
@@ -119,7 +119,7 @@ pub async fn times_and_size_are_set(bench: Bench) -> Outcome {
         times: Some(times),
     };
     export.set_attributes(&file.handle, set).await.unwrap();
-    let Details {
+    let FullAttributes {
         attributes,
         times: kept,
         ..

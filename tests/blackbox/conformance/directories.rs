@@ -1,7 +1,7 @@
 //! Directories: made, listed, renamed, removed.
 
 use futures::{StreamExt as _, stream};
-use nfs_client::{Export, FileHandle, FileKind, RemoveOutcome, SetAttributes, Status};
+use nfs_client::{Client, FileHandle, FileKind, RemoveOutcome, SetAttributes, Status};
 
 use super::{Bench, Outcome, listed, mode, name, refused, yes};
 
@@ -88,7 +88,7 @@ pub async fn five_thousand_entries(bench: Bench) -> Outcome {
     names.sort();
     assert!(names == expected, "each name is listed once");
     names.push(name("never there"));
-    let outcomes = export.remove_many(&folder, &names).await.unwrap();
+    let outcomes = export.remove_batch(&folder, &names).await.unwrap();
     let count = |outcome: RemoveOutcome| outcomes.iter().filter(|other| **other == outcome).count();
     assert_eq!(count(RemoveOutcome::Removed), 5001);
     assert_eq!(count(RemoveOutcome::Absent), 1);
@@ -133,7 +133,7 @@ pub async fn a_deep_walk(bench: Bench) -> Outcome {
     yes()
 }
 
-async fn make(export: &Export, folder: &FileHandle, called: &str) -> (FileHandle, u64) {
+async fn make(export: &Client, folder: &FileHandle, called: &str) -> (FileHandle, u64) {
     let made = export
         .make_directory(folder, &name(called), mode(0o755))
         .await
@@ -142,7 +142,7 @@ async fn make(export: &Export, folder: &FileHandle, called: &str) -> (FileHandle
     (made.handle, made.attributes.fileid)
 }
 
-async fn fileid(export: &Export, folder: &FileHandle, called: &str) -> Option<u64> {
+async fn fileid(export: &Client, folder: &FileHandle, called: &str) -> Option<u64> {
     let found = export.lookup(folder, &name(called)).await.unwrap();
     found.map(|node| node.attributes.fileid)
 }
@@ -234,7 +234,7 @@ pub async fn a_tree_is_removed(bench: Bench) -> Outcome {
 }
 
 /// Removes what is below a directory, the deepest first.
-fn empty(export: Export, directory: FileHandle) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+fn empty(export: Client, directory: FileHandle) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let names = listed(&export, &directory).await;
         for name in &names {
@@ -243,7 +243,7 @@ fn empty(export: Export, directory: FileHandle) -> std::pin::Pin<Box<dyn Future<
                 empty(export.clone(), found.handle).await;
             }
         }
-        let outcomes = export.remove_many(&directory, &names).await.unwrap();
+        let outcomes = export.remove_batch(&directory, &names).await.unwrap();
         assert!(outcomes.iter().all(|outcome| *outcome == RemoveOutcome::Removed));
     })
 }

@@ -18,7 +18,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use nfs_client::{
-    ClientOwner, Credential, Export, FileHandle, Name, NfsError, Protocol, SetAttributes, SourcePort, Target,
+    Client, ClientOwner, Credential, FileHandle, Name, NfsError, Protocol, SetAttributes, SourcePort, Target,
     VersionChoice,
 };
 
@@ -77,14 +77,14 @@ impl ServerUnderTest {
 pub struct Bench {
     pub server: ServerUnderTest,
     pub version: Protocol,
-    pub export: Export,
+    pub export: Client,
     pub folder: FileHandle,
 }
 
 impl Bench {
     /// A connection to another export of the server.
-    pub async fn connect(&self, path: &str) -> Result<Export, NfsError> {
-        Export::connect(self.server.target(path, self.version)).await
+    pub async fn connect(&self, path: &str) -> Result<Client, NfsError> {
+        Client::connect(self.server.target(path, self.version)).await
     }
 }
 
@@ -167,7 +167,7 @@ pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'stat
     // A kernel's server refuses MOUNT for the moment in which others change its exports.
     let connected = rig::wait::until("the export to be there", crate::scene::PATIENCE, async || {
         let target = server.target(&server.plain, version);
-        Export::connect(target).await.map_err(|error| error.to_string())
+        Client::connect(target).await.map_err(|error| error.to_string())
     });
     let export = connected.await.unwrap();
     println!("{} over {version}: {:?}", server.name, export.negotiated());
@@ -228,7 +228,7 @@ fn mode(mode: u32) -> SetAttributes {
 }
 
 /// All names of a directory.
-async fn listed(export: &Export, directory: &FileHandle) -> Vec<Name> {
+async fn listed(export: &Client, directory: &FileHandle) -> Vec<Name> {
     let (mut names, mut next) = (Vec::new(), None);
     loop {
         let page = export.list(directory, next).await.unwrap();

@@ -27,7 +27,7 @@ async fn roundtrip(bench: Bench, name: Name) -> Outcome {
     assert_eq!(listed(&export, &folder).await, std::slice::from_ref(&name));
     let found = export.lookup(&folder, &name).await.unwrap().unwrap();
     assert_eq!(found.handle, made.handle);
-    let removed = export.remove_many(&folder, &[name]).await.unwrap();
+    let removed = export.remove_batch(&folder, &[name]).await.unwrap();
     assert_eq!(removed, [RemoveOutcome::Removed]);
     assert_eq!(listed(&export, &folder).await, []);
     yes()

@@ -1,6 +1,6 @@
 //! What a server refuses, and what is told of it.
 
-use nfs_client::{Export, NfsError, Protocol, SetAttributes, SourcePort, Status};
+use nfs_client::{Client, NfsError, Protocol, SetAttributes, SourcePort, Status};
 
 use super::{Bench, Outcome, listed, mode, name, refused};
 
@@ -79,7 +79,7 @@ pub async fn not_a_reserved_port(bench: Bench) -> Outcome {
     export.close().await;
     let mut target = bench.server.target(secure, bench.version);
     target.source_port = SourcePort::Any;
-    let error = match Export::connect(target).await {
+    let error = match Client::connect(target).await {
         Err(error) => error,
         // Some let us in and refuse the work.
         Ok(export) => {
@@ -111,7 +111,7 @@ pub async fn full(bench: Bench) -> Outcome {
     assert_eq!(listed(&export, &root).await.len(), before.len() + made.len());
     assert!(matches!(error.status(), Some(Status::NoSpace | Status::QuotaExceeded)));
     // There is room again once something went.
-    export.remove_many(&root, &made).await.unwrap();
+    export.remove_batch(&root, &made).await.unwrap();
     let again = export.create_file(&root, &made[0], &content, 0o600).await.unwrap();
     export
         .remove_file(&root, &made[0], again.attributes.fileid)
@@ -125,7 +125,7 @@ pub async fn version_not_spoken(bench: Bench) -> Outcome {
     let (port, mount_port) = bench.server.without_version?;
     let mut target = bench.server.target(&bench.server.plain, bench.version);
     (target.port, target.mount_port) = (port, mount_port);
-    let error = Export::connect(target).await.unwrap_err();
+    let error = Client::connect(target).await.unwrap_err();
     assert!(matches!(error, NfsError::ProtocolNotSupported { .. }), "{error}");
     refused(&error)
 }

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use nfs_client::{Export, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
+use nfs_client::{Client, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
 use rig::proxy::{Action, Direction};
 use rig::{NfsServer, Proxy, RunDir};
 
@@ -69,7 +69,7 @@ fn grow(folder: &Path) {
 }
 
 /// Carries an operation out in `folder` of the export, and checks what it answers.
-async fn perform(operation: &str, export: &Export, folder: &str, disk: &Path) -> Result<(), NfsError> {
+async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) -> Result<(), NfsError> {
     let root = export.root().await?;
     let here = export.lookup(&root.handle, &name(folder)).await?.unwrap();
     let file = export.lookup(&here.handle, &name("file")).await?.unwrap();
@@ -105,7 +105,7 @@ async fn perform(operation: &str, export: &Export, folder: &str, disk: &Path) ->
         "remove_directory" => export.remove_directory(here, &name("empty"), fileid("empty")).await?,
         "remove_file" => export.remove_file(here, &name("file"), fileid("file")).await?,
         "remove_many" => {
-            let outcomes = export.remove_many(here, &["one", "two"].map(name)).await?;
+            let outcomes = export.remove_batch(here, &["one", "two"].map(name)).await?;
             // A removal that is repeated without a kept reply finds the name absent.
             let gone = |outcome: &RemoveOutcome| matches!(outcome, RemoveOutcome::Removed | RemoveOutcome::Absent);
             assert!(outcomes.iter().all(gone), "{outcomes:?}");
@@ -176,7 +176,7 @@ impl Scene {
         let disk = self.server.data_dir("/data").unwrap().join(&folder);
         grow(&disk);
         let before = snapshot(&disk);
-        let export = Export::connect(self.target()).await.unwrap();
+        let export = Client::connect(self.target()).await.unwrap();
         let proxy = self.proxy.clone();
         ARMED.set(Some(Box::new(move || arm(proxy))));
         let outcome = perform(operation, &export, &folder, &disk).await;
@@ -272,14 +272,14 @@ async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
         for direction in [Direction::Up, Direction::Down] {
             for bytes in (1..2000).step_by(97) {
                 scene.proxy.cut_after(direction, bytes);
-                let connected = Export::connect(scene.target()).await;
+                let connected = Client::connect(scene.target()).await;
                 if let Err(error) = connected {
                     assert!(!error.outcome_unknown(), "{error}");
                     assert!(matches!(error, NfsError::ConnectionLost { .. }), "{error}");
                 }
                 // The limit may not have been reached.
                 scene.proxy.cut_after(direction, usize::MAX);
-                Export::connect(scene.target()).await.unwrap();
+                Client::connect(scene.target()).await.unwrap();
             }
         }
     }
@@ -287,7 +287,7 @@ async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
 
 #[test]
 fn every_operation_of_an_export_is_in_the_table() {
-    let source = include_str!("../../../crates/nfs-client/src/export.rs");
+    let source = include_str!("../../../crates/nfs-client/src/client.rs");
     let operations = source
         .lines()
         .filter_map(|line| line.trim().strip_prefix("pub async fn "))

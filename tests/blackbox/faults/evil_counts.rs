@@ -1,7 +1,7 @@
 //! Trees that no honest server serves: a count ends, stays inside, and says that it could not see all.
 
 use export_store::naming::DirectoryPath;
-use export_store::{Content, Pace, TreePlace};
+use export_store::{Content, RateLimiter, TreePlace};
 
 use super::evil_trees::managed;
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
@@ -21,7 +21,7 @@ async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<Content
     let removed = server.tree().removed.len();
     let directory = DirectoryPath::parse("a").unwrap();
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
-    let mut pace = Pace::unlimited();
+    let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |content| content.names < most);
     let counted = counted.await.unwrap();
     println!("{counted:?}");

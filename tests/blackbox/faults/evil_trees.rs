@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use export_store::{Expected, Keeper, Ledger, ManagedExport, Place, PurgeLimits, PurgeReport, RecordsKey};
-use nfs_client::{Export, NfsError, SetAttributes, Status, VersionChoice};
+use export_store::{
+    ExpectedIdentity, ExportStore, PathReservations, PurgeLimits, PurgeReport, RecordsKey, ReservedPath, StoreConfig,
+};
+use nfs_client::{Client, NfsError, SetAttributes, Status, VersionChoice};
 
 use super::hostile::{DIRECTORY, FILE, Hostile, Listing, MOVED, Tree};
 use super::{name, target};
@@ -17,25 +19,29 @@ const DELAY: u32 = 10_008;
 /// Operations: GETATTR, GETFH, WRITE, OPEN_CONFIRM, CLOSE.
 const AFTER_THE_CHANGE: [u32; 5] = [9, 10, 38, 20, 4];
 
-pub async fn connect(server: &Hostile) -> Result<Export, NfsError> {
+pub async fn connect(server: &Hostile) -> Result<Client, NfsError> {
     let mut target = target(server.port, VersionChoice::Auto);
     target.path = "/".to_owned();
-    Export::connect(target).await
+    Client::connect(target).await
 }
 
-pub async fn managed(server: &Hostile) -> ManagedExport {
-    let keeper = Keeper {
+pub async fn managed(server: &Hostile) -> ExportStore {
+    let keeper = StoreConfig {
         cluster_id: "cluster".into(),
         records_key: RecordsKey::random(),
         backend: "evil".into(),
         backend_uid: "uid".into(),
         credential: Default::default(),
-        roots: vec![Place::on_server("127.0.0.1", "/")],
+        roots: vec![ReservedPath::on_server("127.0.0.1", "/")],
     };
-    let export = ManagedExport::new(connect(server).await.unwrap(), keeper, Arc::new(Ledger::new()));
-    let expected = Expected {
+    let export = ExportStore::new(
+        connect(server).await.unwrap(),
+        keeper,
+        Arc::new(PathReservations::new()),
+    );
+    let expected = ExpectedIdentity {
         may_create: true,
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
     export.confirm_identity(expected).await.unwrap();
     export
@@ -169,18 +175,18 @@ async fn referrals_security_and_expired_handles_on_the_way_to_the_export_are_nam
     let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
     let mut target = target(server.port, VersionChoice::Auto);
     target.path = "/inner".to_owned();
-    Export::connect(target.clone()).await.unwrap();
+    Client::connect(target.clone()).await.unwrap();
     server.tree().at(inner).refuses = Some(MOVED);
-    let moved = Export::connect(target.clone()).await.unwrap_err();
+    let moved = Client::connect(target.clone()).await.unwrap_err();
     assert!(matches!(moved, NfsError::ExportMoved { .. }), "{moved}");
     server.tree().at(inner).refuses = Some(WRONGSEC);
-    let secured = Export::connect(target.clone()).await.unwrap_err();
+    let secured = Client::connect(target.clone()).await.unwrap_err();
     assert!(matches!(secured, NfsError::SecurityFlavor { .. }), "{secured}");
     server.tree().at(inner).refuses = Some(FHEXPIRED);
-    let expired = Export::connect(target.clone()).await.unwrap_err();
+    let expired = Client::connect(target.clone()).await.unwrap_err();
     assert_eq!(expired.status(), Some(Status::Stale));
     server.tree().at(inner).refuses = None;
-    Export::connect(target).await.unwrap();
+    Client::connect(target).await.unwrap();
 }
 
 #[tokio::test]

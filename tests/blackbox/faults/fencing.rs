@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
-use nfs_client::{Export, NfsError, Protocol, SetAttributes, VersionChoice};
+use nfs_client::{Client, NfsError, Protocol, SetAttributes, VersionChoice};
 use rig::Proxy;
 
 use super::{name, target};
@@ -26,7 +26,7 @@ async fn calls_of_a_paused_leader_that_arrive_late_change_nothing() {
         old_target.owner.owner = b"leader".to_vec();
         let mut new_target = old_target.clone();
         (new_target.owner.verifier, new_target.port) = ([2; 8], server.port);
-        let old = Export::connect(old_target).await.unwrap();
+        let old = Client::connect(old_target).await.unwrap();
         let root = old.root().await.unwrap().handle;
         let there = old.lookup(&root, &name("b")).await.unwrap().unwrap().attributes.fileid;
 
@@ -40,8 +40,8 @@ async fn calls_of_a_paused_leader_that_arrive_late_change_nothing() {
         });
         // The calls are on their way; the proxy has them.
         tokio::time::sleep(Duration::from_millis(200)).await;
-        let new = Export::connect(new_target).await.unwrap();
-        assert!(new.negotiated().protocol.fences());
+        let new = Client::connect(new_target).await.unwrap();
+        assert!(new.negotiated().protocol.supports_fencing());
         new.rename((&root, &name("a")), fileid, (&root, &name("kept")))
             .await
             .unwrap();

@@ -2,8 +2,8 @@
 //! ask, so nobody who owns one server can lead the operator to another.
 
 use export_store::ErrorKind;
-use export_store::{Circumstances, classify};
-use nfs_client::{Export, NfsError, Status, VersionChoice};
+use export_store::{ErrorHints, classify};
+use nfs_client::{Client, NfsError, Status, VersionChoice};
 
 use super::evil_trees::{managed, purged, says};
 use super::hostile::{DIRECTORY, FILE, Hostile, Tree};
@@ -19,20 +19,20 @@ async fn a_referral_on_the_way_to_the_export_is_told_and_not_followed() {
         server.tree().add(inner, b"deeper", DIRECTORY);
         let mut target = target(server.port, VersionChoice::Auto);
         target.path = path.to_owned();
-        Export::connect(target.clone()).await.unwrap();
+        Client::connect(target.clone()).await.unwrap();
 
         let at = server.tree().find(referral).unwrap_or(Tree::ROOT);
         server.tree().at(at).absent = true;
-        let moved = Export::connect(target.clone()).await.unwrap_err();
+        let moved = Client::connect(target.clone()).await.unwrap_err();
         assert!(
             matches!(&moved, NfsError::ExportMoved { path: told } if told == path),
             "{path}: {moved}"
         );
-        assert_eq!(classify(&moved, &Circumstances::default()), ErrorKind::ExportMoved);
+        assert_eq!(classify(&moved, &ErrorHints::default()), ErrorKind::ExportMoved);
         assert_eq!(server.tree().asked_where, 0, "{path}");
 
         server.tree().at(at).absent = false;
-        Export::connect(target).await.unwrap();
+        Client::connect(target).await.unwrap();
     }
 }
 
@@ -42,7 +42,7 @@ async fn an_export_that_becomes_a_referral_under_us_is_told_and_not_followed() {
     let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
     let mut target = target(server.port, VersionChoice::Auto);
     target.path = "/inner".to_owned();
-    let export = Export::connect(target).await.unwrap();
+    let export = Client::connect(target).await.unwrap();
     let root = export.root().await.unwrap().handle;
     server.tree().at(inner).absent = true;
     let moved = export.root().await.unwrap_err();
@@ -57,7 +57,7 @@ async fn an_export_that_becomes_a_referral_under_us_is_told_and_not_followed() {
             .unwrap_err(),
     ] {
         assert_eq!(error.status(), Some(Status::Moved), "{error}");
-        assert_eq!(classify(&error, &Circumstances::default()), ErrorKind::ExportMoved);
+        assert_eq!(classify(&error, &ErrorHints::default()), ErrorKind::ExportMoved);
     }
     assert!(server.tree().objects[&inner].children.is_empty());
     assert_eq!(server.tree().asked_where, 0);

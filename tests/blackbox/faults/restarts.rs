@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use nfs_client::{Export, Protocol, Target, VersionChoice};
+use nfs_client::{Client, Protocol, Target, VersionChoice};
 use rig::StableStorage;
 
 use super::{name, server, target};
@@ -17,7 +17,7 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
         ..target(server.port(), VersionChoice::Exactly(protocol))
     };
     let data = server.data_dir("/data").unwrap();
-    let export = Export::connect(target).await.unwrap();
+    let export = Client::connect(target).await.unwrap();
     let root = Arc::new(export.root().await.unwrap().handle);
     let calls: Vec<_> = (0..FILES)
         .map(|number| {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use export_store::Ledger;
+use export_store::PathReservations;
 use nfs_client::{Credential, Protocol, VersionChoice};
 use rig::{Action, Direction, KernelVm, Proxy};
 
@@ -25,7 +25,7 @@ async fn copies_on_the_server(export: &str) {
         key: 7,
         backend: "kernel",
         credential: Credential::default(),
-        ledger: Arc::new(Ledger::new()),
+        ledger: Arc::new(PathReservations::new()),
         port: proxy.port(),
         mount_port: vm.mount_port(),
         version: VersionChoice::Exactly(Protocol::V4_2),

@@ -11,7 +11,7 @@ mod refusals;
 mod server;
 
 use nfs_client::{
-    ClientOwner, Credential, Export, FileHandle, Name, Protocol, SetAttributes, SourcePort, Target, VersionChoice,
+    Client, ClientOwner, Credential, FileHandle, Name, Protocol, SetAttributes, SourcePort, Target, VersionChoice,
 };
 use rig::KernelVm;
 use std::time::Duration;
@@ -36,10 +36,10 @@ fn target(vm: &KernelVm, path: &str, version: Protocol) -> Target {
 }
 
 /// A directory of the test's own on an export, and the export with it as its root.
-async fn own(vm: &KernelVm, export: &str, version: Protocol) -> (Export, FileHandle, String) {
+async fn own(vm: &KernelVm, export: &str, version: Protocol) -> (Client, FileHandle, String) {
     let path = format!("{export}/test-{}", rig::random_suffix());
     vm.run(&format!("mkdir {path} && chmod 0777 {path}")).await.unwrap();
-    let export = Export::connect(target(vm, &path, version)).await.unwrap();
+    let export = Client::connect(target(vm, &path, version)).await.unwrap();
     let root = export.root().await.unwrap().handle;
     (export, root, path)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use export_store::Ledger;
+use export_store::PathReservations;
 use nfs_client::{Credential, VersionChoice};
 use rig::KernelVm;
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub fn life(vm: &KernelVm, path: &'static str) -> Life {
         key: 7,
         backend: "kernel",
         credential: Credential::default(),
-        ledger: Arc::new(Ledger::new()),
+        ledger: Arc::new(PathReservations::new()),
         port: vm.nfs_port(),
         mount_port: vm.mount_port(),
         version: VersionChoice::Auto,

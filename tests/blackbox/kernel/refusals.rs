@@ -1,17 +1,17 @@
 //! What the kernel's server refuses, and what an administrator is told of it.
 
 use export_store::ErrorKind;
-use export_store::{Circumstances, classify};
-use nfs_client::{Credential, Export, NfsError, Protocol, Status};
+use export_store::{ErrorHints, classify};
+use nfs_client::{Client, Credential, NfsError, Protocol, Status};
 use rig::KernelVm;
 
 use super::{mode, name, own, target};
 
 /// The error of connecting, and the reason that a backend would give.
 async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, ErrorKind) {
-    let error = Export::connect(target(vm, path, version)).await.unwrap_err();
+    let error = Client::connect(target(vm, path, version)).await.unwrap_err();
     println!("{path} over {version}: {error}");
-    let reason = classify(&error, &Circumstances::default());
+    let reason = classify(&error, &ErrorHints::default());
     (error, reason)
 }
 
@@ -60,7 +60,7 @@ async fn a_quota_that_is_used_up_is_not_a_full_disk() {
     for (uid, version) in [(2001, Protocol::V4_2), (2002, Protocol::V4_1), (2003, Protocol::V3)] {
         let (export, root, _) = own(&vm, "/quota", version).await;
         vm.run(&format!("setquota -u {uid} 0 512 0 4 /quota")).await.unwrap();
-        let tenant = export.acting_as(Credential { uid, gid: uid });
+        let tenant = export.with_credential(Credential { uid, gid: uid });
         let error = tenant
             .create_file(&root, &name("big"), &[1; 800_000], 0o600)
             .await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use nfs_client::{Export, FsId, NfsError, Protocol, RemoveOutcome, Status};
+use nfs_client::{Client, FsId, NfsError, Protocol, RemoveOutcome, Status};
 use rig::KernelVm;
 
 use super::{mode, name, own, target};
@@ -26,7 +26,7 @@ async fn fifty_operations_a_compound_are_enough_for_deep_walks_and_many_removals
         assert_eq!(export.walk(&root, &steps).await.unwrap().len(), 120);
         let many = export.lookup(&root, &name("many")).await.unwrap().unwrap().handle;
         let names: Vec<_> = (1..=700).map(|number| name(&number.to_string())).collect();
-        let outcomes = export.remove_many(&many, &names).await.unwrap();
+        let outcomes = export.remove_batch(&many, &names).await.unwrap();
         assert!(outcomes.iter().all(|outcome| *outcome == RemoveOutcome::Removed));
         assert_eq!(vm.run(&format!("ls {path}/many")).await.unwrap(), "");
         // Every call was answered: none of them cost the connection.
@@ -96,14 +96,14 @@ async fn handles_go_stale_with_their_export_and_come_back_with_it() {
         vm.run(offer).await.unwrap();
         let mut passing = target(&vm, "/passing", version);
         passing.deadline = Duration::from_secs(20);
-        let export = Export::connect(passing.clone()).await.unwrap();
+        let export = Client::connect(passing.clone()).await.unwrap();
         let root = export.root().await.unwrap().handle;
         vm.run("exportfs -u '*:/passing' && exportfs -f").await.unwrap();
         let gone = export.attributes(&root).await.unwrap_err();
         assert_eq!(gone.status(), Some(Status::Stale), "{version}: {gone}");
         let made = export.make_directory(&root, &name("d"), mode(0o755)).await.unwrap_err();
         assert_eq!(made.status(), Some(Status::Stale), "{version}: {made}");
-        let away = Export::connect(passing).await.unwrap_err();
+        let away = Client::connect(passing).await.unwrap_err();
         assert!(
             matches!(away, NfsError::ExportNotFound { .. } | NfsError::AccessDenied { .. }),
             "{version}: {away}"
@@ -117,7 +117,7 @@ async fn handles_go_stale_with_their_export_and_come_back_with_it() {
 
 /// The file systems of an export's root and of `inside` in it: as it is listed, and as it is found by name.
 async fn seen(vm: &KernelVm, path: &str, version: Protocol) -> (FsId, Option<FsId>, FsId) {
-    let export = Export::connect(target(vm, path, version)).await.unwrap();
+    let export = Client::connect(target(vm, path, version)).await.unwrap();
     let root = export.root().await.unwrap();
     let page = export.list(&root.handle, None).await.unwrap();
     let inside = page.entries.into_iter().find(|entry| entry.name == name("inside"));

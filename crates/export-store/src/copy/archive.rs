@@ -7,17 +7,17 @@
 use std::sync::Arc;
 
 use super::publish::Named;
-use super::{Budget, CopyError, Original, SourceTree, Staging, Tally};
-use crate::archives::KeptArchive;
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use super::{Budget, CopyError, CopySource, SourceTree, Staging, Tally};
+use crate::archives::RecordedArchive;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use crate::ledger::{Holder, Reservation};
 use crate::naming::LONGEST_NAME;
-use crate::record::{ArchiveNote, CopyNote, Record, RecordError, State, Terms, handle_of};
+use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, handle_of};
 use crate::records::{Created, Found};
 use crate::request::{ClaimRef, ReclaimRequest};
 use crate::signature::Trust;
-use crate::{ManagedExport, PoisonError, layout};
+use crate::{ExportStore, PoisonError, layout};
 use nfs_client::SetAttributes;
 
 /// An archive to make of a volume in use.
@@ -32,7 +32,7 @@ pub struct ArchiveRequest {
     /// The volume, on this export, as it says of itself.
     pub of: ReclaimRequest,
     /// What shall become of the archive.
-    pub terms: Terms,
+    pub terms: RetentionTerms,
 }
 
 /// What there is of an archive that an object asks for.
@@ -41,7 +41,7 @@ pub enum Asked {
     /// Nothing that is complete.
     Unfinished,
     /// It is there.
-    Done(Box<KeptArchive>),
+    Done(Box<RecordedArchive>),
     /// The name is another one's, which is this.
     Taken(&'static str),
 }
@@ -71,21 +71,21 @@ enum Begun {
 /// # Errors
 /// The first thing that could not be copied; what there is stays until [`ManagedExport::discard_asked`], or the next attempt.
 pub async fn copy_to_archive(
-    export: &Arc<ManagedExport>,
+    export: &Arc<ExportStore>,
     request: &ArchiveRequest,
     budget: &Budget,
     tally: &Arc<Tally>,
 ) -> Result<(), CopyError> {
-    let source = export.source(&Original::Volume(request.of.clone())).await?;
+    let source = export.source(&CopySource::Volume(request.of.clone())).await?;
     let Some(staging) = export.stage_archive(request, &source).await? else {
         return Ok(());
     };
-    ManagedExport::copy_tree(&source, export, &staging, budget, tally).await?;
+    ExportStore::copy_tree(&source, export, &staging, budget, tally).await?;
     let outcome = tally.snapshot().to_string();
     export.publish_archive(request, &source, &staging, outcome).await
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// What there is of the archive that an object asks for. What a former life left beside a complete one goes into the trash.
     pub async fn archive_asked(&self, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
         let _turn = self.turns.of(name).await;
@@ -94,7 +94,7 @@ impl ManagedExport {
         self.told(asked).await
     }
 
-    async fn asked_on(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
+    async fn asked_on(&self, ground: &VerifiedRoot, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
         match self.begun_copy(ground, name, asked_by).await? {
             Begun::Nothing => return Ok(Asked::Unfinished),
             Begun::Others(state) => return Ok(Asked::Taken(state)),
@@ -116,7 +116,12 @@ impl ManagedExport {
         self.told(discarded).await
     }
 
-    async fn discard_asked_on(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Discarded, ExportError> {
+    async fn discard_asked_on(
+        &self,
+        ground: &VerifiedRoot,
+        name: &str,
+        asked_by: &str,
+    ) -> Result<Discarded, ExportError> {
         match self.begun_copy(ground, name, asked_by).await? {
             Begun::Archive(_) => return Ok(Discarded::Complete),
             Begun::Own(record) if self.complete_copy(ground, &record).await? => return Ok(Discarded::Complete),
@@ -138,7 +143,7 @@ impl ManagedExport {
     }
 
     /// The record by that name, beside who asks. One of its own that nobody signed counts as one that was being written.
-    async fn begun_copy(&self, ground: &Ground, name: &str, asked_by: &str) -> Result<Begun, ExportError> {
+    async fn begun_copy(&self, ground: &VerifiedRoot, name: &str, asked_by: &str) -> Result<Begun, ExportError> {
         let (record, trust) = match self.read_record(ground, name).await? {
             Found::Nothing => return Ok(Begun::Nothing),
             Found::Unreadable(RecordError::Short) => {
@@ -199,7 +204,7 @@ impl ManagedExport {
     /// The record that announces the copy, with the mode and owner that the source has now.
     async fn announced(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ArchiveRequest,
         source: &SourceTree,
     ) -> Result<(Record, Reservation), CopyError> {
@@ -210,14 +215,14 @@ impl ManagedExport {
                 owner: format!("{}:{}", was.owner, was.group),
             });
         }
-        let note = ArchiveNote {
+        let note = ArchiveState {
             terms: request.terms.clone(),
-            copy: Some(CopyNote {
+            copy: Some(CopyState {
                 volume: request.of.volume.clone(),
                 asked_by: request.asked_by.clone(),
                 outcome: None,
             }),
-            ..request.of.keeping.note(String::new(), Some(was))
+            ..request.of.archive_metadata.note(String::new(), Some(was))
         };
         let record = Record {
             volume: request.name.clone(),
@@ -232,7 +237,7 @@ impl ManagedExport {
             state: State::Copying(note.clone()),
         };
         let (target, held) = self.free_target(ground, &record, LONGEST_NAME).await?;
-        Ok((record.in_state(State::Copying(ArchiveNote { target, ..note })), held))
+        Ok((record.in_state(State::Copying(ArchiveState { target, ..note })), held))
     }
 
     /// Gives a complete copy its name.
@@ -277,7 +282,12 @@ impl ManagedExport {
     }
 
     /// Mode 0700 of the operator's own, as every archive has it, and the source's times.
-    async fn close_copy(&self, ground: &Ground, source: &SourceTree, staging: &Staging) -> Result<(), ExportError> {
+    async fn close_copy(
+        &self,
+        ground: &VerifiedRoot,
+        source: &SourceTree,
+        staging: &Staging,
+    ) -> Result<(), ExportError> {
         let ours = &ground.reserved.attributes;
         let credential = &self.keeper.credential;
         let set = SetAttributes {
@@ -291,7 +301,7 @@ impl ManagedExport {
         closed.map(drop).while_(|| "closing the copy".to_owned())
     }
 
-    async fn name_archive(&self, ground: &Ground, record: &Record, staging: &Staging) -> Result<(), ExportError> {
+    async fn name_archive(&self, ground: &VerifiedRoot, record: &Record, staging: &Staging) -> Result<(), ExportError> {
         let Some(note) = record.state.note() else {
             return Err(unsettled(record));
         };
@@ -313,7 +323,7 @@ impl ManagedExport {
     }
 
     /// Whether a copy has its archive's name: then its record says that it is one.
-    pub(crate) async fn complete_copy(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    pub(crate) async fn complete_copy(&self, ground: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
         let State::Copying(note) = &record.state else {
             return Ok(false);
         };
@@ -329,7 +339,7 @@ impl ManagedExport {
     }
 
     /// Keeps the place of a copy taken that a former life began, and remembers whose it is, if this cluster signed that.
-    pub(crate) fn hold_copy(&self, ground: &Ground, record: &Record, signed: bool) {
+    pub(crate) fn hold_copy(&self, ground: &VerifiedRoot, record: &Record, signed: bool) {
         let Some(note) = record.state.note() else { return };
         let places = self.archive_places(ground, &note.target);
         let holder = Holder::Archive(record.volume.clone());

@@ -6,7 +6,7 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
 use super::{Copier, CopyError, Tally};
-use nfs_client::{Details, FileHandle, NfsError, Status};
+use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
 /// Parts of one file on their way at a time.
 const PARTS: usize = 4;
@@ -64,7 +64,7 @@ impl Copier {
         &self,
         from: &FileHandle,
         to: &FileHandle,
-        details: &Details,
+        details: &FullAttributes,
         path: &str,
     ) -> Result<Content, CopyError> {
         let size = details.attributes.size;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::content::Content;
 use super::tree::Directory;
 use super::{Copier, CopyError, Outcome, Tally};
-use nfs_client::{Details, FileHandle, FileKind, Found, Name, NfsError, Node, SetAttributes, Status};
+use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status};
 
 /// Files up to this size go with their name: one call to read one, one to make it. In bytes.
 const SMALL: usize = 64 << 10;
@@ -87,7 +87,7 @@ impl Copier {
         directory: &Directory,
         name: &Name,
         fileid: u64,
-        found: Found,
+        found: LookupResult,
         path: &str,
     ) -> Result<Attempt, CopyError> {
         let _turn = self.turn_of(fileid).await;
@@ -108,18 +108,18 @@ impl Copier {
         &self,
         directory: &Directory,
         name: &Name,
-        found: Found,
+        found: LookupResult,
         path: &str,
         memory: Result<tokio::sync::SemaphorePermit<'_>, tokio::sync::AcquireError>,
-    ) -> Result<(Attempt, Option<Node>), CopyError> {
-        let Found { handle, details, begin } = found;
+    ) -> Result<(Attempt, Option<FileRef>), CopyError> {
+        let LookupResult { handle, details, begin } = found;
         let size = details.attributes.size;
         let whole = begin.filter(|(data, _)| data.bytes.len() as u64 == size && size <= SMALL as u64);
         let made = match &whole {
             Some((data, _)) => self.create(directory, name, &data.bytes, path).await?,
             None => self.create(directory, name, &Bytes::new(), path).await?,
         };
-        let before = details.mark();
+        let before = details.change_token();
         let changed = match whole {
             Some((_, after)) => after.differs_from(&before),
             None => {
@@ -133,7 +133,7 @@ impl Copier {
                 let now = self.from.managed.nfs().details(&handle).await;
                 match now {
                     Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
-                    Ok(now) => now.mark().differs_from(&before),
+                    Ok(now) => now.change_token().differs_from(&before),
                     // Removed meanwhile; what was read of it stays.
                     Err(error) if error.status() == Some(Status::Stale) => true,
                     Err(error) => return Err(self.failed(path, error)),
@@ -154,7 +154,13 @@ impl Copier {
     }
 
     /// Makes a file in the copy. What has its name there is what a former attempt left.
-    async fn create(&self, directory: &Directory, name: &Name, content: &Bytes, path: &str) -> Result<Node, CopyError> {
+    async fn create(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        content: &Bytes,
+        path: &str,
+    ) -> Result<FileRef, CopyError> {
         let nfs = self.to.managed.nfs();
         let failed = |error| self.failed(path, error);
         match nfs.create_file(directory.to(), name, content, UNFINISHED).await {
@@ -175,7 +181,7 @@ impl Copier {
         &self,
         directory: &Directory,
         name: &Name,
-        found: &Found,
+        found: &LookupResult,
         path: &str,
     ) -> Result<Attempt, CopyError> {
         let failed = |error| self.failed(path, error);
@@ -216,7 +222,13 @@ impl Copier {
 
     /// Gives something in the copy the mode, owner and times that it has in the source; and a size, where what is written
     /// ends before it.
-    pub(super) async fn dress(&self, copy: &FileHandle, as_is: &Details, size: Option<u64>, path: &str) -> Outcome {
+    pub(super) async fn dress(
+        &self,
+        copy: &FileHandle,
+        as_is: &FullAttributes,
+        size: Option<u64>,
+        path: &str,
+    ) -> Outcome {
         let (uid, gid) = numbers(as_is, path)?;
         let set = SetAttributes {
             mode: Some(as_is.attributes.mode),
@@ -236,12 +248,12 @@ impl Copier {
 }
 
 /// Whether nobody changed what is in a file, as far as its size and time tell.
-fn same_content(one: &Details, other: &Details) -> bool {
+fn same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
     one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
 }
 
 /// The numbers of an owner.
-fn numbers(details: &Details, path: &str) -> Result<(u32, u32), CopyError> {
+fn numbers(details: &FullAttributes, path: &str) -> Result<(u32, u32), CopyError> {
     let attributes = &details.attributes;
     attributes
         .uid

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Copier, CopyError, Tally};
-use nfs_client::{FileHandle, Name, NfsError, Node, Status};
+use nfs_client::{FileHandle, FileRef, Name, NfsError, Status};
 
 /// The folder, and the files that are on their way just now: two names of one must not be copied side by side.
 pub(super) struct Links {
@@ -59,7 +59,7 @@ impl Copier {
     }
 
     /// Keeps the copy of a file for its other names.
-    pub(super) async fn keep_for_links(&self, fileid: u64, copy: &Node) -> Result<(), CopyError> {
+    pub(super) async fn keep_for_links(&self, fileid: u64, copy: &FileRef) -> Result<(), CopyError> {
         let called = called(fileid)?;
         let nfs = self.to.managed.nfs();
         match nfs.link(&copy.handle, &self.links.folder, &called).await {

@@ -30,13 +30,13 @@ use tokio::sync::Semaphore;
 pub use self::archive::{ArchiveRequest, Asked, Discarded, copy_to_archive};
 pub use self::error::CopyError;
 pub(super) use self::source::ArchivesCopied;
-pub use self::source::{Original, SourceTree};
+pub use self::source::{CopySource, SourceTree};
 pub use self::stage::{StagedCopy, Staging};
 pub use self::tally::{Tally, TallySnapshot};
-use super::ManagedExport;
-use super::ground::Ground;
+use super::ExportStore;
+use super::ground::VerifiedRoot;
 use super::request::{DirectoryRequest, ProvisionedDirectory};
-use nfs_client::{FileHandle, FsId, Node};
+use nfs_client::{FileHandle, FileRef, FsId};
 
 /// Memory for file contents on their way, of all copies together, in KiB: with the requests that they are put into, and
 /// what is copied of them for that, a copy stays far below the 64 MiB that a small pod has.
@@ -68,15 +68,15 @@ impl Default for Budget {
 type Outcome = Result<(), CopyError>;
 
 /// One end of a copy.
-struct Side {
-    managed: Arc<ManagedExport>,
+struct CopyEndpoint {
+    managed: Arc<ExportStore>,
     /// What its handles were got on.
-    ground: Arc<Ground>,
+    ground: Arc<VerifiedRoot>,
     /// The file system that is not left.
     fsid: FsId,
 }
 
-impl Side {
+impl CopyEndpoint {
     /// Whether the handles are still those of the export that they were got on: asked before each file, so that nothing is
     /// written to what was put in its place, or by a process that does not lead any more.
     async fn still(&self) -> Result<(), CopyError> {
@@ -90,7 +90,7 @@ impl Side {
 
 /// What was found out about the servers, once for all files.
 #[derive(Default)]
-struct Ability {
+struct ServerFeatures {
     copies: AtomicBool,
     no_clone: AtomicBool,
     no_copy: AtomicBool,
@@ -101,13 +101,13 @@ struct Ability {
 
 /// A copy on its way.
 struct Copier {
-    from: Side,
-    to: Side,
+    from: CopyEndpoint,
+    to: CopyEndpoint,
     /// Both sides are one connection: handles of both mean something to one server.
     same: bool,
     budget: Budget,
     tally: Arc<Tally>,
-    ability: Ability,
+    ability: ServerFeatures,
     links: links::Links,
 }
 
@@ -118,8 +118,8 @@ struct Copier {
 /// The first thing that could not be copied. The record of `request` then says that something was begun, until
 /// [`ManagedExport::undo`].
 pub async fn copy_volume(
-    (source, of): (&Arc<ManagedExport>, &Original),
-    (target, request): (&Arc<ManagedExport>, &DirectoryRequest),
+    (source, of): (&Arc<ExportStore>, &CopySource),
+    (target, request): (&Arc<ExportStore>, &DirectoryRequest),
     budget: &Budget,
     tally: &Arc<Tally>,
 ) -> Result<ProvisionedDirectory, CopyError> {
@@ -128,11 +128,11 @@ pub async fn copy_volume(
         StagedCopy::Copy(staging) => staging,
     };
     let tree = source.source(of).await?;
-    ManagedExport::copy_tree(&tree, target, &staging, budget, tally).await?;
+    ExportStore::copy_tree(&tree, target, &staging, budget, tally).await?;
     target.publish_copy(request, &tree, &staging).await
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Copies the tree into the staging folder of `target`, with all but the attributes of the root itself. Can be dropped
     /// at any point; then what is there is for the trash.
     ///
@@ -145,7 +145,7 @@ impl ManagedExport {
         budget: &Budget,
         tally: &Arc<Tally>,
     ) -> Outcome {
-        let to = Side {
+        let to = CopyEndpoint {
             managed: Arc::clone(target),
             ground: Arc::clone(&staging.ground),
             fsid: staging.tree.attributes.fsid,
@@ -156,7 +156,7 @@ impl ManagedExport {
             to,
             budget: budget.clone(),
             tally: Arc::clone(tally),
-            ability: Ability::default(),
+            ability: ServerFeatures::default(),
             links: links::Links::new(staging.links.handle.clone()),
         });
         copier.run(source.root.clone(), staging.tree.handle.clone()).await?;
@@ -166,7 +166,7 @@ impl ManagedExport {
 
 impl Copier {
     /// Copies, and counts what there is to copy at the same time.
-    async fn run(self: Arc<Self>, from: Node, to: FileHandle) -> Outcome {
+    async fn run(self: Arc<Self>, from: FileRef, to: FileHandle) -> Outcome {
         let mut counting = tokio::task::JoinSet::new();
         counting.spawn(Arc::clone(&self).count(from.clone()));
         let copied = Arc::clone(&self).tree(from.handle, to).await;

@@ -1,12 +1,12 @@
 //! After a copy: it becomes the volume's directory at once, or goes into the trash.
 
 use super::{CopyError, SourceTree, Staging};
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use crate::record::{Record, State, handle_of};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
-use crate::{ManagedExport, layout};
-use nfs_client::{Name, Node, RemoveOutcome, SetAttributes, Status};
+use crate::{ExportStore, layout};
+use nfs_client::{FileRef, Name, RemoveOutcome, SetAttributes, Status};
 
 /// How often a name in the trash is tried that is taken: it ends with the second.
 const TRASH_NAMES: i64 = 8;
@@ -18,7 +18,7 @@ pub(super) enum Named {
     Taken,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Gives a complete copy its name. Mode and owner are the source's, unless somebody asked for others.
     ///
     /// Killed before the RENAME, the copy is begun anew; after it, [`stage_copy`](Self::stage_copy) finds it finished, by the
@@ -70,7 +70,7 @@ impl ManagedExport {
 
     async fn dress_root(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         source: &SourceTree,
         staging: &Staging,
@@ -113,7 +113,7 @@ impl ManagedExport {
     }
 
     /// Removes the further names of files with several, so that each has as many as in the source when it is seen.
-    pub(super) async fn clear_links(&self, ground: &Ground, staging: &Staging) -> Result<(), ExportError> {
+    pub(super) async fn clear_links(&self, ground: &VerifiedRoot, staging: &Staging) -> Result<(), ExportError> {
         let doing = || "removing further names of hard links".to_owned();
         let mut before = usize::MAX;
         loop {
@@ -123,7 +123,7 @@ impl ManagedExport {
                 return Ok(());
             }
             let nfs = self.changing(ground)?;
-            let outcomes = nfs.remove_many(&staging.links.handle, &names).await.while_(doing)?;
+            let outcomes = nfs.remove_batch(&staging.links.handle, &names).await.while_(doing)?;
             let removed = |outcome: &&RemoveOutcome| !matches!(outcome, RemoveOutcome::Refused(_));
             let gone = outcomes.iter().filter(removed).count();
             // Nothing went, twice in a row: whoever purges the trash says why.
@@ -135,7 +135,12 @@ impl ManagedExport {
     }
 
     /// The RENAME to the volume's directory, by fileid; done already is done.
-    async fn rename_published(&self, ground: &Ground, record: &Record, staging: &Staging) -> Result<(), CopyError> {
+    async fn rename_published(
+        &self,
+        ground: &VerifiedRoot,
+        record: &Record,
+        staging: &Staging,
+    ) -> Result<(), CopyError> {
         let directory = &record.directory;
         let nodes = self.walk(ground, directory).await?;
         let taken = || CopyError::TargetTaken {
@@ -159,10 +164,10 @@ impl ManagedExport {
     /// The RENAME of a complete copy to a name that nothing had, by fileid.
     pub(super) async fn rename_staged(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         staging: &Staging,
-        (parent, name): (&Node, &Name),
+        (parent, name): (&FileRef, &Name),
     ) -> Result<Named, ExportError> {
         let tree = layout::name(layout::STAGED_TREE)?;
         let from = (&staging.folder.handle, &tree);
@@ -180,14 +185,14 @@ impl ManagedExport {
         }
     }
 
-    fn ledger_takes(&self, ground: &Ground, record: &Record) -> Result<(), ExportError> {
+    fn ledger_takes(&self, ground: &VerifiedRoot, record: &Record) -> Result<(), ExportError> {
         self.reserve(ground, &record.volume, &record.directory)?
             .keep(record.file_id.map(|id| ground.file_key(id)));
         Ok(())
     }
 
     /// Puts a volume's folder among the copies into the trash, if there is one.
-    pub(crate) async fn discard_staged(&self, ground: &Ground, volume: &str) -> Result<(), ExportError> {
+    pub(crate) async fn discard_staged(&self, ground: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
         let doing = || format!("putting the unfinished copy of volume {volume} into the trash");
         let staging = layout::name(layout::STAGING)?;
         let Some(staging) = self.nfs.lookup(&ground.cluster.handle, &staging).await.while_(doing)? else {
@@ -204,9 +209,9 @@ impl ManagedExport {
     /// Renames something of ours with this fileid into the trash.
     pub(crate) async fn trash_ours(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         volume: &str,
-        (folder, name): (&Node, &Name),
+        (folder, name): (&FileRef, &Name),
         file_id: u64,
     ) -> Result<(), ExportError> {
         let now = jiff::Timestamp::now().as_second();

@@ -3,18 +3,18 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{CopyError, Side};
-use crate::ManagedExport;
+use super::{CopyEndpoint, CopyError};
+use crate::ExportStore;
 use crate::archives::ArchiveRef;
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use crate::naming::DirectoryPath;
 use crate::request::{DirectoryRequest, ReclaimRequest};
-use nfs_client::{Attributes, Details, Node};
+use nfs_client::{Attributes, FileRef, FullAttributes};
 
 /// What is to be copied.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Original {
+pub enum CopySource {
     /// The directory of a volume in use.
     Volume(ReclaimRequest),
     /// The directory of an archive.
@@ -23,11 +23,11 @@ pub enum Original {
 
 /// A directory that is to be copied, found where its record says that it is.
 pub struct SourceTree {
-    pub(super) export: Arc<ManagedExport>,
-    pub(super) ground: Arc<Ground>,
-    pub(super) root: Node,
+    pub(super) export: Arc<ExportStore>,
+    pub(super) ground: Arc<VerifiedRoot>,
+    pub(super) root: FileRef,
     /// What the copy's root is to be like.
-    pub(super) details: Details,
+    pub(super) details: FullAttributes,
     place: Place,
 }
 
@@ -82,8 +82,8 @@ impl Drop for BeingCopied {
 }
 
 impl SourceTree {
-    pub(super) fn side(&self) -> Side {
-        Side {
+    pub(super) fn side(&self) -> CopyEndpoint {
+        CopyEndpoint {
             managed: Arc::clone(&self.export),
             ground: Arc::clone(&self.ground),
             fsid: self.root.attributes.fsid,
@@ -135,13 +135,13 @@ impl SourceTree {
     }
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Finds what is to be copied.
-    pub async fn source(self: &Arc<Self>, original: &Original) -> Result<SourceTree, CopyError> {
+    pub async fn source(self: &Arc<Self>, original: &CopySource) -> Result<SourceTree, CopyError> {
         let ground = self.ground().await?;
         let found = match original {
-            Original::Volume(request) => self.volume_source(&ground, request).await,
-            Original::Archive(which) => {
+            CopySource::Volume(request) => self.volume_source(&ground, request).await,
+            CopySource::Archive(which) => {
                 // Whoever purges or moves it has the same turn, and looks whether it is being copied.
                 let _turn = self.turns.of(&which.volume).await;
                 self.archive_source(&ground, which).await
@@ -153,7 +153,7 @@ impl ManagedExport {
     /// A volume's directory: record, path and fileid must agree, as for a reclaim (design 6.8).
     async fn volume_source(
         self: &Arc<Self>,
-        ground: &Arc<Ground>,
+        ground: &Arc<VerifiedRoot>,
         request: &ReclaimRequest,
     ) -> Result<SourceTree, ExportError> {
         let file_id = self.agreed(ground, request).await?;
@@ -184,7 +184,7 @@ impl ManagedExport {
     /// An archive's directory, closed to everybody but us: mode and owner are those that its record knows.
     async fn archive_source(
         self: &Arc<Self>,
-        ground: &Arc<Ground>,
+        ground: &Arc<VerifiedRoot>,
         which: &ArchiveRef,
     ) -> Result<SourceTree, ExportError> {
         let (root, note) = self.kept_at(ground, which).await?;
@@ -200,7 +200,7 @@ impl ManagedExport {
             export: Arc::clone(self),
             ground: Arc::clone(ground),
             root,
-            details: Details { attributes, ..closed },
+            details: FullAttributes { attributes, ..closed },
             place: Place::Archive {
                 which: which.clone(),
                 _held: self.copied.hold(&which.volume),

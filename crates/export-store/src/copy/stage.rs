@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use super::CopyError;
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use crate::naming::DirectoryPath;
 use crate::record::{Record, RecordError, State};
 use crate::records::{Created, Found};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::signature::Trust;
-use crate::{ManagedExport, layout};
-use nfs_client::{Name, Node, SetAttributes, Status};
+use crate::{ExportStore, layout};
+use nfs_client::{FileRef, Name, SetAttributes, Status};
 
 /// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.
 const SOMEBODY: u32 = 65_533;
@@ -20,13 +20,13 @@ const SOMEBODY: u32 = 65_533;
 /// A folder of ours with a copy in the making.
 #[derive(Debug, Clone)]
 pub struct Staging {
-    pub(super) ground: Arc<Ground>,
+    pub(super) ground: Arc<VerifiedRoot>,
     /// This volume's folder there.
-    pub(super) folder: Node,
+    pub(super) folder: FileRef,
     /// The copy's root.
-    pub(super) tree: Node,
+    pub(super) tree: FileRef,
     /// Further names of files with several.
-    pub(super) links: Node,
+    pub(super) links: FileRef,
 }
 
 /// What is to be done for a copy.
@@ -37,7 +37,7 @@ pub enum StagedCopy {
     Copy(Box<Staging>),
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Gets ready for a copy: finds that it is finished already, or writes the record and makes the folder for it. What a
     /// former life left of it goes into the trash.
     pub async fn stage_copy(&self, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
@@ -54,7 +54,7 @@ impl ManagedExport {
         }
     }
 
-    async fn stage_on(&self, ground: &Arc<Ground>, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
+    async fn stage_on(&self, ground: &Arc<VerifiedRoot>, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
         let record = self.copy_record(ground, request).await?;
         // Once recorded, a claim's directory never changes.
         let directory = record
@@ -92,7 +92,7 @@ impl ManagedExport {
     /// The record of this volume, if it is one that a copy may go on with.
     pub(super) async fn copy_record(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
     ) -> Result<Option<Record>, ExportError> {
         let volume = request.volume.clone();
@@ -125,9 +125,9 @@ impl ManagedExport {
     /// The fileid of a directory that is the finished copy; its record says so afterwards.
     async fn finished(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: Option<&Record>,
-        leaf: &Node,
+        leaf: &FileRef,
     ) -> Result<Option<u64>, ExportError> {
         let Some(record) = record.filter(|record| ground.is_plain_directory(leaf) && record.is_about(leaf)) else {
             return Ok(None);
@@ -141,7 +141,7 @@ impl ManagedExport {
     /// Writes the record before anything is made (design 6.3). It knows no fileid as long as nothing has the name.
     async fn announce(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         over: bool,
@@ -169,7 +169,7 @@ impl ManagedExport {
         Ok(())
     }
 
-    pub(super) async fn make_staging(&self, ground: &Arc<Ground>, volume: &str) -> Result<Staging, CopyError> {
+    pub(super) async fn make_staging(&self, ground: &Arc<VerifiedRoot>, volume: &str) -> Result<Staging, CopyError> {
         let staging = self.staging_folder(ground).await?;
         let folder = self.make_in(ground, &staging, layout::staged(volume)?, volume).await?;
         let tree = self
@@ -187,7 +187,7 @@ impl ManagedExport {
         })
     }
 
-    async fn staging_folder(&self, ground: &Ground) -> Result<Node, ExportError> {
+    async fn staging_folder(&self, ground: &VerifiedRoot) -> Result<FileRef, ExportError> {
         let path = format!("{}/{}/{}", layout::RESERVED, self.keeper.cluster_id, layout::STAGING);
         self.own_folder(
             &ground.root,
@@ -199,7 +199,13 @@ impl ManagedExport {
         .await
     }
 
-    async fn make_in(&self, ground: &Ground, folder: &Node, name: Name, volume: &str) -> Result<Node, ExportError> {
+    async fn make_in(
+        &self,
+        ground: &VerifiedRoot,
+        folder: &FileRef,
+        name: Name,
+        volume: &str,
+    ) -> Result<FileRef, ExportError> {
         let mode = SetAttributes {
             mode: Some(0o700),
             ..SetAttributes::default()
@@ -210,7 +216,7 @@ impl ManagedExport {
     }
 
     /// Whether files can be given to their owners: asked before anything is copied.
-    async fn may_chown(&self, ground: &Ground, tree: &Node) -> Result<(), CopyError> {
+    async fn may_chown(&self, ground: &VerifiedRoot, tree: &FileRef) -> Result<(), CopyError> {
         let owner = SetAttributes {
             uid: Some(SOMEBODY),
             gid: Some(SOMEBODY),

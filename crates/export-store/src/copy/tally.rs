@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::text::human;
+use crate::text::format_bytes;
 
 macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -73,7 +73,10 @@ impl Tally {
 impl TallySnapshot {
     /// How far it is: "12 of 40 files, 1.5 MiB of 3.0 MiB".
     pub fn progress(&self) -> String {
-        let (bytes, of_bytes) = (human(self.bytes.into()), human(self.of_bytes.max(self.bytes).into()));
+        let (bytes, of_bytes) = (
+            format_bytes(self.bytes.into()),
+            format_bytes(self.of_bytes.max(self.bytes).into()),
+        );
         if self.counted {
             let of_files = self.of_files.max(self.files);
             return format!("{} of {of_files} files, {bytes} of {of_bytes}", self.files);
@@ -85,7 +88,7 @@ impl TallySnapshot {
 impl fmt::Display for TallySnapshot {
     /// What was copied, and all that is not as in the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} files, {}", self.files, human(self.bytes.into()))?;
+        write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
         for (count, what) in [
             (self.changed, "changed while they were copied"),
             (self.vanished, "were gone when their turn came"),

@@ -7,7 +7,7 @@ use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
 use super::{Copier, CopyError, Outcome, Tally};
-use nfs_client::{Details, FileHandle, FileKind, Name, NfsError, Node, SetAttributes, Status};
+use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
 
 /// The deepest directory that is gone into: the purge goes no deeper, and a path has 4,096 bytes on Linux.
 const DEEPEST: usize = 1024;
@@ -190,7 +190,7 @@ impl Copier {
         Ok(())
     }
 
-    async fn make(&self, above: &Directory, name: &Name, path: &str) -> Result<Node, CopyError> {
+    async fn make(&self, above: &Directory, name: &Name, path: &str) -> Result<FileRef, CopyError> {
         let nfs = self.to.managed.nfs();
         let mode = SetAttributes {
             mode: Some(UNFINISHED),
@@ -213,7 +213,7 @@ impl Copier {
     }
 
     /// A directory is complete: it becomes what it is in the source.
-    async fn finish(&self, directory: &Directory, as_is: &Details) -> Outcome {
+    async fn finish(&self, directory: &Directory, as_is: &FullAttributes) -> Outcome {
         self.copy_xattrs(&directory.from, &directory.to, &directory.path)
             .await?;
         self.dress(&directory.to, as_is, None, &directory.path).await?;

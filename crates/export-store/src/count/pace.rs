@@ -8,12 +8,12 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// At most so many names in a second, however fast the server is. The time that it takes itself is not taken off: one that
 /// has much to do is asked less.
 #[derive(Debug)]
-pub struct Pace {
+pub struct RateLimiter {
     each: Duration,
     owed: Duration,
 }
 
-impl Pace {
+impl RateLimiter {
     /// As fast as one call after the other goes.
     pub fn unlimited() -> Self {
         Self::taking(Duration::ZERO)
@@ -50,7 +50,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn names_take_their_time_one_by_one_or_a_page_at_once() {
         for page in [1, 250] {
-            let (began, mut pace) = (Instant::now(), Pace::of(1000));
+            let (began, mut pace) = (Instant::now(), RateLimiter::of(1000));
             for _ in 0..10_000 / page {
                 pace.spend(page).await;
             }

@@ -28,13 +28,13 @@ const SHIFT: u32 = 32;
 /// A file with several names is counted by each of them with its share. That needs no memory of files seen, comes out right
 /// when all its names are in the tree, and makes nobody pay for what is shared with others.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Sums {
+pub(super) struct UsageTotals {
     counts: Content,
     size: u128,
     used: u128,
 }
 
-impl Sums {
+impl UsageTotals {
     /// What the root itself takes.
     pub(super) fn root(&mut self, used: u64) {
         self.add(0, used, 1);
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn the_shares_of_a_file_with_several_names_make_up_the_file() {
         for links in [1, 2, 3, 7, 1000, 65_000] {
-            let mut sums = Sums::default();
+            let mut sums = UsageTotals::default();
             for _ in 0..links {
                 sums.one(FileKind::Regular, 1000, 4096, links);
             }
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_server_that_tells_nonsense_is_believed_up_to_the_largest_number() {
-        let mut sums = Sums::default();
+        let mut sums = UsageTotals::default();
         for _ in 0..10 {
             sums.one(FileKind::Regular, u64::MAX, u64::MAX, 0);
         }
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn only_files_have_a_size_and_all_take_room() {
-        let mut sums = Sums::default();
+        let mut sums = UsageTotals::default();
         sums.root(10);
         for kind in [
             FileKind::Regular,

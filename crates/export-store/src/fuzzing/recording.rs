@@ -15,11 +15,11 @@ use rig::{Action, Direction, NfsOptions, NfsServer, Proxy, RunDir};
 use crate::Existing;
 use crate::naming::DirectoryPath;
 use crate::{
-    ClaimRef, DirectoryRequest, Expected, Keeper, Keeping, Ledger, ManagedExport, Place, PurgeLimits, ReclaimRequest,
-    RecordsKey,
+    ArchiveMetadata, ClaimRef, DirectoryRequest, ExpectedIdentity, ExportStore, PathReservations, PurgeLimits,
+    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig,
 };
 use nfs_client::fuzzing::{framed, results_of};
-use nfs_client::{ClientOwner, Credential, Export, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 /// Inputs of one decoder that are kept, those of different shape first.
@@ -145,11 +145,11 @@ impl Tapped {
 
 /// Everything that the client does, some of it refused.
 async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
-    let export = Export::connect(target(ports, protocol)).await.unwrap();
-    let managed = ManagedExport::new(export.clone(), keeper(), Arc::new(Ledger::new()));
-    let expected = Expected {
+    let export = Client::connect(target(ports, protocol)).await.unwrap();
+    let managed = ExportStore::new(export.clone(), keeper(), Arc::new(PathReservations::new()));
+    let expected = ExpectedIdentity {
         may_create: true,
-        ..Expected::default()
+        ..ExpectedIdentity::default()
     };
     managed.confirm_identity(expected).await.unwrap();
     managed.probe_write().await.unwrap();
@@ -164,14 +164,14 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
             volume: format!("pvc-{uid}"),
             directory: DirectoryPath::parse(&path).unwrap(),
             file_id: Some(made.file_id),
-            keeping: Keeping::default(),
+            archive_metadata: ArchiveMetadata::default(),
         };
         match number {
             "1" => drop(managed.archive(&reclaim).await.unwrap()),
             _ => drop(managed.delete(&reclaim).await.unwrap()),
         }
         keep_files(disk, &format!("{uid}-reclaimed"), corpus);
-        managed.forget(&format!("pvc-{uid}")).await.unwrap();
+        managed.forget_volume(&format!("pvc-{uid}")).await.unwrap();
     }
     managed.purge_trash(PurgeLimits::default()).await.unwrap();
     let root = export.root().await.unwrap();
@@ -198,7 +198,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
         .create_file(&listed.handle, &name("file-1"), b"", 0o600)
         .await
         .unwrap_err();
-    Export::offered_versions(&target(ports, protocol)).await.unwrap();
+    Client::probe_versions(&target(ports, protocol)).await.unwrap();
     export.close().await;
 }
 
@@ -271,14 +271,14 @@ fn target((port, mount_port): (u16, u16), protocol: Protocol) -> Target {
     }
 }
 
-fn keeper() -> Keeper {
-    Keeper {
+fn keeper() -> StoreConfig {
+    StoreConfig {
         cluster_id: CLUSTER.into(),
         records_key: RecordsKey::new(&[7; 32]),
         backend: "fast".into(),
         backend_uid: "uid-of-fast".into(),
         credential: Credential::default(),
-        roots: vec![Place::on_server("127.0.0.1", "/export")],
+        roots: vec![ReservedPath::on_server("127.0.0.1", "/export")],
     }
 }
 

@@ -45,7 +45,7 @@ fn judged(
         restore: None,
         note: None,
     };
-    let kept = Kept {
+    let kept = AppliedAttributes {
         attributes,
         mode_refused: None,
         owner_refused,

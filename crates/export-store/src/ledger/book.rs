@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Conflict, FileKey, Holder, Place, Realm, Relation, Spot};
+use super::{Conflict, FileKey, Holder, PathInner, Realm, Relation, ReservedPath};
 
 /// A holder in one of the ways it can be in the book.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -28,7 +28,7 @@ impl Key {
 
 #[derive(Debug)]
 struct Held {
-    places: Box<[Place]>,
+    places: Box<[ReservedPath]>,
     file: Option<File>,
 }
 
@@ -42,8 +42,8 @@ type Keys = SmallVec<[Arc<Key>; 1]>;
 /// in several maps and thousands of places in one realm: they are shared, for they are most of what a volume costs in
 /// memory.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    places: BTreeMap<Place, Keys>,
+pub(super) struct PathIndex {
+    places: BTreeMap<ReservedPath, Keys>,
     files: HashMap<File, Keys>,
     held: HashMap<Arc<Key>, Held>,
     /// As many as there are servers and exports.
@@ -52,7 +52,7 @@ pub(super) struct Book {
     serial: u64,
 }
 
-impl Book {
+impl PathIndex {
     pub(super) fn next_serial(&mut self) -> u64 {
         self.serial = self.serial.wrapping_add(1);
         self.serial
@@ -70,10 +70,10 @@ impl Book {
         })
     }
 
-    pub(super) fn insert(&mut self, key: Key, places: Vec<Place>, file: Option<FileKey>) {
+    pub(super) fn insert(&mut self, key: Key, places: Vec<ReservedPath>, file: Option<FileKey>) {
         self.remove(&key);
         let key = Arc::new(key);
-        let places: Box<[Place]> = places.into_iter().map(|place| self.shared(place)).collect();
+        let places: Box<[ReservedPath]> = places.into_iter().map(|place| self.shared(place)).collect();
         let file = file.map(|(export, file_id)| (self.export(export), file_id));
         for place in &places {
             self.places.entry(place.clone()).or_default().push(Arc::clone(&key));
@@ -85,7 +85,7 @@ impl Book {
     }
 
     /// The place, with the realm that others in it have.
-    fn shared(&mut self, place: Place) -> Place {
+    fn shared(&mut self, place: ReservedPath) -> ReservedPath {
         let Some(realm) = self.realms.get(&place.0.realm) else {
             self.realms.insert(Arc::clone(&place.0.realm));
             return place;
@@ -93,7 +93,7 @@ impl Book {
         if Arc::ptr_eq(realm, &place.0.realm) {
             return place;
         }
-        Place(Arc::new(Spot {
+        ReservedPath(Arc::new(PathInner {
             realm: Arc::clone(realm),
             path: place.0.path.clone(),
         }))
@@ -143,13 +143,13 @@ impl Book {
             .cloned()
     }
 
-    pub(super) fn overlap(&self, places: &[Place], except: &Holder, own_backend: &str) -> Option<Conflict> {
+    pub(super) fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
         places
             .iter()
             .find_map(|place| self.overlap_of_one(place, except, own_backend))
     }
 
-    pub(super) fn encloser(&self, places: &[Place]) -> Option<Holder> {
+    pub(super) fn encloser(&self, places: &[ReservedPath]) -> Option<Holder> {
         let here_and_above = places
             .iter()
             .flat_map(|place| place.above().chain(std::iter::once(place.clone())));
@@ -161,8 +161,8 @@ impl Book {
             .cloned()
     }
 
-    fn overlap_of_one(&self, place: &Place, except: &Holder, own_backend: &str) -> Option<Conflict> {
-        let conflict = |at: &Place, keys: &[Arc<Key>], relation: Relation| {
+    fn overlap_of_one(&self, place: &ReservedPath, except: &Holder, own_backend: &str) -> Option<Conflict> {
+        let conflict = |at: &ReservedPath, keys: &[Arc<Key>], relation: Relation| {
             keys.iter()
                 .map(|key| key.holder())
                 .find(|holder| *holder != except && !self.is_own_root(holder, at, relation, own_backend))
@@ -192,7 +192,7 @@ impl Book {
     }
 
     /// Directories are meant to lie inside their backend's root, and so in any other backend's that is the same place.
-    fn is_own_root(&self, holder: &Holder, at: &Place, relation: Relation, own_backend: &str) -> bool {
+    fn is_own_root(&self, holder: &Holder, at: &ReservedPath, relation: Relation, own_backend: &str) -> bool {
         let Holder::BackendRoot(name) = holder else {
             return false;
         };

@@ -10,19 +10,19 @@ fn root(name: &str) -> Holder {
     Holder::BackendRoot(name.into())
 }
 
-fn at(path: &str) -> Vec<Place> {
-    vec![Place::on_server("Nas.Example.org", path)]
+fn at(path: &str) -> Vec<ReservedPath> {
+    vec![ReservedPath::on_server("Nas.Example.org", path)]
 }
 
 /// One backend `a` at /data with a volume `one` at /data/team/one.
-fn ledger() -> Arc<Ledger> {
-    let ledger = Arc::new(Ledger::new());
+fn ledger() -> Arc<PathReservations> {
+    let ledger = Arc::new(PathReservations::new());
     ledger.insert(root("a"), at("/data"), None);
     ledger.insert(volume("one"), at("/data/team/one"), Some(("id".into(), 7)));
     ledger
 }
 
-fn relation(ledger: &Arc<Ledger>, path: &str) -> Option<Relation> {
+fn relation(ledger: &Arc<PathReservations>, path: &str) -> Option<Relation> {
     ledger
         .overlap(&at(path), &volume("new"), "a")
         .map(|conflict| conflict.relation)
@@ -44,7 +44,7 @@ fn a_directory_may_not_be_contain_or_lie_in_another() {
 fn names_that_differ_only_in_case_are_the_same() {
     let ledger = ledger();
     assert_eq!(relation(&ledger, "/data/TEAM/One"), Some(Relation::Same));
-    let elsewhere = vec![Place::on_server("NAS.example.org.", "/data/team/one")];
+    let elsewhere = vec![ReservedPath::on_server("NAS.example.org.", "/data/team/one")];
     assert!(ledger.overlap(&elsewhere, &volume("new"), "a").is_some());
 }
 
@@ -70,8 +70,8 @@ fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
 fn another_realm_is_another_world() {
     let ledger = ledger();
     let elsewhere = vec![
-        Place::on_server("other", "/data/team/one"),
-        Place::on_export("id", "data/team/one"),
+        ReservedPath::on_server("other", "/data/team/one"),
+        ReservedPath::on_export("id", "data/team/one"),
     ];
     assert_eq!(ledger.overlap(&elsewhere, &volume("new"), "a"), None);
 }

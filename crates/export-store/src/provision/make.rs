@@ -1,14 +1,14 @@
 //! Making the directory and its parents, setting mode and owner, and recording that all is well.
 
 use super::Recorded;
-use crate::ManagedExport;
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
-use crate::judge::{Kept, judge};
+use crate::ExportStore;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
+use crate::judge::{AppliedAttributes, judge};
 use crate::naming::DirectoryPath;
 use crate::record::{Record, State, handle_of};
 use crate::request::DirectoryRequest;
-use nfs_client::{Attributes, Name, NfsError, Node, SetAttributes, Status};
+use nfs_client::{Attributes, FileRef, Name, NfsError, SetAttributes, Status};
 
 /// Parents are for passing through; what is inside is guarded by the directories themselves.
 const PARENT_MODE: u32 = 0o755;
@@ -21,15 +21,15 @@ pub(super) struct Made {
     pub mode_not_kept: Option<u32>,
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Makes missing parents and the directory; `None` when something was faster and must be looked at.
     pub(super) async fn make_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         record: &Recorded,
-        nodes: &[Node],
+        nodes: &[FileRef],
     ) -> Result<Option<Made>, ExportError> {
         let names = directory.names();
         let (Some(last), Some(parent)) = (names.last(), self.make_parents(ground, directory, nodes).await?) else {
@@ -45,7 +45,7 @@ impl ManagedExport {
         let Some((node, mode_refused, owner_refused)) = made else {
             return Ok(None);
         };
-        let kept = Kept {
+        let kept = AppliedAttributes {
             attributes: &node.attributes,
             mode_refused,
             owner_refused,
@@ -57,10 +57,10 @@ impl ManagedExport {
     /// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
     pub(crate) async fn make_parents(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         directory: &DirectoryPath,
-        nodes: &[Node],
-    ) -> Result<Option<Node>, ExportError> {
+        nodes: &[FileRef],
+    ) -> Result<Option<FileRef>, ExportError> {
         let names = directory.names();
         let Some((_, parents)) = names.split_last() else {
             return Ok(None);
@@ -82,12 +82,12 @@ impl ManagedExport {
 
     async fn make_one(
         &self,
-        ground: &Ground,
-        parent: &Node,
+        ground: &VerifiedRoot,
+        parent: &FileRef,
         name: &Name,
         attributes: SetAttributes,
         directory: &DirectoryPath,
-    ) -> Result<Option<(Node, Option<Status>, Option<Status>)>, ExportError> {
+    ) -> Result<Option<(FileRef, Option<Status>, Option<Status>)>, ExportError> {
         let made = self
             .changing(ground)?
             .make_directory(&parent.handle, name, attributes)
@@ -102,10 +102,10 @@ impl ManagedExport {
     /// Sets mode and owner of a directory that is there, and judges what came of it.
     pub(super) async fn set(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
-        leaf: &Node,
+        leaf: &FileRef,
         mode: Option<u32>,
     ) -> Result<Made, ExportError> {
         let mut attributes = leaf.attributes.clone();
@@ -123,7 +123,7 @@ impl ManagedExport {
         let mode_refused = self
             .set_part(ground, leaf, mode_part, &mut attributes, directory)
             .await?;
-        let kept = Kept {
+        let kept = AppliedAttributes {
             attributes: &attributes,
             mode_refused,
             owner_refused,
@@ -137,8 +137,8 @@ impl ManagedExport {
 
     async fn set_part(
         &self,
-        ground: &Ground,
-        leaf: &Node,
+        ground: &VerifiedRoot,
+        leaf: &FileRef,
         part: SetAttributes,
         now: &mut Attributes,
         directory: &DirectoryPath,
@@ -160,8 +160,8 @@ impl ManagedExport {
         &self,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
-        node: &Node,
-        kept: &Kept<'_>,
+        node: &FileRef,
+        kept: &AppliedAttributes<'_>,
     ) -> Result<Made, ExportError> {
         let mode_not_kept = judge(request, &directory.to_string(), self.keeper.credential, kept)?;
         Ok(Made {
@@ -173,7 +173,7 @@ impl ManagedExport {
     }
 
     /// The last word: the record knows the fileid, and that all is well.
-    pub(super) async fn live(&self, ground: &Ground, record: &Recorded, made: &Made) -> Result<(), ExportError> {
+    pub(super) async fn live(&self, ground: &VerifiedRoot, record: &Recorded, made: &Made) -> Result<(), ExportError> {
         let Recorded::Open(record) = record else {
             return Err(ExportError::Unsettled {
                 doing: "recording a directory".into(),

@@ -2,18 +2,22 @@
 
 use super::decide::{Step, There, Written, decide};
 use super::what_it_is;
-use crate::ManagedExport;
+use crate::ExportStore;
 use crate::error::ExportError;
-use crate::ground::Ground;
+use crate::ground::VerifiedRoot;
 use crate::ledger::Holder;
 use crate::naming::DirectoryPath;
 use crate::records::Found;
 use crate::request::DirectoryRequest;
-use nfs_client::Node;
+use nfs_client::FileRef;
 
-impl ManagedExport {
+impl ExportStore {
     /// Whether a claim that nothing was begun for is refused as things are.
-    pub(crate) async fn foresee_on(&self, ground: &Ground, request: &DirectoryRequest) -> Result<(), ExportError> {
+    pub(crate) async fn foresee_on(
+        &self,
+        ground: &VerifiedRoot,
+        request: &DirectoryRequest,
+    ) -> Result<(), ExportError> {
         let DirectoryRequest { volume, directory, .. } = request;
         // What was begun is there to be gone on with.
         if !matches!(self.read_record(ground, volume).await?, Found::Nothing) {
@@ -36,11 +40,11 @@ impl ManagedExport {
     /// What is on the way and at its end, and what is to be done next.
     pub(super) async fn observe(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         written: Written,
-    ) -> Result<(Vec<Node>, Step), ExportError> {
+    ) -> Result<(Vec<FileRef>, Step), ExportError> {
         let nodes = self.walk(ground, directory).await?;
         let leaf = self.leaf_of(&nodes, directory);
         self.judge_way(ground, directory, &nodes).await?;
@@ -64,7 +68,7 @@ impl ManagedExport {
     }
 
     /// Who else has what is there.
-    fn other_holder(&self, ground: &Ground, request: &DirectoryRequest, leaf: &Node) -> Option<Holder> {
+    fn other_holder(&self, ground: &VerifiedRoot, request: &DirectoryRequest, leaf: &FileRef) -> Option<Holder> {
         let holder = Holder::Volume(request.volume.clone());
         let file = ground.file_key(leaf.attributes.fileid);
         self.ledger.holder_of(&file, Some(&holder))
@@ -73,11 +77,11 @@ impl ManagedExport {
     /// The error of a step that is a refusal of what is there.
     pub(super) async fn refuse(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         directory: &DirectoryPath,
         step: Step,
-        leaf: &Node,
+        leaf: &FileRef,
     ) -> Result<(), ExportError> {
         match step {
             Step::Held => match self.other_holder(ground, request, leaf) {

@@ -7,16 +7,16 @@
 use super::Recorded;
 use super::make::Made;
 use super::next_step::{Own, Source, Step, next};
-use crate::ManagedExport;
+use crate::ExportStore;
 use crate::archives::{ArchiveRef, changed_meanwhile};
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use crate::layout;
 use crate::naming::DirectoryPath;
-use crate::record::{ArchiveNote, Destination, Record, State, handle_of};
+use crate::record::{ArchiveState, Record, RestoreTarget, State, handle_of};
 use crate::records::{Created, Found};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
-use nfs_client::Node;
+use nfs_client::FileRef;
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 12;
@@ -32,14 +32,14 @@ struct Restore<'a> {
 /// The archive, as it was seen.
 struct Seen {
     record: Record,
-    note: ArchiveNote,
-    node: Option<Node>,
+    note: ArchiveState,
+    node: Option<FileRef>,
 }
 
-impl ManagedExport {
+impl ExportStore {
     pub(super) async fn restore(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &DirectoryRequest,
         which: &ArchiveRef,
         directory: &DirectoryPath,
@@ -71,7 +71,11 @@ impl ManagedExport {
     }
 
     /// Looks, decides, acts; `None` when it is to be looked at again.
-    async fn restore_step(&self, ground: &Ground, restore: &mut Restore<'_>) -> Result<Option<Made>, ExportError> {
+    async fn restore_step(
+        &self,
+        ground: &VerifiedRoot,
+        restore: &mut Restore<'_>,
+    ) -> Result<Option<Made>, ExportError> {
         let directory = restore.directory;
         let nodes = self.walk(ground, directory).await?;
         self.judge_way(ground, directory, &nodes).await?;
@@ -129,7 +133,7 @@ impl ManagedExport {
 
     async fn look_at_source(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         restore: &Restore<'_>,
     ) -> Result<(Option<Seen>, Source), ExportError> {
         if matches!(self.read_record(ground, &restore.which.volume).await?, Found::Nothing) {
@@ -165,7 +169,7 @@ impl ManagedExport {
     }
 
     /// The claim's own record: what is to come, and from which archive.
-    async fn record_restore(&self, ground: &Ground, restore: &mut Restore<'_>) -> Result<(), ExportError> {
+    async fn record_restore(&self, ground: &VerifiedRoot, restore: &mut Restore<'_>) -> Result<(), ExportError> {
         let record = Record {
             volume: restore.request.volume.clone(),
             backend: self.keeper.backend.clone(),
@@ -193,7 +197,7 @@ impl ManagedExport {
     }
 
     /// The archive's record says whose it becomes.
-    async fn take(&self, ground: &Ground, restore: &Restore<'_>, seen: &Seen) -> Result<(), ExportError> {
+    async fn take(&self, ground: &VerifiedRoot, restore: &Restore<'_>, seen: &Seen) -> Result<(), ExportError> {
         let taken = Record {
             handle: seen.node.as_ref().map(handle_of),
             ..seen.record.in_state(State::Restoring {
@@ -207,10 +211,10 @@ impl ManagedExport {
     /// Parents, and the rename.
     async fn move_home(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         restore: &Restore<'_>,
         seen: &Seen,
-        nodes: &[Node],
+        nodes: &[FileRef],
     ) -> Result<(), ExportError> {
         let names = restore.directory.names();
         let Some(last) = names.last() else {
@@ -234,10 +238,10 @@ impl ManagedExport {
     /// Mode and owner as they were before it was archived; then the record says that all is well.
     async fn put_back(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         restore: &Restore<'_>,
         seen: &Seen,
-        leaf: &Node,
+        leaf: &FileRef,
     ) -> Result<Made, ExportError> {
         let as_it_was = DirectoryRequest {
             mode: seen.note.mode,
@@ -265,15 +269,15 @@ impl Restore<'_> {
         }
     }
 
-    fn destination(&self) -> Destination {
-        Destination {
+    fn destination(&self) -> RestoreTarget {
+        RestoreTarget {
             volume: self.request.volume.clone(),
             claim: self.request.claim.clone(),
             directory: self.directory.to_string(),
         }
     }
 
-    fn is_for(&self, to: &Destination) -> bool {
+    fn is_for(&self, to: &RestoreTarget) -> bool {
         to.volume == self.request.volume && to.claim.uid == self.request.claim.uid
     }
 }

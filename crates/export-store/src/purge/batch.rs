@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nfs_client::{Entry, Export, FileHandle, NfsError, PageCookie};
+use nfs_client::{Client, Entry, FileHandle, NfsError, PageCookie};
 
 /// Names that are listed before they are removed.
 const BATCH: usize = 1024;
@@ -18,7 +18,7 @@ pub(super) struct Batch {
 
 /// The next entries of a listing: fewer at the end of the purge, for pages may be small and slow.
 pub(super) async fn batch(
-    nfs: &Export,
+    nfs: &Client,
     directory: &FileHandle,
     mut from: Option<PageCookie>,
     end: Option<Instant>,

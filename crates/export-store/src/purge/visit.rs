@@ -7,11 +7,11 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
 
 use super::batch::{batch, is_over};
-use crate::ManagedExport;
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
+use crate::ExportStore;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
 use nfs_client::{
-    Credential, Entry, Export, FileHandle, FileKind, Name, NfsError, Node, RemoveOutcome, SetAttributes, Status,
+    Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
 
 /// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
@@ -45,7 +45,7 @@ pub(super) struct Task {
 /// A subdirectory to go into.
 pub(super) struct Child {
     pub name: Name,
-    pub node: Node,
+    pub node: FileRef,
 }
 
 /// How a visit ended.
@@ -81,8 +81,8 @@ fn breadth(depth: usize) -> usize {
 }
 
 pub(super) async fn visit(
-    export: &ManagedExport,
-    ground: &Ground,
+    export: &ExportStore,
+    ground: &VerifiedRoot,
     compounds: &Semaphore,
     task: Task,
 ) -> Result<(u64, Visit), ExportError> {
@@ -90,7 +90,7 @@ pub(super) async fn visit(
     let mut visitor = Visitor {
         nfs: task
             .actor
-            .map_or_else(|| export.nfs.clone(), |actor| export.nfs.acting_as(actor)),
+            .map_or_else(|| export.nfs.clone(), |actor| export.nfs.with_credential(actor)),
         export,
         ground,
         compounds,
@@ -117,10 +117,10 @@ pub(super) async fn visit(
 }
 
 struct Visitor<'a> {
-    export: &'a ManagedExport,
-    ground: &'a Ground,
+    export: &'a ExportStore,
+    ground: &'a VerifiedRoot,
     compounds: &'a Semaphore,
-    nfs: Export,
+    nfs: Client,
     actor: Option<Credential>,
     /// Something was refused for lack of permission.
     denied: bool,
@@ -232,7 +232,7 @@ impl Visitor<'_> {
         let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
         let removals = stream::iter(chunks).map(async |chunk| {
             let _permit = compounds.acquire().await;
-            let outcomes = nfs.remove_many(handle, &chunk).await?;
+            let outcomes = nfs.remove_batch(handle, &chunk).await?;
             Ok::<_, NfsError>((chunk, outcomes))
         });
         let outcomes: Result<Vec<_>, NfsError> = removals.buffer_unordered(CHUNK).try_collect().await;
@@ -295,7 +295,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    fn judge(&mut self, name: Name, listed: Option<u64>, node: Node) {
+    fn judge(&mut self, name: Name, listed: Option<u64>, node: FileRef) {
         let found = &node.attributes;
         let fileid = found.fileid;
         let why = if found.kind != FileKind::Directory {
@@ -357,7 +357,7 @@ impl Visitor<'_> {
             },
             _ => return Ok(false),
         };
-        let nfs = self.export.changing(self.ground)?.acting_as(owner);
+        let nfs = self.export.changing(self.ground)?.with_credential(owner);
         if attributes.mode & 0o700 != 0o700 {
             let mode = SetAttributes {
                 mode: Some(0o700),

@@ -1,26 +1,26 @@
 //! Archives: a name that nobody has, and a directory that only the operator enters (design 6.7).
 
-use super::{At, Reclaim, Wish};
-use crate::error::{ExportError, While as _};
-use crate::ground::Ground;
-use crate::ledger::{Holder, Place, Reservation};
+use super::{At, Reclaim, ReclaimAction};
+use crate::error::{ErrorContext as _, ExportError};
+use crate::ground::VerifiedRoot;
+use crate::ledger::{Holder, Reservation, ReservedPath};
 use crate::naming::archive_name;
-use crate::record::{ArchiveNote, Record, State, handle_of};
-use crate::{ManagedExport, PoisonError, layout};
-use nfs_client::{Node, SetAttributes};
+use crate::record::{ArchiveState, Record, State, handle_of};
+use crate::{ExportStore, PoisonError, layout};
+use nfs_client::{FileRef, SetAttributes};
 
 /// Names tried: the plain one, one with the volume's own part, and numbers after it.
 const NAMES: u32 = 100;
 /// The shortest limits on names that servers are known to have, below the usual 255 (encrypted shares: 143).
 const SHORTER: [usize; 2] = [143, 64];
 
-impl ManagedExport {
-    pub(crate) fn archive_places(&self, ground: &Ground, target: &str) -> Vec<Place> {
+impl ExportStore {
+    pub(crate) fn archive_places(&self, ground: &VerifiedRoot, target: &str) -> Vec<ReservedPath> {
         self.places_of(&ground.identity.id, target)
     }
 
     /// A name for the archive that nothing has, and holds it.
-    pub(super) async fn choose_target(&self, reclaim: &mut Reclaim<'_>) -> Result<ArchiveNote, ExportError> {
+    pub(super) async fn choose_target(&self, reclaim: &mut Reclaim<'_>) -> Result<ArchiveState, ExportError> {
         // The one that was tried before is somebody else's.
         reclaim.target = None;
         let chosen = self.free_target(reclaim.ground, &reclaim.record, reclaim.longest_name);
@@ -34,7 +34,7 @@ impl ManagedExport {
     /// A name for the archive of a record that nothing has, held.
     pub(crate) async fn free_target(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         record: &Record,
         longest_name: usize,
     ) -> Result<(String, Reservation), ExportError> {
@@ -64,7 +64,7 @@ impl ManagedExport {
     /// handle, is where that one puts it, this is recorded as if it had been done here.
     pub(super) async fn look_for_archive(&self, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
         let record = &reclaim.record;
-        let archives = reclaim.wish == Wish::Archive || record.adopted;
+        let archives = reclaim.wish == ReclaimAction::Archive || record.adopted;
         if record.state != State::Live || !archives || reclaim.seen.source != At::Nothing {
             return Ok(());
         }
@@ -72,7 +72,7 @@ impl ManagedExport {
         let (ground, name) = (reclaim.ground, layout::name(&target)?);
         let found = self.nfs.lookup(&ground.root.handle, &name).await;
         let found = found.while_(|| format!("looking up {name}"))?;
-        let same = |node: &Node| {
+        let same = |node: &FileRef| {
             ground.is_plain_directory(node) && record.is_about(node) && record.handle == Some(handle_of(node))
         };
         let Some(archive) = found.filter(same) else {
@@ -139,8 +139,8 @@ impl ManagedExport {
     /// Mode 0700 of the operator's own. Answers what could not be done.
     pub(crate) async fn close_archive(
         &self,
-        ground: &Ground,
-        archive: &Node,
+        ground: &VerifiedRoot,
+        archive: &FileRef,
         name: &str,
     ) -> Result<Vec<String>, ExportError> {
         let ours = &ground.reserved.attributes;
@@ -175,7 +175,7 @@ impl ManagedExport {
     }
 
     /// Enters an archive into the ledger and the count.
-    pub(crate) fn enter_archive(&self, ground: &Ground, record: &Record) {
+    pub(crate) fn enter_archive(&self, ground: &VerifiedRoot, record: &Record) {
         let Some(note) = record.state.archive() else { return };
         self.ledger.insert(
             Holder::Archive(record.volume.clone()),

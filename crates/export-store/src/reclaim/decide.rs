@@ -4,7 +4,7 @@ use crate::record::State;
 
 /// What shall become of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(super) enum ReclaimAction {
     Archive,
     Delete,
 }
@@ -69,11 +69,11 @@ pub(super) enum Step {
     NotMade,
 }
 
-pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> Step {
-    let wish = if adopted { Wish::Archive } else { wish };
+pub(super) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &Seen) -> Step {
+    let wish = if adopted { ReclaimAction::Archive } else { wish };
     let gone = match wish {
-        Wish::Archive => Step::Missing,
-        Wish::Delete => Step::Done(End::AlreadyGone),
+        ReclaimAction::Archive => Step::Missing,
+        ReclaimAction::Delete => Step::Done(End::AlreadyGone),
     };
     match (state, seen.moved, seen.source) {
         (State::Creating | State::Copying(_), ..) => Step::NotMade,
@@ -87,7 +87,7 @@ pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> S
         (State::RemovingEmpty, ..) => Step::Done(End::EmptyRemoved),
 
         (State::Archiving(_), At::Ours, _) => Step::Seal,
-        (State::Archiving(_), _, At::Ours) if wish == Wish::Delete => Step::Record(Next::Deleting),
+        (State::Archiving(_), _, At::Ours) if wish == ReclaimAction::Delete => Step::Record(Next::Deleting),
         (State::Archiving(_), At::Nothing, At::Ours) => Step::Move,
         (State::Archiving(_), At::Stranger, At::Ours) => Step::Record(Next::Archiving),
         (State::Archiving(_), ..) => gone,
@@ -100,7 +100,9 @@ pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> S
 
         (State::Deleting { .. } | State::Tombstone { .. }, At::Ours, _) => Step::Done(End::Deleted),
         // The policy was changed before the rename.
-        (State::Deleting { .. } | State::Tombstone { .. }, _, At::Ours) if wish == Wish::Archive => begin(wish, seen),
+        (State::Deleting { .. } | State::Tombstone { .. }, _, At::Ours) if wish == ReclaimAction::Archive => {
+            begin(wish, seen)
+        }
         (State::Deleting { .. }, _, At::Ours) if seen.trash_refused => Step::Record(Next::Tombstone),
         (State::Deleting { .. } | State::Tombstone { .. }, At::Nothing, At::Ours) => Step::Move,
         // A later second makes another name in the trash.
@@ -112,22 +114,22 @@ pub(super) fn decide(state: &State, adopted: bool, wish: Wish, seen: &Seen) -> S
     }
 }
 
-fn begin(wish: Wish, seen: &Seen) -> Step {
+fn begin(wish: ReclaimAction, seen: &Seen) -> Step {
     match (wish, seen.empty) {
-        (Wish::Delete, _) => Step::Record(Next::Deleting),
-        (Wish::Archive, None) => Step::LookInside,
-        (Wish::Archive, Some(true)) => Step::Record(Next::RemovingEmpty),
-        (Wish::Archive, Some(false)) => Step::Record(Next::Archiving),
+        (ReclaimAction::Delete, _) => Step::Record(Next::Deleting),
+        (ReclaimAction::Archive, None) => Step::LookInside,
+        (ReclaimAction::Archive, Some(true)) => Step::Record(Next::RemovingEmpty),
+        (ReclaimAction::Archive, Some(false)) => Step::Record(Next::Archiving),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::ArchiveNote;
+    use crate::record::ArchiveState;
 
-    fn note() -> ArchiveNote {
-        ArchiveNote {
+    fn note() -> ArchiveState {
+        ArchiveState {
             target: "archived-x".into(),
             mode: 0o777,
             uid: None,
@@ -135,7 +137,7 @@ mod tests {
             since: None,
             size: None,
             class: None,
-            terms: crate::record::Terms::default(),
+            terms: crate::record::RetentionTerms::default(),
             copy: None,
         }
     }
@@ -143,7 +145,7 @@ mod tests {
     #[test]
     fn every_state_of_record_source_and_target_has_its_next_step() {
         use At::{Nothing, Ours, Stranger};
-        use Wish::{Archive, Delete};
+        use ReclaimAction::{Archive, Delete};
         let (live, empty) = (State::Live, State::RemovingEmpty);
         let (archiving, archived) = (State::Archiving(note()), State::Archived(note()));
         let deleting = State::Deleting { since: 1 };
@@ -234,14 +236,14 @@ mod tests {
             trash_refused: false,
         };
         assert_eq!(
-            decide(&State::Live, true, Wish::Delete, &seen),
+            decide(&State::Live, true, ReclaimAction::Delete, &seen),
             Step::Record(Next::Archiving)
         );
         let gone = Seen {
             source: At::Nothing,
             ..seen
         };
-        assert_eq!(decide(&State::Live, true, Wish::Delete, &gone), Step::Missing);
+        assert_eq!(decide(&State::Live, true, ReclaimAction::Delete, &gone), Step::Missing);
     }
 
     #[test]
@@ -254,7 +256,7 @@ mod tests {
         };
         let deleting = State::Deleting { since: 1 };
         assert_eq!(
-            decide(&deleting, false, Wish::Delete, &seen),
+            decide(&deleting, false, ReclaimAction::Delete, &seen),
             Step::Record(Next::Tombstone)
         );
     }

@@ -3,12 +3,12 @@
 use super::Reclaim;
 use crate::error::ExportError;
 use crate::record::{Record, State};
-use crate::{ManagedExport, PoisonError, layout};
-use nfs_client::{Name, Node};
+use crate::{ExportStore, PoisonError, layout};
+use nfs_client::{FileRef, Name};
 
-impl ManagedExport {
+impl ExportStore {
     /// Where the record's state says that the directory goes: a folder and the name there.
-    pub(super) fn destination<'a>(&self, reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a Node, Name)>, ExportError> {
+    pub(super) fn destination<'a>(&self, reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a FileRef, Name)>, ExportError> {
         let (ground, volume) = (reclaim.ground, &reclaim.record.volume);
         Ok(match &reclaim.record.state {
             State::Archiving(note) | State::Archived(note) => Some((&ground.root, layout::name(&note.target)?)),

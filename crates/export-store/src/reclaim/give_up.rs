@@ -1,17 +1,21 @@
 //! Giving up a directory: Retain, and records that have done their work. And the record of a volume that others made.
 
-use super::{At, Reclaim, Recorded, Wish};
-use crate::ManagedExport;
+use super::{At, Reclaim, ReclaimAction, Recorded};
+use crate::ExportStore;
 use crate::error::ExportError;
-use crate::ground::Ground;
+use crate::ground::VerifiedRoot;
 use crate::ledger::Holder;
 use crate::record::{Record, State, handle_of};
 use crate::records::{Created, Found};
-use crate::request::{Keeping, ReclaimRequest, Reclaimed};
-use nfs_client::Node;
+use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
+use nfs_client::FileRef;
 
-impl ManagedExport {
-    pub(crate) async fn retain_on(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+impl ExportStore {
+    pub(crate) async fn retain_on(
+        &self,
+        ground: &VerifiedRoot,
+        request: &ReclaimRequest,
+    ) -> Result<Reclaimed, ExportError> {
         let Found::Record(record, _) = self.read_record(ground, &request.volume).await? else {
             // Nothing of ours: nothing to give up.
             return Ok(Reclaimed::Retained);
@@ -25,7 +29,13 @@ impl ManagedExport {
                 return Ok(Reclaimed::Retained);
             };
             match self
-                .reclaim(ground, *record, file_id, Wish::Archive, &request.keeping)
+                .reclaim(
+                    ground,
+                    *record,
+                    file_id,
+                    ReclaimAction::Archive,
+                    &request.archive_metadata,
+                )
                 .await
             {
                 // It is nowhere, and whoever gives it up knows.
@@ -37,7 +47,7 @@ impl ManagedExport {
         Ok(Reclaimed::Retained)
     }
 
-    pub(crate) async fn forget_on(&self, ground: &Ground, volume: &str) -> Result<(), ExportError> {
+    pub(crate) async fn forget_on(&self, ground: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
         if let Found::Record(record, _) = self.read_record(ground, volume).await? {
             self.forget_record(ground, &record).await?;
         }
@@ -45,7 +55,7 @@ impl ManagedExport {
     }
 
     /// Removes a record that has done its work; false when it has not.
-    pub(crate) async fn forget_record(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    pub(crate) async fn forget_record(&self, ground: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
         let over = matches!(record.state, State::RemovingEmpty | State::Deleting { .. });
         if !over || !self.is_moved(ground, record).await? {
             return Ok(false);
@@ -55,25 +65,37 @@ impl ManagedExport {
     }
 
     /// Whether the directory is no longer at its volume's path.
-    async fn is_moved(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    async fn is_moved(&self, ground: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
         let seen = self.seen(ground, record).await?;
         Ok(seen.is_none_or(|seen| seen.source != At::Ours))
     }
 
     /// What is where, for a record; nothing when it was never finished.
-    async fn seen(&self, ground: &Ground, record: &Record) -> Result<Option<super::Seen>, ExportError> {
+    async fn seen(&self, ground: &VerifiedRoot, record: &Record) -> Result<Option<super::Seen>, ExportError> {
         let Some(file_id) = record.file_id else { return Ok(None) };
-        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive, &Keeping::default());
+        let mut reclaim = Reclaim::new(
+            ground,
+            record.clone(),
+            file_id,
+            ReclaimAction::Archive,
+            &ArchiveMetadata::default(),
+        );
         self.look(&mut reclaim).await?;
         Ok(Some(reclaim.seen))
     }
 
     /// A rename to an archive that went through before its end was recorded: records it.
-    pub(crate) async fn complete_archive(&self, ground: &Ground, record: &Record) -> Result<bool, ExportError> {
+    pub(crate) async fn complete_archive(&self, ground: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
         let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
             return Ok(false);
         };
-        let mut reclaim = Reclaim::new(ground, record.clone(), file_id, Wish::Archive, &Keeping::default());
+        let mut reclaim = Reclaim::new(
+            ground,
+            record.clone(),
+            file_id,
+            ReclaimAction::Archive,
+            &ArchiveMetadata::default(),
+        );
         self.look(&mut reclaim).await?;
         if reclaim.seen.moved != At::Ours {
             return Ok(false);
@@ -85,7 +107,7 @@ impl ManagedExport {
 
     pub(crate) async fn register_on(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ReclaimRequest,
         adopted: bool,
     ) -> Result<u64, ExportError> {
@@ -123,7 +145,7 @@ impl ManagedExport {
 
     /// What a provisioning here had begun for the same volume when the other provisioner finished it: the record, if it is
     /// about the same directory. One about another directory is taken back.
-    async fn begun(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Option<Record>, ExportError> {
+    async fn begun(&self, ground: &VerifiedRoot, request: &ReclaimRequest) -> Result<Option<Record>, ExportError> {
         let Found::Record(record, _) = self.read_record(ground, &request.volume).await? else {
             return Ok(None);
         };
@@ -138,7 +160,7 @@ impl ManagedExport {
     }
 
     /// The directory of a volume that has no record, if it is nobody else's.
-    async fn unclaimed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Node, ExportError> {
+    async fn unclaimed(&self, ground: &VerifiedRoot, request: &ReclaimRequest) -> Result<FileRef, ExportError> {
         let directory = &request.directory;
         if let Some(conflict) = self.in_the_way(ground, &request.volume, directory) {
             return Err(ExportError::Overlaps {

@@ -2,28 +2,32 @@
 
 use super::decide::At;
 use super::recorded::Recorded;
-use crate::ManagedExport;
+use crate::ExportStore;
 use crate::error::ExportError;
-use crate::ground::Ground;
+use crate::ground::VerifiedRoot;
 use crate::record::{Record, State};
 use crate::request::ReclaimRequest;
 
-impl ManagedExport {
+impl ExportStore {
     /// The fileid on which a volume in use and its record agree.
-    pub(crate) async fn agreed(&self, ground: &Ground, request: &ReclaimRequest) -> Result<u64, ExportError> {
+    pub(crate) async fn agreed(&self, ground: &VerifiedRoot, request: &ReclaimRequest) -> Result<u64, ExportError> {
         let (_, file_id) = self.in_use(ground, request, "copying").await?;
         Ok(file_id)
     }
 
     /// The record of a volume in use, if it agrees with what the volume says.
-    pub(crate) async fn agreed_record(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Record, ExportError> {
+    pub(crate) async fn agreed_record(
+        &self,
+        ground: &VerifiedRoot,
+        request: &ReclaimRequest,
+    ) -> Result<Record, ExportError> {
         let (record, _) = self.in_use(ground, request, "writing down what it is").await?;
         Ok(record)
     }
 
     async fn in_use(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ReclaimRequest,
         asked: &'static str,
     ) -> Result<(Record, u64), ExportError> {

@@ -1,9 +1,9 @@
 //! What the record of a volume says beside the volume (design 6.8).
 
 use super::decide::At;
-use crate::ManagedExport;
+use crate::ExportStore;
 use crate::error::ExportError;
-use crate::ground::Ground;
+use crate::ground::VerifiedRoot;
 use crate::record::Record;
 use crate::records::Found;
 use crate::request::ReclaimRequest;
@@ -17,10 +17,14 @@ pub(super) enum Recorded {
     Nothing(At),
 }
 
-impl ManagedExport {
+impl ExportStore {
     /// Compares what the volume says with the record (design 6.8). One that this cluster did not sign is signed if they agree:
     /// the volume vouches for it.
-    pub(super) async fn recorded(&self, ground: &Ground, request: &ReclaimRequest) -> Result<Recorded, ExportError> {
+    pub(super) async fn recorded(
+        &self,
+        ground: &VerifiedRoot,
+        request: &ReclaimRequest,
+    ) -> Result<Recorded, ExportError> {
         let (recorded, trust) = self.compared(ground, request).await?;
         if let Recorded::Agreed(record, _) = &recorded {
             self.sign(ground, record, trust).await?;
@@ -29,7 +33,7 @@ impl ManagedExport {
     }
 
     /// Signs a record that agrees with its volume, if this cluster did not.
-    pub(super) async fn sign(&self, ground: &Ground, record: &Record, trust: Trust) -> Result<(), ExportError> {
+    pub(super) async fn sign(&self, ground: &VerifiedRoot, record: &Record, trust: Trust) -> Result<(), ExportError> {
         match trust {
             Trust::Signed => Ok(()),
             Trust::Unsigned | Trust::Forged => self.replace_record(ground, record).await,
@@ -39,7 +43,7 @@ impl ManagedExport {
     /// The same, and nothing is signed.
     pub(super) async fn compared(
         &self,
-        ground: &Ground,
+        ground: &VerifiedRoot,
         request: &ReclaimRequest,
     ) -> Result<(Recorded, Trust), ExportError> {
         let (record, trust) = match self.read_record(ground, &request.volume).await? {

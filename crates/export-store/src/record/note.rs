@@ -10,7 +10,7 @@ const LONGEST_NOTE: usize = 8 * 1024;
 /// What a volume was when it was saved or changed last.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct VolumeNote {
+pub struct VolumeMetadata {
     /// The uid of the kube-system namespace of the cluster that the volume's claim is in. A cluster that was rebuilt has
     /// another one, and goes on in the same folder.
     pub cluster: String,
@@ -40,7 +40,7 @@ pub struct VolumeNote {
     pub released: bool,
 }
 
-impl VolumeNote {
+impl VolumeMetadata {
     /// The note, unless it is too long to be kept in a record.
     pub fn if_it_fits(self) -> Option<Self> {
         let length = serde_json::to_vec(&self).map_or(usize::MAX, |bytes| bytes.len());

@@ -7,7 +7,7 @@ use crate::request::ClaimRef;
 /// What a directory was before it was archived, and what was agreed about the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ArchiveNote {
+pub struct ArchiveState {
     /// The archive's name at the export's root.
     pub target: String,
     /// Permission bits that the directory had.
@@ -29,16 +29,16 @@ pub struct ArchiveNote {
     pub class: Option<String>,
     /// What was agreed about the archive.
     #[serde(default)]
-    pub terms: Terms,
+    pub terms: RetentionTerms,
     /// What it is a copy of; absent when it is the directory itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub copy: Option<CopyNote>,
+    pub copy: Option<CopyState>,
 }
 
 /// What an archive is a copy of, which was made because somebody asked for it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CopyNote {
+pub struct CopyState {
     /// The volume that was copied.
     pub volume: String,
     /// The uid of the object that asked: another one of that name begins its own.
@@ -48,10 +48,10 @@ pub struct CopyNote {
     pub outcome: Option<String>,
 }
 
-impl ArchiveNote {
+impl ArchiveState {
     /// The same archive, with these terms.
     #[must_use]
-    pub fn on(&self, terms: &Terms) -> Self {
+    pub fn on(&self, terms: &RetentionTerms) -> Self {
         Self {
             terms: terms.clone(),
             ..self.clone()
@@ -62,7 +62,7 @@ impl ArchiveNote {
 /// What the archive's object says shall become of it, so that an object that is lost comes back with it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Terms {
+pub struct RetentionTerms {
     /// It is held: nobody purges it.
     pub held: bool,
     /// When it expires, in seconds since 1970; absent = never.
@@ -75,7 +75,7 @@ pub struct Terms {
 /// Where an archive is being restored to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Destination {
+pub struct RestoreTarget {
     /// The volume that gets the data.
     pub volume: String,
     /// The claim that the volume is for.
@@ -95,24 +95,24 @@ pub enum State {
     /// It is empty and being removed, or was.
     RemovingEmpty,
     /// It is being renamed to an archive.
-    Archiving(ArchiveNote),
+    Archiving(ArchiveState),
     /// It is an archive.
-    Archived(ArchiveNote),
+    Archived(ArchiveState),
     /// It is a copy that is being made, or was, and becomes an archive. The record's directory is the one that is copied.
-    Copying(ArchiveNote),
+    Copying(ArchiveState),
     /// It is an archive that is being renamed into the trash, or was.
     Purging {
         /// The archive.
-        archive: ArchiveNote,
+        archive: ArchiveState,
         /// When that was decided, in seconds since 1970; part of the name in the trash, and nothing hangs on it.
         since: i64,
     },
     /// It is an archive that is being renamed to a volume's directory, or was.
     Restoring {
         /// The archive.
-        archive: ArchiveNote,
+        archive: ArchiveState,
         /// Whose it becomes.
-        to: Destination,
+        to: RestoreTarget,
     },
     /// It is being renamed into the trash, or was.
     Deleting {
@@ -133,7 +133,7 @@ impl State {
     }
 
     /// The archive that the directory is, or is until the step that is announced.
-    pub fn archive(&self) -> Option<&ArchiveNote> {
+    pub fn archive(&self) -> Option<&ArchiveState> {
         match self {
             Self::Archived(archive) | Self::Purging { archive, .. } | Self::Restoring { archive, .. } => Some(archive),
             _ => None,
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// The archive that the directory is, was, or becomes.
-    pub fn note(&self) -> Option<&ArchiveNote> {
+    pub fn note(&self) -> Option<&ArchiveState> {
         match self {
             Self::Archiving(note) | Self::Copying(note) => Some(note),
             other => other.archive(),

@@ -26,8 +26,8 @@ fn archiving(target: &str) -> State {
     State::Archiving(note(target))
 }
 
-fn note(target: &str) -> ArchiveNote {
-    ArchiveNote {
+fn note(target: &str) -> ArchiveState {
+    ArchiveState {
         target: target.into(),
         mode: 0o2775,
         uid: Some(0),
@@ -35,7 +35,7 @@ fn note(target: &str) -> ArchiveNote {
         since: Some(7),
         size: Some("1Gi".into()),
         class: None,
-        terms: Terms {
+        terms: RetentionTerms {
             held: true,
             expires: Some(9),
             delete: true,
@@ -45,8 +45,8 @@ fn note(target: &str) -> ArchiveNote {
 }
 
 fn copying(volume: &str) -> State {
-    State::Copying(ArchiveNote {
-        copy: Some(CopyNote {
+    State::Copying(ArchiveState {
+        copy: Some(CopyState {
             volume: volume.into(),
             asked_by: "o".into(),
             outcome: Some("7 files".into()),
@@ -134,7 +134,7 @@ fn the_record_of_another_volume_or_a_newer_release_is_not_used() {
 
 #[test]
 fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
-    let note = VolumeNote {
+    let note = VolumeMetadata {
         cluster: "c".into(),
         provisioner: "p".into(),
         size: "1Gi".into(),
@@ -164,7 +164,7 @@ fn what_a_volume_is_stays_in_its_record_as_long_as_there_is_one() {
 
 #[test]
 fn a_note_that_is_too_long_for_a_record_is_none() {
-    let note = VolumeNote {
+    let note = VolumeMetadata {
         cluster: "c".into(),
         provisioner: "p".into(),
         size: "1Gi".into(),
@@ -177,7 +177,7 @@ fn a_note_that_is_too_long_for_a_record_is_none() {
         released: false,
     };
     assert_eq!(note.clone().if_it_fits(), None);
-    let short = VolumeNote {
+    let short = VolumeMetadata {
         mount_options: vec!["x".repeat(7 * 1024)],
         ..note
     };

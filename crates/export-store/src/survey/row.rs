@@ -3,18 +3,18 @@
 use serde::Serialize;
 
 use crate::record::State;
-use crate::text::cut;
+use crate::text::truncate;
 
 /// The longest name of a Kubernetes object, in bytes.
 const LONGEST_TEXT: usize = 253;
 
 /// What lies on an export.
 #[derive(Debug, Default)]
-pub struct Survey {
+pub struct ExportListing {
     /// The export's identity; absent where there is none, or none that can be believed.
     pub identity: Option<String>,
     /// In the order of clusters and volumes; what has no record comes last.
-    pub rows: Vec<Surveyed>,
+    pub rows: Vec<ListedDirectory>,
     /// What could not be looked at, and why.
     pub unseen: Vec<String>,
 }
@@ -52,7 +52,7 @@ pub enum Presence {
 /// One record, or one archive without any.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Surveyed {
+pub struct ListedDirectory {
     /// The cluster whose record it is; empty without one.
     pub cluster: String,
     /// The volume, by the record's name; empty without one.
@@ -83,7 +83,7 @@ pub struct Surveyed {
     pub expected: bool,
 }
 
-impl Surveyed {
+impl ListedDirectory {
     /// Whether a person should look.
     pub fn is_odd(&self) -> bool {
         self.why.is_some()
@@ -95,12 +95,12 @@ impl Surveyed {
 
 /// A text as far as it is shown.
 pub(super) fn text(text: &str) -> String {
-    cut(text, LONGEST_TEXT).to_owned()
+    truncate(text, LONGEST_TEXT).to_owned()
 }
 
 /// A row of which nothing is known but that.
-pub(super) fn nothing(state: &'static str) -> Surveyed {
-    Surveyed {
+pub(super) fn nothing(state: &'static str) -> ListedDirectory {
+    ListedDirectory {
         cluster: String::new(),
         volume: String::new(),
         state,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{Attributes, Details, FileHandle, FileKind, FsId, SetAttributes, Time, Times};
+use crate::{Attributes, FileHandle, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
 /// The longest file handle (NFS3_FHSIZE), in bytes.
 pub const LONGEST_HANDLE: usize = 64;
@@ -26,7 +26,7 @@ pub fn read(results: &mut Decoder) -> Result<Attributes, XdrError> {
 }
 
 /// `fattr3`. What changes with every change of the object is its ctime.
-pub fn details(results: &mut Decoder) -> Result<Details, XdrError> {
+pub fn details(results: &mut Decoder) -> Result<FullAttributes, XdrError> {
     let kind = kind(results)?;
     let mode = results.u32("mode")? & 0o7777;
     let links = results.u32("nlink")?;
@@ -56,7 +56,7 @@ pub fn details(results: &mut Decoder) -> Result<Details, XdrError> {
         fsid,
         links,
     };
-    Ok(Details {
+    Ok(FullAttributes {
         attributes,
         times,
         change: (altered.seconds.cast_unsigned() << 32) | u64::from(altered.nanos),
@@ -85,7 +85,7 @@ fn kind(results: &mut Decoder) -> Result<FileKind, XdrError> {
 }
 
 /// `post_op_attr`, all of it.
-pub fn optional_details(results: &mut Decoder) -> Result<Option<Details>, XdrError> {
+pub fn optional_details(results: &mut Decoder) -> Result<Option<FullAttributes>, XdrError> {
     results
         .boolean("attributes follow")?
         .then(|| details(results))

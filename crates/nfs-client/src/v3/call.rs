@@ -8,7 +8,7 @@ use super::numbers::{code, nfs_procedure};
 use super::status::status;
 use crate::rpc::connection::{Connection, Ticket};
 use crate::rpc::message::{self, Outcome, Procedure, Rejection};
-use crate::terms::{Pause, Terms};
+use crate::terms::{Backoff, CallOptions};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, Credential, FileHandle, Name, NfsError};
 
@@ -128,7 +128,7 @@ impl Drop for InFlight {
 
 impl Client {
     /// Carries out a call. The reply holds whatever status the server answered, JUKEBOX excepted.
-    pub(super) async fn call(&self, terms: Terms, call: &Call) -> Result<Reply, NfsError> {
+    pub(super) async fn call(&self, terms: CallOptions, call: &Call) -> Result<Reply, NfsError> {
         let _wanted = self.shared.want();
         let began = Instant::now();
         let late = |outcome_unknown| NfsError::NotResponding {
@@ -139,7 +139,7 @@ impl Client {
         let Ok(Ok(_slot)) = timeout_at(terms.deadline, self.shared.slots.acquire()).await else {
             return Err(late(false));
         };
-        let mut pause = Pause::new();
+        let mut pause = Backoff::new();
         let mut perhaps_done = false;
         loop {
             let connection = match self.shared.ready(call.action, terms.deadline, true).await {

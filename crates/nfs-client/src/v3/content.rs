@@ -8,9 +8,11 @@ use super::client::Client;
 use super::numbers::nfs;
 use super::results;
 use crate::error::refusal;
-use crate::terms::Terms;
+use crate::terms::CallOptions;
 use crate::xdr::{Decoder, XdrError};
-use crate::{Data, Details, FileHandle, FileKind, Found, Name, NfsError, Node, SetAttributes, Written};
+use crate::{
+    Data, FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Written,
+};
 
 const READ: &str = "reading a file";
 const WRITE: &str = "writing a file";
@@ -49,8 +51,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         first: usize,
-        terms: Terms,
-    ) -> Result<Option<Found>, NfsError> {
+        terms: CallOptions,
+    ) -> Result<Option<LookupResult>, NfsError> {
         let Some(node) = self.lookup(directory, name, terms).await? else {
             return Ok(None);
         };
@@ -60,9 +62,9 @@ impl Client {
         if before.attributes.kind == FileKind::Regular
             && let Ok(data) = refusal(self.read(&handle, 0, first, terms).await)?
         {
-            begin = Some((data, self.details(&handle, terms).await?.mark()));
+            begin = Some((data, self.details(&handle, terms).await?.change_token()));
         }
-        Ok(Some(Found {
+        Ok(Some(LookupResult {
             handle,
             details: before,
             begin,
@@ -70,7 +72,7 @@ impl Client {
     }
 
     /// All attributes.
-    pub async fn details(&self, object: &FileHandle, terms: Terms) -> Result<Details, NfsError> {
+    pub async fn details(&self, object: &FileHandle, terms: CallOptions) -> Result<FullAttributes, NfsError> {
         let call = Call::new("reading attributes", nfs::GETATTR, Effect::Looks).on(object);
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
@@ -78,7 +80,13 @@ impl Client {
     }
 
     /// Reads a part of a file.
-    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize, terms: Terms) -> Result<Data, NfsError> {
+    pub async fn read(
+        &self,
+        file: &FileHandle,
+        offset: u64,
+        count: usize,
+        terms: CallOptions,
+    ) -> Result<Data, NfsError> {
         let count = count.min(self.most_bytes().0);
         let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
         call.arguments.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
@@ -97,7 +105,7 @@ impl Client {
         file: &FileHandle,
         offset: u64,
         content: &Bytes,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Written, NfsError> {
         let content = content.get(..self.most_bytes().1).unwrap_or(content);
         let most = u32::try_from(content.len()).unwrap_or(u32::MAX);
@@ -117,7 +125,7 @@ impl Client {
     }
 
     /// Puts what was written on stable storage.
-    pub async fn commit(&self, file: &FileHandle, terms: Terms) -> Result<[u8; 8], NfsError> {
+    pub async fn commit(&self, file: &FileHandle, terms: CallOptions) -> Result<[u8; 8], NfsError> {
         let mut call = Call::new("committing a file", nfs::COMMIT, Effect::ChangesAlike).on(file);
         // From the beginning to the end.
         call.arguments.u64(0).u32(0);
@@ -127,7 +135,7 @@ impl Client {
     }
 
     /// Where a symbolic link leads to.
-    pub async fn read_link(&self, link: &FileHandle, terms: Terms) -> Result<Bytes, NfsError> {
+    pub async fn read_link(&self, link: &FileHandle, terms: CallOptions) -> Result<Bytes, NfsError> {
         let call = Call::new("reading a symbolic link", nfs::READLINK, Effect::Looks).on(link);
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
@@ -140,8 +148,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         target: &[u8],
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         self.fits(LINK, name)?;
         let mut call = Call::new(LINK, nfs::SYMLINK, Effect::ChangesOnce).at(directory, name);
         attributes::settable(&mut call.arguments, SetAttributes::default(), false);

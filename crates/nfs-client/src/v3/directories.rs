@@ -6,8 +6,8 @@ use super::client::Client;
 use super::numbers::nfs;
 use super::results;
 use crate::error::refusal;
-use crate::terms::Terms;
-use crate::{Attributes, FileHandle, MadeDirectory, Name, NfsError, Node, SetAttributes, Status};
+use crate::terms::CallOptions;
+use crate::{Attributes, FileHandle, FileRef, MkdirResult, Name, NfsError, SetAttributes, Status};
 
 const MAKE: &str = "making a directory";
 const RENAME: &str = "renaming";
@@ -47,8 +47,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         set: SetAttributes,
-        terms: Terms,
-    ) -> Result<MadeDirectory, NfsError> {
+        terms: CallOptions,
+    ) -> Result<MkdirResult, NfsError> {
         self.fits(MAKE, name)?;
         let mut call = Call::new(MAKE, nfs::MKDIR, Effect::ChangesOnce).at(directory, name);
         // The mode at once: the directory is never open wider than it shall be.
@@ -56,7 +56,7 @@ impl Client {
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
         let told = reply.take(results::made)?;
-        let mut made = MadeDirectory {
+        let mut made = MkdirResult {
             node: self.made(MAKE, directory, name, told, terms).await?,
             mode_refused: None,
             owner_refused: None,
@@ -74,13 +74,13 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         told: (Option<FileHandle>, Option<Attributes>),
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         match told {
-            (Some(handle), Some(attributes)) => Ok(Node { handle, attributes }),
+            (Some(handle), Some(attributes)) => Ok(FileRef { handle, attributes }),
             (Some(handle), None) => {
                 let attributes = self.attributes(&handle, terms).await?;
-                Ok(Node { handle, attributes })
+                Ok(FileRef { handle, attributes })
             }
             (None, _) => {
                 let found = self.look_up(action, directory, name, terms).await?;
@@ -93,7 +93,12 @@ impl Client {
     }
 
     /// Sets one part where it differs; answers the refusal, if any, and reads back what is there then.
-    async fn try_to_set(&self, node: &mut Node, part: SetAttributes, terms: Terms) -> Result<Option<Status>, NfsError> {
+    async fn try_to_set(
+        &self,
+        node: &mut FileRef,
+        part: SetAttributes,
+        terms: CallOptions,
+    ) -> Result<Option<Status>, NfsError> {
         if are(&node.attributes, part) {
             return Ok(None);
         }
@@ -114,7 +119,7 @@ impl Client {
         &self,
         object: &FileHandle,
         set: SetAttributes,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Attributes, NfsError> {
         let (owner, mode) = (set.owner(), set.only_mode());
         let nothing = SetAttributes::default();
@@ -136,7 +141,7 @@ impl Client {
         object: &FileHandle,
         part: SetAttributes,
         touch: bool,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Attributes, NfsError> {
         let mut call = Call::new("setting attributes", nfs::SETATTR, Effect::ChangesAlike).on(object);
         attributes::settable(&mut call.arguments, part, touch);
@@ -156,7 +161,7 @@ impl Client {
         from: (&FileHandle, &Name),
         fileid: u64,
         to: (&FileHandle, &Name),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         if self.look_up(RENAME, to.0, to.1, terms).await?.is_some() {
             return Err(NfsError::Status {
@@ -174,7 +179,7 @@ impl Client {
         from: (&FileHandle, &Name),
         fileid: u64,
         to: (&FileHandle, &Name),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         self.fits(RENAME, to.1)?;
         self.expect(RENAME, from.0, from.1, fileid, terms).await?;
@@ -190,8 +195,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         let refused = |status| NfsError::Status { action, status };
         match self.look_up(action, directory, name, terms).await? {
             None => Err(refused(Status::NotFound)),
@@ -206,7 +211,7 @@ impl Client {
         object: &FileHandle,
         directory: &FileHandle,
         name: &Name,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         const LINK: &str = "linking a file";
         self.fits(LINK, name)?;

@@ -7,8 +7,8 @@ use super::numbers::nfs;
 use super::results;
 use super::status::status;
 use crate::error::refusal;
-use crate::terms::Terms;
-use crate::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
+use crate::terms::CallOptions;
+use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
 const READ: &str = "reading a file";
 const CREATE: &str = "creating a file";
@@ -31,7 +31,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         limit: usize,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Option<SmallFile>, NfsError> {
         let refused = |status| Err(NfsError::Status { action: READ, status });
         for _ in 0..REPLACED_MEANWHILE {
@@ -53,7 +53,7 @@ impl Client {
         refused(Status::Stale)
     }
 
-    async fn content(&self, file: &FileHandle, limit: usize, terms: Terms) -> Result<Vec<u8>, NfsError> {
+    async fn content(&self, file: &FileHandle, limit: usize, terms: CallOptions) -> Result<Vec<u8>, NfsError> {
         let mut content = Vec::new();
         loop {
             // One byte more than may be there tells that there is more.
@@ -88,8 +88,8 @@ impl Client {
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         self.fits(CREATE, name)?;
         let set = SetAttributes {
             mode: Some(mode),
@@ -131,8 +131,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         guarded: Option<SetAttributes>,
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         let effect = match guarded {
             None => Effect::ChangesAlike,
             Some(_) => Effect::ChangesOnce,
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// Writes a file's content, on stable storage.
-    async fn write(&self, file: &FileHandle, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+    async fn write(&self, file: &FileHandle, content: &[u8], terms: CallOptions) -> Result<(), NfsError> {
         let mut done = 0;
         while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
             let part = rest.get(..self.limits().write as usize).unwrap_or(rest);
@@ -185,7 +185,7 @@ impl Client {
         (name, temporary): (&Name, &Name),
         content: &[u8],
         mode: u32,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let created = match self.create_file(directory, temporary, content, mode, terms).await {
             Err(NfsError::Status {

@@ -8,8 +8,8 @@ use super::call::{Call, Effect, Reply};
 use super::client::Client;
 use super::numbers::{code, nfs};
 use crate::error::refusal;
-use crate::terms::Terms;
-use crate::{Details, Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
+use crate::terms::CallOptions;
+use crate::{Entry, FileHandle, FullAttributes, Name, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
@@ -36,7 +36,12 @@ enum Form {
 
 impl Client {
     /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
-    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+    pub async fn list(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        terms: CallOptions,
+    ) -> Result<Page, NfsError> {
         self.list_with_usage(directory, from, LONGEST_PAGE, terms).await
     }
 
@@ -46,7 +51,7 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         most: u32,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Page, NfsError> {
         let most = self.limits().read.min(LONGEST_PAGE).min(most.max(SHORTEST_PAGE));
         let mut from = from;
@@ -74,7 +79,7 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         (form, most): (Form, u32),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Page, NfsError> {
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let procedure = match form {
@@ -100,7 +105,12 @@ impl Client {
     }
 
     /// Looks up the entries that came without attributes; what can't be looked up stays unknown.
-    async fn complete(&self, directory: &FileHandle, entries: &mut [Entry], terms: Terms) -> Result<(), NfsError> {
+    async fn complete(
+        &self,
+        directory: &FileHandle,
+        entries: &mut [Entry],
+        terms: CallOptions,
+    ) -> Result<(), NfsError> {
         let mut unknown = entries.iter_mut().filter(|entry| entry.kind.is_none());
         let mut flying = FuturesUnordered::new();
         loop {
@@ -118,7 +128,12 @@ impl Client {
         }
     }
 
-    async fn complete_one(&self, directory: &FileHandle, entry: &mut Entry, terms: Terms) -> Result<(), NfsError> {
+    async fn complete_one(
+        &self,
+        directory: &FileHandle,
+        entry: &mut Entry,
+        terms: CallOptions,
+    ) -> Result<(), NfsError> {
         if let Ok(Some(found)) = refusal(self.look_up(LIST, directory, &entry.name, terms).await)? {
             entry.kind = Some(found.attributes.kind);
             entry.size = Some(found.attributes.size);
@@ -143,7 +158,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         let fileid = reply.take(|results| results.u64("fileid"))?;
         let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
         let cookie = reply.take(|results| results.u64("cookie"))?;
-        let mut told: Option<Details> = None;
+        let mut told: Option<FullAttributes> = None;
         if form == Form::Plus {
             told = reply.take(attributes::optional_details)?;
             reply.take(attributes::optional_handle)?;

@@ -12,7 +12,7 @@ use super::rpcbind;
 use super::status::status;
 use crate::address::{AddressError, path_components};
 use crate::rpc::connection::Connection;
-use crate::terms::Terms;
+use crate::terms::CallOptions;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{FileHandle, FileKind, Name, NfsError, Status};
 
@@ -42,7 +42,7 @@ pub(super) struct Mounted {
 
 impl Client {
     /// The root's handle as MOUNT says it, now or a moment ago.
-    pub(super) async fn mount(&self, terms: Terms) -> Result<FileHandle, NfsError> {
+    pub(super) async fn mount(&self, terms: CallOptions) -> Result<FileHandle, NfsError> {
         let late = NfsError::NotResponding {
             action: MOUNT,
             after: terms.deadline.saturating_duration_since(Instant::now()),
@@ -74,7 +74,7 @@ impl Client {
         *self.shared.mounted.lock().await = None;
     }
 
-    async fn ask_for_root(&self, server: SocketAddr, terms: Terms) -> Result<FileHandle, NfsError> {
+    async fn ask_for_root(&self, server: SocketAddr, terms: CallOptions) -> Result<FileHandle, NfsError> {
         let port = match self.shared.target.mount_port {
             Some(port) => port,
             None => rpcbind::mount_port(server, terms.deadline).await?,
@@ -109,7 +109,7 @@ fn dirpath(path: &str) -> Encoder {
 }
 
 /// The handle of a path, or the status that refuses it.
-async fn mnt(connection: &Connection, path: &Encoder, terms: Terms) -> Result<Result<FileHandle, u32>, NfsError> {
+async fn mnt(connection: &Connection, path: &Encoder, terms: CallOptions) -> Result<Result<FileHandle, u32>, NfsError> {
     let mut results = ask(connection, MOUNT, MNT, terms.credential, path, terms.deadline).await?;
     let answer = read_mnt(&mut results).map_err(|error| senseless(MOUNT, &error))?;
     match answer {
@@ -135,7 +135,7 @@ pub(super) fn read_mnt(results: &mut Decoder) -> Result<Result<(FileHandle, Vec<
 }
 
 /// The paths that the server exports, to whomever.
-async fn exports(connection: &Connection, terms: Terms) -> Result<Vec<String>, NfsError> {
+async fn exports(connection: &Connection, terms: CallOptions) -> Result<Vec<String>, NfsError> {
     const ACTION: &str = "asking for the exports (EXPORT)";
     let nothing = Encoder::new();
     let mut results = ask(connection, ACTION, EXPORT, terms.credential, &nothing, terms.deadline).await?;
@@ -183,7 +183,7 @@ pub(super) fn below<'a>(path: &'a str, export: &str) -> Option<Vec<&'a str>> {
 
 impl Client {
     /// What a refusal by MOUNT means, with the help of the server's list of exports.
-    async fn explain(&self, connection: &Connection, code: u32, terms: Terms) -> NfsError {
+    async fn explain(&self, connection: &Connection, code: u32, terms: CallOptions) -> NfsError {
         let path = &self.shared.target.path;
         let (local, reserved_port) = (connection.local(), connection.local().port() < 1024);
         let status = status(code);
@@ -228,7 +228,7 @@ impl Client {
         connection: &Connection,
         export: &str,
         rest: &[&str],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Option<NfsError> {
         // In the words of the server itself.
         let root = mnt(connection, &dirpath(export), terms).await.ok()?.ok()?;
@@ -242,7 +242,7 @@ impl Client {
     }
 
     /// Walks down from an export's root, and says what is missing or no directory.
-    async fn walk_below(&self, root: &FileHandle, rest: &[&str], terms: Terms) -> Result<(), NfsError> {
+    async fn walk_below(&self, root: &FileHandle, rest: &[&str], terms: CallOptions) -> Result<(), NfsError> {
         let negotiated = self.negotiated();
         let mut directory = root.clone();
         for segment in rest {

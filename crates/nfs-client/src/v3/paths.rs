@@ -9,8 +9,8 @@ use super::mount::MOUNT;
 use super::numbers::nfs;
 use super::results;
 use crate::error::refusal;
-use crate::terms::Terms;
-use crate::{Attributes, FileHandle, FileKind, Name, NfsError, Node, Statistics, Status};
+use crate::terms::CallOptions;
+use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
 const LOOK_UP: &str = "looking up a name";
 const WALK: &str = "walking a path";
@@ -22,7 +22,7 @@ const FEWEST_BYTES: u32 = 4096;
 
 impl Client {
     /// The export's root directory.
-    pub async fn root(&self, terms: Terms) -> Result<Node, NfsError> {
+    pub async fn root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
         let mut handle = self.mount(terms).await?;
         let attributes = match refusal(self.attributes(&handle, terms).await)? {
             Ok(attributes) => attributes,
@@ -42,7 +42,7 @@ impl Client {
         if self.limits() == Limits::UNKNOWN {
             self.ask_limits(&handle, terms).await?;
         }
-        Ok(Node { handle, attributes })
+        Ok(FileRef { handle, attributes })
     }
 
     /// What it means that the root that MOUNT gave us is refused.
@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// FSINFO and PATHCONF, at once.
-    async fn ask_limits(&self, root: &FileHandle, terms: Terms) -> Result<(), NfsError> {
+    async fn ask_limits(&self, root: &FileHandle, terms: CallOptions) -> Result<(), NfsError> {
         const ACTION: &str = "asking for limits";
         let info = Call::new(ACTION, nfs::FSINFO, Effect::Looks).on(root);
         let conf = Call::new(ACTION, nfs::PATHCONF, Effect::Looks).on(root);
@@ -93,7 +93,7 @@ impl Client {
     }
 
     /// Attributes of the object.
-    pub async fn attributes(&self, object: &FileHandle, terms: Terms) -> Result<Attributes, NfsError> {
+    pub async fn attributes(&self, object: &FileHandle, terms: CallOptions) -> Result<Attributes, NfsError> {
         let call = Call::new("reading attributes", nfs::GETATTR, Effect::Looks).on(object);
         let mut reply = self.call(terms, &call).await?;
         reply.ok()?;
@@ -101,7 +101,12 @@ impl Client {
     }
 
     /// The entry of that name.
-    pub async fn lookup(&self, directory: &FileHandle, name: &Name, terms: Terms) -> Result<Option<Node>, NfsError> {
+    pub async fn lookup(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        terms: CallOptions,
+    ) -> Result<Option<FileRef>, NfsError> {
         self.look_up(LOOK_UP, directory, name, terms).await
     }
 
@@ -110,8 +115,8 @@ impl Client {
         action: &'static str,
         directory: &FileHandle,
         name: &Name,
-        terms: Terms,
-    ) -> Result<Option<Node>, NfsError> {
+        terms: CallOptions,
+    ) -> Result<Option<FileRef>, NfsError> {
         let call = Call::new(action, nfs::LOOKUP, Effect::Looks).at(directory, name);
         let mut reply = self.call(terms, &call).await?;
         match refusal(reply.ok())? {
@@ -124,12 +129,17 @@ impl Client {
             Some(attributes) => attributes,
             None => self.attributes(&handle, terms).await?,
         };
-        Ok(Some(Node { handle, attributes }))
+        Ok(Some(FileRef { handle, attributes }))
     }
 
     /// The nodes that `names` lead to, one after the other.
-    pub async fn walk(&self, directory: &FileHandle, names: &[Name], terms: Terms) -> Result<Vec<Node>, NfsError> {
-        let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
+    pub async fn walk(
+        &self,
+        directory: &FileHandle,
+        names: &[Name],
+        terms: CallOptions,
+    ) -> Result<Vec<FileRef>, NfsError> {
+        let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         for name in names {
             let below = match nodes.last() {
                 None => directory,
@@ -154,7 +164,7 @@ impl Client {
     }
 
     /// Space and inodes at the export's root.
-    pub async fn statistics(&self, terms: Terms) -> Result<Statistics, NfsError> {
+    pub async fn statistics(&self, terms: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(terms).await?;
         let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::Looks).on(&root.handle);
         let mut reply = self.call(terms, &call).await?;

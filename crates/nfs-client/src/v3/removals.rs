@@ -7,7 +7,7 @@ use super::call::{Call, Effect};
 use super::client::Client;
 use super::numbers::nfs;
 use crate::error::refusal;
-use crate::terms::Terms;
+use crate::terms::CallOptions;
 use crate::{FileHandle, FileKind, Name, NfsError, RemoveOutcome, Status};
 
 const REMOVE: &str = "removing";
@@ -23,7 +23,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let found = self.expect(REMOVE, directory, name, fileid, terms).await?;
         if found.attributes.kind != FileKind::Directory {
@@ -42,7 +42,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let found = self.expect(REMOVE, directory, name, fileid, terms).await?;
         if found.attributes.kind == FileKind::Directory {
@@ -60,7 +60,7 @@ impl Client {
         &self,
         directory: &FileHandle,
         names: &[Name],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
         let (mut left, mut flying) = (names.iter(), FuturesOrdered::new());
         let mut outcomes = Vec::with_capacity(names.len());
@@ -81,7 +81,12 @@ impl Client {
 
     /// Removes what has the name, whatever it is. In a directory that holds nothing but what must go, a removal that
     /// was perhaps done can be sent again.
-    async fn remove_any(&self, directory: &FileHandle, name: &Name, terms: Terms) -> Result<RemoveOutcome, NfsError> {
+    async fn remove_any(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        terms: CallOptions,
+    ) -> Result<RemoveOutcome, NfsError> {
         let remove = |procedure| Call::new(REMOVE_MANY, procedure, Effect::ChangesAlike).at(directory, name);
         let status = match refusal(self.call(terms, &remove(nfs::REMOVE)).await?.ok())? {
             Ok(()) => return Ok(RemoveOutcome::Removed),

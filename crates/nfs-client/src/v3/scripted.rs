@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::Client;
 use super::numbers::{MOUNT_PROGRAM, nfs};
 use crate::rpc::record;
-use crate::terms::Terms;
+use crate::terms::CallOptions;
 use crate::xdr::{Decoder, Encoder};
 use crate::{ClientOwner, Credential, FileHandle, Protocol, SourcePort, Target, VersionChoice};
 
@@ -92,8 +92,8 @@ impl Server {
     }
 }
 
-pub fn within(seconds: u64) -> Terms {
-    Terms {
+pub fn within(seconds: u64) -> CallOptions {
+    CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + Duration::from_secs(seconds),
     }

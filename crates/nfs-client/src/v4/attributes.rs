@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::numbers::{attribute, kind};
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{Attributes, Details, FileKind, FsId, Mark, SetAttributes, Time, Times};
+use crate::{Attributes, ChangeToken, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
 /// Words in a bitmap that we take: the attributes of NFSv4.2 fit in three.
 const MOST_BITMAP_WORDS: usize = 8;
@@ -268,14 +268,14 @@ impl Found {
     }
 
     /// All that [`DETAILS`] asks for; `Err` names what the server left out.
-    pub fn details(self) -> Result<Details, &'static str> {
+    pub fn details(self) -> Result<FullAttributes, &'static str> {
         let times = Times {
             accessed: self.accessed.or(self.modified).ok_or("time_access")?,
             modified: self.modified.ok_or("time_modify")?,
         };
         let (change, used, altered) = (self.change.ok_or("change")?, self.space_used, self.altered);
         let attributes = self.node()?;
-        Ok(Details {
+        Ok(FullAttributes {
             used: used.unwrap_or(attributes.size),
             attributes,
             times,
@@ -285,8 +285,8 @@ impl Found {
     }
 
     /// What [`MARK`] asks for; none where the server left out too much of it.
-    pub fn mark(&self) -> Option<Mark> {
-        Some(Mark {
+    pub fn mark(&self) -> Option<ChangeToken> {
+        Some(ChangeToken {
             change: self.change?,
             size: self.size?,
             modified: self.modified?,

@@ -16,7 +16,7 @@ use super::compound::{Compound, Reply};
 use super::flight::{Flight, Turn};
 use super::numbers::code;
 use super::sessionless;
-pub(super) use crate::terms::{LONGEST_PAUSE, Pause, Terms};
+pub(super) use crate::terms::{Backoff, CallOptions, LONGEST_PAUSE};
 use crate::{Credential, NfsError, Protocol};
 
 /// Operations in a compound, SEQUENCE included. ganesha promises 200 and fails above 100.
@@ -31,7 +31,7 @@ const SMALLEST_SIZE: usize = 4096;
 impl Client {
     /// Carries out a compound. The results hold whatever status the server answered, except what could be cured by
     /// trying again within the deadline.
-    pub(super) async fn call(&self, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
+    pub(super) async fn call(&self, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
         let wanted = self.shared.want();
         let result = run(&self.shared, terms, compound).await;
         drop(wanted);
@@ -83,14 +83,14 @@ impl Client {
 
 /// Renews the lease with a lone SEQUENCE. What goes wrong with it, the next call finds out and cures.
 pub(super) async fn renew(shared: Arc<Shared>) {
-    let terms = Terms {
+    let terms = CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + shared.target.deadline,
     };
     let _ = run(&shared, terms, &Compound::new("renewing the lease")).await;
 }
 
-async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
+async fn run(shared: &Arc<Shared>, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
     let reply = answered(shared, terms, compound).await?;
     if reply.code() != code::REP_TOO_BIG_TO_CACHE || !compound.keep_reply || !reply.nothing_changed() {
         return Ok(reply);
@@ -101,10 +101,10 @@ async fn run(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<
     answered(shared, terms, &unkept).await
 }
 
-async fn answered(shared: &Arc<Shared>, terms: Terms, compound: &Compound) -> Result<Reply, NfsError> {
+async fn answered(shared: &Arc<Shared>, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
     let began = Instant::now();
     let action = compound.action;
-    let mut pause = Pause::new();
+    let mut pause = Backoff::new();
     loop {
         let (session, _) = shared.ready(action, terms.deadline, Patience::UntilDeadline).await?;
         // Headers and SEQUENCE take less than 512 bytes.

@@ -278,5 +278,5 @@ impl Shared {
 
 /// Whether waiting may cure a failure to connect.
 fn may_pass(error: &NfsError) -> bool {
-    error.is_of_the_way() || matches!(error, NfsError::Status { .. } | NfsError::Protocol { .. })
+    error.is_transport() || matches!(error, NfsError::Status { .. } | NfsError::Protocol { .. })
 }

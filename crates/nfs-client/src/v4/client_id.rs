@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::attributes::Found;
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::{Client, Patience};
 use super::compound::Compound;
 use super::establish;
@@ -120,7 +120,7 @@ pub(super) fn read_client_id(results: &mut Decoder) -> Result<(u64, [u8; 8]), Xd
 
 impl Client {
     /// Our client id; a new one if the server is not thought to know any.
-    pub(super) async fn client_id(&self, terms: Terms) -> Result<u64, NfsError> {
+    pub(super) async fn client_id(&self, terms: CallOptions) -> Result<u64, NfsError> {
         let began = Instant::now();
         let shared = &self.shared;
         let _wanted = shared.want();

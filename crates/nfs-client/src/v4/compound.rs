@@ -7,7 +7,7 @@ use super::numbers::{code, op};
 use super::status::status;
 pub use crate::error::refusal;
 use crate::xdr::{Decoder, Encoder, XdrError};
-use crate::{FileHandle, Name, NfsError, Node, SetAttributes};
+use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes};
 
 /// The longest file handle (RFC 8881 section 3.1).
 const LONGEST_HANDLE: usize = 128;
@@ -306,8 +306,8 @@ impl Reply {
     }
 
     /// Takes the results of GETFH and GETATTR.
-    pub fn node(&mut self) -> Result<Node, NfsError> {
-        Ok(Node {
+    pub fn node(&mut self) -> Result<FileRef, NfsError> {
+        Ok(FileRef {
             handle: self.handle()?,
             attributes: self.node_attributes()?,
         })

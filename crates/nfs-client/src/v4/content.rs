@@ -6,12 +6,12 @@
 use bytes::Bytes;
 
 use super::attributes;
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::{Compound, Reply, StateId, refusal, stateid};
 use super::files::data;
 use super::numbers::{kind, op};
-use crate::{Data, Details, FileHandle, Found, Name, NfsError, Node, SetAttributes, Status, Written};
+use crate::{Data, FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status, Written};
 
 const FIND: &str = "looking up a name";
 const READ: &str = "reading a file";
@@ -66,7 +66,7 @@ pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError
 }
 
 /// Takes the result of a GETATTR of [`attributes::DETAILS`].
-fn details(reply: &mut Reply) -> Result<Details, NfsError> {
+fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
     let found = reply.attributes()?;
     found
         .details()
@@ -92,8 +92,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         first: usize,
-        terms: Terms,
-    ) -> Result<Option<Found>, NfsError> {
+        terms: CallOptions,
+    ) -> Result<Option<LookupResult>, NfsError> {
         let first = first.min(self.most_bytes().0);
         let mut compound = Compound::new(FIND);
         compound.at(directory).lookup(name).op(op::GETFH);
@@ -117,11 +117,11 @@ impl Client {
             }
             Err(_) => None,
         };
-        Ok(Some(Found { handle, details, begin }))
+        Ok(Some(LookupResult { handle, details, begin }))
     }
 
     /// All attributes.
-    pub async fn details(&self, object: &FileHandle, terms: Terms) -> Result<Details, NfsError> {
+    pub async fn details(&self, object: &FileHandle, terms: CallOptions) -> Result<FullAttributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
         compound.at(object).attributes(attributes::DETAILS);
         let mut reply = self.call(terms, &compound).await?;
@@ -130,7 +130,13 @@ impl Client {
     }
 
     /// Reads a part of a file.
-    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize, terms: Terms) -> Result<Data, NfsError> {
+    pub async fn read(
+        &self,
+        file: &FileHandle,
+        offset: u64,
+        count: usize,
+        terms: CallOptions,
+    ) -> Result<Data, NfsError> {
         let count = count.min(self.most_bytes().0);
         let mut compound = Compound::new(READ);
         read(compound.at(file), offset, count);
@@ -145,7 +151,7 @@ impl Client {
         file: &FileHandle,
         offset: u64,
         content: &Bytes,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Written, NfsError> {
         let content = content.get(..self.most_bytes().1).unwrap_or(content);
         let mut compound = Compound::new(WRITE);
@@ -158,7 +164,7 @@ impl Client {
     }
 
     /// Puts what was written on stable storage.
-    pub async fn commit(&self, file: &FileHandle, terms: Terms) -> Result<[u8; 8], NfsError> {
+    pub async fn commit(&self, file: &FileHandle, terms: CallOptions) -> Result<[u8; 8], NfsError> {
         let mut compound = Compound::new("committing a file");
         // From the beginning to the end.
         compound.at(file).change(op::COMMIT).u64(0).u32(0);
@@ -169,7 +175,7 @@ impl Client {
     }
 
     /// Where a symbolic link leads to.
-    pub async fn read_link(&self, link: &FileHandle, terms: Terms) -> Result<Bytes, NfsError> {
+    pub async fn read_link(&self, link: &FileHandle, terms: CallOptions) -> Result<Bytes, NfsError> {
         let mut compound = Compound::new("reading a symbolic link");
         compound.at(link).op(op::READLINK);
         let mut reply = self.call(terms, &compound).await?;
@@ -184,8 +190,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         target: &[u8],
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         let mut compound = Compound::new("making a symbolic link");
         let message = compound.at(directory).change(op::CREATE);
         message.u32(kind::LINK).opaque(target).opaque(name.as_bytes());

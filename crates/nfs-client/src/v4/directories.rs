@@ -1,11 +1,11 @@
 //! Making directories, setting attributes, renaming, linking.
 
 use super::attributes;
-use super::call::{Pause, Terms};
+use super::call::{Backoff, CallOptions};
 use super::client::Client;
 use super::compound::{Compound, refusal};
 use super::numbers::{kind, op};
-use crate::{Attributes, FileHandle, MadeDirectory, Name, NfsError, SetAttributes, Status};
+use crate::{Attributes, FileHandle, MkdirResult, Name, NfsError, SetAttributes, Status};
 
 const MAKE: &str = "making a directory";
 const SET: &str = "setting attributes";
@@ -34,8 +34,8 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         set: SetAttributes,
-        terms: Terms,
-    ) -> Result<MadeDirectory, NfsError> {
+        terms: CallOptions,
+    ) -> Result<MkdirResult, NfsError> {
         let (owner, mode) = parts(set);
         let mut compound = Compound::new(MAKE);
         compound.at(directory);
@@ -61,7 +61,7 @@ impl Client {
                 None => return Err(NfsError::Status { action: MAKE, status }),
             },
         };
-        let mut made = MadeDirectory {
+        let mut made = MkdirResult {
             node,
             mode_refused: None,
             owner_refused: None,
@@ -102,7 +102,7 @@ impl Client {
         now: &mut Attributes,
         object: &FileHandle,
         part: SetAttributes,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Option<Status>, NfsError> {
         let refused = match refusal(self.set_parts(object, &[part], terms).await)? {
             Ok(attributes) => {
@@ -120,7 +120,7 @@ impl Client {
         &self,
         object: &FileHandle,
         set: SetAttributes,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Attributes, NfsError> {
         match parts(set) {
             (None, None) => self.attributes(object, terms).await,
@@ -133,7 +133,7 @@ impl Client {
         &self,
         object: &FileHandle,
         parts: &[SetAttributes],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new(SET);
         compound.at(object);
@@ -152,7 +152,7 @@ impl Client {
                 status: Status::Delayed,
                 ..
             }) => {
-                Pause::new().until(terms.deadline).await;
+                Backoff::new().until(terms.deadline).await;
                 self.attributes(object, terms).await
             }
             attributes => attributes,
@@ -165,7 +165,7 @@ impl Client {
         from: (&FileHandle, &Name),
         fileid: u64,
         to: (&FileHandle, &Name),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         if self.lookup(to.0, to.1, terms).await?.is_some() {
             return Err(NfsError::Status {
@@ -182,7 +182,7 @@ impl Client {
         from: (&FileHandle, &Name),
         fileid: u64,
         to: (&FileHandle, &Name),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let mut compound = Compound::new(RENAME);
         compound.at(from.0).op(op::SAVEFH);
@@ -206,7 +206,7 @@ impl Client {
         object: &FileHandle,
         directory: &FileHandle,
         name: &Name,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let mut compound = Compound::new("linking a file");
         compound.at(object).op(op::SAVEFH);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::{Client, Dial};
 use super::compound::Compound;
 use super::garbled::Garbled;
@@ -19,8 +19,8 @@ use crate::{
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn terms() -> Terms {
-    Terms {
+fn terms() -> CallOptions {
+    CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + DEADLINE,
     }

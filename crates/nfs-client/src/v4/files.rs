@@ -1,12 +1,12 @@
 //! Small files: read whole, created with their content, replaced at once.
 
 use super::attributes;
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::{Compound, Reply, StateId, refusal, stateid};
 use super::numbers::{code, op};
 use crate::xdr::XdrError;
-use crate::{FileHandle, FileKind, Name, NfsError, Node, SetAttributes, SmallFile, Status};
+use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
 const READ: &str = "reading a file";
 pub(super) const CREATE: &str = "creating a file";
@@ -24,7 +24,7 @@ const REPLY_HEADERS: usize = 2048;
 /// A file that was just opened, and perhaps is open still.
 struct Opened {
     stateid: StateId,
-    node: Node,
+    node: FileRef,
 }
 
 fn open(compound: &mut Compound, changes: bool, access: u32) -> &mut crate::xdr::Encoder {
@@ -114,7 +114,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         limit: usize,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Option<SmallFile>, NfsError> {
         let count = (limit + 1).min(self.longest_reply().saturating_sub(REPLY_HEADERS).max(512));
         let mut compound = Compound::new(READ);
@@ -178,7 +178,7 @@ impl Client {
         file: &FileHandle,
         offset: usize,
         count: usize,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(bool, bytes::Bytes), NfsError> {
         let mut compound = Compound::new(READ);
         // Not created; by the current handle (CLAIM_FH).
@@ -207,8 +207,8 @@ impl Client {
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         if self.is_sessionless() {
             return self.create_sessionless(directory, name, content, mode, terms).await;
         }
@@ -261,7 +261,13 @@ impl Client {
     }
 
     /// Takes the results of writing and closing; what did not come to pass in one compound is done in steps.
-    async fn filled(&self, reply: &mut Reply, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+    async fn filled(
+        &self,
+        reply: &mut Reply,
+        file: &mut Opened,
+        content: &[u8],
+        terms: CallOptions,
+    ) -> Result<(), NfsError> {
         let mut done = 0;
         if !content.is_empty() {
             match refusal(written(reply)) {
@@ -291,7 +297,7 @@ impl Client {
         Ok(())
     }
 
-    async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: Terms) -> Result<(), NfsError> {
+    async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: CallOptions) -> Result<(), NfsError> {
         if content.is_empty() {
             return self.write_rest(file, 0, content, terms).await;
         }
@@ -324,7 +330,7 @@ impl Client {
         file: &mut Opened,
         mut offset: usize,
         mut rest: &[u8],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         self.close_file(&file.node.handle, file.stateid, terms).await;
         while !rest.is_empty() {
@@ -341,7 +347,7 @@ impl Client {
     }
 
     /// Closes an open. If that fails, it is closed already, or the server forgets it with the session.
-    async fn close_file(&self, file: &FileHandle, state: StateId, terms: Terms) {
+    async fn close_file(&self, file: &FileHandle, state: StateId, terms: CallOptions) {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
         let _ = self.call(terms, &compound).await;
@@ -355,7 +361,7 @@ impl Client {
         (name, temporary): (&Name, &Name),
         content: &[u8],
         mode: u32,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         let created = match self.create_file(directory, temporary, content, mode, terms).await {
             Err(NfsError::Status {

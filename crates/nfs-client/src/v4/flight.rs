@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::call::{LONGEST_PAUSE, Pause, Terms};
+use super::call::{Backoff, CallOptions, LONGEST_PAUSE};
 use super::client::{Patience, Shared, Way};
 use super::compound::{Compound, Reply};
 use super::establish::{self, COMPOUND};
@@ -48,10 +48,10 @@ impl<'a> Flight<'a> {
     }
 
     /// Sends the request until it is answered, the session is lost, or the deadline has come.
-    pub(super) async fn turn(&mut self, terms: Terms, compound: &Compound) -> Result<Turn, NfsError> {
+    pub(super) async fn turn(&mut self, terms: CallOptions, compound: &Compound) -> Result<Turn, NfsError> {
         let action = compound.action;
         let began = Instant::now();
-        let mut pause = Pause::new();
+        let mut pause = Backoff::new();
         loop {
             let way = self.shared.ready(action, terms.deadline, Patience::UntilDeadline).await;
             let connection = match way {

@@ -1,7 +1,7 @@
 //! Listing a directory, page by page.
 
 use super::attributes;
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::{Compound, Reply, refusal};
 use super::numbers::{code, op};
@@ -26,7 +26,12 @@ const LONGEST_NAME: usize = 4096;
 
 impl Client {
     /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
-    pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>, terms: Terms) -> Result<Page, NfsError> {
+    pub async fn list(
+        &self,
+        directory: &FileHandle,
+        from: Option<PageCookie>,
+        terms: CallOptions,
+    ) -> Result<Page, NfsError> {
         let wanted = attributes::ENTRY;
         self.list_asking(directory, from, (LONGEST_PAGE, wanted), terms).await
     }
@@ -37,7 +42,7 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         most: u32,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Page, NfsError> {
         let longest = usize::try_from(most).unwrap_or(LONGEST_PAGE);
         let wanted = attributes::ENTRY_WITH_USAGE;
@@ -49,7 +54,7 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         (longest, wanted): (usize, &[u32]),
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Page, NfsError> {
         let most = self
             .longest_reply()

@@ -6,13 +6,13 @@
 //! whole when it is there. Everything else that we do needs no open.
 
 use super::attributes;
-use super::call::{Pause, Terms};
+use super::call::{Backoff, CallOptions};
 use super::client::Client;
 use super::compound::{Compound, Reply, StateId, refusal, stateid};
 use super::files::{CREATE, write, written};
 use super::numbers::{code, op};
 use crate::xdr::{Decoder, XdrError};
-use crate::{FileHandle, Name, NfsError, Node, SetAttributes, Status};
+use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 
 /// share_access: writing (RFC 7530 section 16.16.1).
 const ACCESS_WRITE: u32 = 2;
@@ -113,9 +113,9 @@ impl Client {
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
-        let mut pause = Pause::new();
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
+        let mut pause = Backoff::new();
         let mut restarts = 0;
         loop {
             let id = self.client_id(terms).await?;
@@ -156,8 +156,8 @@ impl Client {
         mut reply: Reply,
         open: Open,
         content: &[u8],
-        terms: Terms,
-    ) -> Result<Node, NfsError> {
+        terms: CallOptions,
+    ) -> Result<FileRef, NfsError> {
         // The file is there, whatever is said of it: without its handle, it is looked up.
         let (mut node, looked) = match refusal(reply.node())? {
             Ok(node) => (node, true),
@@ -205,7 +205,7 @@ impl Client {
 
     /// Confirms an open, if the server wants that; the stateid to use from then on. What goes wrong leaves an open that
     /// the server forgets a lease later, and the anonymous stateid for what is to be written.
-    async fn confirmed(&self, file: &FileHandle, open: &Open, terms: Terms) -> StateId {
+    async fn confirmed(&self, file: &FileHandle, open: &Open, terms: CallOptions) -> StateId {
         if !open.confirm {
             return open.stateid;
         }
@@ -230,7 +230,7 @@ impl Client {
         state: StateId,
         mut done: usize,
         content: &[u8],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
             let part = rest.get(..self.longest_write()).unwrap_or(rest);
@@ -244,7 +244,7 @@ impl Client {
     }
 
     /// Closes, and gives a delegation back. What goes wrong the server cures a lease later.
-    async fn let_go(&self, file: &FileHandle, open: &Open, state: StateId, terms: Terms) {
+    async fn let_go(&self, file: &FileHandle, open: &Open, state: StateId, terms: CallOptions) {
         if let Some(delegation) = open.delegation {
             let mut compound = Compound::new("giving a delegation back");
             stateid(compound.at(file).op(op::DELEGRETURN), delegation);

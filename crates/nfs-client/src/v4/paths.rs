@@ -1,12 +1,12 @@
 //! Finding things: by path from the server's root, by names from a directory, by handle.
 
 use super::attributes::{self, Found};
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::{Compound, Reply, refusal};
 use super::numbers::op;
 use crate::address::path_components;
-use crate::{Attributes, FileHandle, FileKind, Name, NfsError, Node, Statistics, Status};
+use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
 /// Operations that walking one name takes: LOOKUP, GETFH, GETATTR.
 const OPERATIONS_A_NAME: usize = 3;
@@ -22,20 +22,20 @@ enum Start<'a> {
 
 /// How far a walk came.
 struct Walked {
-    nodes: Vec<Node>,
+    nodes: Vec<FileRef>,
     /// What stopped it before the end.
     stopped: Option<Status>,
 }
 
 impl Client {
     /// The export's root directory.
-    pub async fn root(&self, terms: Terms) -> Result<Node, NfsError> {
+    pub async fn root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
         let path = &self.shared.target.path;
         let names = path_components(path).map_err(|error| self.not_found(&error.to_string()))?;
         if names.is_empty() {
             return self.servers_root(terms).await;
         }
-        let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
+        let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         let walked = self.walk_from(TO_ROOT, Start::ServersRoot, &names, terms).await?;
         nodes.extend(walked.nodes);
         let component = |index: usize| names.get(index).map(ToString::to_string).unwrap_or_default();
@@ -73,7 +73,7 @@ impl Client {
         }
     }
 
-    async fn servers_root(&self, terms: Terms) -> Result<Node, NfsError> {
+    async fn servers_root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
         let mut compound = Compound::new(TO_ROOT);
         compound.op(op::PUTROOTFH);
         compound.node();
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Attributes of the object.
-    pub async fn attributes(&self, object: &FileHandle, terms: Terms) -> Result<Attributes, NfsError> {
+    pub async fn attributes(&self, object: &FileHandle, terms: CallOptions) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
         compound.at(object).attributes(attributes::NODE);
         let mut reply = self.call(terms, &compound).await?;
@@ -141,7 +141,12 @@ impl Client {
     }
 
     /// The entry of that name.
-    pub async fn lookup(&self, directory: &FileHandle, name: &Name, terms: Terms) -> Result<Option<Node>, NfsError> {
+    pub async fn lookup(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        terms: CallOptions,
+    ) -> Result<Option<FileRef>, NfsError> {
         let names = std::slice::from_ref(name);
         let walked = self
             .walk_from("looking up a name", Start::At(directory), names, terms)
@@ -156,7 +161,12 @@ impl Client {
     }
 
     /// The nodes that `names` lead to, one after the other.
-    pub async fn walk(&self, directory: &FileHandle, names: &[Name], terms: Terms) -> Result<Vec<Node>, NfsError> {
+    pub async fn walk(
+        &self,
+        directory: &FileHandle,
+        names: &[Name],
+        terms: CallOptions,
+    ) -> Result<Vec<FileRef>, NfsError> {
         let walked = self
             .walk_from("walking a path", Start::At(directory), names, terms)
             .await?;
@@ -174,9 +184,9 @@ impl Client {
         action: &'static str,
         start: Start<'_>,
         names: &[Name],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Walked, NfsError> {
-        let mut nodes: Vec<Node> = Vec::with_capacity(names.len());
+        let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
             let room = (self.most_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
             let mut compound = Compound::new(action);
@@ -234,7 +244,7 @@ impl Client {
     }
 
     /// Space and inodes at the export's root.
-    pub async fn statistics(&self, terms: Terms) -> Result<Statistics, NfsError> {
+    pub async fn statistics(&self, terms: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(terms).await?;
         let mut compound = Compound::new("reading space and inodes");
         compound.at(&root.handle).attributes(attributes::STATISTICS);
@@ -256,7 +266,7 @@ impl Client {
     }
 }
 
-fn found(reply: &mut Reply) -> Result<Node, NfsError> {
+fn found(reply: &mut Reply) -> Result<FileRef, NfsError> {
     reply.op(op::LOOKUP)?;
     reply.node()
 }

@@ -5,7 +5,7 @@
 
 use tokio::time::Instant;
 
-use super::call::{Pause, Terms};
+use super::call::{Backoff, CallOptions};
 use super::client::Client;
 use super::compound::{Compound, Reply, StateId, refusal, stateid};
 use super::numbers::{code, op};
@@ -82,7 +82,12 @@ impl Client {
     }
 
     /// The next bytes that are no hole.
-    pub async fn next_data(&self, file: &FileHandle, from: u64, terms: Terms) -> Result<Option<(u64, u64)>, NfsError> {
+    pub async fn next_data(
+        &self,
+        file: &FileHandle,
+        from: u64,
+        terms: CallOptions,
+    ) -> Result<Option<(u64, u64)>, NfsError> {
         self.must_be_4_2(SEEK)?;
         let Some(begin) = self.seek(file, from, DATA, terms).await? else {
             return Ok(None);
@@ -99,7 +104,7 @@ impl Client {
         }
     }
 
-    async fn seek(&self, file: &FileHandle, from: u64, what: u32, terms: Terms) -> Result<Option<u64>, NfsError> {
+    async fn seek(&self, file: &FileHandle, from: u64, what: u32, terms: CallOptions) -> Result<Option<u64>, NfsError> {
         let mut compound = Compound::new(SEEK);
         let message = compound.at(file).op(op::SEEK);
         stateid(message, StateId::ANONYMOUS);
@@ -125,7 +130,7 @@ impl Client {
         from: (&FileHandle, u64),
         to: (&FileHandle, u64),
         count: u64,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Copied, NfsError> {
         self.must_be_4_2(COPY)?;
         let mut compound = Compound::new(COPY);
@@ -155,8 +160,14 @@ impl Client {
     }
 
     /// Waits for a copy in the background, until the deadline; then it is called off.
-    async fn wait_for(&self, to: &FileHandle, copy: StateId, asked: u64, terms: Terms) -> Result<Copied, NfsError> {
-        let mut pause = Pause::new();
+    async fn wait_for(
+        &self,
+        to: &FileHandle,
+        copy: StateId,
+        asked: u64,
+        terms: CallOptions,
+    ) -> Result<Copied, NfsError> {
+        let mut pause = Backoff::new();
         let began = Instant::now();
         while pause.until(terms.deadline).await {
             let mut compound = Compound::new(COPY);
@@ -196,7 +207,7 @@ impl Client {
     }
 
     /// Lets a file share the blocks of another, all of them.
-    pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle, terms: Terms) -> Result<(), NfsError> {
+    pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle, terms: CallOptions) -> Result<(), NfsError> {
         self.must_be_4_2(CLONE)?;
         let mut compound = Compound::new(CLONE);
         compound.at(from).op(op::SAVEFH);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::Compound;
 use super::garbled::Garbled;
@@ -35,8 +35,8 @@ fn target(port: u16) -> Target {
     }
 }
 
-fn terms(deadline: Duration) -> Terms {
-    Terms {
+fn terms(deadline: Duration) -> CallOptions {
+    CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + deadline,
     }

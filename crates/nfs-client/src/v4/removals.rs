@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::attributes;
-use super::call::{Pause, Terms};
+use super::call::{Backoff, CallOptions};
 use super::client::Client;
 use super::compound::{Compound, refusal};
 use super::numbers::{code, op};
@@ -22,7 +22,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         self.remove(directory, name, fileid, true, terms).await
     }
@@ -33,7 +33,7 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         fileid: u64,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         self.remove(directory, name, fileid, false, terms).await
     }
@@ -44,7 +44,7 @@ impl Client {
         name: &Name,
         fileid: u64,
         is_directory: bool,
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         // REMOVE takes both kinds in NFSv4: VERIFY and NVERIFY of the type tell them apart.
         let (check, other) = if is_directory {
@@ -81,13 +81,13 @@ impl Client {
         &self,
         directory: &FileHandle,
         names: &[Name],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
         let mut outcomes: Vec<Option<RemoveOutcome>> = vec![None; names.len()];
         let mut left: VecDeque<(usize, &Name)> = names.iter().enumerate().collect();
         // Names that the server put off since any other was settled: once that is all of them, we pause.
         let mut put_off = 0;
-        let mut pause = Pause::new();
+        let mut pause = Backoff::new();
         while !left.is_empty() {
             if put_off >= left.len() {
                 if !pause.until(terms.deadline).await {

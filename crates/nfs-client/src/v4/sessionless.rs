@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::{Patience, Shared};
 use super::compound::{Compound, Reply};
 use super::establish::{self, COMPOUND};
@@ -47,7 +47,7 @@ pub(super) async fn turn(
     shared: &Arc<Shared>,
     session: Arc<Session>,
     slot: Slot,
-    terms: Terms,
+    terms: CallOptions,
     compound: &Compound,
 ) -> Result<Turn, NfsError> {
     let (action, began) = (compound.action, Instant::now());

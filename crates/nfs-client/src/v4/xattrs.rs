@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::call::Terms;
+use super::call::CallOptions;
 use super::client::Client;
 use super::compound::{Compound, Reply, refusal};
 use super::numbers::op;
@@ -55,7 +55,7 @@ impl Client {
     }
 
     /// The names of all user attributes.
-    pub async fn xattrs(&self, object: &FileHandle, terms: Terms) -> Result<Vec<Bytes>, NfsError> {
+    pub async fn xattrs(&self, object: &FileHandle, terms: CallOptions) -> Result<Vec<Bytes>, NfsError> {
         self.must_have_xattrs(LIST)?;
         let (mut all, mut cookie, mut bytes) = (Vec::new(), 0, 0);
         loop {
@@ -86,7 +86,7 @@ impl Client {
     }
 
     /// The value of an attribute.
-    pub async fn xattr(&self, object: &FileHandle, name: &[u8], terms: Terms) -> Result<Option<Bytes>, NfsError> {
+    pub async fn xattr(&self, object: &FileHandle, name: &[u8], terms: CallOptions) -> Result<Option<Bytes>, NfsError> {
         const ACTION: &str = "reading an extended attribute";
         self.must_have_xattrs(ACTION)?;
         let mut compound = Compound::new(ACTION);
@@ -106,7 +106,7 @@ impl Client {
         object: &FileHandle,
         name: &[u8],
         value: &[u8],
-        terms: Terms,
+        terms: CallOptions,
     ) -> Result<(), NfsError> {
         const ACTION: &str = "setting an extended attribute";
         self.must_have_xattrs(ACTION)?;

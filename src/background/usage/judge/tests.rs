@@ -86,15 +86,19 @@ fn nothing_is_counted_on_what_is_suspended_goes_away_or_may_be_another_export() 
         (Reason::IdentityMismatch, true),
         (Reason::IdentityNotConfirmed, true),
     ] {
-        assert_eq!(is_halted(&plain, &Verdict::no(reason, "")), halted, "{reason}");
+        assert_eq!(
+            is_halted(&plain, &PlannedCondition::fails(reason, "")),
+            halted,
+            "{reason}"
+        );
     }
-    let ready = Verdict::yes(Reason::Ready, "");
+    let ready = PlannedCondition::holds(Reason::Ready, "");
     assert!(is_halted(&object(json!({"suspend": true}), json!({})), &ready));
     let going = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
     assert!(is_halted(&object(json!({}), going), &ready));
 }
 
-fn told(figures: Figures, written: i64) -> PersistentVolume {
+fn told(figures: VolumeUsage, written: i64) -> PersistentVolume {
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
         VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
@@ -109,7 +113,7 @@ fn told(figures: Figures, written: i64) -> PersistentVolume {
 
 #[test]
 fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
-    let before = Figures {
+    let before = VolumeUsage {
         bytes: GIB,
         apparent: GIB,
         files: 1000,
@@ -121,7 +125,7 @@ fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
         (before, week - 1, false),
         (before, week, true),
         (
-            Figures {
+            VolumeUsage {
                 bytes: GIB + GIB / 100,
                 ..before
             },
@@ -129,35 +133,35 @@ fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
             false,
         ),
         (
-            Figures {
+            VolumeUsage {
                 bytes: GIB + GIB / 100 + 1,
                 ..before
             },
             1,
             true,
         ),
-        (Figures { bytes: 0, ..before }, 1, true),
+        (VolumeUsage { bytes: 0, ..before }, 1, true),
         (
-            Figures {
+            VolumeUsage {
                 apparent: 2 * GIB,
                 ..before
             },
             1,
             true,
         ),
-        (Figures { files: 1100, ..before }, 1, false),
-        (Figures { files: 1101, ..before }, 1, true),
-        (Figures { unread: 1, ..before }, 1, true),
+        (VolumeUsage { files: 1100, ..before }, 1, false),
+        (VolumeUsage { files: 1101, ..before }, 1, true),
+        (VolumeUsage { unread: 1, ..before }, 1, true),
     ] {
         assert_eq!(is_news(&told(before, 0), &now, at(age)), news, "{now:?} after {age} s");
     }
-    let small = Figures {
+    let small = VolumeUsage {
         bytes: 4096,
-        ..Figures::default()
+        ..VolumeUsage::default()
     };
-    assert!(!is_news(&told(small, 0), &Figures { bytes: MIB, ..small }, at(1)));
-    let unread = Figures { unread: 1, ..before };
-    assert!(!is_news(&told(unread, 0), &Figures { unread: 2, ..before }, at(1)));
+    assert!(!is_news(&told(small, 0), &VolumeUsage { bytes: MIB, ..small }, at(1)));
+    let unread = VolumeUsage { unread: 1, ..before };
+    assert!(!is_news(&told(unread, 0), &VolumeUsage { unread: 2, ..before }, at(1)));
     let never: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "v"}})).unwrap();
     assert!(is_news(&never, &before, at(0)));
 }
@@ -168,10 +172,10 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
         let spec = json!({"resources": {"requests": {"storage": request}}});
         serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": spec})).unwrap()
     };
-    let holds = |bytes| Figures {
+    let holds = |bytes| VolumeUsage {
         bytes,
         files: 3,
-        ..Figures::default()
+        ..VolumeUsage::default()
     };
     assert_eq!(over(&claim("1Gi"), &holds(GIB)), None);
     let message = over(&claim("1Gi"), &holds(GIB + 1)).unwrap();
@@ -180,7 +184,7 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
         "{message}"
     );
     assert!(!message.contains("at least"), "{message}");
-    let partly = Figures {
+    let partly = VolumeUsage {
         unread: 1,
         ..holds(GIB + 1)
     };

@@ -10,13 +10,13 @@ use super::find::{Found, find};
 use super::judge::{self, agrees, is_of};
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::copy_jobs::{For, Made};
-use export_store::{ArchiveRequest, CopyError, Discarded, KeptArchive, copy_to_archive};
+use crate::state::copy_jobs::{CopyLabels, CopyResult};
+use export_store::{ArchiveRequest, CopyError, Discarded, RecordedArchive, copy_to_archive};
 
 /// Writes into the object what is copied, before anything is made: whoever deletes it then knows where to look.
 pub(crate) async fn bind(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
@@ -59,7 +59,7 @@ pub(crate) async fn begin(ctx: &Context, object: &NfsArchive) -> Result<Outcome,
     };
     copy(ctx, &live, found);
     let uid = live.uid().unwrap_or_default();
-    let verdict = judge::progress(&live.spec.claim, &ctx.copies.progress(&uid));
+    let verdict = judge::progress(&live.spec.claim, &ctx.copy_jobs.progress(&uid));
     // It ended at once: its bell was rung.
     Ok(verdict.map_or(Outcome::Changed, Outcome::Copying))
 }
@@ -73,18 +73,22 @@ fn copy(ctx: &Context, object: &NfsArchive, found: Found) {
         of: located.request,
         terms: terms(object),
     };
-    let of = For {
+    let of = CopyLabels {
         uid: request.asked_by.clone(),
         namespace: request.claim.namespace.clone(),
         claim: request.claim.name.clone(),
         archive: request.name.clone(),
     };
-    let (export, bell, archive) = (located.export, ctx.archive_bell.clone(), ObjectRef::from_obj(object));
-    ctx.copies.begin(
+    let (export, bell, archive) = (
+        located.export,
+        ctx.archive_requests.clone(),
+        ObjectRef::from_obj(object),
+    );
+    ctx.copy_jobs.begin(
         of,
         |budget, tally| async move {
             let copied = copy_to_archive(&export, &request, &budget, &tally);
-            copied.await.map(|()| Made::Archive)
+            copied.await.map(|()| CopyResult::Archive)
         },
         // The receiver ends only with the operator.
         move || drop(bell.send(archive)),
@@ -95,11 +99,11 @@ fn copy(ctx: &Context, object: &NfsArchive, found: Found) {
 pub(crate) async fn not_copied(ctx: &Context, object: &NfsArchive, error: &CopyError) -> Outcome {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
-    if reason.is_of_the_backend() {
-        ctx.doubt(backend);
+    if reason.is_backend_wide() {
+        ctx.request_probe(backend);
     }
-    let verdict = Verdict::no(reason, format!("backend {backend}: {error}"));
-    if reason.is_of_the_connection() {
+    let verdict = PlannedCondition::fails(reason, format!("backend {backend}: {error}"));
+    if reason.is_connectivity() {
         return Outcome::Waiting(verdict);
     }
     if let Ok((backend, export)) = look::place(ctx, object) {
@@ -118,7 +122,7 @@ pub(crate) async fn complete(
     ctx: &Context,
     object: &NfsArchive,
     backend: &Backend,
-    kept: &KeptArchive,
+    kept: &RecordedArchive,
 ) -> Result<Outcome, WriteError> {
     if let Err(verdict) = is_of(object, kept) {
         return Ok(Outcome::Waiting(verdict));
@@ -155,8 +159,8 @@ pub(crate) async fn complete(
 /// What a write to the object means: whatever it was, its next look tells.
 fn said(written: Result<(), WriteError>) -> Result<Outcome, WriteError> {
     match written {
-        Ok(()) | Err(WriteError::Changed) => Ok(Outcome::Changed),
-        Err(WriteError::Gone) => Ok(Outcome::Gone),
+        Ok(()) | Err(WriteError::Conflict) => Ok(Outcome::Changed),
+        Err(WriteError::NotFound) => Ok(Outcome::Gone),
         Err(error) => Err(error),
     }
 }

@@ -7,7 +7,7 @@ use kube::{Api, ResourceExt};
 
 use super::judge::{Subject, nameable};
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::Verdict;
+use crate::api::conditions::PlannedCondition;
 use crate::controllers::source::{self, Located};
 use crate::runtime::writes::WriteError;
 use crate::state::context::Context;
@@ -20,7 +20,7 @@ pub(crate) struct Found {
 }
 
 /// Claim, volume and namespace are read live: what follows keeps a tenant's data, for those who are in his namespace.
-pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Found, Verdict>, WriteError> {
+pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Found, PlannedCondition>, WriteError> {
     let asked = &object.spec.claim;
     if let Err(verdict) = nameable(asked) {
         return Ok(Err(verdict));
@@ -34,7 +34,7 @@ pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
     };
     // A claim is in a namespace: it was made just after we looked.
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
-        return Err(WriteError::Changed);
+        return Err(WriteError::Conflict);
     };
     let suitable = source::suitable(&volume, &claim, &ctx.settings.provisioners());
     let located = match suitable.and_then(|()| source::locate(ctx, &asked.name, &volume)) {
@@ -60,12 +60,12 @@ pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
 }
 
 /// A copy takes room as a new volume does: only where one could be made now.
-fn takes_copies(located: &Located) -> Result<(), Verdict> {
+fn takes_copies(located: &Located) -> Result<(), PlannedCondition> {
     let ready = located.known.ready_now(Instant::now());
     if ready.status == Some(true) {
         return Ok(());
     }
-    Err(Verdict::no(
+    Err(PlannedCondition::fails(
         ready.reason,
         format!(
             "waits for backend {}, which takes no copies now: {}",

@@ -1,10 +1,10 @@
 //! What an archive that somebody asks for is told. Pure.
 
 use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveSpec};
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::copy_jobs::Progress;
 use export_store::naming::is_object_name;
-use export_store::{ClaimRef, KeptArchive};
+use export_store::{ClaimRef, RecordedArchive};
 
 /// What is copied, as it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,11 +20,11 @@ pub(crate) struct Subject {
 }
 
 /// Whether a claim can have these names: they become part of a request's path.
-pub(crate) fn nameable(claim: &ArchivedClaim) -> Result<(), Verdict> {
+pub(crate) fn nameable(claim: &ArchivedClaim) -> Result<(), PlannedCondition> {
     if is_object_name(&claim.namespace) && is_object_name(&claim.name) {
         return Ok(());
     }
-    Err(Verdict::no(
+    Err(PlannedCondition::fails(
         Reason::InvalidSpec,
         format!(
             "spec.claim names {:?} in namespace {:?}, and no claim can have such a name: make a new object that names one",
@@ -34,10 +34,10 @@ pub(crate) fn nameable(claim: &ArchivedClaim) -> Result<(), Verdict> {
 }
 
 /// Whether the object says the same as what was found. It says what was found first, or what somebody wrote there.
-pub(crate) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), Verdict> {
+pub(crate) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), PlannedCondition> {
     let claim = &found.claim;
     let said = (&spec.claim.uid, &spec.claim.namespace_uid, &spec.volume);
-    let differs = |what: String| Err(Verdict::no(Reason::CopySourceUnsuitable, what));
+    let differs = |what: String| Err(PlannedCondition::fails(Reason::CopySourceUnsuitable, what));
     if said != (&claim.uid, &claim.namespace_uid, &found.volume) {
         return differs(format!(
             "claim {}/{} is another one by now than this object says: delete this object, and make a new one for the claim \
@@ -55,21 +55,21 @@ pub(crate) fn agrees(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), Verdi
 }
 
 /// Whether the archive that is there is about what the object says.
-pub(crate) fn is_of(object: &NfsArchive, kept: &KeptArchive) -> Result<(), Verdict> {
+pub(crate) fn is_of(object: &NfsArchive, kept: &RecordedArchive) -> Result<(), PlannedCondition> {
     let spec = &object.spec;
     let said = (&*spec.claim.uid, &*spec.volume, &*spec.export_id);
     if said == (&*kept.claim.uid, kept.of_volume(), &*kept.export_id) {
         return Ok(());
     }
-    Err(Verdict::no(
+    Err(PlannedCondition::fails(
         Reason::RecordUnusable,
         "the copy that was made is of another claim or volume than this object says: nothing is touched; delete this object",
     ))
 }
 
 /// The record on the export by the object's name is another one's.
-pub(crate) fn taken(name: &str, state: &str) -> Verdict {
-    Verdict::no(
+pub(crate) fn taken(name: &str, state: &str) -> PlannedCondition {
+    PlannedCondition::fails(
         Reason::ArchiveNameTaken,
         format!(
             "the export has something else by the name {name} ({state}): delete this object, and make one under another \
@@ -79,14 +79,14 @@ pub(crate) fn taken(name: &str, state: &str) -> Verdict {
 }
 
 /// How far the copy is; none when it is not under way.
-pub(crate) fn progress(claim: &ArchivedClaim, progress: &Progress) -> Option<Verdict> {
+pub(crate) fn progress(claim: &ArchivedClaim, progress: &Progress) -> Option<PlannedCondition> {
     let of = format!("copying claim {}/{}", claim.namespace, claim.name);
     let message = match progress {
         Progress::None => return None,
         Progress::Waiting => format!("{of}: other copies go first"),
         Progress::Copying(tally) => format!("{of}: {}", tally.progress()),
     };
-    Some(Verdict::no(Reason::Copying, message))
+    Some(PlannedCondition::fails(Reason::Copying, message))
 }
 
 #[cfg(test)]

@@ -8,19 +8,19 @@ use super::begin::complete;
 use super::refused;
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{Asked, Discarded, ManagedExport};
+use export_store::{Asked, Discarded, ExportStore};
 
 /// The object is being deleted before its copy is complete: it goes when nothing is left of that.
-pub(crate) async fn leave(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
+pub(crate) async fn cleanup(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    ctx.copies.end(&uid).await;
+    ctx.copy_jobs.end(&uid).await;
     // With the kind all its objects go, and the sweep clears out; a backend that is gone has its own way of being left.
     let nowhere = object.spec.backend.is_empty() || ctx.backends.get(&object.spec.backend).is_none();
-    if nowhere || act::kind_going(ctx).await? {
+    if nowhere || act::crd_deleting(ctx).await? {
         return let_go(ctx, object).await;
     }
     let (backend, export) = match look::place(ctx, object) {
@@ -44,8 +44,8 @@ pub(crate) async fn leave(ctx: &Context, object: &NfsArchive) -> Result<Outcome,
     }
 }
 
-fn still_there(verdict: &Verdict) -> Verdict {
-    Verdict::no(
+fn still_there(verdict: &PlannedCondition) -> PlannedCondition {
+    PlannedCondition::fails(
         verdict.reason,
         format!("what was copied can't be removed now: {}", verdict.message),
     )
@@ -57,7 +57,7 @@ async fn let_go(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteErro
 }
 
 /// Clears out a backend's copies whose objects are gone without our leave, or were made anew.
-pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ManagedExport) {
+pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ExportStore) {
     for (name, uid) in export.unfinished_archives() {
         let cached = ctx.stores.archives.get(&ObjectRef::new(&name));
         if cached.is_some_and(|object| object.uid().as_ref() == Some(&uid)) {
@@ -72,7 +72,7 @@ pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ManagedExport)
                 continue;
             }
         }
-        ctx.copies.end(&uid).await;
+        ctx.copy_jobs.end(&uid).await;
         match export.discard_asked(&name, &uid).await {
             Ok(done) => {
                 tracing::info!(

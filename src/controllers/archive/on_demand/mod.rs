@@ -18,18 +18,18 @@ use self::begin::{begin, bind, complete, not_copied};
 use self::report::{Outcome, report};
 use super::look::place;
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{Reason, Verdict};
+use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{Asked, ExportError, ManagedExport};
+use export_store::{Asked, ExportError, ExportStore};
 
 pub use leave::clear_out;
 
 /// Looks at an object whose copy is not complete, and does what is left to do.
 pub(crate) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
     let outcome = if object.metadata.deletion_timestamp.is_some() {
-        leave::leave(ctx, object).await?
+        leave::cleanup(ctx, object).await?
     } else {
         attempt(ctx, object).await?
     };
@@ -38,10 +38,10 @@ pub(crate) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Acti
 
 async fn attempt(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    if let Some((Err(error), _)) = ctx.copies.take(&uid) {
+    if let Some((Err(error), _)) = ctx.copy_jobs.take(&uid) {
         return Ok(not_copied(ctx, object, &error).await);
     }
-    if let Some(verdict) = judge::progress(&object.spec.claim, &ctx.copies.progress(&uid)) {
+    if let Some(verdict) = judge::progress(&object.spec.claim, &ctx.copy_jobs.progress(&uid)) {
         return Ok(Outcome::Copying(verdict));
     }
     if object.spec.backend.is_empty() {
@@ -59,7 +59,7 @@ async fn attempt(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteErr
     }
 }
 
-async fn asked(backend: &Backend, export: &Arc<ManagedExport>, name: &str, uid: &str) -> Result<Asked, ExportError> {
+async fn asked(backend: &Backend, export: &Arc<ExportStore>, name: &str, uid: &str) -> Result<Asked, ExportError> {
     // Bounded for each backend: one that hangs holds up only its own archives.
     let _slot = backend.archives.acquire().await;
     export.archive_asked(name, uid).await
@@ -67,9 +67,9 @@ async fn asked(backend: &Backend, export: &Arc<ManagedExport>, name: &str, uid: 
 
 /// The export could not be looked at, or not be changed.
 fn refused(ctx: &Context, backend: &Backend, error: &ExportError) -> Outcome {
-    let verdict = Verdict::no(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
-    if Reason::from(error.kind()).is_of_the_backend() || error.outcome_unknown() {
-        ctx.doubt(&backend.name);
+    let verdict = PlannedCondition::fails(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
+    if Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown() {
+        ctx.request_probe(&backend.name);
         return Outcome::Waiting(verdict);
     }
     Outcome::Failed(verdict)

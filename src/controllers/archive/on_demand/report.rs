@@ -9,7 +9,7 @@ use super::super::act;
 use super::super::plan::Report;
 use super::super::reconcile::{SOON, WAITING, write_status};
 use crate::api::archive::NfsArchive;
-use crate::api::conditions::{ArchiveCondition, Verdict};
+use crate::api::conditions::{ArchiveCondition, PlannedCondition};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::WriteError;
@@ -26,11 +26,11 @@ pub(crate) enum Outcome {
     /// It is gone, or may go.
     Gone,
     /// The copy is under way.
-    Copying(Verdict),
+    Copying(PlannedCondition),
     /// It waits for something else to change.
-    Waiting(Verdict),
+    Waiting(PlannedCondition),
     /// It failed, and may succeed later.
-    Failed(Verdict),
+    Failed(PlannedCondition),
 }
 
 pub(crate) async fn report(ctx: &Context, object: &NfsArchive, outcome: Outcome) -> Result<Action, WriteError> {
@@ -59,7 +59,7 @@ pub(crate) async fn report(ctx: &Context, object: &NfsArchive, outcome: Outcome)
 }
 
 /// Whether the object says so already, whatever the figures in it are.
-fn told(object: &NfsArchive, verdict: &Verdict) -> bool {
+fn told(object: &NfsArchive, verdict: &PlannedCondition) -> bool {
     let conditions = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
     let (type_, reason) = (ArchiveCondition::Available.to_string(), verdict.reason.to_string());
     conditions

@@ -1,8 +1,8 @@
 use super::*;
 use export_store::ClaimRef;
 
-fn situation(sight: Sight) -> Situation {
-    Situation {
+fn situation(sight: ExportState) -> Observed {
+    Observed {
         deleting: false,
         kind_going: false,
         delete: false,
@@ -13,37 +13,37 @@ fn situation(sight: Sight) -> Situation {
     }
 }
 
-fn unseen() -> Sight {
-    Sight::Unseen(Verdict::no(Reason::ConnectionRefused, "refused"))
+fn unseen() -> ExportState {
+    ExportState::Unseen(PlannedCondition::fails(Reason::ConnectionRefused, "refused"))
 }
 
-fn unusable() -> Sight {
-    Sight::Unusable(Verdict::no(Reason::RecordUnusable, "damaged"))
+fn unusable() -> ExportState {
+    ExportState::Unusable(PlannedCondition::fails(Reason::RecordUnusable, "damaged"))
 }
 
-fn restoring(done: bool) -> Sight {
-    let to = Destination {
+fn restoring(done: bool) -> ExportState {
+    let to = RestoreTarget {
         volume: "pvc-2".into(),
         claim: ClaimRef::default(),
         directory: "team/data".into(),
     };
-    Sight::Restoring { to, done }
+    ExportState::Restoring { to, done }
 }
 
-fn at(there: bool) -> Sight {
-    Sight::Kept { there, copy: None }
+fn at(there: bool) -> ExportState {
+    ExportState::Kept { there, copy: None }
 }
 
 /// All that can be seen of an archive.
-fn sights() -> Vec<Sight> {
+fn sights() -> Vec<ExportState> {
     vec![
         unseen(),
         unusable(),
-        Sight::Unrecorded,
+        ExportState::Unrecorded,
         at(true),
         at(false),
-        Sight::Purging { there: true },
-        Sight::Purging { there: false },
+        ExportState::Purging { there: true },
+        ExportState::Purging { there: false },
         restoring(false),
         restoring(true),
     ]
@@ -53,16 +53,16 @@ fn sights() -> Vec<Sight> {
 fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data() {
     let kept = || at(true);
     let due = || Some("expired".to_owned());
-    let deleting = |delete, sight| Situation {
+    let deleting = |delete, sight| Observed {
         deleting: true,
         delete,
         ..situation(sight)
     };
     for (what, situation, step) in [
-        ("kept", situation(kept()), Step::Rest),
+        ("kept", situation(kept()), Step::NoOp),
         (
             "expired",
-            Situation {
+            Observed {
                 due: due(),
                 ..situation(kept())
             },
@@ -70,30 +70,38 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ),
         (
             "expired and missing",
-            Situation {
+            Observed {
                 due: due(),
                 ..situation(at(false))
             },
-            Step::Rest,
+            Step::NoOp,
         ),
         (
             "expired, unseen",
-            Situation {
+            Observed {
                 due: due(),
                 ..situation(unseen())
             },
             Step::Wait,
         ),
-        ("let go", deleting(false, kept()), Step::LetGo),
-        ("let go, its server dead", deleting(false, unseen()), Step::LetGo),
+        ("let go", deleting(false, kept()), Step::RemoveFinalizer),
+        (
+            "let go, its server dead",
+            deleting(false, unseen()),
+            Step::RemoveFinalizer,
+        ),
         ("deleted", deleting(true, kept()), Step::Purge),
         ("deleted, missing", deleting(true, at(false)), Step::Purge),
         ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
         ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
-        ("deleted, unrecorded", deleting(true, Sight::Unrecorded), Step::LetGo),
+        (
+            "deleted, unrecorded",
+            deleting(true, ExportState::Unrecorded),
+            Step::RemoveFinalizer,
+        ),
         (
             "expired, while it is copied",
-            Situation {
+            Observed {
                 due: due(),
                 copied: true,
                 ..situation(kept())
@@ -102,7 +110,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ),
         (
             "deleted, while it is copied",
-            Situation {
+            Observed {
                 copied: true,
                 ..deleting(true, kept())
             },
@@ -110,7 +118,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ),
         (
             "let go, while it is copied",
-            Situation {
+            Observed {
                 copied: true,
                 ..deleting(false, kept())
             },
@@ -118,27 +126,31 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ),
         (
             "purged by us",
-            deleting(false, Sight::Purging { there: true }),
+            deleting(false, ExportState::Purging { there: true }),
             Step::Purge,
         ),
         (
             "purged half",
-            deleting(false, Sight::Purging { there: false }),
+            deleting(false, ExportState::Purging { there: false }),
             Step::Purge,
         ),
         (
             "announced, and prolonged",
-            situation(Sight::Purging { there: true }),
-            Step::Spare,
+            situation(ExportState::Purging { there: true }),
+            Step::CancelPurge,
         ),
         (
             "in the trash, and prolonged",
-            situation(Sight::Purging { there: false }),
+            situation(ExportState::Purging { there: false }),
             Step::Purge,
         ),
         ("on its way to a volume", situation(restoring(false)), Step::Wait),
-        ("a volume's", situation(restoring(true)), Step::Finish),
-        ("a volume's, and deleted", deleting(true, restoring(true)), Step::Finish),
+        ("a volume's", situation(restoring(true)), Step::CompleteRestore),
+        (
+            "a volume's, and deleted",
+            deleting(true, restoring(true)),
+            Step::CompleteRestore,
+        ),
     ] {
         assert_eq!(plan(&situation).0, step, "{what}");
     }
@@ -148,9 +160,9 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
 fn what_is_held_is_never_purged_whatever_else_is_so() {
     for sight in sights() {
         // What is in the trash already can't be held back.
-        let gone = matches!(sight, Sight::Purging { there: false });
+        let gone = matches!(sight, ExportState::Purging { there: false });
         for bits in 0..32 {
-            let situation = Situation {
+            let situation = Observed {
                 deleting: bits & 1 > 0,
                 kind_going: bits & 2 > 0,
                 delete: bits & 4 > 0,
@@ -169,7 +181,7 @@ fn what_is_held_is_never_purged_whatever_else_is_so() {
 fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
     for sight in sights() {
         for (delete, held) in [(false, false), (true, false), (false, true), (true, true)] {
-            let situation = Situation {
+            let situation = Observed {
                 deleting: true,
                 kind_going: true,
                 delete,
@@ -179,10 +191,10 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
                 sight: sight.clone(),
             };
             let expected = match sight {
-                Sight::Purging { there: true } => Step::Spare,
-                Sight::Purging { there: false } => Step::Purge,
-                Sight::Restoring { done: true, .. } => Step::Finish,
-                _ => Step::LetGo,
+                ExportState::Purging { there: true } => Step::CancelPurge,
+                ExportState::Purging { there: false } => Step::Purge,
+                ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
+                _ => Step::RemoveFinalizer,
             };
             assert_eq!(plan(&situation).0, expected, "{situation:?}");
         }
@@ -191,7 +203,7 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
 
 #[test]
 fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
-    let held = |sight| Situation {
+    let held = |sight| Observed {
         held: true,
         ..situation(sight)
     };
@@ -199,7 +211,7 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
         (situation(at(true)), "Available", Some(true), None),
         (held(at(true)), "Held", Some(true), None),
         (
-            Situation {
+            Observed {
                 due: Some("over".into()),
                 ..situation(at(true))
             },
@@ -214,13 +226,13 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
             Some(ArchiveCondition::Missing),
         ),
         (
-            held(Sight::Unrecorded),
+            held(ExportState::Unrecorded),
             "Missing",
             Some(false),
             Some(ArchiveCondition::Missing),
         ),
         (
-            situation(Sight::Purging { there: true }),
+            situation(ExportState::Purging { there: true }),
             "Purging",
             Some(false),
             Some(ArchiveCondition::Purging),
@@ -247,16 +259,16 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
 
 #[test]
 fn a_copy_says_what_was_copied_and_what_was_not() {
-    let copy = CopyNote {
+    let copy = CopyState {
         volume: "pvc-1".into(),
         asked_by: "o".into(),
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
     };
-    let there = situation(Sight::Kept {
+    let there = situation(ExportState::Kept {
         there: true,
         copy: Some(copy),
     });
-    for situation in [there.clone(), Situation { held: true, ..there }] {
+    for situation in [there.clone(), Observed { held: true, ..there }] {
         let said = plan(&situation).1.available.message;
         assert!(
             said.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),

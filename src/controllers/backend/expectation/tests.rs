@@ -21,7 +21,7 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 #[test]
 fn an_identity_is_made_only_where_nobody_knows_one() {
     let fresh = backend(json!({}), json!({}), json!({}));
-    assert!(expected(&fresh, None, &ids(&[])).unwrap().may_create);
+    assert!(expected_identity(&fresh, None, &ids(&[])).unwrap().may_create);
     // The status is written, and the watch is behind; or it could not be written yet.
     let confirmed = Identity {
         id: "one".to_owned(),
@@ -30,7 +30,7 @@ fn an_identity_is_made_only_where_nobody_knows_one() {
         created: true,
         warnings: Vec::new(),
     };
-    let known_to_us = expected(&fresh, Some(&confirmed), &ids(&[])).unwrap();
+    let known_to_us = expected_identity(&fresh, Some(&confirmed), &ids(&[])).unwrap();
     assert_eq!(
         (
             known_to_us.may_create,
@@ -39,23 +39,25 @@ fn an_identity_is_made_only_where_nobody_knows_one() {
         ),
         (false, Some("one"), Some(7))
     );
-    let known_to_a_volume = expected(&fresh, None, &ids(&["one"])).unwrap();
+    let known_to_a_volume = expected_identity(&fresh, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (known_to_a_volume.may_create, known_to_a_volume.export_id.as_deref()),
         (false, Some("one"))
     );
     let known_to_the_status = backend(json!({}), json!({}), json!({"exportID": "one", "rootFileID": "7"}));
-    let expectation = expected(&known_to_the_status, None, &ids(&[])).unwrap();
+    let expectation = expected_identity(&known_to_the_status, None, &ids(&[])).unwrap();
     assert_eq!((expectation.may_create, expectation.root_file_id), (false, Some(7)));
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), json!({}));
-    assert!(!expected(&pinned, None, &ids(&[])).unwrap().may_create);
+    assert!(!expected_identity(&pinned, None, &ids(&[])).unwrap().may_create);
 }
 
 #[test]
 fn volumes_that_know_two_identities_stop_the_backend() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert_eq!(
-        expected(&fresh, None, &ids(&["one", "two"])).unwrap_err().reason,
+        expected_identity(&fresh, None, &ids(&["one", "two"]))
+            .unwrap_err()
+            .reason,
         Reason::IdentityMismatch
     );
 }
@@ -64,13 +66,13 @@ fn volumes_that_know_two_identities_stop_the_backend() {
 fn an_administrators_pin_wins_and_an_acceptance_wins_over_all() {
     let status = json!({"exportID": "one", "rootFileID": "7"});
     let pinned = backend(json!({}), json!({"exportID": "pinned-id"}), status.clone());
-    let expectation = expected(&pinned, None, &ids(&["one"])).unwrap();
+    let expectation = expected_identity(&pinned, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.root_file_id),
         (Some("pinned-id"), None)
     );
     let accepted = backend(json!({ACCEPT_IDENTITY: "two"}), json!({}), status);
-    let expectation = expected(&accepted, None, &ids(&["one"])).unwrap();
+    let expectation = expected_identity(&accepted, None, &ids(&["one"])).unwrap();
     assert_eq!(
         (expectation.export_id.as_deref(), expectation.accepted),
         (Some("two"), true)

@@ -18,7 +18,7 @@ fn backend(spec: Value, status: &NfsBackendStatus) -> NfsBackend {
 fn well() -> Probe {
     Probe {
         export: None,
-        reachable: Verdict::yes(Reason::Ready, ""),
+        reachable: PlannedCondition::holds(Reason::Ready, ""),
         identity: Some(Ok(Identity {
             id: "id".into(),
             root_file_id: 7,
@@ -26,7 +26,7 @@ fn well() -> Probe {
             created: false,
             warnings: Vec::new(),
         })),
-        writable: Some(Verdict::yes(Reason::Ready, "")),
+        writable: Some(PlannedCondition::holds(Reason::Ready, "")),
         statistics: Some(Statistics {
             total: 1 << 40,
             available: 1 << 39,
@@ -34,11 +34,11 @@ fn well() -> Probe {
             inodes_free: 50,
         }),
         archives: Some(0),
-        doubts: Some(export_store::Doubts::default()),
+        doubts: Some(export_store::UnsignedRecords::default()),
     }
 }
 
-fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (Verdict, NfsBackendStatus) {
+fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, NfsBackendStatus) {
     let purged = PurgeReport::default();
     let observed = Observed {
         object,
@@ -63,21 +63,21 @@ fn the_first_thing_that_stands_in_the_way_is_the_reason() {
     let cases: [(Probe, Reason); 6] = [
         (
             Probe {
-                reachable: Verdict::no(Reason::ConnectionRefused, ""),
+                reachable: PlannedCondition::fails(Reason::ConnectionRefused, ""),
                 ..well()
             },
             Reason::ConnectionRefused,
         ),
         (
             Probe {
-                identity: Some(Err(Verdict::no(Reason::IdentityMismatch, ""))),
+                identity: Some(Err(PlannedCondition::fails(Reason::IdentityMismatch, ""))),
                 ..well()
             },
             Reason::IdentityMismatch,
         ),
         (
             Probe {
-                writable: Some(Verdict::no(Reason::ReadOnly, "")),
+                writable: Some(PlannedCondition::fails(Reason::ReadOnly, "")),
                 ..well()
             },
             Reason::ReadOnly,
@@ -144,7 +144,7 @@ fn a_status_without_news_is_written_once_a_minute_and_news_at_once() {
     assert_eq!(judged(&object, &busy, 1059).1, first, "figures alone are no news");
     assert_ne!(judged(&object, &busy, 1060).1, first);
     let refused = Probe {
-        reachable: Verdict::no(Reason::ConnectionRefused, "no"),
+        reachable: PlannedCondition::fails(Reason::ConnectionRefused, "no"),
         ..well()
     };
     let (_, news) = judged(&object, &refused, 1001);
@@ -204,7 +204,7 @@ fn what_was_known_of_the_identity_outlives_a_failed_probe() {
         writable: None,
         statistics: None,
         archives: None,
-        reachable: Verdict::no(Reason::ConnectionTimedOut, ""),
+        reachable: PlannedCondition::fails(Reason::ConnectionTimedOut, ""),
         ..well()
     };
     let (_, later) = judged(&backend(json!({}), &first), &unreachable, 1);

@@ -44,14 +44,14 @@ fn json_patch(into: &mut Value, change: Value) {
 
 fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Reason {
     match guard(claim, class, &settings()) {
-        Guard::Infeasible(verdict) => verdict.reason,
+        Eligibility::Infeasible(verdict) => verdict.reason,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
-    let Guard::Provision(request) = guard(&claim(json!({})), Some(&class(json!({}))), &settings()) else {
+    let Eligibility::Provision(request) = guard(&claim(json!({})), Some(&class(json!({}))), &settings()) else {
         panic!()
     };
     assert_eq!(request.bytes, 1 << 30);
@@ -63,17 +63,17 @@ fn a_claim_of_our_class_that_the_binder_did_not_give_to_us_is_left_alone() {
     let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
     assert!(matches!(
         guard(&without, Some(&class(json!({}))), &settings()),
-        Guard::Pass
+        Eligibility::Ignore
     ));
     let other = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "other/nfs"}}}));
     assert!(matches!(
         guard(&other, Some(&class(json!({}))), &settings()),
-        Guard::Pass
+        Eligibility::Ignore
     ));
     let other = class(json!({"provisioner": "other/nfs"}));
     assert!(matches!(
         guard(&claim(json!({})), Some(&other), &settings()),
-        Guard::Pass
+        Eligibility::Ignore
     ));
 }
 
@@ -83,18 +83,24 @@ fn the_beta_annotations_and_aliases_count() {
         BETA_STORAGE_PROVISIONER: "old/nfs", BETA_STORAGE_CLASS: "older"}}}));
     assert_eq!(class_name(&beta).unwrap(), "older");
     let alias = class(json!({"provisioner": "old/nfs"}));
-    assert!(matches!(guard(&beta, Some(&alias), &settings()), Guard::Provision(_)));
+    assert!(matches!(
+        guard(&beta, Some(&alias), &settings()),
+        Eligibility::Provision(_)
+    ));
 }
 
 #[test]
 fn deleted_bound_and_lost_claims_are_not_provisioned() {
     let class = class(json!({}));
     let deleted = claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
-    assert!(matches!(guard(&deleted, Some(&class), &settings()), Guard::Pass));
+    assert!(matches!(
+        guard(&deleted, Some(&class), &settings()),
+        Eligibility::Ignore
+    ));
     let bound = claim(json!({"spec": {"volumeName": "pvc-u"}}));
-    assert!(matches!(guard(&bound, Some(&class), &settings()), Guard::Bound));
+    assert!(matches!(guard(&bound, Some(&class), &settings()), Eligibility::Bound));
     let lost = claim(json!({"spec": {"volumeName": "pvc-u"}, "status": {"phase": "Lost"}}));
-    assert!(matches!(guard(&lost, Some(&class), &settings()), Guard::Lost));
+    assert!(matches!(guard(&lost, Some(&class), &settings()), Eligibility::Lost));
 }
 
 #[test]
@@ -102,10 +108,13 @@ fn late_binding_waits_for_the_scheduler() {
     let late = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     assert!(matches!(
         guard(&claim(json!({})), Some(&late), &settings()),
-        Guard::Pass
+        Eligibility::Ignore
     ));
     let chosen = claim(json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
-    assert!(matches!(guard(&chosen, Some(&late), &settings()), Guard::Provision(_)));
+    assert!(matches!(
+        guard(&chosen, Some(&late), &settings()),
+        Eligibility::Provision(_)
+    ));
 }
 
 #[test]
@@ -167,7 +176,7 @@ fn a_claim_of_the_same_namespace_may_be_copied_however_that_is_written() {
         }),
     ] {
         let claim = claim(json!({"spec": change.clone()}));
-        let Guard::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = guard(&claim, Some(&class), &settings()) else {
             panic!("{change}");
         };
         assert_eq!(request.source.as_deref(), Some("old"), "{change}");
@@ -184,11 +193,11 @@ fn a_class_that_is_missing_or_cannot_be_read_is_named() {
 /// What becomes of a claim, in a word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
     match guard(claim, class, &settings()) {
-        Guard::Pass => "pass",
-        Guard::Bound => "bound",
-        Guard::Lost => "lost",
-        Guard::Infeasible(_) => "never",
-        Guard::Provision(_) => "provision",
+        Eligibility::Ignore => "pass",
+        Eligibility::Bound => "bound",
+        Eligibility::Lost => "lost",
+        Eligibility::Infeasible(_) => "never",
+        Eligibility::Provision(_) => "provision",
     }
 }
 
@@ -259,7 +268,7 @@ fn the_selected_node_and_topologies_are_handed_on_as_the_class_binds() {
     ] {
         let class = class(json!({"volumeBindingMode": mode, "allowedTopologies": topologies}));
         let claim = annotated(json!({SELECTED_NODE: node}));
-        let Guard::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = guard(&claim, Some(&class), &settings()) else {
             panic!("{mode}")
         };
         assert_eq!((request.node.as_deref(), request.topologies.len()), expected, "{mode}");

@@ -28,7 +28,7 @@ fn class() -> ClassParameters {
     }
 }
 
-fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<Wanted, Verdict> {
+fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<VolumeSettings, PlannedCondition> {
     let annotations = words
         .iter()
         .map(|(name, value)| (format!("nfs-operator.io/{name}"), (*value).to_owned()))

@@ -90,7 +90,7 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
         assert_eq!(
-            settled(&claim, &settings(), &Inventory::default()),
+            settled(&claim, &settings(), &CapacityTracker::default()),
             is_settled,
             "{what}"
         );
@@ -109,7 +109,7 @@ fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there(
         pending(Some(("True", "Provisioned"))),
         pending(Some(("False", "NoSpace"))),
     );
-    let inventory = Inventory::default();
+    let inventory = CapacityTracker::default();
     let is_settled = |claim| settled(claim, &settings(), &inventory);
     assert!(!is_settled(&told), "its volume is not known: it may be gone");
     inventory.promise("pvc-u", 1, |_| (Some("default".to_owned()), ()));

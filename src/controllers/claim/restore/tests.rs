@@ -38,7 +38,7 @@ struct Case {
     selector: Option<&'static str>,
     by_name: bool,
     due: bool,
-    begun: Option<Way>,
+    begun: Option<RestoreMode>,
 }
 
 const USUAL: Case = Case {
@@ -53,7 +53,7 @@ const USUAL: Case = Case {
     begun: None,
 };
 
-fn judged(case: &Case, spec: Value) -> Result<Way, Reason> {
+fn judged(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
     let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
     let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
     let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
@@ -61,7 +61,7 @@ fn judged(case: &Case, spec: Value) -> Result<Way, Reason> {
         .selector
         .map(|text| ("backendSelector".to_owned(), text.to_owned()));
     let selector = selector.into_iter().collect();
-    let request = Request {
+    let request = ClaimRequest {
         provisioner: "nfs-operator.io/nfs".into(),
         parameters: crate::api::ClassParameters {
             backends: case.backends.iter().map(|&name| name.to_owned()).collect(),
@@ -110,7 +110,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         ..at("other", "else")
     };
     for (what, case, spec, expected) in [
-        ("its own", USUAL, json!({}), Ok(Way::Move)),
+        ("its own", USUAL, json!({}), Ok(RestoreMode::Move)),
         (
             "made anew under the same name",
             at("team", "new"),
@@ -129,14 +129,14 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             of_old,
             Err(Reason::ArchiveNotAllowed),
         ),
-        ("listed", at("other", "else"), listed.clone(), Ok(Way::Copy)),
+        ("listed", at("other", "else"), listed.clone(), Ok(RestoreMode::Copy)),
         (
             "listed, and another",
             at("third", "else"),
             listed,
             Err(Reason::ArchiveNotAllowed),
         ),
-        ("labelled", with_label, labelled.clone(), Ok(Way::Copy)),
+        ("labelled", with_label, labelled.clone(), Ok(RestoreMode::Copy)),
         (
             "not labelled",
             at("other", "else"),
@@ -146,7 +146,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         (
             "begun, from another namespace",
             Case {
-                begun: Some(Way::Move),
+                begun: Some(RestoreMode::Move),
                 ..at("other", "else")
             },
             json!({}),
@@ -155,7 +155,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
         (
             "a copy that was begun, and is not allowed any more",
             Case {
-                begun: Some(Way::Copy),
+                begun: Some(RestoreMode::Copy),
                 ..at("other", "else")
             },
             json!({}),
@@ -168,17 +168,17 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
                 ..at("team", "new")
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "a namesake, by name alone, begun as a move",
             Case {
                 by_name: true,
-                begun: Some(Way::Move),
+                begun: Some(RestoreMode::Move),
                 ..at("team", "new")
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "no namesake, by name alone",
@@ -202,7 +202,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             "its own, by name alone",
             Case { by_name: true, ..USUAL },
             json!({}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
     ] {
         assert_eq!(judged(&case, spec), expected, "{what}");
@@ -212,7 +212,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
 #[test]
 fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neither_moved_nor_copied() {
     for (what, case, spec, expected) in [
-        ("held", USUAL, json!({"legalHold": true}), Ok(Way::Copy)),
+        ("held", USUAL, json!({"legalHold": true}), Ok(RestoreMode::Copy)),
         (
             "expired",
             Case { due: true, ..USUAL },
@@ -223,11 +223,11 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             "expired, begun before",
             Case {
                 due: true,
-                begun: Some(Way::Move),
+                begun: Some(RestoreMode::Move),
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         (
             "too large",
@@ -242,7 +242,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             "of unknown size",
             Case { bytes: 1, ..USUAL },
             json!({"size": null}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         (
             "a copy",
@@ -251,7 +251,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "a move",
@@ -260,7 +260,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         (
             "a mistake",
@@ -278,7 +278,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         (
             "on another backend",
@@ -287,7 +287,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "elsewhere by labels",
@@ -296,7 +296,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "of the labels that the class asks for",
@@ -305,7 +305,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         (
             "expired, and to be copied",
@@ -321,11 +321,11 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             "expired, and being copied",
             Case {
                 due: true,
-                begun: Some(Way::Copy),
+                begun: Some(RestoreMode::Copy),
                 ..USUAL
             },
             json!({}),
-            Ok(Way::Copy),
+            Ok(RestoreMode::Copy),
         ),
         (
             "too large for a copy",
@@ -337,7 +337,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             json!({}),
             Err(Reason::ClaimTooSmall),
         ),
-        ("asked for", USUAL, json!({"volume": "pvc-7"}), Ok(Way::Copy)),
+        ("asked for", USUAL, json!({"volume": "pvc-7"}), Ok(RestoreMode::Copy)),
         (
             "asked for, and to be moved",
             Case {
@@ -345,7 +345,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
                 ..USUAL
             },
             json!({"volume": "pvc-7"}),
-            Ok(Way::Move),
+            Ok(RestoreMode::Move),
         ),
         ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
     ] {

@@ -26,7 +26,7 @@ fn made(
     volume(&Parts {
         claim: &claim,
         namespace_uid: "nu",
-        request: &Request {
+        request: &ClaimRequest {
             source: None,
             provisioner: "old/nfs".into(),
             parameters: ClassParameters::default(),
@@ -37,7 +37,7 @@ fn made(
             restore: None,
             node: None,
         },
-        wanted: &Wanted {
+        wanted: &VolumeSettings {
             mode: 0o777,
             mode_asked: false,
             uid: None,

@@ -34,8 +34,8 @@ fn status(claim: &PersistentVolumeClaim, patch: Value) -> PersistentVolumeClaim 
     serde_json::from_value(claim).unwrap()
 }
 
-fn verdict(message: &str) -> Verdict {
-    Verdict::no(Reason::CapacityExceeded, message)
+fn verdict(message: &str) -> PlannedCondition {
+    PlannedCondition::fails(Reason::CapacityExceeded, message)
 }
 
 fn time(text: &str) -> Time {

@@ -18,12 +18,12 @@ fn a_backend_serves_only_what_it_may_and_can() {
         ("suspended", |b| b.suspended = true, Reason::Suspended),
         (
             "not ready",
-            |b| b.ready = Verdict::no(Reason::ConnectionRefused, "x"),
+            |b| b.ready = PlannedCondition::fails(Reason::ConnectionRefused, "x"),
             Reason::ConnectionRefused,
         ),
         (
             "unknown",
-            |b| b.ready = Verdict::unknown(Reason::NotProbed, "x"),
+            |b| b.ready = PlannedCondition::unknown(Reason::NotProbed, "x"),
             Reason::NotProbed,
         ),
         (

@@ -39,7 +39,7 @@ fn only_backends_that_serve_the_selected_node_are_tried() {
 fn a_node_that_no_backend_serves_is_told_with_what_the_class_lacks() {
     let alone = [in_zone("a", "a")];
     let (refusals, summary) = nowhere(&on_node(Some("b")), &alone);
-    assert!(elsewhere(&refusals));
+    assert!(other_node_possible(&refusals));
     assert_eq!(summary.reason, Reason::NodeNotServed);
     for part in ["backend a: node n1", "nodeAffinity", "no allowedTopologies"] {
         assert!(summary.message.contains(part), "{}", summary.message);
@@ -66,15 +66,15 @@ fn another_node_is_asked_for_only_where_it_would_help() {
     });
     let broken = Backend::with("b", |backend| {
         *backend = in_zone("b", "a");
-        backend.ready = Verdict::no(Reason::ConnectionRefused, "down");
+        backend.ready = PlannedCondition::fails(Reason::ConnectionRefused, "down");
     });
     let mut asked = on_node(Some("b"));
     asked.requested = GI;
     let (refusals, summary) = nowhere(&asked, &[full.clone(), broken.clone()]);
-    assert!(!elsewhere(&refusals), "{}", summary.message);
+    assert!(!other_node_possible(&refusals), "{}", summary.message);
     assert!(!summary.message.contains("allowedTopologies"), "{}", summary.message);
     let (refusals, summary) = nowhere(&asked, &[full, broken, in_zone("c", "a")]);
-    assert!(elsewhere(&refusals));
+    assert!(other_node_possible(&refusals));
     assert_eq!(summary.reason, Reason::NodeNotServed);
 }
 
@@ -89,7 +89,7 @@ fn topologies_count_for_immediate_binding_too() {
     names.sort();
     assert_eq!(names, ["a", "everywhere"]);
     let (refusals, summary) = nowhere(&asked, &backends[1..2]);
-    assert!(!elsewhere(&refusals));
+    assert!(!other_node_possible(&refusals));
     assert_eq!(summary.reason, Reason::TopologyMismatch);
     let unreadable = Backend::with("a", |backend| {
         backend.affinity = serde_json::from_value(serde_json::json!({"required": {"nodeSelectorTerms": []}})).ok();

@@ -51,7 +51,8 @@ fn the_condition_says_why_each_backend_was_left_out() {
     );
     let same = |name| {
         Backend::with(name, |backend| {
-            backend.ready = Verdict::no(Reason::OverrideRefused, "annotation x is not allowed here: remove it")
+            backend.ready =
+                PlannedCondition::fails(Reason::OverrideRefused, "annotation x is not allowed here: remove it")
         })
     };
     assert_eq!(
@@ -74,7 +75,7 @@ fn the_condition_says_why_each_backend_was_left_out() {
     let (_, summary) = nowhere(
         &Asked::default(),
         &[Backend::with("a", |backend| {
-            backend.ready = Verdict::no(Reason::NoSpace, "\u{e9}".repeat(5000))
+            backend.ready = PlannedCondition::fails(Reason::NoSpace, "\u{e9}".repeat(5000))
         })],
     );
     assert!(summary.message.len() < 1100);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::Corpus;
-use nfs_client::{Export, FileHandle, Name, NfsError};
+use nfs_client::{Client, FileHandle, Name, NfsError};
 
 /// Operations' numbers (RFC 7862 section 15, RFC 8276 section 8.4).
 const COPY: u32 = 60;
@@ -14,7 +14,7 @@ const LISTXATTRS: u32 = 74;
 const ABC: [u32; 2] = [3, 0x6162_6300];
 
 /// Everything that a tree is copied with. What a version or the server has not, it refuses, and that is kept too.
-pub(super) async fn are_copied(export: &Export, directory: &FileHandle) -> Result<(), NfsError> {
+pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Result<(), NfsError> {
     let name = |text: &'static str| Name::new(Bytes::from_static(text.as_bytes()));
     let (Ok(one), Ok(two), Ok(link)) = (name("one"), name("two"), name("link")) else {
         unreachable!("these are names")

@@ -2,7 +2,7 @@
 
 use super::{Corpus, target};
 use nfs_client::fuzzing::{framed, v3_fuzzing};
-use nfs_client::{Export, Protocol};
+use nfs_client::{Client, Protocol};
 
 /// Procedures' numbers (RFC 1813 section 3.3, appendix I).
 const GETATTR: u32 = 1;
@@ -16,7 +16,7 @@ const EXPORT: u32 = 5;
 pub(super) async fn is_no_export(ports: (u16, u16)) {
     let mut elsewhere = target(ports, Protocol::V3);
     elsewhere.path = "/export/elsewhere".into();
-    Export::connect(elsewhere).await.unwrap_err();
+    Client::connect(elsewhere).await.unwrap_err();
 }
 
 /// Sorts replies into the decoders that read them, by the procedures that they answer.

@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 
-use super::{Client, Export};
-use crate::{Copied, Data, Details, FileHandle, Found, Name, NfsError, Node, Status, Written};
+use super::{Client, VersionedClient};
+use crate::{Copied, Data, FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, Status, Written};
 
 /// What only NFSv4 has is `NotSupported` in NFSv3, as on a server that doesn't do it.
 macro_rules! only_v4 {
     ($self:ident, $action:literal, $inner:ident => $call:expr) => {
         match &$self.client {
-            Client::V4($inner) => $call,
-            Client::V3(_) => Err(NfsError::Status {
+            VersionedClient::V4($inner) => $call,
+            VersionedClient::V3(_) => Err(NfsError::Status {
                 action: $action,
                 status: Status::NotSupported,
             }),
@@ -18,15 +18,20 @@ macro_rules! only_v4 {
     };
 }
 
-impl Export {
+impl Client {
     /// Looks up one name with all its attributes, and reads at most `first` bytes of it if it is a regular file, in one
     /// round trip (NFSv3: two). `None` when it is not there; a symbolic link is found as itself.
-    pub async fn find(&self, directory: &FileHandle, name: &Name, first: usize) -> Result<Option<Found>, NfsError> {
+    pub async fn find(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        first: usize,
+    ) -> Result<Option<LookupResult>, NfsError> {
         either!(&self.client, client => client.find(directory, name, first, self.terms()).await)
     }
 
     /// All attributes of what a handle names.
-    pub async fn details(&self, object: &FileHandle) -> Result<Details, NfsError> {
+    pub async fn details(&self, object: &FileHandle) -> Result<FullAttributes, NfsError> {
         either!(&self.client, client => client.details(object, self.terms()).await)
     }
 
@@ -58,7 +63,7 @@ impl Export {
     }
 
     /// Makes a symbolic link; `Exists` if the name is taken.
-    pub async fn make_link(&self, directory: &FileHandle, name: &Name, target: &[u8]) -> Result<Node, NfsError> {
+    pub async fn make_link(&self, directory: &FileHandle, name: &Name, target: &[u8]) -> Result<FileRef, NfsError> {
         either!(&self.client, client => client.make_link(directory, name, target, self.terms()).await)
     }
 

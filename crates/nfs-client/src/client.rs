@@ -6,9 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use super::connect;
-use super::terms::Terms;
+use super::terms::CallOptions;
 use super::{
-    Attributes, Credential, FileHandle, MadeDirectory, Name, Negotiated, NfsError, Node, OfferedVersions, Page,
+    Attributes, Credential, FileHandle, FileRef, MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page,
     PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target, VersionChoice,
 };
 use super::{v3, v4};
@@ -16,7 +16,7 @@ use super::{v3, v4};
 /// The client of the major version that was agreed on. Both offer the same, and this is the one place that tells them
 /// apart.
 #[derive(Debug, Clone)]
-enum Client {
+enum VersionedClient {
     V3(Arc<v3::Client>),
     V4(Arc<v4::Client>),
 }
@@ -25,15 +25,15 @@ enum Client {
 macro_rules! either {
     ($client:expr, $inner:ident => $call:expr) => {
         match $client {
-            Client::V3($inner) => $call,
-            Client::V4($inner) => $call,
+            VersionedClient::V3($inner) => $call,
+            VersionedClient::V4($inner) => $call,
         }
     };
 }
 
 mod content;
 
-impl Client {
+impl VersionedClient {
     /// Connects with the newest version that the target allows and the server speaks.
     async fn connect(target: Target, deadline: Instant) -> Result<Self, NfsError> {
         match target.version {
@@ -76,15 +76,15 @@ fn neither(error: NfsError, why_not_4: &str) -> NfsError {
 /// All changes are durable on the server when a call returns `Ok` (FILE_SYNC writes; directory operations are
 /// synchronous by the protocol).
 #[derive(Debug, Clone)]
-pub struct Export {
-    client: Client,
+pub struct Client {
+    client: VersionedClient,
     credential: Credential,
     deadline: std::time::Duration,
 }
 
-impl Export {
-    fn terms(&self) -> Terms {
-        Terms {
+impl Client {
+    fn terms(&self) -> CallOptions {
+        CallOptions {
             credential: self.credential,
             deadline: Instant::now() + self.deadline,
         }
@@ -93,11 +93,11 @@ impl Export {
     /// Resolves, connects, negotiates a version, makes a session, and walks to the export's path.
     pub async fn connect(target: Target) -> Result<Self, NfsError> {
         let (credential, deadline) = (target.credential, target.deadline);
-        let terms = Terms {
+        let terms = CallOptions {
             credential,
             deadline: Instant::now() + deadline,
         };
-        let client = Client::connect(target, terms.deadline).await?;
+        let client = VersionedClient::connect(target, terms.deadline).await?;
         let export = Self {
             client,
             credential,
@@ -121,12 +121,12 @@ impl Export {
     }
 
     /// The versions that the target's server offers, asked on a connection of its own; leaves nothing on the server.
-    pub async fn offered_versions(target: &Target) -> Result<OfferedVersions, NfsError> {
+    pub async fn probe_versions(target: &Target) -> Result<OfferedVersions, NfsError> {
         v4::offered(target, Instant::now() + target.deadline).await
     }
 
     /// The same export with another credential; shares the connection and the session.
-    pub fn acting_as(&self, credential: Credential) -> Self {
+    pub fn with_credential(&self, credential: Credential) -> Self {
         Self {
             credential,
             ..self.clone()
@@ -145,7 +145,7 @@ impl Export {
 
     /// The export's root directory, walked to anew on the server (never from a cached handle; NFSv3's MOUNT is asked again
     /// after 5 s and after each reconnection).
-    pub async fn root(&self) -> Result<Node, NfsError> {
+    pub async fn root(&self) -> Result<FileRef, NfsError> {
         either!(&self.client, client => client.root(self.terms()).await)
     }
 
@@ -155,13 +155,13 @@ impl Export {
     }
 
     /// Looks up one name; `None` when it is not there. A symbolic link is found as itself.
-    pub async fn lookup(&self, directory: &FileHandle, name: &Name) -> Result<Option<Node>, NfsError> {
+    pub async fn lookup(&self, directory: &FileHandle, name: &Name) -> Result<Option<FileRef>, NfsError> {
         either!(&self.client, client => client.lookup(directory, name, self.terms()).await)
     }
 
     /// Walks down several names in as few round trips as the server takes; one node for each name that exists,
     /// in order: shorter than `names` where the next one is not there. Fails with NotDirectory or Symlink in between.
-    pub async fn walk(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<Node>, NfsError> {
+    pub async fn walk(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<FileRef>, NfsError> {
         either!(&self.client, client => client.walk(directory, names, self.terms()).await)
     }
 
@@ -173,7 +173,7 @@ impl Export {
         directory: &FileHandle,
         name: &Name,
         attributes: SetAttributes,
-    ) -> Result<MadeDirectory, NfsError> {
+    ) -> Result<MkdirResult, NfsError> {
         either!(&self.client, client => client.make_directory(directory, name, attributes, self.terms()).await)
     }
 
@@ -205,7 +205,7 @@ impl Export {
     }
 
     /// Removes many names of one directory that holds nothing but what must go (trash), any kind, without VERIFY.
-    pub async fn remove_many(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<RemoveOutcome>, NfsError> {
+    pub async fn remove_batch(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<RemoveOutcome>, NfsError> {
         either!(&self.client, client => client.remove_many(directory, names, self.terms()).await)
     }
 
@@ -228,7 +228,7 @@ impl Export {
         name: &Name,
         content: &[u8],
         mode: u32,
-    ) -> Result<Node, NfsError> {
+    ) -> Result<FileRef, NfsError> {
         either!(&self.client, client => client.create_file(directory, name, content, mode, self.terms()).await)
     }
 

@@ -1,0 +1,121 @@
+//! The folders of `src` are layers: each uses only those before it. Crates hold their own walls; this test holds these.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// From the bottom to the top. A folder uses itself and what stands before it.
+const LAYERS: [&str; 10] = [
+    "api",
+    "decide",
+    "runtime",
+    "state",
+    "compat",
+    "background",
+    "recovery",
+    "controllers",
+    "app",
+    "cli",
+];
+
+/// Every source file below a folder.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// The first `depth` names of every path that begins with `crate::` or `nfs_operator::` in a file's code.
+fn used(text: &str, depth: usize) -> BTreeSet<Vec<String>> {
+    let code = text
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let mut paths = BTreeSet::new();
+    for root in ["crate::", "nfs_operator::"] {
+        for (start, _) in code.match_indices(root) {
+            let rest = &code[start + root.len()..];
+            assert!(
+                !rest.starts_with('{'),
+                "write one path for each folder: {root}{{…}} hides them"
+            );
+            let names = rest
+                .split("::")
+                .map(|name| name.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap())
+                .take(depth);
+            paths.insert(names.map(str::to_owned).collect());
+        }
+    }
+    paths
+}
+
+/// Uses of folders below `root`, by folder: an edge for each pair, with a file that has it.
+fn edges(root: &Path, prefix: &[&str]) -> BTreeMap<(String, String), PathBuf> {
+    let mut edges = BTreeMap::new();
+    for file in sources(root) {
+        let below = file.strip_prefix(root).unwrap();
+        let own = below.components().next().unwrap().as_os_str().to_str().unwrap();
+        let own = own.trim_end_matches(".rs").to_owned();
+        for path in used(&std::fs::read_to_string(&file).unwrap(), prefix.len() + 1) {
+            let (parents, name) = path.split_at(prefix.len().min(path.len() - 1));
+            if parents == prefix && name[0] != own && own != "mod" {
+                edges.insert((own.clone(), name[0].clone()), file.clone());
+            }
+        }
+    }
+    edges
+}
+
+#[test]
+fn every_folder_uses_only_those_below_it() {
+    let layer = |name: &str| LAYERS.iter().position(|layer| *layer == name);
+    let wrong: Vec<String> = edges(Path::new("src"), &[])
+        .into_iter()
+        .filter(|((own, other), _)| match (layer(own), layer(other)) {
+            (Some(own), Some(other)) => own < other,
+            _ => false,
+        })
+        .map(|((own, other), file)| format!("{own} uses {other}, which stands above it: {}", file.display()))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_folder_of_src_is_a_layer() {
+    for entry in std::fs::read_dir("src").unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap();
+        assert!(
+            !path.is_dir() || LAYERS.contains(&name),
+            "src/{name} has no place in LAYERS: add it where it belongs"
+        );
+    }
+}
+
+#[test]
+fn no_controller_uses_another() {
+    let wrong: Vec<String> = edges(Path::new("src/controllers"), &["controllers"])
+        .into_iter()
+        .map(|((own, other), file)| {
+            format!(
+                "the {own} controller uses {other}; what both need belongs below them: {}",
+                file.display()
+            )
+        })
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
