@@ -1,4 +1,4 @@
-//! What the documentation promises to be complete is complete, and what it names is there.
+//! The documentation is complete where it claims to be, and everything that it names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::{fs, io, path::Path, time::Duration};
@@ -22,7 +22,7 @@ fn page(path: &str) -> io::Result<String> {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
 }
 
-/// The sections of a page: heading, without its marks, and what stands under it.
+/// Returns the sections of a page: heading without marks, and text.
 fn sections(page: &str) -> BTreeMap<String, String> {
     let mut sections: BTreeMap<String, String> = BTreeMap::new();
     let mut heading = String::new();
@@ -69,7 +69,7 @@ fn every_kind_of_orphan_has_its_row_with_what_to_do() -> Test {
     Ok(())
 }
 
-/// How GitHub links to a heading.
+/// Returns the anchor that GitHub creates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading
         .chars()
@@ -103,7 +103,7 @@ fn every_alert_leads_to_a_section_of_the_guide() -> Test {
     Ok(())
 }
 
-/// The names of all series that an operator at work has.
+/// Returns the names of all series of a running operator.
 fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     let metrics = Metrics::default();
     metrics.leads();
@@ -141,7 +141,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         ..PersistentVolume::default()
     };
     usages.counted(&volume, "backend", VolumeUsage::default());
-    // A copy that is begun and never goes on.
+    // A copy that never finishes.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;
     let of = CopyLabels {
@@ -158,13 +158,13 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     Ok(names.collect())
 }
 
-/// The metrics that a query asks for: of ours, every name begins so.
+/// Returns the names of the operator's metrics in a query.
 fn asked(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("nfs_operator_") || word.starts_with("controller_persistentvolume"))
 }
 
-/// All texts under this key, wherever it stands.
+/// Collects all texts with a key at any depth.
 fn texts_under<'a>(value: &'a Value, key: &str, found: &mut Vec<&'a str>) {
     match value {
         Value::Array(values) => values.iter().for_each(|value| texts_under(value, key, found)),
@@ -209,7 +209,7 @@ fn every_metric_has_its_row_in_the_guide() -> Test {
         .filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next())
         .filter(|name| asked(name).next().is_some())
         .collect();
-    // A histogram's three series have one row.
+    // The three series of a histogram have one row.
     let names: BTreeSet<&str> = series
         .iter()
         .map(|name| {
@@ -223,7 +223,7 @@ fn every_metric_has_its_row_in_the_guide() -> Test {
     Ok(())
 }
 
-/// The names of all tests: every function that is marked as one.
+/// Collects the names of all functions that are tests.
 fn tests_below(folder: &Path, names: &mut BTreeSet<String>) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
@@ -246,13 +246,13 @@ fn tests_below(folder: &Path, names: &mut BTreeSet<String>) -> io::Result<()> {
     Ok(())
 }
 
-/// The names of those in a pod, which a program of its own runs.
+/// Returns the names of the tests in a pod, which have their own test harness.
 fn tests_in_a_pod(program: &str) -> impl Iterator<Item = &str> {
-    let trials = program.split("self.one(").skip(1);
+    let trials = program.split("self.trial(").skip(1);
     trials.filter_map(|trial| trial.split('"').nth(1))
 }
 
-/// The names in backticks in the last cell of each row.
+/// Returns the names in backticks in the last cell of each row.
 fn named_tests(page: &str) -> Vec<&str> {
     let rows = page.lines().filter_map(|line| line.trim_end().strip_suffix('|'));
     rows.filter_map(|row| row.rsplit('|').next())
@@ -260,7 +260,7 @@ fn named_tests(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The names of all tests of the repository.
+/// Returns the names of all tests of the repository.
 fn all_tests(root: &Path) -> io::Result<BTreeSet<String>> {
     let mut tests = BTreeSet::new();
     for folder in ["src", "tests", "crates"] {

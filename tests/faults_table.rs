@@ -1,10 +1,10 @@
-//! The table of faults in docs/reliability.md and the tests of faults are the same list.
+//! The table of faults in docs/reliability.md lists exactly the tests of faults.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-/// Where the tests of faults are; a folder stands for the files in it.
+/// Files with tests of faults. A directory includes its files.
 const SOURCES: &[&str] = &[
     "crates/nfs-client/src/v3/mount_tests.rs",
     "crates/nfs-client/src/v3/tests.rs",
@@ -31,7 +31,7 @@ fn files() -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The names of the functions that are marked as tests, and of properties.
+/// Returns the names of functions that are tests, and of properties.
 fn tests(source: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut marked = false;
@@ -46,7 +46,7 @@ fn tests(source: &str) -> BTreeSet<String> {
     names
 }
 
-/// The tests that the last column of the table names.
+/// Returns the tests in the last column of the table.
 fn rows(page: &str) -> BTreeSet<String> {
     let section = page.split("\n## ").find(|section| section.starts_with("Faults"));
     let rows = section

@@ -1,7 +1,5 @@
-//! What is kept of claims and volumes that nothing is left to do about: there may be tens of thousands of them.
-//!
-//! Counted by the allocator, for the test's own thread, in what it really gives out: a byte more than a size class takes
-//! the next one.
+//! Memory per claim and volume for which there is no work left. There may be tens of thousands of them.
+//! // Measured by the allocator for the test's thread, in size classes: one more byte may need the next size class.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -24,14 +22,14 @@ use tikv_jemalloc_ctl::thread;
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// As many as fill a hash table to the brim, so that its empty places are few.
+/// A number that fills a hash table, so that it has few empty slots.
 const MANY: usize = 3584;
-/// Names and paths of a usual length take 767 in all maps together.
+/// Names and paths of usual length need 767 bytes in all maps together.
 const OF_A_VOLUME: usize = 850;
-/// Nothing at all, but the tables' room for what is looked at just now.
+/// No memory, except for the capacity of tables for current work.
 const OF_A_CLAIM: usize = 10;
 
-/// Bytes that this thread has and did not give back.
+/// Returns the bytes that this thread has allocated and not freed.
 fn held() -> u64 {
     let allocated = thread::allocatedp::read().unwrap().get();
     allocated - thread::deallocatedp::read().unwrap().get()
@@ -55,7 +53,7 @@ fn uid(number: usize) -> String {
     format!("00000000-0000-4000-8000-{number:012}")
 }
 
-/// A volume of this operator.
+/// Returns a volume of this operator.
 fn volume(number: usize) -> PersistentVolume {
     let (uid, backend) = (uid(number), format!("backend-{}", number % 5));
     let directory = format!("namespace-claim-{number}-pvc-{uid}");
@@ -75,7 +73,7 @@ fn volume(number: usize) -> PersistentVolume {
     serde_json::from_value(object).unwrap()
 }
 
-/// A claim while it waits, with its volume made and said, and bound.
+/// Returns the states of a claim: pending, provisioned, and bound.
 fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     let uid = uid(number);
     let claim = |told: &[&str], bound: bool| -> PersistentVolumeClaim {
@@ -100,7 +98,7 @@ fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     [claim(&[], false), claim(&["True"], false), claim(&["True"], true)]
 }
 
-/// Takes everything that is there now.
+/// Consumes all items that are ready, and returns their number.
 fn drain<T>(stream: &mut (impl Stream<Item = T> + Unpin)) -> usize {
     std::iter::from_fn(|| stream.next().now_or_never()?).count()
 }

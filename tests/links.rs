@@ -1,4 +1,4 @@
-//! Every link of the documentation leads somewhere.
+//! Every link in the documentation is valid.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// All pages: those at the top, and what is below docs/.
+/// Returns all pages: those in the root of the repository and in docs/.
 fn pages() -> io::Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     for folder in [root().to_owned(), root().join("docs"), root().join("docs/adr")] {
@@ -22,19 +22,19 @@ fn pages() -> io::Result<Vec<PathBuf>> {
     Ok(pages)
 }
 
-/// A page without its fenced blocks: what looks like a link or a heading there is none.
+/// Returns a page without fenced code blocks, which contain no links or headings.
 fn prose(text: &str) -> String {
     let outside = text.split("\n```").step_by(2);
     outside.collect::<Vec<_>>().join("\n")
 }
 
-/// Where the links of a page lead: what stands in `](…)`.
+/// Returns the targets of a page's links: the text in `](…)`.
 fn targets(prose: &str) -> Vec<&str> {
     let rest = prose.split("](").skip(1);
     rest.filter_map(|rest| rest.split(')').next()).collect()
 }
 
-/// How GitHub names the headings of a page in links: a name that comes again gets a number.
+/// Returns the anchors that GitHub creates for the headings of a page. Repeated names get a number.
 fn anchors(prose: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in prose.lines().filter_map(|line| line.strip_prefix('#')) {
@@ -52,10 +52,10 @@ fn anchors(prose: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// What is wrong with a link on this page, if anything.
+/// Returns the error of a link, if it has one.
 fn wrong(page: &Path, target: &str) -> io::Result<Option<String>> {
     if let Some((scheme, _)) = target.split_once("://") {
-        // Whether somebody answers there cannot be seen from here.
+        // External links are not followed.
         return Ok((scheme != "https").then(|| format!("{target} is not https")));
     }
     let (file, anchor) = target.split_once('#').unwrap_or((target, ""));

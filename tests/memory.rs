@@ -1,7 +1,7 @@
-//! What a hostile server can make the client take of memory. Alone in its process, so that nothing else is measured.
-//!
-//! Everything that the server sends is made before the measurement begins. Two figures of the kernel are compared:
-//! the peak of resident memory tells what was used, the peak of the address space what was reserved on a promise.
+//! Memory that a malicious server can make the client use. This test has its own process, so that nothing else is
+//! measured.
+//! // All data of the server is created before the measurement. Two values of the kernel are compared: the peak of
+//! resident memory shows what was used, and the peak of the address space what was reserved.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use std::time::Duration;
@@ -15,21 +15,21 @@ use tokio::net::TcpListener;
 mod wire;
 use wire::Writer;
 
-/// Growth that is put up with: the longest record that is taken (1 MiB and headers), doubled while it grows, and what
-/// is made of it.
+/// Maximum growth: the largest accepted record (1 MiB and headers), doubled while its buffer grows, and the result of
+/// decoding it.
 const MOST_KIB: u64 = 8 << 10;
 
-/// The largest reply within the limit of a record.
+/// The largest reply within the limit for records.
 const LONGEST: usize = 1 << 20;
 
-/// One figure of /proc/self/status, in KiB.
+/// Returns a value of /proc/self/status in KiB.
 fn figure(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// A reply without its mark and transaction id.
+/// Returns a reply without its record mark and transaction id.
 fn reply(results: impl FnOnce(&mut Writer)) -> Vec<u8> {
     let mut message = Writer::default();
     message.u32(1).u32(0).u32(0).u32(0).u32(0);
@@ -37,7 +37,7 @@ fn reply(results: impl FnOnce(&mut Writer)) -> Vec<u8> {
     message.0
 }
 
-/// The replies to what the client asks until it is connected: limits, client id, its confirmation, the root.
+/// Returns the replies until the client is connected: limits, client id, its confirmation, the root.
 fn until_connected() -> Vec<Vec<u8>> {
     let mut root = Writer::default();
     root.bitmap(&[1, 4, 8, 20, 33, 35, 36, 37]);
@@ -84,13 +84,13 @@ fn until_connected() -> Vec<Vec<u8>> {
         reply(|message| {
             message.u32(0).u32(0).u32(1).u32(36).u32(0);
         }),
-        // The client asks when it connects, and the test once more.
+        // The client sends this request when it connects, and the test sends it again.
         root.clone(),
         root,
     ]
 }
 
-/// READDIR's answer, with as many entries as fit.
+/// Returns a READDIR reply with the maximum number of entries.
 fn longest_page() -> Vec<u8> {
     reply(|message| {
         message.u32(0).u32(0).u32(2).u32(22).u32(0).u32(26).u32(0).u64(0);
@@ -103,7 +103,7 @@ fn longest_page() -> Vec<u8> {
     })
 }
 
-/// What follows a record's mark: the mark, and the bytes.
+/// Returns the name of each attack, the record mark, and the bytes after it.
 fn attacks() -> Vec<(&'static str, u32, Vec<u8>)> {
     let whole = |bytes: &Vec<u8>| 1 << 31 | (bytes.len() + 4) as u32;
     let flood = vec![0xff; 32 << 20];

@@ -5,7 +5,7 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
-//! `make release`, in a clone of this repository.
+//! Tests `make release` in a clone of this repository.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use rig::operator::repository_root;
 
 type Test = Result<(), Box<dyn std::error::Error>>;
 
-/// A clone with the scripts as they are here, committed or not; none where this is no checkout, which is said loudly.
+/// Clones the repository with the current scripts, committed or not. Returns `None`, with a warning, if this is not a
+/// git checkout.
 fn clone(run: &RunDir) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
     if !repository_root().join(".git").exists() {
         eprintln!("SKIPPED, `make release` was not tried: this is no git checkout");
@@ -48,7 +49,7 @@ fn done(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What `.ci/release` says when it refuses.
+/// Returns the error output of `.ci/release`, which must fail.
 fn refused(clone: &Path, version: &str) -> Result<String, Box<dyn std::error::Error>> {
     let said = Command::new(clone.join(".ci/release")).arg(version).output()?;
     assert!(!said.status.success(), "{version} was released");
@@ -118,7 +119,7 @@ fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() ->
     let changed = git(&clone, &["diff", "--name-only"])?;
     let changed = String::from_utf8(changed.stdout)?;
     assert_eq!(changed.lines().count(), 7, "nothing else: {changed}");
-    // cargo agrees: a lock file that does not fit would be written anew.
+    // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
     done(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
     Ok(())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::scene::{PATIENCE, Test, text};
 use crate::stage::Stage;
 
-/// What a CREATE of a directory has_bytes (RFC 8881 section 18.4: the operation's number, the type, the name), when the
+/// What a CREATE of a directory contains (RFC 8881 section 18.4: the operation's number, the type, the name), when the
 /// name begins so and goes on for that many bytes.
 pub fn making_of(begin: &str, more: usize) -> Vec<u8> {
     let length = u32::try_from(begin.len() + more).unwrap();

@@ -8,7 +8,7 @@ use crate::scene::{self, PATIENCE, Test, text};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// A test's nodes are its own: each has_bytes the test's name as a label, which its pods ask for.
+/// A test's nodes are its own: each carries the test's name as a label, which its pods ask for.
 struct Nodes<'a>(&'a TestEnv);
 
 impl Nodes<'_> {

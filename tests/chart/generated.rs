@@ -1,4 +1,4 @@
-//! What is made of something else and kept in the repository is up to date. `make chart` writes it anew.
+//! Generated files in the repository are up to date. `make chart` generates them.
 
 mod reference;
 mod schema;
@@ -10,8 +10,8 @@ use rig::operator::repository_root;
 use crate::Failure;
 use crate::Test;
 
-/// A text that is made, and the file it belongs into.
-struct Made {
+/// The content of a generated file.
+struct GeneratedFile {
     path: &'static str,
     text: String,
 }
@@ -20,20 +20,20 @@ fn read(path: &str) -> Result<String, Failure> {
     fs::read_to_string(repository_root().join(path)).map_err(|error| format!("{path}: {error}").into())
 }
 
-fn copy(from: &str, path: &'static str) -> Result<Made, Failure> {
-    Ok(Made {
+fn copy(from: &str, path: &'static str) -> Result<GeneratedFile, Failure> {
+    Ok(GeneratedFile {
         path,
         text: read(from)?,
     })
 }
 
-/// All that is made.
-fn made() -> Result<Vec<Made>, Failure> {
+/// Generates all files.
+fn generate_all() -> Result<Vec<GeneratedFile>, Failure> {
     let crds = read("crds/nfs-operator.yaml")?;
     let schema = "config/helm/nfs-operator/values.schema.json";
     let guide = "docs/install.md";
     Ok(vec![
-        // Neither Helm nor kustomize reads a file outside its folder.
+        // Neither Helm nor kustomize reads files outside its directory.
         copy(
             "crds/nfs-operator.yaml",
             "config/helm/nfs-operator/crds/nfs-operator.yaml",
@@ -59,11 +59,11 @@ fn made() -> Result<Vec<Made>, Failure> {
             "config/security/admission-policy/foreign_volumes.yaml",
             "config/helm/nfs-operator/files/admission-policy/foreign_volumes.yaml",
         )?,
-        Made {
+        GeneratedFile {
             path: schema,
             text: schema::with_backend_spec(&read(schema)?, &crds)?,
         },
-        Made {
+        GeneratedFile {
             path: guide,
             text: reference::with_values(&read(guide)?, &read("config/helm/nfs-operator/values.yaml")?)?,
         },
@@ -71,11 +71,11 @@ fn made() -> Result<Vec<Made>, Failure> {
 }
 
 #[test]
-fn copies_schema_and_values_reference_are_made_of_what_they_are_made_of() -> Test {
+fn generated_files_are_up_to_date() -> Test {
     let write = std::env::var_os("WRITE").is_some();
     let mut stale = Vec::new();
-    for Made { path, text } in made()? {
-        if read(path).is_ok_and(|kept| kept == text) {
+    for GeneratedFile { path, text } in generate_all()? {
+        if read(path).is_ok_and(|current| current == text) {
             continue;
         }
         if write {

@@ -1,4 +1,4 @@
-//! Helm in both major versions, as a shell runs it.
+//! The command line of Helm in both_versions major versions.
 
 use std::path::{Path, PathBuf};
 
@@ -9,19 +9,19 @@ use tokio::process::Command;
 use crate::Failure;
 use crate::objects::chart;
 
-/// Names a release of Kubernetes that charts are rendered for: a Helm built from its module knows an old one only.
-fn for_release(release: &str) -> String {
+/// Returns the flag that sets the version of Kubernetes. By default, a Helm built from its module uses an old one.
+fn kube_version_flag(release: &str) -> String {
     format!("--kube-version={release}")
 }
 
-/// Both versions of Helm; none where they can't be had, which is said loudly.
-pub async fn both() -> Result<Vec<Tool>, Failure> {
+/// Returns both_versions versions of Helm, or none, with a warning, if they cannot be built.
+pub async fn both_versions() -> Result<Vec<HelmCli>, Failure> {
     let mut tools = Vec::new();
     for helm in Helm::ALL {
         match helm.find_or_build().await {
-            Ok(program) => tools.push(Tool { program }),
+            Ok(program) => tools.push(HelmCli { program }),
             Err(missing @ Error::Missing { .. }) => {
-                eprintln!("SKIPPED, the chart was not checked: {missing}");
+                eprintln!("SKIPPED, the chart is not tested: {missing}");
                 return Ok(Vec::new());
             }
             Err(other) => return Err(other.into()),
@@ -31,36 +31,36 @@ pub async fn both() -> Result<Vec<Tool>, Failure> {
 }
 
 /// One version of Helm.
-pub struct Tool {
+pub struct HelmCli {
     program: PathBuf,
 }
 
-/// What Helm said.
-pub struct Said {
+/// The output of Helm.
+pub struct HelmOutput {
     pub success: bool,
-    pub out: String,
-    pub error: String,
+    pub stdout: String,
+    pub stderr: String,
 }
 
-impl Said {
-    /// The output; fails with all that was said unless it succeeded.
-    pub fn output(self) -> Result<String, Failure> {
+impl HelmOutput {
+    /// Returns the standard output, or an error with everything that was printed if Helm failed.
+    pub fn into_stdout(self) -> Result<String, Failure> {
         if self.success {
-            Ok(self.out)
+            Ok(self.stdout)
         } else {
-            Err(format!("{}{}", self.out, self.error).into())
+            Err(format!("{}{}", self.stdout, self.stderr).into())
         }
     }
 }
 
-impl Tool {
-    /// Its name, for messages.
+impl HelmCli {
+    /// Returns its file name, for messages.
     pub fn name(&self) -> String {
         let name = self.program.file_name().unwrap_or_default();
         name.to_string_lossy().into_owned()
     }
 
-    async fn run(&self, args: &[&str], environment: Option<&Environment>) -> Result<Said, Failure> {
+    async fn run(&self, args: &[&str], environment: Option<&HelmEnv>) -> Result<HelmOutput, Failure> {
         let mut command = Command::new(&self.program);
         command.args(args).kill_on_drop(true);
         if let Some(environment) = environment {
@@ -74,49 +74,49 @@ impl Tool {
                 command.env(variable, environment.home.join(folder));
             }
         }
-        let said = command.output().await?;
-        Ok(Said {
-            success: said.status.success(),
-            out: String::from_utf8_lossy(&said.stdout).into_owned(),
-            error: String::from_utf8_lossy(&said.stderr).into_owned(),
+        let output = command.output().await?;
+        Ok(HelmOutput {
+            success: output.status.success(),
+            stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         })
     }
 
-    /// `helm lint --strict` of the chart with these further arguments.
-    pub async fn lint(&self, args: &[&str]) -> Result<Said, Failure> {
+    /// Runs `helm lint --strict` on the chart.
+    pub async fn lint(&self, args: &[&str]) -> Result<HelmOutput, Failure> {
         let chart = chart().display().to_string();
-        let kubernetes = for_release(Kubernetes::from_env()?.release());
+        let kubernetes = kube_version_flag(Kubernetes::from_env()?.release());
         let all = [&["lint", "--strict", &kubernetes, &chart], args].concat();
         self.run(&all, None).await
     }
 
-    /// `helm template nfs-operator` in the namespace of config/ with these further arguments.
-    pub async fn template(&self, args: &[&str]) -> Result<Said, Failure> {
+    /// Runs `helm template nfs-operator` in the namespace that config/ uses.
+    pub async fn template(&self, args: &[&str]) -> Result<HelmOutput, Failure> {
         self.template_for(Kubernetes::from_env()?.release(), args).await
     }
 
-    /// The same for that release of Kubernetes.
-    pub async fn template_for(&self, release: &str, args: &[&str]) -> Result<Said, Failure> {
+    /// Runs `helm template` for a version of Kubernetes.
+    pub async fn template_for(&self, release: &str, args: &[&str]) -> Result<HelmOutput, Failure> {
         let chart = chart().display().to_string();
-        let (namespace, kubernetes) = ("--namespace=nfs-operator-system", for_release(release));
+        let (namespace, kubernetes) = ("--namespace=nfs-operator-system", kube_version_flag(release));
         let all = [&["template", "nfs-operator", &chart, namespace, &kubernetes], args].concat();
         self.run(&all, None).await
     }
 
-    /// Anything, against a cluster.
-    pub async fn on(&self, environment: &Environment, args: &[&str]) -> Result<Said, Failure> {
+    /// Runs any command on a cluster.
+    pub async fn run_on(&self, environment: &HelmEnv, args: &[&str]) -> Result<HelmOutput, Failure> {
         self.run(args, Some(environment)).await
     }
 }
 
-/// Where Helm works on a cluster, as its administrator.
-pub struct Environment {
+/// A cluster for Helm, with the administrator's permissions.
+pub struct HelmEnv {
     kubeconfig: PathBuf,
     home: PathBuf,
 }
 
-impl Environment {
-    /// With a folder for what Helm keeps.
+impl HelmEnv {
+    /// `home` is the directory of Helm's own files.
     pub fn new(cluster: &Cluster, home: &Path) -> Self {
         Self {
             kubeconfig: cluster.kubeconfig().to_owned(),

@@ -1,5 +1,5 @@
-//! The chart on a real API server, as an administrator installs, upgrades and uninstalls it. There is no kubelet here: the
-//! program runs beside it, under the tokens of the accounts that the chart makes.
+//! Installation, upgrade and removal of the chart on a real API server. There is no kubelet: the operator runs as a
+//! process, with tokens of the ServiceAccounts that the chart creates.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,67 +11,67 @@ use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Ru
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::helm::{Environment, Said, Tool, both};
-use crate::objects::{chart, documents, named};
+use crate::helm::{HelmCli, HelmEnv, HelmOutput, both_versions};
+use crate::objects::{chart, documents, kind_and_name};
 use crate::render::values;
 use crate::{Failure, Test};
 
 const NAMESPACE: &str = "nfs-operator-system";
 
-/// A cluster, and Helm on it.
-struct Site<'a> {
-    helm: &'a Tool,
-    environment: Environment,
+/// A cluster with the chart.
+struct Installation<'a> {
+    helm: &'a HelmCli,
+    environment: HelmEnv,
     cluster: Cluster,
     objects: Objects,
     run: RunDir,
 }
 
-impl<'a> Site<'a> {
-    async fn new(helm: &'a Tool) -> Result<Self, Failure> {
+impl<'a> Installation<'a> {
+    async fn new(helm: &'a HelmCli) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let cluster = Cluster::start(&run).await?;
         Ok(Self {
             helm,
-            environment: Environment::new(&cluster, &run.new_dir("helm")?),
+            environment: HelmEnv::new(&cluster, &run.new_dir("helm")?),
             objects: Objects::new(cluster.client().await?),
             cluster,
             run,
         })
     }
 
-    async fn helm(&self, command: &[&str], args: &[&str]) -> Result<Said, Failure> {
+    async fn helm(&self, command: &[&str], args: &[&str]) -> Result<HelmOutput, Failure> {
         let namespace = ["--namespace", NAMESPACE];
         self.helm
-            .on(&self.environment, &[command, &namespace, args].concat())
+            .run_on(&self.environment, &[command, &namespace, args].concat())
             .await
     }
 
-    async fn install(&self, args: &[&str]) -> Result<Said, Failure> {
+    async fn install(&self, args: &[&str]) -> Result<HelmOutput, Failure> {
         let chart = chart().display().to_string();
         self.helm(&["install", "nfs-operator", &chart, "--create-namespace"], args)
             .await
     }
 
-    /// Without hooks: a Job would wait for a kubelet.
-    async fn upgrade(&self, args: &[&str]) -> Result<Said, Failure> {
+    /// Runs without hooks, because their Jobs need a kubelet.
+    async fn upgrade(&self, args: &[&str]) -> Result<HelmOutput, Failure> {
         let chart = chart().display().to_string();
         self.helm(&["upgrade", "nfs-operator", &chart, "--no-hooks"], args)
             .await
     }
 
-    async fn there(&self, object: &Value) -> Result<bool, Failure> {
+    async fn exists(&self, object: &Value) -> Result<bool, Failure> {
         Ok(self.objects.get(object).await?.is_some())
     }
 
-    /// Makes the ServiceAccount and the roles of a hook, and gives back a kubeconfig for the account.
-    async fn account_of_hook(&self, account: &str, args: &[&str]) -> Result<PathBuf, Failure> {
-        let rendered = documents(&self.helm.template(args).await?.output()?)?;
+    /// Creates the ServiceAccount and the roles of a hook, and returns a kubeconfig for the account.
+    async fn create_hook_account(&self, account: &str, args: &[&str]) -> Result<PathBuf, Failure> {
+        let objects = documents(&self.helm.template(args).await?.into_stdout()?)?;
         let of_hook = |object: &&Value| {
             let is_pod = object["kind"] == "Job" || object["kind"] == "Pod";
             object["metadata"]["name"] == account && !is_pod
         };
-        for object in rendered.iter().filter(of_hook) {
+        for object in objects.iter().filter(of_hook) {
             self.objects.apply(object).await?;
         }
         Ok(self.cluster.service_account_kubeconfig(NAMESPACE, account).await?)
@@ -90,128 +90,136 @@ fn deployment() -> Value {
     reference("apps/v1", "Deployment", Some(NAMESPACE), "nfs-operator")
 }
 
-fn kind() -> Value {
+fn crd() -> Value {
     let name = "nfsbackends.nfs-operator.io";
     reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, name)
 }
 
-async fn program(kubeconfig: &std::path::Path, args: &[&str]) -> Result<Output, Failure> {
+async fn run_operator(kubeconfig: &std::path::Path, args: &[&str]) -> Result<Output, Failure> {
     let mut command = Command::new(find_binary()?);
     command.args(args).env("KUBECONFIG", kubeconfig).kill_on_drop(true);
     Ok(command.output().await?)
 }
 
-fn said(output: &Output) -> String {
+fn printed(output: &Output) -> String {
     [&output.stdout[..], &output.stderr]
         .iter()
-        .map(|said| String::from_utf8_lossy(said))
+        .map(|bytes| String::from_utf8_lossy(bytes))
         .collect()
 }
 
-/// The kinds of the Prometheus operator, as far as a chart needs them to be there.
+/// Minimal CRDs of the Prometheus operator.
 const MONITORING: &str = include_str!("values/monitoring-kinds.yaml");
 
 #[tokio::test]
-async fn helm_installs_upgrades_and_uninstalls_and_the_exports_stay() -> Test {
-    for helm in both().await? {
-        let site = Site::new(&helm).await?;
-        let told = site.install(&[]).await?.output()?;
-        assert!(told.contains("helm upgrade nfs-operator"), "the next command: {told}");
-        assert!(site.there(&deployment()).await? && site.there(&kind()).await?);
+async fn helm_installs_upgrades_and_uninstalls_and_keeps_backends() -> Test {
+    for helm in both_versions().await? {
+        let installation = Installation::new(&helm).await?;
+        let notes = installation.install(&[]).await?.into_stdout()?;
+        assert!(notes.contains("helm upgrade nfs-operator"), "the next command: {notes}");
+        assert!(installation.exists(&deployment()).await? && installation.exists(&crd()).await?);
 
-        site.cluster.apply(MONITORING).await?;
+        installation.cluster.apply(MONITORING).await?;
         let everything = values("everything.yaml");
-        let told = site.upgrade(&[&everything]).await?.output()?;
+        let notes = installation.upgrade(&[&everything]).await?.into_stdout()?;
         assert!(
-            told.contains("nfsb main other") && told.contains("helm test nfs-operator"),
-            "{told}"
+            notes.contains("nfsb main other") && notes.contains("helm test nfs-operator"),
+            "{notes}"
         );
-        let made = site.objects.get(&deployment()).await?.unwrap();
-        assert_eq!(made["spec"]["strategy"]["type"], "RollingUpdate");
-        assert_eq!(made["spec"]["replicas"], 2);
-        assert!(site.there(&backend("main")).await? && site.there(&class("nfs")).await?);
-        // What is taken out of the values is left where it is.
-        site.upgrade(&["--reset-values"]).await?.output()?;
-        assert!(site.there(&backend("main")).await? && !site.there(&class("nfs")).await?);
+        let deployed = installation.objects.get(&deployment()).await?.unwrap();
+        assert_eq!(deployed["spec"]["strategy"]["type"], "RollingUpdate");
+        assert_eq!(deployed["spec"]["replicas"], 2);
+        assert!(installation.exists(&backend("main")).await? && installation.exists(&class("nfs")).await?);
+        // Backends that are removed from the values are kept.
+        installation.upgrade(&["--reset-values"]).await?.into_stdout()?;
+        assert!(installation.exists(&backend("main")).await? && !installation.exists(&class("nfs")).await?);
 
-        site.helm(&["uninstall", "nfs-operator"], &["--no-hooks"])
+        installation
+            .helm(&["uninstall", "nfs-operator"], &["--no-hooks"])
             .await?
-            .output()?;
-        assert!(site.there(&backend("main")).await? && site.there(&kind()).await?);
-        assert!(!site.there(&deployment()).await?);
-        // And a later installation takes them up again.
-        site.install(&["--no-hooks", &everything]).await?.output()?;
-        assert!(site.there(&backend("other")).await? && site.there(&deployment()).await?);
-        site.cluster.stop().await?;
+            .into_stdout()?;
+        assert!(installation.exists(&backend("main")).await? && installation.exists(&crd()).await?);
+        assert!(!installation.exists(&deployment()).await?);
+        // A later installation adopts them.
+        installation
+            .install(&["--no-hooks", &everything])
+            .await?
+            .into_stdout()?;
+        assert!(installation.exists(&backend("other")).await? && installation.exists(&deployment()).await?);
+        installation.cluster.stop().await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn a_typo_in_the_values_changes_nothing() -> Test {
-    for helm in both().await? {
-        let site = Site::new(&helm).await?;
-        site.install(&[]).await?.output()?;
-        let said = site.upgrade(&["--set=replicsa=2"]).await?;
-        assert!(!said.success && said.error.contains("replicsa"), "{}", said.error);
-        // Past the values' schema the API server has the last word.
-        let bad = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/a/../b";
-        let said = site.upgrade(&[bad]).await?;
+    for helm in both_versions().await? {
+        let installation = Installation::new(&helm).await?;
+        installation.install(&[]).await?.into_stdout()?;
+        let output = installation.upgrade(&["--set=replicsa=2"]).await?;
         assert!(
-            !said.success && said.error.contains("path must not hold"),
+            !output.success && output.stderr.contains("replicsa"),
             "{}",
-            said.error
+            output.stderr
         );
-        assert!(!site.there(&backend("main")).await?);
-        site.cluster.stop().await?;
+        // The API server validates what the values' schema does not.
+        let bad = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/a/../b";
+        let output = installation.upgrade(&[bad]).await?;
+        assert!(
+            !output.success && output.stderr.contains("path must not hold"),
+            "{}",
+            output.stderr
+        );
+        assert!(!installation.exists(&backend("main")).await?);
+        installation.cluster.stop().await?;
     }
     Ok(())
 }
 
 #[tokio::test]
 async fn the_job_before_an_upgrade_may_bring_the_kinds_up_to_date_and_nothing_else() -> Test {
-    let helms = both().await?;
+    let helms = both_versions().await?;
     let Some(helm) = helms.first() else { return Ok(()) };
-    let site = Site::new(helm).await?;
-    site.install(&[]).await?.output()?;
-    let account = site.account_of_hook("nfs-operator-crds", &[]).await?;
-    // An older kind: it has no short name.
-    let before = site.objects.get(&kind()).await?.unwrap();
+    let installation = Installation::new(helm).await?;
+    installation.install(&[]).await?.into_stdout()?;
+    let account = installation.create_hook_account("nfs-operator-crds", &[]).await?;
+    // An older CRD, without the short name.
+    let before = installation.objects.get(&crd()).await?.unwrap();
     let older = json!({"spec": {"names": {"shortNames": null}}});
-    site.objects.patch(&kind(), older).await?;
-    let applied = program(&account, &["crd", "--apply"]).await?;
-    assert!(applied.status.success(), "{}", said(&applied));
-    let after = site.objects.get(&kind()).await?.unwrap();
+    installation.objects.patch(&crd(), older).await?;
+    let applied = run_operator(&account, &["crd", "--apply"]).await?;
+    assert!(applied.status.success(), "{}", printed(&applied));
+    let after = installation.objects.get(&crd()).await?.unwrap();
     assert_eq!(after["spec"], before["spec"]);
-    // One that this version brings is made.
-    site.objects.delete(&kind()).await?;
-    site.objects.wait_gone(&kind(), TIMEOUT).await?;
-    let applied = program(&account, &["crd", "--apply"]).await?;
-    assert!(applied.status.success(), "{}", said(&applied));
-    assert!(site.there(&kind()).await?);
-    let strange = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x.example.com"}});
+    // A missing CRD is created.
+    installation.objects.delete(&crd()).await?;
+    installation.objects.wait_gone(&crd(), TIMEOUT).await?;
+    let applied = run_operator(&account, &["crd", "--apply"]).await?;
+    assert!(applied.status.success(), "{}", printed(&applied));
+    assert!(installation.exists(&crd()).await?);
+    let other = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": "x.example.com"}});
     let config = format!("--as=system:serviceaccount:{NAMESPACE}:nfs-operator-crds");
     for verb in ["create", "patch", "delete"] {
-        let asked = [
+        let query = [
             "auth",
             "can-i",
             verb,
             "customresourcedefinitions.apiextensions.k8s.io/x.example.com",
             &config,
         ];
-        let may = site.cluster.kubectl(asked).await;
-        assert!(may.is_err(), "{verb} of {}", named(&strange));
+        let allowed = installation.cluster.kubectl(query).await;
+        assert!(allowed.is_err(), "{verb} of {}", kind_and_name(&other));
     }
-    site.cluster.stop().await?;
+    installation.cluster.stop().await?;
     Ok(())
 }
 
 #[tokio::test]
-async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_working() -> Test {
-    let helms = both().await?;
+async fn one_file_of_values_gives_a_storage_service_that_passes_the_charts_test() -> Test {
+    let helms = both_versions().await?;
     let Some(helm) = helms.first() else { return Ok(()) };
-    let site = Site::new(helm).await?;
-    let nfs = NfsServer::start(&site.run, NfsOptions::default()).await?;
+    let installation = Installation::new(helm).await?;
+    let nfs = NfsServer::start(&installation.run, NfsOptions::default()).await?;
     let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": nfs.port()}, "probeInterval": "1s"});
     let service = json!({
         "backends": {"main": {"spec": spec}},
@@ -220,32 +228,35 @@ async fn one_file_of_values_gives_a_storage_service_that_the_charts_test_finds_w
             "late": {"parameters": {"backend": "main"}, "volumeBindingMode": "WaitForFirstConsumer"},
         },
     });
-    let file = site.run.path().join("values.yaml");
+    let file = installation.run.path().join("values.yaml");
     fs::write(&file, service.to_string())?;
     let file = format!("--values={}", file.display());
-    site.install(&[&file]).await?.output()?;
-    let account = Operator::kubeconfig(&site.cluster).await?;
-    let operator = Operator::start(&site.run, OperatorOptions::new(find_binary()?, account)).await?;
+    installation.install(&[&file]).await?.into_stdout()?;
+    let account = Operator::kubeconfig(&installation.cluster).await?;
+    let operator = Operator::start(&installation.run, OperatorOptions::new(find_binary()?, account)).await?;
     operator.wait_ready().await?;
     let main = backend("main");
-    site.objects
+    installation
+        .objects
         .wait_condition(&main, "Ready", "True", None, TIMEOUT)
         .await?;
 
     for class in ["nfs", "late"] {
         let tested = format!("--set=tests.storageClass={class}");
-        let account = site.account_of_hook("nfs-operator-test", &[&file, &tested]).await?;
+        let account = installation
+            .create_hook_account("nfs-operator-test", &[&file, &tested])
+            .await?;
         let storage_class = format!("--storage-class={class}");
         let check = ["check", &storage_class, "--namespace", NAMESPACE, "--node=anywhere"];
-        let checked = program(&account, &check).await?;
-        assert_eq!(checked.status.code(), Some(0), "{class}: {}", said(&checked));
+        let checked = run_operator(&account, &check).await?;
+        assert_eq!(checked.status.code(), Some(0), "{class}: {}", printed(&checked));
     }
-    let left = site
+    let remaining = installation
         .objects
         .list(&reference("v1", "PersistentVolume", None, "any"))
         .await?;
-    assert!(left.is_empty(), "{left:?}");
+    assert!(remaining.is_empty(), "{remaining:?}");
     drop(operator);
-    site.cluster.stop().await?;
+    installation.cluster.stop().await?;
     Ok(())
 }

@@ -1,54 +1,54 @@
-//! The kinds explain themselves.
+//! The CRDs document their fields.
 
 use rig::operator::repository_root;
 use serde_json::Value;
 
-use crate::objects::{file, named};
+use crate::objects::{file, kind_and_name};
 use crate::{Failure, Test};
 
-fn kinds() -> Result<Vec<Value>, Failure> {
+fn crds() -> Result<Vec<Value>, Failure> {
     file(&repository_root().join("crds/nfs-operator.yaml"))
 }
 
-/// Names every field without a description, and every one whose description says no more than its name.
-fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
-    let said = schema["description"].as_str().unwrap_or_default();
-    if said.len() < 5 || said.contains("Auto-generated") {
+/// Collects the fields without a useful description.
+fn find_undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
+    let description = schema["description"].as_str().unwrap_or_default();
+    if description.len() < 5 || description.contains("Auto-generated") {
         found.push(path.to_owned());
     }
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
-        undescribed(field, &format!("{path}.{name}"), found);
+        find_undescribed(field, &format!("{path}.{name}"), found);
     }
     let items = &schema["items"];
     if items["properties"].is_object() {
-        undescribed(items, &format!("{path}[]"), found);
+        find_undescribed(items, &format!("{path}[]"), found);
     }
 }
 
 #[test]
 fn every_field_of_every_kind_has_a_description() -> Test {
-    let kinds = kinds()?;
+    let kinds = crds()?;
     assert!(!kinds.is_empty());
     let mut found = Vec::new();
     for kind in &kinds {
         for version in kind["spec"]["versions"].as_array().ok_or("no versions")? {
             let schema = &version["schema"]["openAPIV3Schema"];
-            undescribed(schema, &named(kind), &mut found);
+            find_undescribed(schema, &kind_and_name(kind), &mut found);
         }
     }
     assert!(found.is_empty(), "no description: {found:#?}");
     Ok(())
 }
 
-/// The fields below `spec` that a person writes, by path; what Kubernetes' own kinds bring is theirs.
-fn written<'a>(schema: &'a Value, path: &str, found: &mut Vec<(String, &'a Value)>) {
+/// Collects the fields that users set, except those of Kubernetes' own types.
+fn collect_fields<'a>(schema: &'a Value, path: &str, found: &mut Vec<(String, &'a Value)>) {
     for (name, field) in schema["properties"].as_object().into_iter().flatten() {
         let path = format!("{path}.{name}");
         if ["selector", "nodeAffinity"].contains(&name.as_str()) {
             continue;
         }
         if field["properties"].is_object() {
-            written(field, &path, found);
+            collect_fields(field, &path, found);
         } else {
             found.push((path, field));
         }
@@ -56,30 +56,30 @@ fn written<'a>(schema: &'a Value, path: &str, found: &mut Vec<(String, &'a Value
 }
 
 #[test]
-fn every_text_without_a_choice_of_words_has_an_example() -> Test {
-    let mut without = Vec::new();
-    for kind in kinds()?
+fn every_free_text_has_an_example() -> Test {
+    let mut missing = Vec::new();
+    for kind in crds()?
         .iter()
         .filter(|kind| kind["spec"]["names"]["kind"] == "NfsBackend")
     {
         let spec = kind.pointer("/spec/versions/0/schema/openAPIV3Schema/properties/spec");
         let mut fields = Vec::new();
-        written(spec.ok_or("no spec")?, "spec", &mut fields);
+        collect_fields(spec.ok_or("no spec")?, "spec", &mut fields);
         assert!(fields.len() > 15, "{fields:?}");
-        let free = |field: &Value| field["type"] == "string" && field["enum"].is_null();
-        without.extend(
+        let is_free_text = |field: &Value| field["type"] == "string" && field["enum"].is_null();
+        missing.extend(
             fields
                 .into_iter()
-                .filter(|(_, field)| free(field) && field["example"].is_null())
+                .filter(|(_, field)| is_free_text(field) && field["example"].is_null())
                 .map(|(path, _)| path),
         );
     }
-    assert!(without.is_empty(), "no example: {without:?}");
+    assert!(missing.is_empty(), "no example: {missing:?}");
     Ok(())
 }
 
 #[tokio::test]
-async fn kubectl_explains_fields_with_their_choices_and_defaults() -> Test {
+async fn kubectl_explains_fields_with_their_values_and_defaults() -> Test {
     let cluster = &rig::shared().await?.cluster;
     for (field, words) in [
         ("nfsb", &["An NFS export that claims are provisioned on"][..]),
@@ -100,9 +100,9 @@ async fn kubectl_explains_fields_with_their_choices_and_defaults() -> Test {
         ("nfsb.spec.capacity", &["limit", "overcommitPercent", "reserve"]),
         ("nfsb.status.conditions", &["Ready, Reachable"]),
     ] {
-        let told = cluster.kubectl(["explain", field]).await?;
+        let output = cluster.kubectl(["explain", field]).await?;
         for word in words {
-            assert!(told.contains(word), "{field} does not say {word:?}:\n{told}");
+            assert!(output.contains(word), "{field} does not contain {word:?}:\n{output}");
         }
     }
     Ok(())

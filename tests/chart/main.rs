@@ -5,7 +5,7 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
-//! What people install: the Helm chart, config/, the kinds and the samples, against a real API server.
+//! The Helm chart, config/, the CRDs and the samples, tested with a real API server.
 
 mod generated;
 mod helm;
@@ -17,7 +17,7 @@ mod render;
 mod samples;
 mod security;
 
-/// Why a test could not go on.
+/// The error of a test.
 pub type Failure = Box<dyn std::error::Error>;
-/// How a test ends.
+/// The result of a test.
 pub type Test = Result<(), Failure>;

@@ -9,31 +9,31 @@ use serde_json::{Map, Value};
 
 use crate::Failure;
 
-/// The chart.
+/// Returns the path of the chart.
 pub fn chart() -> PathBuf {
     repository_root().join("config/helm/nfs-operator")
 }
 
-/// The documents of a text, without empty ones.
+/// Parses YAML documents, without empty ones.
 pub fn documents(text: &str) -> Result<Vec<Value>, Failure> {
     let parsed = serde_norway::Deserializer::from_str(text).map(serde::Deserialize::deserialize);
     let parsed: Result<Vec<Value>, _> = parsed.collect();
     Ok(parsed?.into_iter().filter(|document| !document.is_null()).collect())
 }
 
-/// The documents of a file.
+/// Parses the documents of a file.
 pub fn file(path: &Path) -> Result<Vec<Value>, Failure> {
     let text = fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;
     documents(&text)
 }
 
-/// Kind and name.
-pub fn named(object: &Value) -> String {
+/// Returns the kind and name of an object.
+pub fn kind_and_name(object: &Value) -> String {
     let part = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or("?");
     format!("{} {}", part("/kind"), part("/metadata/name"))
 }
 
-/// Where two objects differ, field by field.
+/// Collects the differences between two objects.
 pub fn differences(one: &Value, other: &Value, path: &str, found: &mut Vec<String>) {
     match (one, other) {
         (Value::Object(fields), Value::Object(others)) => {

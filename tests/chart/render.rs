@@ -1,4 +1,4 @@
-//! What the chart says before anything is installed.
+//! Output of the chart without a cluster.
 
 use std::collections::BTreeMap;
 
@@ -7,11 +7,11 @@ use rig::operator::repository_root;
 use rig::process::run;
 use serde_json::Value;
 
-use crate::helm::{Tool, both};
-use crate::objects::{differences, documents, named};
+use crate::helm::{HelmCli, both_versions};
+use crate::objects::{differences, documents, kind_and_name};
 use crate::{Failure, Test};
 
-/// A file of values in this folder.
+/// Returns the flag for a file of values in this directory.
 pub fn values(name: &str) -> String {
     format!(
         "--values={}",
@@ -19,8 +19,8 @@ pub fn values(name: &str) -> String {
     )
 }
 
-/// What `kubectl kustomize` makes of folders of config/.
-pub async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
+/// Returns the output of `kubectl kustomize` for directories of config/.
+pub async fn kustomize(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     let kubectl = Assets::find_or_install().await?.kubectl;
     let mut objects = Vec::new();
     for folder in folders {
@@ -33,19 +33,24 @@ pub async fn kustomized(folders: &[&str]) -> Result<Vec<Value>, Failure> {
     Ok(objects)
 }
 
-pub async fn rendered(helm: &Tool, args: &[&str]) -> Result<Vec<Value>, Failure> {
-    documents(&helm.template(args).await?.output()?)
+pub async fn render(helm: &HelmCli, args: &[&str]) -> Result<Vec<Value>, Failure> {
+    documents(&helm.template(args).await?.into_stdout()?)
 }
 
-/// The object of that kind and name.
-fn one<'a>(objects: &'a [Value], name: &str) -> &'a Value {
-    let found = objects.iter().find(|object| named(object) == name);
-    found.unwrap_or_else(|| panic!("no {name} among {:?}", objects.iter().map(named).collect::<Vec<_>>()))
+/// Finds an object by kind and name.
+fn find_object<'a>(objects: &'a [Value], name: &str) -> &'a Value {
+    let found = objects.iter().find(|object| kind_and_name(object) == name);
+    found.unwrap_or_else(|| {
+        panic!(
+            "no {name} among {:?}",
+            objects.iter().map(kind_and_name).collect::<Vec<_>>()
+        )
+    })
 }
 
-/// Takes out what only Helm writes: its labels, wherever labels are.
-fn without_helms_labels(value: &mut Value) {
-    const HELMS: [&str; 4] = [
+/// Removes the labels that only Helm adds.
+fn remove_helm_labels(value: &mut Value) {
+    const HELM_LABELS: [&str; 4] = [
         "app.kubernetes.io/instance",
         "app.kubernetes.io/version",
         "app.kubernetes.io/managed-by",
@@ -53,19 +58,19 @@ fn without_helms_labels(value: &mut Value) {
     ];
     match value {
         Value::Object(fields) => {
-            fields.retain(|key, _| !HELMS.contains(&key.as_str()));
-            fields.values_mut().for_each(without_helms_labels);
+            fields.retain(|key, _| !HELM_LABELS.contains(&key.as_str()));
+            fields.values_mut().for_each(remove_helm_labels);
         }
-        Value::Array(values) => values.iter_mut().for_each(without_helms_labels),
+        Value::Array(values) => values.iter_mut().for_each(remove_helm_labels),
         _ => {}
     }
 }
 
-/// Makes 1 of 1.0: kustomize writes numbers anew, Helm does not.
-fn whole_numbers(value: &mut Value) {
+/// Replaces 1.0 by 1: kustomize converts numbers, Helm does not.
+fn normalize_numbers(value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.values_mut().for_each(whole_numbers),
-        Value::Array(values) => values.iter_mut().for_each(whole_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(normalize_numbers),
+        Value::Array(values) => values.iter_mut().for_each(normalize_numbers),
         Value::Number(number) => {
             if let Some(float) = number.as_f64().filter(|float| float.fract() == 0.0) {
                 *number = (float as i64).into();
@@ -75,28 +80,28 @@ fn whole_numbers(value: &mut Value) {
     }
 }
 
-/// By kind and name, in a form that can be compared.
-pub fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
-    let comparable = objects.into_iter().map(|mut object| {
-        without_helms_labels(&mut object);
-        whole_numbers(&mut object);
-        (named(&object), object)
+/// Returns the objects by kind and name, without differences between Helm and kustomize.
+pub fn normalize(objects: Vec<Value>) -> BTreeMap<String, Value> {
+    let normalized = objects.into_iter().map(|mut object| {
+        remove_helm_labels(&mut object);
+        normalize_numbers(&mut object);
+        (kind_and_name(&object), object)
     });
-    // Helm makes a namespace when it is told so, without labels.
-    comparable.filter(|(name, _)| !name.starts_with("Namespace ")).collect()
+    // Helm creates a namespace on request, without labels.
+    normalized.filter(|(name, _)| !name.starts_with("Namespace ")).collect()
 }
 
 #[tokio::test]
 async fn lint_finds_nothing_in_the_defaults_and_in_all_options() -> Test {
-    for helm in both().await? {
+    for helm in both_versions().await? {
         for args in [vec![], vec![values("everything.yaml")]] {
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let said = helm
+            let output = helm
                 .lint(&args)
                 .await?
-                .output()
-                .map_err(|said| format!("{}: {said}", helm.name()))?;
-            assert!(said.contains("0 chart(s) failed"), "{said}");
+                .into_stdout()
+                .map_err(|error| format!("{}: {error}", helm.name()))?;
+            assert!(output.contains("0 chart(s) failed"), "{output}");
         }
     }
     Ok(())
@@ -110,11 +115,11 @@ async fn the_chart_and_kustomize_install_the_same() -> Test {
         "--set=dashboard.enabled=true",
     ];
     for (folders, set) in [(&["default"][..], &[][..]), (&["default", "prometheus"], &monitoring)] {
-        let expected = comparable(kustomized(folders).await?);
+        let expected = normalize(kustomize(folders).await?);
         assert!(expected.len() >= 8, "{:?}", expected.keys());
-        for helm in both().await? {
+        for helm in both_versions().await? {
             let args = [&["--include-crds", "--no-hooks"], set].concat();
-            let found = comparable(rendered(&helm, &args).await?);
+            let found = normalize(render(&helm, &args).await?);
             assert!(
                 found.keys().eq(expected.keys()),
                 "{:?}\n{:?}",
@@ -122,9 +127,9 @@ async fn the_chart_and_kustomize_install_the_same() -> Test {
                 expected.keys()
             );
             for (name, object) in &expected {
-                let mut differ = Vec::new();
-                differences(object, &found[name], name, &mut differ);
-                assert!(differ.is_empty(), "{}: {differ:#?}", helm.name());
+                let mut differences_found = Vec::new();
+                differences(object, &found[name], name, &mut differences_found);
+                assert!(differences_found.is_empty(), "{}: {differences_found:#?}", helm.name());
             }
         }
     }
@@ -132,9 +137,9 @@ async fn the_chart_and_kustomize_install_the_same() -> Test {
 }
 
 #[tokio::test]
-async fn a_value_that_does_not_exist_or_has_no_sense_is_named() -> Test {
-    // What is set, and what the complaint must name.
-    let wrong = [
+async fn the_error_names_an_unknown_or_invalid_value() -> Test {
+    // The value, and what the error must contain.
+    let invalid = [
         ("replica=2", &["replica'"][..]),
         ("image.tagg=1", &["image", "tagg"]),
         ("image.digest=latest", &["image", "digest"]),
@@ -152,13 +157,18 @@ async fn a_value_that_does_not_exist_or_has_no_sense_is_named() -> Test {
         ("storageClasses.nfs.reclaimPolicy=Recycle", &["nfs", "reclaimPolicy"]),
         ("runAs.user=0", &["user"]),
     ];
-    for helm in both().await? {
-        for (set, names) in wrong {
-            let good = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/export";
-            let said = helm.template(&[good, &format!("--set={set}")]).await?;
-            assert!(!said.success, "{}: {set} was taken", helm.name());
+    for helm in both_versions().await? {
+        for (set, names) in invalid {
+            let valid = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/export";
+            let output = helm.template(&[valid, &format!("--set={set}")]).await?;
+            assert!(!output.success, "{}: {set} was accepted", helm.name());
             for name in names {
-                assert!(said.error.contains(name), "{}: {set}: {}", helm.name(), said.error);
+                assert!(
+                    output.stderr.contains(name),
+                    "{}: {set}: {}",
+                    helm.name(),
+                    output.stderr
+                );
             }
         }
     }
@@ -167,13 +177,13 @@ async fn a_value_that_does_not_exist_or_has_no_sense_is_named() -> Test {
 
 #[tokio::test]
 async fn a_mode_without_quotes_is_refused_rather_than_read_as_another_number() -> Test {
-    for helm in both().await? {
-        let said = helm.template(&[&values("unquoted-mode.yaml")]).await?;
+    for helm in both_versions().await? {
+        let output = helm.template(&[&values("unquoted-mode.yaml")]).await?;
         assert!(
-            !said.success && said.error.contains("mode"),
+            !output.success && output.stderr.contains("mode"),
             "{}{}",
-            said.out,
-            said.error
+            output.stdout,
+            output.stderr
         );
     }
     Ok(())
@@ -181,7 +191,7 @@ async fn a_mode_without_quotes_is_refused_rather_than_read_as_another_number() -
 
 const DEPLOYMENT: &str = "Deployment nfs-operator";
 
-/// Arguments of the operator's container.
+/// Returns the arguments of the operator's container.
 fn arguments(deployment: &Value) -> Vec<&str> {
     let args = deployment.pointer("/spec/template/spec/containers/0/args");
     args.unwrap()
@@ -194,14 +204,14 @@ fn arguments(deployment: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn one_replica_is_recreated_and_several_elect_a_leader_and_roll() -> Test {
-    for helm in both().await? {
+    for helm in both_versions().await? {
         for (set, strategy) in [
             ("replicas=1", "Recreate"),
             ("leaderElection=true", "RollingUpdate"),
             ("replicas=2", "RollingUpdate"),
         ] {
-            let objects = rendered(&helm, &[&format!("--set={set}")]).await?;
-            let deployment = one(&objects, DEPLOYMENT);
+            let objects = render(&helm, &[&format!("--set={set}")]).await?;
+            let deployment = find_object(&objects, DEPLOYMENT);
             assert_eq!(deployment["spec"]["strategy"]["type"], strategy, "{set}");
             let elects = arguments(deployment).contains(&"--leader-elect");
             assert_eq!(elects, strategy == "RollingUpdate", "{set}");
@@ -212,10 +222,12 @@ async fn one_replica_is_recreated_and_several_elect_a_leader_and_roll() -> Test 
 
 #[tokio::test]
 async fn the_sysctl_for_reserved_ports_goes_with_the_hosts_network() -> Test {
-    for helm in both().await? {
+    for helm in both_versions().await? {
         let sysctls = async |args: &[&str]| -> Result<Option<Value>, Failure> {
-            let objects = rendered(&helm, args).await?;
-            let pod = one(&objects, DEPLOYMENT).pointer("/spec/template/spec").cloned();
+            let objects = render(&helm, args).await?;
+            let pod = find_object(&objects, DEPLOYMENT)
+                .pointer("/spec/template/spec")
+                .cloned();
             Ok(pod.unwrap().pointer("/securityContext/sysctls").cloned())
         };
         assert!(sysctls(&[]).await?.is_some());
@@ -226,9 +238,9 @@ async fn the_sysctl_for_reserved_ports_goes_with_the_hosts_network() -> Test {
 }
 
 #[tokio::test]
-async fn every_pod_is_what_the_strictest_level_admits() -> Test {
-    for helm in both().await? {
-        let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
+async fn every_pod_satisfies_the_restricted_level() -> Test {
+    for helm in both_versions().await? {
+        let objects = render(&helm, &[&values("everything.yaml")]).await?;
         let pods: Vec<_> = objects
             .iter()
             .filter_map(|object| match object["kind"].as_str() {
@@ -259,10 +271,10 @@ async fn every_pod_is_what_the_strictest_level_admits() -> Test {
 }
 
 #[tokio::test]
-async fn kinds_and_backends_are_no_hooks_and_backends_stay() -> Test {
+async fn crds_and_backends_are_not_hooks_and_backends_are_kept() -> Test {
     const HOOK: &str = "helm.sh/hook";
-    for helm in both().await? {
-        let objects = rendered(&helm, &["--include-crds", &values("everything.yaml")]).await?;
+    for helm in both_versions().await? {
+        let objects = render(&helm, &["--include-crds", &values("everything.yaml")]).await?;
         let of_kind = |kind: &'static str| objects.iter().filter(move |object| object["kind"] == kind);
         assert!(of_kind("CustomResourceDefinition").count() >= 1);
         assert_eq!(of_kind("NfsBackend").count(), 2);
@@ -272,8 +284,8 @@ async fn kinds_and_backends_are_no_hooks_and_backends_stay() -> Test {
         for backend in of_kind("NfsBackend") {
             assert_eq!(backend["metadata"]["annotations"]["helm.sh/resource-policy"], "keep");
         }
-        // What the Job before an upgrade may do is bound to the names of the kinds.
-        let role = one(&objects, "ClusterRole nfs-operator-crds");
+        // The Job before an upgrade may only access the CRDs by name.
+        let role = find_object(&objects, "ClusterRole nfs-operator-crds");
         for rule in role["rules"].as_array().unwrap() {
             let names = rule["resourceNames"].as_array().unwrap();
             assert!(
@@ -288,9 +300,9 @@ async fn kinds_and_backends_are_no_hooks_and_backends_stay() -> Test {
 
 #[tokio::test]
 async fn the_pod_is_found_by_service_monitor_budget_and_network_policy() -> Test {
-    for helm in both().await? {
-        let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
-        let labels = one(&objects, DEPLOYMENT)
+    for helm in both_versions().await? {
+        let objects = render(&helm, &[&values("everything.yaml")]).await?;
+        let labels = find_object(&objects, DEPLOYMENT)
             .pointer("/spec/template/metadata/labels")
             .unwrap();
         for (name, selector) in [
@@ -300,11 +312,15 @@ async fn the_pod_is_found_by_service_monitor_budget_and_network_policy() -> Test
             ("NetworkPolicy nfs-operator", "/spec/podSelector/matchLabels"),
             ("ServiceMonitor nfs-operator", "/spec/selector/matchLabels"),
         ] {
-            let selector = one(&objects, name).pointer(selector).unwrap().as_object().unwrap();
+            let selector = find_object(&objects, name)
+                .pointer(selector)
+                .unwrap()
+                .as_object()
+                .unwrap();
             assert!(!selector.is_empty());
             assert!(selector.iter().all(|(key, value)| labels[key] == *value), "{name}");
         }
-        let policy = one(&objects, "NetworkPolicy nfs-operator").to_string();
+        let policy = find_object(&objects, "NetworkPolicy nfs-operator").to_string();
         assert!(
             policy.contains("2050") && policy.contains("20049"),
             "the backends' ports: {policy}"

@@ -1,4 +1,4 @@
-//! Every sample is what the API server takes, field by field.
+//! The API server accepts every sample and keeps all its fields.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,14 +8,14 @@ use rig::operator::repository_root;
 use rig::{Objects, shared};
 use serde_json::Value;
 
-use crate::objects::{documents, file, named};
+use crate::objects::{documents, file, kind_and_name};
 use crate::{Failure, Test};
 
 fn folder() -> PathBuf {
     repository_root().join("config/samples")
 }
 
-/// The samples' files, by name.
+/// Returns the names of the samples' files.
 fn files() -> Result<BTreeSet<String>, Failure> {
     let names = fs::read_dir(folder())?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
     let names: Result<BTreeSet<String>, std::io::Error> = names.collect();
@@ -24,31 +24,31 @@ fn files() -> Result<BTreeSet<String>, Failure> {
     Ok(names)
 }
 
-/// Where what came back lacks what was written, or has it otherwise.
-fn lost(written: &Value, read: &Value, path: &str, found: &mut Vec<String>) {
+/// Collects the fields that are missing or different after reading an object back.
+fn find_losses(written: &Value, read: &Value, path: &str, found: &mut Vec<String>) {
     match (written, read) {
         (Value::Object(fields), Value::Object(_)) => {
             for (name, field) in fields {
-                lost(field, &read[name], &format!("{path}.{name}"), found);
+                find_losses(field, &read[name], &format!("{path}.{name}"), found);
             }
         }
         (Value::Array(written), Value::Array(read)) if written.len() == read.len() => {
             for (number, (written, read)) in written.iter().zip(read).enumerate() {
-                lost(written, read, &format!("{path}[{number}]"), found);
+                find_losses(written, read, &format!("{path}[{number}]"), found);
             }
         }
         _ if written == read => {}
-        _ => found.push(format!("{path}: {written} became {read}")),
+        _ => found.push(format!("{path}: {written} is read as {read}")),
     }
 }
 
 #[tokio::test]
-async fn every_sample_is_accepted_and_comes_back_with_every_field() -> Test {
+async fn every_sample_is_accepted_and_keeps_every_field() -> Test {
     let cluster = &shared().await?.cluster;
     let objects = Objects::new(cluster.client().await?);
     for name in files()? {
         let sample = folder().join(&name);
-        // As a person applies it: unknown fields are an error, not a warning.
+        // Unknown fields are an error.
         let strict = [
             "apply",
             "--server-side",
@@ -65,9 +65,9 @@ async fn every_sample_is_accepted_and_comes_back_with_every_field() -> Test {
             let read = objects
                 .get(&written)
                 .await?
-                .ok_or_else(|| format!("{name}: not there"))?;
+                .ok_or_else(|| format!("{name}: not found"))?;
             let mut found = Vec::new();
-            lost(&written, &read, &named(&written), &mut found);
+            find_losses(&written, &read, &kind_and_name(&written), &mut found);
             assert!(found.is_empty(), "{name}: {found:#?}");
         }
     }

@@ -1,17 +1,17 @@
-//! What is off until somebody turns it on: the chart's and that of config/security are the same.
+//! Optional security settings: off by default, and the same in the chart and in config/security.
 
 use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::helm::both;
-use crate::render::{comparable, kustomized, rendered, values};
+use crate::helm::both_versions;
+use crate::render::{kustomize, normalize, render, values};
 use crate::{Failure, Test};
 
-/// Of these kinds alone, without where they are.
-fn of_kinds(objects: Vec<Value>, kinds: &[&str]) -> Vec<Value> {
+/// Returns the objects of some kinds, without their namespaces.
+fn select_kinds(objects: Vec<Value>, kinds: &[&str]) -> Vec<Value> {
     let is_one = |object: &Value| object["kind"].as_str().is_some_and(|kind| kinds.contains(&kind));
-    // The hold of archives is no option: it is there always.
+    // The policy that protects archives on hold is always installed.
     let is_option = |object: &Value| {
         object
             .pointer("/metadata/name")
@@ -26,12 +26,12 @@ fn of_kinds(objects: Vec<Value>, kinds: &[&str]) -> Vec<Value> {
     objects
 }
 
-async fn same(folder: &str, set: &str, kinds: &[&str]) -> Result<usize, Failure> {
-    let expected = comparable(kustomized(&[folder]).await?);
-    for helm in both().await? {
-        let off = of_kinds(rendered(&helm, &[]).await?, kinds);
-        assert!(off.is_empty(), "{}: on by itself: {off:?}", helm.name());
-        let found = comparable(of_kinds(rendered(&helm, &[set]).await?, kinds));
+async fn assert_same(folder: &str, set: &str, kinds: &[&str]) -> Result<usize, Failure> {
+    let expected = normalize(kustomize(&[folder]).await?);
+    for helm in both_versions().await? {
+        let off = select_kinds(render(&helm, &[]).await?, kinds);
+        assert!(off.is_empty(), "{}: not off by default: {off:?}", helm.name());
+        let found = normalize(select_kinds(render(&helm, &[set]).await?, kinds));
         assert_eq!(found, expected, "{}", helm.name());
     }
     Ok(expected.len())
@@ -40,7 +40,7 @@ async fn same(folder: &str, set: &str, kinds: &[&str]) -> Result<usize, Failure>
 #[tokio::test]
 async fn the_charts_admission_policies_are_kustomizes_and_off_by_default() -> Test {
     let kinds = ["ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"];
-    let count = same(
+    let count = assert_same(
         "security/admission-policy",
         "--set=admissionPolicy.enabled=true",
         &kinds,
@@ -53,16 +53,16 @@ async fn the_charts_admission_policies_are_kustomizes_and_off_by_default() -> Te
 #[tokio::test]
 async fn the_charts_policy_of_a_closed_namespace_is_kustomizes_and_off_by_default() -> Test {
     let set = "--set=networkPolicy.closedNamespaces={team-a}";
-    let count = same("security/network-policy", set, &["NetworkPolicy"]).await?;
+    let count = assert_same("security/network-policy", set, &["NetworkPolicy"]).await?;
     assert_eq!(count, 1);
     Ok(())
 }
 
 #[tokio::test]
 async fn any_closed_ports_leave_the_others_open_and_the_operators_namespace_cannot_be_closed() -> Test {
-    for helm in both().await? {
+    for helm in both_versions().await? {
         let set = "--set=networkPolicy.closedNamespaces={team-a},networkPolicy.closedPorts={65535,2049,1}";
-        let policies = of_kinds(rendered(&helm, &[set]).await?, &["NetworkPolicy"]);
+        let policies = select_kinds(render(&helm, &[set]).await?, &["NetworkPolicy"]);
         let ports = policies[0].pointer("/spec/egress/0/ports").and_then(Value::as_array);
         let tcp = ports.into_iter().flatten().filter(|rule| rule["protocol"] == "TCP");
         let open: Vec<_> = tcp
@@ -70,11 +70,11 @@ async fn any_closed_ports_leave_the_others_open_and_the_operators_namespace_cann
             .collect();
         assert_eq!(open, [(Some(2), Some(2048)), (Some(2050), Some(65534))]);
         let own = "--set=networkPolicy.closedNamespaces={nfs-operator-system}";
-        let said = helm.template(&[own]).await?;
+        let output = helm.template(&[own]).await?;
         assert!(
-            !said.success && said.error.contains("closedNamespaces"),
+            !output.success && output.stderr.contains("closedNamespaces"),
             "{}",
-            said.error
+            output.stderr
         );
     }
     Ok(())
@@ -89,16 +89,16 @@ async fn the_operators_network_policy_opens_dns_and_the_ports_of_the_values_alon
         ),
         ("--set-json=networkPolicy.egressPorts=[]", vec![53, 5353]),
     ];
-    for helm in both().await? {
+    for helm in both_versions().await? {
         for (set, expected) in &cases {
             let args = ["--set=networkPolicy.enabled=true", set];
-            let policies = of_kinds(rendered(&helm, &args).await?, &["NetworkPolicy"]);
+            let policies = select_kinds(render(&helm, &args).await?, &["NetworkPolicy"]);
             let rules = policies[0].pointer("/spec/egress").and_then(Value::as_array);
             let mut open = BTreeSet::new();
             for rule in rules.into_iter().flatten() {
-                // A rule that names no port opens all.
+                // A rule without ports allows all ports.
                 let ports = rule["ports"].as_array().filter(|ports| !ports.is_empty());
-                let ports = ports.ok_or_else(|| format!("{set}: all is open: {}", policies[0]))?;
+                let ports = ports.ok_or_else(|| format!("{set}: all ports are open: {}", policies[0]))?;
                 open.extend(ports.iter().filter_map(|port| port["port"].as_u64()));
             }
             assert_eq!(Vec::from_iter(open), *expected, "{set}");
@@ -109,8 +109,8 @@ async fn the_operators_network_policy_opens_dns_and_the_ports_of_the_values_alon
 
 #[tokio::test]
 async fn of_the_charts_pods_the_network_policy_is_about_the_operators_alone() -> Test {
-    for helm in both().await? {
-        let objects = rendered(&helm, &[&values("everything.yaml")]).await?;
+    for helm in both_versions().await? {
+        let objects = render(&helm, &[&values("everything.yaml")]).await?;
         let policies = objects.iter().filter(|object| object["kind"] == "NetworkPolicy");
         let selectors = policies.filter_map(|policy| policy.pointer("/spec/podSelector/matchLabels")?.as_object());
         let selectors: Vec<_> = selectors.collect();

@@ -5,19 +5,19 @@
     clippy::indexing_slicing,
     reason = "a test fails by panicking"
 )]
-//! The operator as people run it: installed with Helm, in a pod of its image, on a node with a kubelet.
-//!
-//! The whole cluster is in an enclosure (network, mounts, processes of its own), and so is this program: it runs
-//! itself again in there. The tests come one after the other, since one operator serves a cluster.
+//! The operator in production form: installed with Helm, in a pod of its image, on a node with a kubelet.
+//! // The whole cluster and this program run in a sandbox (network, mounts, processes): the program runs itself again
+//! in there. The tests run one after the other, because a cluster has one operator.
 
+mod env;
 mod failover;
 mod installation;
 mod policies;
-mod stage;
 mod upgrade;
 
 use std::{ffi::OsString, panic::AssertUnwindSafe, path::PathBuf, process::ExitCode, sync::Arc};
 
+use env::{PodEnv, Programs};
 use futures::FutureExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
 use rig::{
@@ -25,20 +25,19 @@ use rig::{
     assets::{Helm, NodeAssets},
     node::exit_code,
 };
-use stage::{Programs, Stage};
 use tokio::runtime::Runtime;
 
-/// What a test comes to.
+/// The result of a test.
 pub type Test = Result<(), Failure>;
-/// Why one failed.
+/// The error of a test.
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Names the OCI archive of the image; `make test-pod` builds one.
+/// Environment variable with the OCI archive of the image, which `make test-pod` builds.
 const IMAGE: &str = "NFS_OPERATOR_IMAGE";
 
 fn main() -> ExitCode {
     let Some(image) = std::env::var_os(IMAGE) else {
-        eprintln!("left out here: the tests in a pod, which `make test-pod` runs ({IMAGE} names no image)");
+        eprintln!("skipped: the tests in a pod, because {IMAGE} is not set; run `make test-pod`");
         return ExitCode::SUCCESS;
     };
     match run(image.into()) {
@@ -52,7 +51,7 @@ fn main() -> ExitCode {
 
 fn run(image: PathBuf) -> Result<ExitCode, Failure> {
     let runtime = Runtime::new()?;
-    // Looked for twice: outside there is a network to get by it what is missing.
+    // Both processes look for the programs, but only the one outside has a network to download them.
     let programs = runtime.block_on(async {
         Ok::<_, Failure>(Programs {
             cluster: Assets::find_or_install().await?,
@@ -69,83 +68,83 @@ fn run(image: PathBuf) -> Result<ExitCode, Failure> {
         test_threads: Some(1),
         ..Arguments::from_args()
     };
-    let stage = runtime.block_on(Stage::start(programs, &image))?;
+    let env = runtime.block_on(PodEnv::start(programs, &image))?;
     let tests = Tests {
         runtime: Arc::new(runtime),
-        stage: Arc::new(stage),
+        env: Arc::new(env),
     };
     let conclusion = libtest_mimic::run(&arguments, tests.all());
-    tests.runtime.block_on(tests.stage.end(conclusion.has_failed()))?;
+    tests.runtime.block_on(tests.env.stop(conclusion.has_failed()))?;
     Ok(conclusion.exit_code())
 }
 
-/// What all tests have together.
+/// The environment and runtime of all tests.
 struct Tests {
     runtime: Arc<Runtime>,
-    stage: Arc<Stage>,
+    env: Arc<PodEnv>,
 }
 
 impl Tests {
-    /// In the order of a life: installed, upgraded, in trouble, uninstalled.
+    /// In the order of an installation's life: install, upgrade, failures, uninstall.
     fn all(&self) -> Vec<Trial> {
         vec![
-            self.one(
+            self.trial(
                 "helm_install_gives_a_ready_pod_and_claims_are_bound",
-                installation::is_ready,
+                installation::becomes_ready,
             ),
-            self.one("a_helm_upgrade_loses_no_claim_in_flight", upgrade::loses_no_claim),
-            self.one(
+            self.trial("a_helm_upgrade_loses_no_claim_in_flight", upgrade::keeps_pending_claims),
+            self.trial(
                 "the_standby_takes_over_when_the_leaders_pod_is_deleted",
                 failover::takes_over,
             ),
-            self.one(
+            self.trial(
                 "work_is_resumed_when_the_container_was_killed",
                 failover::resumes_after_a_kill,
             ),
-            self.one(
+            self.trial(
                 "work_is_resumed_when_the_pod_was_out_of_memory",
-                failover::resumes_after_no_memory,
+                failover::resumes_after_out_of_memory,
             ),
-            self.one(
+            self.trial(
                 "with_its_network_policy_the_operator_reaches_the_ports_that_its_values_name_and_no_others",
-                policies::reaches_what_it_needs,
+                policies::operator_reaches_named_ports_only,
             ),
-            self.one(
+            self.trial(
                 "pods_that_the_charts_network_policies_shut_out_reach_neither_nfs_servers_nor_metrics",
-                policies::shuts_others_out,
+                policies::other_pods_are_denied,
             ),
-            self.one(
+            self.trial(
                 "helm_uninstall_leaves_kinds_backends_volumes_and_data",
-                installation::is_uninstalled,
+                installation::uninstall_keeps_data,
             ),
         ]
     }
 
-    fn one<T>(&self, name: &str, test: T) -> Trial
+    fn trial<T>(&self, name: &str, test: T) -> Trial
     where
-        T: AsyncFnOnce(&Stage) -> Test + Send + 'static,
+        T: AsyncFnOnce(&PodEnv) -> Test + Send + 'static,
     {
-        let (runtime, stage) = (self.runtime.clone(), self.stage.clone());
+        let (runtime, env) = (self.runtime.clone(), self.env.clone());
         Trial::test(name, move || {
             runtime.block_on(async {
-                let ended = AssertUnwindSafe(test(&stage)).catch_unwind().await;
-                let failed = match ended {
-                    Ok(Ok(())) => return stage.cleared().await.map_err(|error| Failed::from(error.to_string())),
+                let result = AssertUnwindSafe(test(&env)).catch_unwind().await;
+                let error = match result {
+                    Ok(Ok(())) => return env.clean_up().await.map_err(|error| Failed::from(error.to_string())),
                     Ok(Err(error)) => error.to_string(),
-                    Err(panic) => told(&*panic),
+                    Err(panic) => panic_message(&*panic),
                 };
-                stage.report().await;
-                // So that the next test is judged by itself.
-                let _cleared = stage.cleared().await;
-                Err(Failed::from(failed))
+                env.print_diagnostics().await;
+                // A failed test must not affect the next one.
+                let _ = env.clean_up().await;
+                Err(Failed::from(error))
             })
         })
     }
 }
 
-/// What a panic said.
-fn told(panic: &(dyn std::any::Any + Send)) -> String {
+/// Returns the message of a panic.
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    text.unwrap_or_else(|| "it panicked".into())
+    text.unwrap_or_else(|| "panic without a message".into())
 }

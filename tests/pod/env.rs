@@ -1,4 +1,4 @@
-//! One cluster with a node and an NFS server for all tests, and Helm on it.
+//! The environment of all tests: one cluster with a node, an NFS server, and Helm.
 
 use std::{
     path::{Path, PathBuf},
@@ -19,28 +19,28 @@ use tokio::sync::Mutex;
 
 use crate::{Failure, Test};
 
-/// Where the operator is installed; its release is called [`RELEASE`].
+/// The namespace of the operator.
 pub const NAMESPACE: &str = "nfs-operator-system";
-/// The release, and with it the Deployment and the Lease.
+/// The name of the Helm release, the Deployment and the Lease.
 pub const RELEASE: &str = "nfs-operator";
-/// The backend and the class from the values.
+/// The name of the backend in the values.
 pub const BACKEND: &str = "main";
 const CLASS: &str = "nfs";
 const EXPORT: &str = "/export";
-/// What is under test: its image has_bytes the version of this package.
+/// The version of the tested image is the version of this package.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// That image, as the chart calls it.
+/// The tested image, as the chart names it.
 pub const IMAGE: &str = concat!("ghcr.io/nfs-operator/nfs-operator:", env!("CARGO_PKG_VERSION"));
 
-/// The programs that are needed.
+/// The programs that the tests need.
 pub struct Programs {
     pub cluster: Assets,
     pub node: NodeAssets,
     pub helm: PathBuf,
 }
 
-/// The cluster, and what was started with it.
-pub struct Stage {
+/// A cluster with a node, an NFS server, and Helm.
+pub struct PodEnv {
     pub cluster: Cluster,
     pub node: Node,
     pub objects: Objects,
@@ -53,12 +53,12 @@ pub struct Stage {
     start: Instant,
 }
 
-impl Stage {
+impl PodEnv {
     pub async fn start(programs: Programs, image: &Path) -> Result<Self, Failure> {
         let start = Instant::now();
         let run = RunDir::new()?;
         eprintln!("pod: logs are in {}", run.path().display());
-        // As Linux' own server has it unless told otherwise: source ports below 1024 alone.
+        // Like Linux' server by default: accept only source ports below 1024.
         let export = Export::new(EXPORT).extra("PrivilegedPort", "true");
         let options = NfsOptions {
             exports: vec![export],
@@ -71,7 +71,7 @@ impl Stage {
         let cluster = Cluster::start_for_nodes(&run, programs.cluster, ADDRESS).await?;
         let node = Node::start(&run, &programs.node, &cluster).await?;
         node.load(image).await?;
-        let stage = Self {
+        let env = Self {
             objects: Objects::new(cluster.client().await?),
             cluster,
             node,
@@ -83,34 +83,34 @@ impl Stage {
             run,
             start,
         };
-        stage.say(&format!("the node is Ready and has {}", image.display()));
-        Ok(stage)
+        env.print_progress(&format!("the node is Ready and has the image {}", image.display()));
+        Ok(env)
     }
 
-    /// A line of progress.
-    pub fn say(&self, what: &str) {
+    /// Prints a line of progress.
+    pub fn print_progress(&self, what: &str) {
         eprintln!("pod: {:>6.1} s  {what}", self.start.elapsed().as_secs_f64());
     }
 
-    /// A folder for what a test needs.
-    pub fn folder(&self, name: &str) -> Result<PathBuf, Failure> {
+    /// Creates a directory for a test.
+    pub fn new_dir(&self, name: &str) -> Result<PathBuf, Failure> {
         Ok(self.run.new_dir(name)?)
     }
 
-    /// Ends everything in an orderly way; the logs stay when a test failed.
-    pub async fn end(&self, failed: bool) -> Test {
+    /// Stops everything. If a test failed, the logs are kept.
+    pub async fn stop(&self, failed: bool) -> Test {
         if failed {
             self.run.keep();
         }
         Ok(self.nfs.stop().await?)
     }
 
-    /// The chart in the working tree.
+    /// Returns the path of the chart in the repository.
     pub fn chart() -> PathBuf {
         repository_root().join("config/helm/nfs-operator")
     }
 
-    /// Runs Helm on the release, with our image, backend and class in the values.
+    /// Runs Helm for the release, with the tested image, the backend and the class in the values.
     pub async fn helm(&self, command: &[&str], chart: Option<&Path>, args: &[&str]) -> Result<String, Failure> {
         let mut helm = Command::new(&self.helm);
         helm.env("KUBECONFIG", self.cluster.kubeconfig());
@@ -120,21 +120,21 @@ impl Stage {
         helm.args(command).arg(RELEASE);
         if let Some(chart) = chart {
             let values = self.run.path().join("values.json");
-            std::fs::write(&values, values_of_a_user().to_string())?;
+            std::fs::write(&values, helm_values().to_string())?;
             helm.arg(chart).arg("--values").arg(values);
         }
         helm.args(["--namespace", NAMESPACE]).args(args);
         Ok(process::run(helm).await?)
     }
 
-    /// Has NetworkPolicies enforced until [`Self::cleared`].
-    pub async fn enforce(&self) -> Test {
+    /// Enforces NetworkPolicies until [`Self::clean_up`].
+    pub async fn enforce_network_policies(&self) -> Test {
         *self.enforcement.lock().await = Some(self.node.enforce_network_policies(&self.cluster).await?);
         Ok(())
     }
 
-    /// Another NFS server, on that port of the node's address.
-    pub async fn another_server(&self, port: u16) -> Result<NfsServer, Failure> {
+    /// Starts another NFS server on a port of the node's address.
+    pub async fn start_second_server(&self, port: u16) -> Result<NfsServer, Failure> {
         let options = NfsOptions {
             address: ADDRESS.into(),
             port: Some(port),
@@ -143,8 +143,8 @@ impl Stage {
         Ok(NfsServer::start_with(&self.run, options, &self.ganesha).await?)
     }
 
-    /// A backend `other` on another server.
-    pub async fn other_backend(&self, port: u16) -> Result<Value, Failure> {
+    /// Creates a backend `other` on another server.
+    pub async fn create_second_backend(&self, port: u16) -> Result<Value, Failure> {
         let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
         let spec = json!({
             "server": ADDRESS.to_string(),
@@ -156,20 +156,20 @@ impl Stage {
         Ok(self.objects.create(&other).await?)
     }
 
-    /// `helm install --wait`, and the backend Ready.
+    /// Runs `helm install --wait` and waits until the backend is Ready.
     pub async fn install(&self, chart: &Path, args: &[&str]) -> Test {
         let wait = ["--create-namespace", "--wait", "--timeout", "120s"];
         self.helm(&["install"], Some(chart), &[&wait, args].concat()).await?;
-        self.say(&format!("helm install --wait {} is done", args.join(" ")));
+        self.print_progress(&format!("helm install --wait {} has finished", args.join(" ")));
         self.objects
             .wait_condition(&backend(), "Ready", "True", None, TIMEOUT)
             .await?;
-        self.say("the backend is Ready");
+        self.print_progress("the backend is Ready");
         Ok(())
     }
 
-    /// Makes claims in a namespace of that name.
-    pub async fn claims(&self, namespace: &str, count: usize) -> Result<Vec<Value>, Failure> {
+    /// Creates claims in a namespace.
+    pub async fn create_claims(&self, namespace: &str, count: usize) -> Result<Vec<Value>, Failure> {
         self.objects
             .apply(&reference("v1", "Namespace", None, namespace))
             .await?;
@@ -184,13 +184,13 @@ impl Stage {
         Ok(claims)
     }
 
-    /// Waits until all are Bound, each to a directory of its own and with none beside these.
-    pub async fn all_bound(&self, namespace: &str, claims: &[Value]) -> Test {
+    /// Waits until all claims are Bound, and verifies that each has one directory and that there are no others.
+    pub async fn wait_all_bound(&self, namespace: &str, claims: &[Value]) -> Test {
         for claim in claims {
             let bound = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
                 match claim["status"]["phase"] == "Bound" {
                     true => Ok(()),
-                    false => Err("it is not".into()),
+                    false => Err("it is not Bound".into()),
                 }
             });
             bound.await?;
@@ -200,7 +200,7 @@ impl Stage {
         Ok(())
     }
 
-    /// The directories on the export that are of claims in that namespace.
+    /// Returns the directories on the export for claims in a namespace.
     pub fn directories(&self, namespace: &str) -> Result<Vec<PathBuf>, Failure> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(self.nfs.data_dir(EXPORT)?)? {
@@ -216,7 +216,7 @@ impl Stage {
         Ok(found)
     }
 
-    /// The operator's pods that are not being deleted.
+    /// Returns the operator's pods, except those that are being deleted.
     pub async fn pods(&self) -> Result<Vec<Value>, Failure> {
         let mut pods = self.objects.list(&reference("v1", "Pod", Some(NAMESPACE), "")).await?;
         pods.retain(|pod| {
@@ -226,18 +226,18 @@ impl Stage {
         Ok(pods)
     }
 
-    /// The operator's one pod.
+    /// Returns the operator's only pod.
     pub async fn pod(&self) -> Result<Value, Failure> {
         let pods = self.pods().await?;
         let [pod] = pods.as_slice() else {
-            return Err(format!("{} pods of the operator", pods.len()).into());
+            return Err(format!("the operator has {} pods", pods.len()).into());
         };
         Ok(pod.clone())
     }
 
-    /// Uninstalls what a test installed, and waits until its pods are gone.
-    pub async fn cleared(&self) -> Test {
-        let enforced = match self.enforcement.lock().await.take() {
+    /// Uninstalls the chart and waits until its pods are deleted.
+    pub async fn clean_up(&self) -> Test {
+        let result = match self.enforcement.lock().await.take() {
             Some(enforcement) => enforcement.end().await,
             None => Ok(()),
         };
@@ -247,34 +247,34 @@ impl Stage {
             self.objects.delete(&pod).await?;
             self.objects.wait_gone(&pod, TIMEOUT).await?;
         }
-        // Helm takes the rights before the pod has ended, which can't give its Lease back then: the next would wait until
-        // it runs out.
+        // Helm deletes the RBAC rules before the pod has exited, so the pod cannot release its Lease. The next pod
+        // would wait until it expires.
         self.objects
             .delete(&reference("coordination.k8s.io/v1", "Lease", Some(NAMESPACE), RELEASE))
             .await?;
-        self.say("uninstalled");
-        Ok(enforced?)
+        self.print_progress("uninstalled");
+        Ok(result?)
     }
 
-    /// Prints what may tell why a test failed.
-    pub async fn report(&self) {
+    /// Prints information about a failed test.
+    pub async fn print_diagnostics(&self) {
         self.run.keep();
-        let looks: [&[&str]; 3] = [
+        let commands: [&[&str]; 3] = [
             &["get", "pods,pvc,nfsb,lease", "--all-namespaces", "--output=wide"],
             &["describe", "pods", "--namespace", NAMESPACE],
             &["get", "events", "--all-namespaces", "--sort-by=.lastTimestamp"],
         ];
-        for look in looks {
-            match self.cluster.kubectl(look).await {
-                Ok(text) => eprintln!("$ kubectl {}\n{text}", look.join(" ")),
-                Err(error) => eprintln!("$ kubectl {}\n{error}", look.join(" ")),
+        for command in commands {
+            match self.cluster.kubectl(command).await {
+                Ok(text) => eprintln!("$ kubectl {}\n{text}", command.join(" ")),
+                Err(error) => eprintln!("$ kubectl {}\n{error}", command.join(" ")),
             }
         }
         eprintln!("{}", self.node.logs());
     }
 }
 
-fn values_of_a_user() -> Value {
+fn helm_values() -> Value {
     json!({
         "image": { "tag": VERSION },
         "backends": {
@@ -284,7 +284,7 @@ fn values_of_a_user() -> Value {
     })
 }
 
-/// The backend from the values.
+/// Returns a reference to the backend in the values.
 pub fn backend() -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, BACKEND)
 }
@@ -299,7 +299,6 @@ fn claim(namespace: &str, name: &str) -> Value {
     claim
 }
 
-/// Whether a pod says that it is Ready.
-pub fn is_ready(pod: &Value) -> bool {
+pub fn is_pod_ready(pod: &Value) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready["status"] == "True")
 }
