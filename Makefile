@@ -6,8 +6,7 @@ SHELL := /bin/bash
 # The program that the release build produces; `cargo` keeps it up to date.
 OPERATOR := target/release/nfs-operator
 
-# Many black-box tests wait most of the time, but more of them at a time slow each other down on two
-# cores.
+# Many tests wait most of the time, but more of them at a time slow each other down on two cores.
 TEST_THREADS ?= 6
 
 .PHONY: help
@@ -36,6 +35,9 @@ run: need-root need-rust need-go ## Start a cluster, an NFS export and the opera
 assets: need-rust need-go ## Build and install only what the tests need
 	@cargo run -q -p rig -- assets
 
+# The packages with tests against real clusters and NFS servers.
+TESTED := -p nfs-client -p export-store -p nfs-operator
+
 # Each cluster of `make test` writes its audit log here: the operator's requests, and the rule that
 # allowed each.
 AUDIT := $(CURDIR)/target/audit
@@ -45,7 +47,7 @@ LAST_TEST := conformance::report::no_column_of_the_tables_was_run_by_nothing
 
 .PHONY: test
 test: export NFS_OPERATOR_RIG_AUDIT := $(AUDIT)
-test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig, and black-box tests on a real cluster and NFS servers
+test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig, and tests on a real cluster and NFS servers
 	@rm -rf $(AUDIT)
 	@echo "unit tests, and whether crds/ is up to date"
 	cargo test --workspace --lib --bins
@@ -56,10 +58,10 @@ test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig
 	cargo run -q -p rig -- node-assets || without_node="--skip node::"; \
 	echo "tests of the rig"; \
 	cargo test -p rig --test '*' -- $$skip $$without_node && \
-	echo "black-box tests" && \
-	cargo test --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	echo "tests of the crates and end-to-end tests" && \
+	cargo test $(TESTED) --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
 	echo "whether every column of docs/reliability.md was tested" && \
-	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q --test blackbox -- --ignored --exact $(LAST_TEST) && \
+	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q -p nfs-client --test live -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
 	if [ -n "$$without_node" ]; then echo "NOT TESTED: the image, the chart and the operator in a real pod; for the cause, see above (make test-pod)" >&2; fi && \
 	if [ -n "$$skip" ]; then echo "NOT TESTED: the Linux kernel's NFS server and client; for the cause, see above (make test-kernel)" >&2; fi
@@ -80,7 +82,7 @@ test-oldest: need-root assets ## Run the tests that need a cluster on the oldest
 	cargo test --test chart
 	@cargo run -q -p rig -- kernel-vm || { skip="--skip kernel::"; \
 	echo "NOT TESTED on this release: volumes that the Linux kernel mounts; for the cause, see above" >&2; }; \
-	cargo test --test blackbox -- --test-threads=$(TEST_THREADS) $$skip
+	cargo test --test e2e -- --test-threads=$(TEST_THREADS) $$skip
 	@if cargo run -q -p rig -- node-assets; then cargo test -p rig --test node && $(MAKE) --no-print-directory pod; \
 	else echo "NOT TESTED on this release: the image, the chart and the operator in a real pod; for the cause, see above" >&2; fi
 	@echo "permissions of the operator, compared with their use in all of these tests"
@@ -91,7 +93,7 @@ test-oldest: need-root assets ## Run the tests that need a cluster on the oldest
 test-kernel: need-root assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
 	@cargo run -q -p rig -- kernel-vm
 	cargo test -p rig --test kernel_vm
-	cargo test --test blackbox kernel:: -- --test-threads=$(TEST_THREADS)
+	cargo test $(TESTED) --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-pod
@@ -127,17 +129,17 @@ bench-operator: need-root need-rust need-go ## Measure rates, latency and memory
 
 .PHONY: bench-client
 bench-client: need-root need-rust ## Measure the NFS client at round trips of 0, 1 and 10 ms in comparison with sequential calls (ROUND_TRIPS=0,1,10 MEMORY=200000 LARGE=100000)
-	@cargo bench -q --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
+	@cargo bench -q -p nfs-client --bench client -- $(if $(ROUND_TRIPS),--round-trips $(ROUND_TRIPS)) $(if $(MEMORY),--memory $(MEMORY)) $(if $(LARGE),--large $(LARGE))
 
 .PHONY: bench-copy
 bench-copy: need-root need-rust ## Measure clones in comparison with `cp -a` on the server's disk (SMALL=10000 LARGE_MIB=1024)
-	@cargo bench -q --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
+	@cargo bench -q -p export-store --bench copy -- $(if $(SMALL),--small $(SMALL)) $(if $(LARGE_MIB),--large $(LARGE_MIB))
 
 FUZZ_SECONDS ?= 600
 
 .PHONY: fuzz
 fuzz: need-rust ## Fuzz the decoders (FUZZ_SECONDS=600 for each; TARGET=v4-replies for only one); installs nightly Rust and cargo-fuzz
-	@fuzz/run $(FUZZ_SECONDS) $(TARGET)
+	@.ci/fuzz $(FUZZ_SECONDS) $(TARGET)
 
 .PHONY: lint
 lint: need-rust ## Check the formatting, and run clippy with warnings as errors

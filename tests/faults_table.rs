@@ -11,8 +11,9 @@ const SOURCES: &[&str] = &[
     "crates/nfs-client/src/v4/fault_tests.rs",
     "crates/nfs-client/src/v4/recovery_tests.rs",
     "crates/nfs-client/src/v4/wire_tests.rs",
-    "tests/blackbox/faults",
-    "tests/memory.rs",
+    "crates/nfs-client/tests/live/faults",
+    "crates/nfs-client/tests/memory.rs",
+    "crates/export-store/tests/store/faults",
 ];
 
 fn files() -> io::Result<Vec<PathBuf>> {

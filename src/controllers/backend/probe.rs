@@ -105,10 +105,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
     let identity = match expected {
-        Ok(expected) => export
-            .confirm_identity(expected)
-            .await
-            .map_err(|error| refusal(&error)),
+        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
         Err(verdict) => Err(verdict),
     };
     let confirmed = identity.clone();

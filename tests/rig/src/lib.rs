@@ -58,6 +58,7 @@ pub mod proxy;
 pub mod rbac;
 mod run_dir;
 mod shared;
+mod snapshot;
 mod test_env;
 pub mod wait;
 
@@ -72,6 +73,7 @@ pub use operator::{Operator, OperatorKubeconfig, OperatorOptions};
 pub use proxy::{Action, Direction, Proxy};
 pub use run_dir::{BASE_VARIABLE, RunDir, remove_dead_runs};
 pub use shared::{SharedRig, TIMEOUT, shared};
+pub use snapshot::snapshot;
 pub use test_env::TestEnv;
 
 /// Returns five random characters: unique enough for names on one machine.

@@ -1,0 +1,160 @@
+//! A copy that dies at every moment.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::Arc;
+
+use export_store::ErrorKind;
+use export_store::{Budget, CopySource, ExportStore, RollbackOutcome, Stage, Tally, copy_volume};
+
+use crate::archive_crash::{archived_as_it_was, restore, which};
+use crate::crash::{Operation, at_every_moment, clear};
+use crate::fixture::{CLUSTER, Lab, names, reclaim, request};
+
+/// The source of a copy: a file with two names, one in a directory.
+async fn source(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
+    let old = format!("{uid}-old");
+    let made = export.provision(&request(&old, "old")).await.unwrap();
+    fs::create_dir(lab.on_disk("old/below")).unwrap();
+    fs::write(lab.on_disk("old/file"), uid).unwrap();
+    fs::hard_link(lab.on_disk("old/file"), lab.on_disk("old/below/again")).unwrap();
+    made.file_id
+}
+
+async fn copy(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
+    let of = CopySource::Volume(reclaim(&format!("{uid}-old"), "old", file_id));
+    let new = request(uid, "home/new");
+    let tally = Arc::new(Tally::default());
+    let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
+    made.unwrap().file_id
+}
+
+fn begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation> {
+    Box::new(move |export| {
+        Box::pin(async move {
+            copy(&Arc::new(export), &uid, file_id).await;
+        })
+    })
+}
+
+/// The source is as it was, and nothing is left in the staging folder.
+fn nothing_half_done(lab: &Lab, uid: &str) {
+    assert_eq!(fs::read_to_string(lab.on_disk("old/below/again")).unwrap(), uid);
+    assert_eq!(fs::metadata(lab.on_disk("old/file")).unwrap().nlink(), 2);
+    let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+    if staging.exists() {
+        assert_eq!(names(&staging), Vec::<String>::new());
+    }
+}
+
+/// What has the name is the whole copy, or there is nothing.
+fn whole_or_nothing(lab: &Lab, uid: &str) {
+    let new = lab.on_disk("home/new");
+    if new.exists() {
+        assert_eq!(fs::read_to_string(new.join("file")).unwrap(), uid);
+        assert_eq!(fs::read_to_string(new.join("below/again")).unwrap(), uid);
+        assert_eq!(fs::metadata(new.join("file")).unwrap().nlink(), 2);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_dies_anywhere_ends_as_one_whole_copy() {
+    at_every_moment(source, begun, async |lab, next, uid, file_id| {
+        whole_or_nothing(lab, uid);
+        let made = copy(&Arc::new(next), uid, file_id).await;
+        whole_or_nothing(lab, uid);
+        assert_eq!(fs::metadata(lab.on_disk("home/new")).unwrap().ino(), made);
+        nothing_half_done(lab, uid);
+        let record = lab.record(&format!("pvc-{uid}"));
+        assert_eq!(record.pointer("/state/name").unwrap(), "Live");
+        assert_eq!(record.pointer("/fileID").unwrap(), made);
+        clear(lab);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_dies_anywhere_is_undone_unless_it_was_finished() {
+    at_every_moment(source, begun, async |lab, next, uid, _| {
+        whole_or_nothing(lab, uid);
+        let path = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-{uid}"));
+        // Without a session's reply cache, a record may be there without its content.
+        let record: Option<serde_json::Value> = fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok());
+        let state = record.and_then(|record| record.pointer("/state/name").cloned());
+        let finished = state.is_some_and(|state| state == "Live");
+        let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
+        // Of one that is finished, a volume may have been made: its data is nobody's to remove.
+        assert_eq!(undone == RollbackOutcome::NotEmpty, finished, "{undone:?}");
+        assert_eq!(lab.on_disk("home/new").exists(), finished);
+        nothing_half_done(lab, uid);
+        clear(lab);
+    })
+    .await;
+}
+
+/// The claim `n<uid>` gets a copy of the archive of volume `pvc-<uid>`.
+async fn copy_of_archive(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
+    let of = CopySource::Archive(which(uid, file_id));
+    let new = request(&format!("n{uid}"), "home/new");
+    let tally = Arc::new(Tally::default());
+    let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
+    made.unwrap().file_id
+}
+
+fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation> {
+    Box::new(move |export| {
+        Box::pin(async move {
+            copy_of_archive(&Arc::new(export), &uid, file_id).await;
+        })
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_of_an_archive_that_dies_anywhere_ends_as_one_whole_copy_and_the_archive_as_it_was() {
+    at_every_moment(archived_as_it_was, copy_begun, async |lab, next, uid, file_id| {
+        let next = Arc::new(next);
+        let made = copy_of_archive(&next, uid, file_id).await;
+        let copy = lab.on_disk("home/new");
+        let found = fs::metadata(&copy).unwrap();
+        let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
+        assert_eq!(seen, (made, 0o2750, 1000, 1001));
+        assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
+        let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
+        assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+        let archive = lab.on_disk(&kept.note.target);
+        assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
+        assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
+        let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+        assert_eq!(names(&staging), Vec::<String>::new());
+        clear(lab);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
+    let lab = Lab::start().await;
+    let export = Arc::new(lab.confirmed().await);
+    let file_id = archived_as_it_was(&lab, &export, "1").await;
+    let source = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
+    let again = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
+    for held in [Some(source), Some(again)] {
+        let purged = export.begin_purge(&which("1", file_id)).await.unwrap_err();
+        assert_eq!(purged.kind(), ErrorKind::ArchiveBusy);
+        let moved = export.provision(&restore("1", file_id)).await.unwrap_err();
+        assert_eq!((moved.kind(), moved.definite_refusal()), (ErrorKind::ArchiveBusy, true));
+        drop(held);
+    }
+    assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
+    export.begin_purge(&which("1", file_id)).await.unwrap();
+    let purging = export.source(&CopySource::Archive(which("1", file_id))).await;
+    assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);
+    export.end_purge(&which("1", file_id)).await.unwrap();
+    let gone = export.source(&CopySource::Archive(which("1", file_id))).await;
+    assert_eq!(gone.err().unwrap().kind(), ErrorKind::ArchiveNotFound);
+    let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
+    assert_eq!(
+        (gone.kind(), gone.definite_refusal()),
+        (ErrorKind::ArchiveNotFound, true)
+    );
+}

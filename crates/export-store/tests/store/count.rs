@@ -1,0 +1,192 @@
+//! What a tree holds, counted over NFS, against what the disk says.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use export_store::naming::DirectoryPath;
+use export_store::{Content, ExportStore, RateLimiter, TreePlace};
+use nfs_client::{Protocol, VersionChoice};
+
+use crate::fixture::{Lab, reclaim, request};
+
+/// Directories on top of one another, and files in the largest one: more than a page has of them.
+const DEPTH: usize = 120;
+const MANY: usize = 1500;
+
+fn grow(root: &Path, outside: &Path) {
+    fs::create_dir(outside).unwrap();
+    fs::write(outside.join("large"), vec![1; 5 << 20]).unwrap();
+    for name in [
+        b"\xf6\x01\x1b[31m".as_slice(),
+        b" -rf *\n",
+        b"$(reboot)",
+        "\u{202e}gnp".as_bytes(),
+    ] {
+        let folder = root.join(OsStr::from_bytes(name));
+        fs::create_dir(&folder).unwrap();
+        fs::write(folder.join(OsStr::from_bytes(name)), vec![2; 10_000]).unwrap();
+        symlink(outside, folder.join("to a directory")).unwrap();
+        symlink("..", folder.join("upwards")).unwrap();
+        symlink("x".repeat(200), folder.join("dangling")).unwrap();
+    }
+    for name in ["one", "two", "three"] {
+        fs::create_dir(root.join(name)).unwrap();
+        fs::write(root.join(name).join("own"), vec![3; 100_000]).unwrap();
+        let shared = root.join("one/own");
+        fs::hard_link(shared, root.join(name).join("again")).unwrap();
+    }
+    fs::File::create(root.join("sparse"))
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    assert!(
+        Command::new("mkfifo")
+            .arg(root.join("fifo"))
+            .status()
+            .unwrap()
+            .success()
+    );
+    fs::create_dir(root.join("many")).unwrap();
+    for number in 0..MANY {
+        fs::write(root.join(format!("many/{number:0>100}")), b"x").unwrap();
+    }
+    let mut deep = root.to_owned();
+    for level in 0..DEPTH {
+        deep.push(format!("level{level}"));
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("file"), b"data").unwrap();
+    }
+}
+
+/// What the disk says: names, and the sizes of files, each once.
+fn on_disk(root: &Path) -> (u64, u64) {
+    let (mut names, mut size, mut seen) = (0, 0, std::collections::HashSet::new());
+    let mut open = vec![root.to_owned()];
+    while let Some(folder) = open.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is = fs::symlink_metadata(&path).unwrap();
+            names += 1;
+            if is.is_dir() {
+                open.push(path);
+            } else if is.is_file() && seen.insert(is.ino()) {
+                size += is.len();
+            }
+        }
+    }
+    (names, size)
+}
+
+/// `du`.
+fn du(root: &Path) -> u64 {
+    let said = Command::new("du").args(["-s", "-B1"]).arg(root).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    said.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<Content> {
+    let directory = DirectoryPath::parse(directory).unwrap();
+    let of = (TreePlace::Directory(&directory), Some(file_id));
+    export.count(of, &mut RateLimiter::unlimited(), |_| true).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_tree_is_counted_as_du_does_whatever_its_names_and_links_are_and_nothing_is_touched() {
+    for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
+        let lab = Lab::over(version, rig::Export::new("/export")).await;
+        let export = lab.confirmed().await;
+        let made = export.provision(&request("1", "team/data")).await.unwrap();
+        let root = lab.on_disk("team/data");
+        grow(&root, &lab.on_disk("outside"));
+        let before = rig::snapshot(&root).unwrap();
+        let counted = count(&export, "team/data", made.file_id).await.unwrap();
+        let (names, size) = on_disk(&root);
+        assert_eq!((counted.names, counted.size), (names, size), "{version:?}");
+        assert_eq!(counted.used, du(&root), "{version:?}");
+        assert_eq!(
+            (counted.special, counted.elsewhere, counted.unread),
+            (1, 0, 0),
+            "{version:?}"
+        );
+        assert_eq!(rig::snapshot(&root).unwrap(), before);
+    }
+}
+
+#[tokio::test]
+async fn what_is_not_the_directory_that_was_meant_is_not_counted() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    fs::write(lab.on_disk("a/file"), b"data").unwrap();
+    assert_eq!(count(&export, "a", made.file_id).await.unwrap().names, 1);
+    assert_eq!(
+        count(&export, "a", made.file_id + 1).await,
+        None,
+        "another one has its name"
+    );
+    assert_eq!(count(&export, "b", made.file_id).await, None, "nothing is there");
+    fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
+    symlink("b", lab.on_disk("a")).unwrap();
+    assert_eq!(count(&export, "a", made.file_id).await, None, "a link to it");
+    fs::remove_file(lab.on_disk("a")).unwrap();
+    fs::rename(lab.on_disk("b"), lab.on_disk("a")).unwrap();
+    export.archive(&reclaim("1", "a", made.file_id)).await.unwrap();
+    let archived = |name: &'static str| (TreePlace::Archive(name), Some(made.file_id));
+    let mut pace = RateLimiter::unlimited();
+    let found = export.count(archived("archived-a"), &mut pace, |_| true);
+    assert_eq!(found.await.unwrap().unwrap().names, 1);
+    for name in ["archived-b", "..", ".nfs-operator", "archived-a/../a", "archived-\n"] {
+        let found = export
+            .count(archived(name), &mut RateLimiter::unlimited(), |_| true)
+            .await;
+        assert_eq!(found.unwrap(), None, "{name:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_count_whose_connection_is_cut_again_and_again_comes_to_the_same() {
+    let lab = Lab::start().await;
+    let mut life = lab.life();
+    life.port = lab.proxy.port();
+    let export = life.begin().await;
+    let made = export.provision(&request("1", "data")).await.unwrap();
+    grow(&lab.on_disk("data"), &lab.on_disk("outside"));
+    let expected = count(&export, "data", made.file_id).await.unwrap();
+    let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
+    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let mut pace = RateLimiter::unlimited();
+    let counted = export.count(of, &mut pace, |_| {
+        pages += 1;
+        if pages % 20 == 0 {
+            lab.proxy.cut();
+        }
+        true
+    });
+    assert_eq!(counted.await.unwrap(), Some(expected));
+    assert!(lab.proxy.accepted() > 3, "it was cut");
+}
+
+#[tokio::test]
+async fn a_directory_that_is_taken_away_while_it_is_counted_is_not_counted() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "data")).await.unwrap();
+    grow(&lab.on_disk("data"), &lab.on_disk("outside"));
+    let directory = DirectoryPath::parse("data").unwrap();
+    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let mut pace = RateLimiter::unlimited();
+    let counted = export.count(of, &mut pace, |_| {
+        // Once is enough, and only once it can be.
+        let _ = fs::rename(lab.on_disk("data"), lab.on_disk("elsewhere"));
+        true
+    });
+    assert_eq!(counted.await.unwrap(), None);
+    let stopped = (TreePlace::Directory(&directory), None);
+    fs::rename(lab.on_disk("elsewhere"), lab.on_disk("data")).unwrap();
+    let stopped = export.count(stopped, &mut pace, |content| content.names < 10);
+    assert_eq!(stopped.await.unwrap(), None, "nobody wants it any more");
+}

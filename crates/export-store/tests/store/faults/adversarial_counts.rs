@@ -1,0 +1,125 @@
+//! Trees that no honest server serves: a count ends, stays inside, and says that it could not see all.
+
+use export_store::naming::DirectoryPath;
+use export_store::{Content, RateLimiter, TreePlace};
+
+use super::adversarial_trees::managed;
+use crate::fixture::request;
+use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
+
+/// What is counted of a volume's directory that `grow` filled; the count is stopped after so many names.
+async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<Content> {
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    {
+        let mut tree = server.tree();
+        let top = tree.find("a").unwrap();
+        tree.add(top, b"file", FILE);
+        grow(&mut tree, top);
+    }
+    let removed = server.tree().removed.len();
+    let directory = DirectoryPath::parse("a").unwrap();
+    let of = (TreePlace::Directory(&directory), Some(made.file_id));
+    let mut pace = RateLimiter::unlimited();
+    let counted = export.count(of, &mut pace, |content| content.names < most);
+    let counted = counted.await.unwrap();
+    println!("{counted:?}");
+    assert_eq!(server.tree().removed.len(), removed, "nothing is removed");
+    counted
+}
+
+#[tokio::test]
+async fn a_directory_that_contains_itself_is_counted_once() {
+    let counted = counted(
+        |tree, top| {
+            let inner = tree.add(top, b"inner", DIRECTORY);
+            tree.graft(inner, b"itself", inner);
+            tree.graft(inner, b"above", top);
+        },
+        1000,
+    );
+    let counted = counted.await.unwrap();
+    assert_eq!((counted.names, counted.unread), (4, 2));
+}
+
+#[tokio::test]
+async fn another_file_system_within_the_tree_is_not_counted() {
+    let counted = counted(
+        |tree, top| {
+            let mounted = tree.add(top, b"mounted", DIRECTORY);
+            tree.at(mounted).fsid = 8;
+            tree.add(mounted, b"theirs", FILE);
+        },
+        1000,
+    );
+    let counted = counted.await.unwrap();
+    assert_eq!((counted.names, counted.elsewhere, counted.unread), (1, 1, 0));
+}
+
+#[tokio::test]
+async fn a_listing_that_goes_in_circles_is_left_and_the_others_are_counted() {
+    let counted = counted(
+        |tree, top| {
+            let round = tree.add(top, b"a round", DIRECTORY);
+            tree.at(round).listing = Listing::Circular;
+            tree.add(round, b"one", FILE);
+            tree.add(round, b"two", FILE);
+            let well = tree.add(top, b"well", DIRECTORY);
+            tree.add(well, b"three", FILE);
+        },
+        1000,
+    );
+    let counted = counted.await.unwrap();
+    assert_eq!(counted.unread, 1);
+    assert!(counted.names >= 4, "{counted:?}");
+}
+
+#[tokio::test]
+async fn a_listing_without_end_is_counted_until_somebody_says_stop() {
+    let endless = |tree: &mut Tree, top| tree.at(top).listing = Listing::Endless;
+    assert_eq!(counted(endless, 3000).await, None);
+}
+
+#[tokio::test]
+async fn a_directory_that_the_server_refuses_is_said_to_be_uncounted() {
+    const ACCESS: u32 = 13;
+    let counted = counted(
+        |tree, top| {
+            let closed = tree.add(top, b"closed", DIRECTORY);
+            tree.at(closed).refuses = Some(ACCESS);
+        },
+        1000,
+    );
+    assert_eq!(counted.await.unwrap().unread, 1);
+}
+
+#[tokio::test]
+async fn what_is_no_directory_when_it_is_looked_at_is_not_counted_into() {
+    let counted = counted(
+        |tree, top| {
+            let odd = tree.add(top, b"odd", DIRECTORY);
+            tree.add(odd, b"inside", FILE);
+            tree.at(odd).turns_into = Some(FILE);
+        },
+        1000,
+    );
+    let counted = counted.await.unwrap();
+    assert_eq!((counted.names, counted.unread), (2, 0));
+}
+
+#[tokio::test]
+async fn a_directory_with_names_that_are_no_names_is_said_to_be_uncounted() {
+    for bad in [&b".."[..], b".", b"", b"a/b", b"a\0b"] {
+        let counted = counted(
+            |tree, top| {
+                let inner = tree.add(top, b"inner", DIRECTORY);
+                tree.add(inner, bad, DIRECTORY);
+            },
+            1000,
+        );
+        let counted = counted.await.unwrap();
+        assert!(counted.unread > 0, "{:?}: {counted:?}", bad.escape_ascii().to_string());
+        assert!(counted.names <= 2, "{counted:?}");
+    }
+}

@@ -1,0 +1,251 @@
+//! Trees that no honest server serves: a purge ends, says what it met, and touches nothing outside of the trash.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use export_store::{
+    ExpectedIdentity, ExportStore, PathReservations, PurgeLimits, PurgeReport, RecordsKey, ReservedPath, StoreConfig,
+};
+use nfs_client::{Client, NfsError, SetAttributes, Status, VersionChoice};
+
+use crate::fixture::{reclaim, request};
+use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Listing, MOVED, Tree};
+use crate::nfs::{name, target};
+
+const WRONGSEC: u32 = 10_016;
+const FHEXPIRED: u32 = 10_014;
+const DELAY: u32 = 10_008;
+
+/// Operations: GETATTR, GETFH, WRITE, OPEN_CONFIRM, CLOSE.
+const AFTER_THE_CHANGE: [u32; 5] = [9, 10, 38, 20, 4];
+
+pub async fn connect(server: &Hostile) -> Result<Client, NfsError> {
+    let mut target = target(server.port, VersionChoice::Auto);
+    target.path = "/".to_owned();
+    Client::connect(target).await
+}
+
+pub async fn managed(server: &Hostile) -> ExportStore {
+    let keeper = StoreConfig {
+        cluster_id: "cluster".into(),
+        records_key: RecordsKey::random(),
+        backend: "evil".into(),
+        backend_uid: "uid".into(),
+        credential: Default::default(),
+        roots: vec![ReservedPath::on_server("127.0.0.1", "/")],
+    };
+    let export = ExportStore::new(
+        connect(server).await.unwrap(),
+        keeper,
+        Arc::new(PathReservations::new()),
+    );
+    let expected = ExpectedIdentity {
+        may_create: true,
+        ..ExpectedIdentity::default()
+    };
+    export.confirm_identity(expected).await.unwrap();
+    export
+}
+
+/// A volume's directory is filled by `grow` and deleted; what the purge came to.
+pub async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport) {
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    let outside = server.tree().add(Tree::ROOT, b"outside", DIRECTORY);
+    server.tree().add(outside, b"precious", FILE);
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    {
+        let mut tree = server.tree();
+        let top = tree.find("a").unwrap();
+        tree.add(top, b"file", FILE);
+        grow(&mut tree, top);
+    }
+    export.delete(&reclaim("1", "a", made.file_id)).await.unwrap();
+    let limits = PurgeLimits {
+        time: Duration::from_secs(1),
+        ..PurgeLimits::default()
+    };
+    let report = export.purge_trash(limits).await.unwrap();
+    println!("{report:?}");
+    let tree = server.tree();
+    assert!(tree.find("outside/precious").is_some(), "the purge left the trash");
+    assert!(
+        !tree
+            .removed
+            .iter()
+            .any(|(from, _)| *from == outside || *from == Tree::ROOT)
+    );
+    assert!(
+        !tree
+            .removed
+            .iter()
+            .any(|(_, name)| name == b".." || name.contains(&b'/'))
+    );
+    assert!(
+        tree.removed.iter().any(|(_, name)| name == b"file"),
+        "what can go, goes"
+    );
+    drop(tree);
+    (server, report)
+}
+
+pub fn says(report: &PurgeReport, words: &str) -> bool {
+    report.failures.iter().any(|failure| failure.reason.contains(words))
+}
+
+#[tokio::test]
+async fn a_directory_that_contains_itself_or_the_root_stops_the_purge_there() {
+    let (_server, report) = purged(|tree, top| {
+        let inner = tree.add(top, b"inner", DIRECTORY);
+        tree.graft(inner, b"itself", inner);
+        tree.graft(inner, b"above", top);
+    })
+    .await;
+    assert!(says(&report, "loop"), "{report:?}");
+    assert_eq!(report.left.entries, 1);
+}
+
+#[tokio::test]
+async fn another_file_system_within_the_tree_is_left_and_told() {
+    let (server, report) = purged(|tree, top| {
+        let mounted = tree.add(top, b"mounted", DIRECTORY);
+        tree.at(mounted).fsid = 8;
+        tree.add(mounted, b"theirs", FILE);
+    })
+    .await;
+    assert!(says(&report, "another file system"), "{report:?}");
+    assert!(!server.tree().removed.iter().any(|(_, name)| name == b"theirs"));
+}
+
+#[tokio::test]
+async fn a_listing_that_never_ends_or_goes_in_circles_ends_the_purge_in_time() {
+    for listing in [Listing::Endless, Listing::Circular] {
+        let began = std::time::Instant::now();
+        let (_server, report) = purged(|tree, top| {
+            let endless = tree.add(top, b"endless", DIRECTORY);
+            tree.at(endless).listing = listing;
+        })
+        .await;
+        assert_eq!(report.left.entries, 1);
+        println!("{:?}", began.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn names_that_are_no_names_are_told_and_never_sent() {
+    for bad in [&b".."[..], b".", b"", b"a/b", b"../../outside", b"a\0b"] {
+        let (_server, report) = purged(|tree, top| {
+            let inner = tree.add(top, b"inner", DIRECTORY);
+            tree.add(inner, bad, FILE);
+        })
+        .await;
+        assert!(report.failed > 0, "{report:?}");
+        assert_eq!(report.left.entries, 1, "{:?}", bad.escape_ascii().to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_handle_that_changes_its_kind_is_not_gone_into() {
+    let (_server, report) = purged(|tree, top| {
+        let odd = tree.add(top, b"odd", DIRECTORY);
+        tree.add(odd, b"inside", FILE);
+        tree.at(odd).turns_into = Some(FILE);
+    })
+    .await;
+    assert_eq!(report.left.entries, 1);
+    assert!(says(&report, "changed"), "{report:?}");
+}
+
+#[tokio::test]
+async fn what_is_moved_wants_other_security_or_expires_is_told_and_the_rest_goes() {
+    for status in [MOVED, WRONGSEC, FHEXPIRED] {
+        let (_server, report) = purged(|tree, top| {
+            let refused = tree.add(top, b"refused", DIRECTORY);
+            tree.add(refused, b"inside", FILE);
+            tree.at(refused).refuses = Some(status);
+        })
+        .await;
+        assert!(report.failed > 0, "{status}: {report:?}");
+    }
+}
+
+#[tokio::test]
+async fn referrals_security_and_expired_handles_on_the_way_to_the_export_are_named() {
+    let server = Hostile::start().await;
+    let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
+    let mut target = target(server.port, VersionChoice::Auto);
+    target.path = "/inner".to_owned();
+    Client::connect(target.clone()).await.unwrap();
+    server.tree().at(inner).refuses = Some(MOVED);
+    let moved = Client::connect(target.clone()).await.unwrap_err();
+    assert!(matches!(moved, NfsError::ExportMoved { .. }), "{moved}");
+    server.tree().at(inner).refuses = Some(WRONGSEC);
+    let secured = Client::connect(target.clone()).await.unwrap_err();
+    assert!(matches!(secured, NfsError::SecurityFlavor { .. }), "{secured}");
+    server.tree().at(inner).refuses = Some(FHEXPIRED);
+    let expired = Client::connect(target.clone()).await.unwrap_err();
+    assert_eq!(expired.status(), Some(Status::Stale));
+    server.tree().at(inner).refuses = None;
+    Client::connect(target).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_handle_that_expired_is_walked_to_anew() {
+    let server = Hostile::start().await;
+    let export = managed(&server).await;
+    // The server gives the folder of the records a new handle, as volatile handles may change at any time.
+    {
+        let mut tree = server.tree();
+        let cluster = tree.find(".nfs-operator/cluster").unwrap();
+        let records = tree.find(".nfs-operator/cluster/records").unwrap();
+        let same = tree.at(records).clone();
+        let anew = tree.make(DIRECTORY);
+        *tree.at(anew) = same;
+        tree.graft(cluster, b"records", anew);
+        tree.at(records).refuses = Some(FHEXPIRED);
+    }
+    export.provision(&request("1", "a")).await.unwrap();
+    assert!(server.tree().find("a").is_some());
+    assert!(server.tree().find(".nfs-operator/cluster/records/pvc-1").is_some());
+}
+
+#[tokio::test]
+async fn what_fails_after_a_directory_or_file_was_made_does_not_deny_that_it_was() {
+    for operation in AFTER_THE_CHANGE {
+        for status in [DELAY, 5] {
+            let server = Hostile::start().await;
+            let export = connect(&server).await.unwrap();
+            let root = export.root().await.unwrap().handle;
+            let set = SetAttributes {
+                mode: Some(0o750),
+                ..SetAttributes::default()
+            };
+            server.tree().fails_once = Some((operation, status));
+            let made = export.make_directory(&root, &name("made"), set).await.unwrap();
+            assert_eq!(made.node.attributes.mode, 0o750);
+            server.tree().fails_once = Some((operation, status));
+            let file = export
+                .create_file(&root, &name("file"), b"content", 0o600)
+                .await
+                .unwrap();
+            assert_eq!(file.attributes.size, 7, "operation {operation}, status {status}");
+            let read = export.read_file(&root, &name("file"), 10).await.unwrap().unwrap();
+            assert_eq!(read.content, b"content");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_listing_whose_reply_is_too_big_is_asked_for_in_shorter_pages() {
+    let server = Hostile::start().await;
+    for number in 0..10 {
+        server.tree().add(Tree::ROOT, format!("{number}").as_bytes(), FILE);
+    }
+    let export = connect(&server).await.unwrap();
+    let root = export.root().await.unwrap().handle;
+    server.tree().longest_reply = 5000;
+    assert_eq!(export.list(&root, None).await.unwrap().entries.len(), 10);
+    server.tree().longest_reply = 10;
+    let refused = export.list(&root, None).await.unwrap_err();
+    assert!(refused.status().is_some(), "{refused}");
+}

@@ -1,0 +1,5 @@
+//! Servers that misbehave. `docs/reliability.md` has a row for each fault.
+
+mod adversarial_counts;
+mod adversarial_trees;
+mod referrals;

@@ -1,0 +1,154 @@
+//! The export's identity and our own folder on it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use export_store::ErrorKind;
+use export_store::ExpectedIdentity;
+
+use crate::fixture::{CLUSTER, Lab, identify, names, refused, request};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_changed_before_identity_was_confirmed() {
+    let lab = Lab::start().await;
+    let export = lab.life().connect().await;
+    let (reason, definite) = refused(&export, &request("1", "a")).await;
+    assert_eq!((reason, definite), (ErrorKind::IdentityNotConfirmed, false));
+    assert_eq!(names(&lab.disk), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_gets_one_identity_however_many_come_at_once() {
+    let lab = Lab::start().await;
+    let lives = (0..8).map(|_| {
+        let life = lab.life();
+        tokio::spawn(async move { identify(&life.connect().await).await })
+    });
+    let mut identities = Vec::new();
+    for life in lives.collect::<Vec<_>>() {
+        identities.push(life.await.unwrap());
+    }
+    let first = identities.first().unwrap().id.clone();
+    assert!(identities.iter().all(|identity| identity.id == first));
+    assert_eq!(identities.iter().filter(|identity| identity.created).count(), 1);
+    for own in ["", "/identity", &format!("/{CLUSTER}"), &format!("/{CLUSTER}/trash")] {
+        let found = fs::metadata(lab.on_disk(&format!(".nfs-operator{own}"))).unwrap();
+        assert_eq!(found.mode() & 0o077, 0, "{own}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let identity = identify(&export).await;
+    let expected = ExpectedIdentity {
+        export_id: Some(identity.id.clone()),
+        root_file_id: Some(identity.root_file_id),
+        ..ExpectedIdentity::default()
+    };
+    let mismatch = async |expected: &ExpectedIdentity| {
+        let error = export.confirm_identity(expected.clone()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::IdentityMismatch, "{error}");
+        println!("{error}");
+        let (reason, definite) = refused(&export, &request("1", "a")).await;
+        assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
+    };
+    // Empty, as when a disk is not mounted: even when it is said that one may be made.
+    let away = lab.disk.with_extension("away");
+    fs::rename(lab.on_disk(".nfs-operator"), &away).unwrap();
+    let may_create = ExpectedIdentity {
+        may_create: true,
+        ..expected.clone()
+    };
+    mismatch(&may_create).await;
+    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    // Another one.
+    let file = away.join("identity");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::rename(&away, lab.on_disk(".nfs-operator")).unwrap();
+    let file_now = lab.on_disk(".nfs-operator/identity");
+    fs::write(&file_now, text.replace(&identity.id, "another")).unwrap();
+    mismatch(&expected).await;
+    // A copy: the file says that it was made for another root.
+    let copied = text.replace(&identity.root_file_id.to_string(), "12345");
+    fs::write(&file_now, &copied).unwrap();
+    let unknown_root = ExpectedIdentity {
+        root_file_id: None,
+        ..expected.clone()
+    };
+    mismatch(&unknown_root).await;
+    assert_eq!(fs::read_to_string(&file_now).unwrap(), copied);
+    // Accepted by an administrator, it stays accepted.
+    let accepted = ExpectedIdentity {
+        accepted: true,
+        ..unknown_root
+    };
+    export.confirm_identity(accepted).await.unwrap();
+    assert_eq!(export.confirm_identity(expected).await.unwrap().id, identity.id);
+    export.provision(&request("1", "a")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let own = lab.on_disk(".nfs-operator");
+    let unsafe_now = async || {
+        let expected = ExpectedIdentity {
+            may_create: true,
+            ..ExpectedIdentity::default()
+        };
+        let confirmed = export.confirm_identity(expected).await.map(drop);
+        let error = match confirmed {
+            Ok(()) => export.probe_write().await.map(drop).unwrap_err(),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::ReservedDirectoryUnsafe, "{error}");
+        let (reason, _) = refused(&export, &request("1", "a")).await;
+        assert_eq!(reason, ErrorKind::ReservedDirectoryUnsafe);
+    };
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o755)).unwrap();
+    unsafe_now().await;
+    fs::set_permissions(&own, fs::Permissions::from_mode(0o700)).unwrap();
+    identify(&export).await;
+    std::os::unix::fs::chown(own.join(CLUSTER).join("records"), Some(1000), None).unwrap();
+    unsafe_now().await;
+    std::os::unix::fs::chown(own.join(CLUSTER).join("records"), Some(0), None).unwrap();
+    fs::rename(&own, lab.on_disk("elsewhere")).unwrap();
+    symlink("elsewhere", &own).unwrap();
+    unsafe_now().await;
+    fs::remove_file(&own).unwrap();
+    fs::write(&own, "a file").unwrap();
+    unsafe_now().await;
+    fs::remove_file(&own).unwrap();
+    fs::rename(lab.on_disk("elsewhere"), &own).unwrap();
+    identify(&export).await;
+    let probe = export.probe_write().await.unwrap();
+    assert_eq!((probe.effective_uid, probe.squashed), (Some(0), false));
+    assert_eq!(lab.listed(), Vec::<String>::new());
+    assert_eq!(names(&own.join(CLUSTER)), ["records", "trash"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed() {
+    let mut lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    export.provision(&request("1", "a")).await.unwrap();
+    // While the server is down, another file system is mounted in the place of the export.
+    lab.nfs.kill9().await.unwrap();
+    let away = lab.disk.with_extension("away");
+    fs::rename(&lab.disk, &away).unwrap();
+    fs::create_dir(&lab.disk).unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    let (reason, definite) = refused(&export, &request("2", "b")).await;
+    assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
+    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    // And back.
+    lab.nfs.kill9().await.unwrap();
+    fs::remove_dir(&lab.disk).unwrap();
+    fs::rename(&away, &lab.disk).unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    export.provision(&request("2", "b")).await.unwrap();
+    assert_eq!(lab.listed(), ["a", "b"]);
+}

@@ -1,0 +1,28 @@
+//! The Linux kernel's NFS server, in the rig's emulated machine. `make test` skips these tests where there is no
+//! emulator.
+
+mod copying;
+mod refusals;
+
+use std::sync::Arc;
+
+use export_store::PathReservations;
+use nfs_client::{Credential, VersionChoice};
+use rig::KernelVm;
+
+use crate::fixture::{CLUSTER, Life};
+
+/// Returns a client for a store on an export of the kernel's server.
+fn client(vm: &KernelVm, path: &'static str) -> Life {
+    Life {
+        cluster: CLUSTER,
+        key: 7,
+        backend: "kernel",
+        credential: Credential::default(),
+        ledger: Arc::new(PathReservations::new()),
+        port: vm.nfs_port(),
+        mount_port: vm.mount_port(),
+        version: VersionChoice::Auto,
+        path,
+    }
+}

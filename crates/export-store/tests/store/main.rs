@@ -1,0 +1,26 @@
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test fails by panicking"
+)]
+//! Tests against real servers, and against a server that misbehaves on purpose.
+
+mod adopt;
+mod archive_crash;
+mod copy;
+mod copy_crash;
+mod count;
+mod crash;
+mod faults;
+mod fixture;
+mod identity;
+mod kernel;
+#[path = "../../../nfs-client/tests/support/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "some helpers are for the tests of the client")]
+mod nfs;
+mod purge;
+mod reclaim;
+mod rules;
+mod trust;

@@ -1,0 +1,149 @@
+//! The trash: trees that are hard to remove go completely, and nothing outside is touched.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::time::Duration;
+
+use export_store::{ExportStore, PurgeLimits, Reclaimed};
+use nfs_client::Credential;
+use rig::Squash;
+
+use crate::fixture::{CLUSTER, Lab, Life, names, reclaim, request};
+
+async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
+    let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
+    assert_eq!(done, Reclaimed::Deleted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tree_of_odd_names_links_closed_directories_and_great_depth_goes_and_nothing_else() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    let outside = lab.on_disk("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("precious"), "").unwrap();
+    let top = lab.on_disk("a");
+    for number in 0..10_000 {
+        fs::write(top.join(format!("file-{number}")), "").unwrap();
+    }
+    for byte in [0x80_u8, 0xff, b'\n', b'\\', b'*'] {
+        fs::write(top.join(OsStr::from_bytes(&[byte, b'x'])), "").unwrap();
+        fs::create_dir_all(top.join(OsStr::from_bytes(&[byte, b'd', byte])).join("below")).unwrap();
+    }
+    symlink(&outside, top.join("absolute")).unwrap();
+    symlink("../outside", top.join("relative")).unwrap();
+    fs::hard_link(outside.join("precious"), top.join("hard")).unwrap();
+    let mut deep = top.clone();
+    for level in 0..100 {
+        deep.push(format!("level-{level}"));
+        fs::create_dir(&deep).unwrap();
+        fs::write(deep.join("file"), "").unwrap();
+        symlink(&outside, deep.join("link")).unwrap();
+    }
+    for number in 0..700 {
+        fs::create_dir(top.join(format!("dir-{number}"))).unwrap();
+        fs::write(top.join(format!("dir-{number}/file")), "").unwrap();
+    }
+    let closed = top.join("closed");
+    fs::create_dir(&closed).unwrap();
+    fs::write(closed.join("file"), "").unwrap();
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
+
+    deleted(&export, "1", "a", made.file_id).await;
+    assert_eq!(lab.listed(), ["outside"], "gone at once");
+    let before = export.trash().await.unwrap();
+    assert_eq!(before.entries, 1);
+    assert!(before.oldest.is_some());
+    let begin = std::time::Instant::now();
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    println!("{report:?} in {:?}", begin.elapsed());
+    assert_eq!((report.left.entries, report.failed, report.interrupted), (0, 0, false));
+    assert!(report.removed >= 10_000 + 1_400 + 300);
+    assert_eq!(names(&outside), ["precious"]);
+    assert_eq!(
+        names(&lab.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"))),
+        Vec::<String>::new()
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_stops_at_its_limits_and_is_resumed_by_the_next() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    for directory in 0..40 {
+        fs::create_dir_all(lab.on_disk(&format!("a/{directory}"))).unwrap();
+        for file in 0..100 {
+            fs::write(lab.on_disk(&format!("a/{directory}/{file}")), "").unwrap();
+        }
+    }
+    deleted(&export, "1", "a", made.file_id).await;
+    let limits = PurgeLimits {
+        removals: 500,
+        time: Duration::from_secs(60),
+    };
+    let report = export.purge_trash(limits).await.unwrap();
+    assert!(report.interrupted && report.left.entries == 1, "{report:?}");
+    let next = lab.confirmed().await;
+    let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert!(!report.interrupted && report.left.entries == 0, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
+    let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
+    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    let inside = lab.on_disk("a/owned/deeper");
+    fs::create_dir_all(&inside).unwrap();
+    fs::write(inside.join("file"), "").unwrap();
+    chown(lab.on_disk("a/owned"), Some(1000), Some(1000)).unwrap();
+    chown(&inside, Some(2000), Some(0)).unwrap();
+    fs::set_permissions(&inside, fs::Permissions::from_mode(0o000)).unwrap();
+    // Root's own: nobody may act as root, so it stays, and is told.
+    let roots = lab.on_disk("a/roots");
+    fs::create_dir(&roots).unwrap();
+    fs::write(roots.join("file"), "").unwrap();
+    deleted(&export, "1", "a", made.file_id).await;
+    let report = export.purge_trash(PurgeLimits::default()).await.unwrap();
+    println!("{report:?}");
+    assert_eq!((report.left.entries, report.failed), (1, 1));
+    let failure = report.failures.first().unwrap();
+    assert!(failure.path.ends_with("roots/file"), "{failure:?}");
+    let trash = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
+    let left = trash.join(names(&trash).first().unwrap());
+    assert_eq!(names(&left), ["roots"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_trash_refuses_becomes_a_tombstone_that_is_found_again() {
+    let lab = Lab::start().await;
+    let life = Life {
+        credential: Credential { uid: 1000, gid: 1000 },
+        ..lab.life()
+    };
+    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = life.begin().await;
+    let made = export.provision(&request("1", "home/a")).await.unwrap();
+    fs::write(lab.on_disk("home/a/file"), "").unwrap();
+    // Another's directory can't be moved to another parent without write permission on itself.
+    chown(lab.on_disk("home/a"), Some(2000), Some(2000)).unwrap();
+    fs::set_permissions(lab.on_disk("home/a"), fs::Permissions::from_mode(0o755)).unwrap();
+    deleted(&export, "1", "home/a", made.file_id).await;
+    assert_eq!(names(&lab.on_disk("home")), [".nfs-operator-deleted-pvc-1"]);
+    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(export.trash().await.unwrap().entries, 1);
+    export.forget_volume("pvc-1").await.unwrap();
+    // The next life finds it by its record.
+    let next = life.begin().await;
+    next.recover(&|_: &str| false).await.unwrap();
+    assert_eq!(next.trash().await.unwrap().entries, 1);
+    let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
+    assert_eq!((report.left.entries, report.failed), (0, 0), "{report:?}");
+    assert_eq!(names(&lab.on_disk("home")), Vec::<String>::new());
+    assert_eq!(lab.records(), Vec::<String>::new());
+}

@@ -1,0 +1,224 @@
+//! Reclaim and undo: checked twice, and never what is somebody else's.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use export_store::ErrorKind;
+use export_store::{ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome};
+use nfs_client::Credential;
+
+use crate::fixture::{CLUSTER, Lab, Life, identify, names, reclaim, request};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    fs::write(lab.on_disk("a/data"), "").unwrap();
+    let right = reclaim("1", "a", made.file_id);
+    let refused = async |request: &ReclaimRequest| {
+        let archive = export.archive(request).await.unwrap_err().kind();
+        let delete = export.delete(request).await.unwrap_err().kind();
+        assert_eq!(archive, delete);
+        assert!(lab.on_disk("a/data").exists());
+        archive
+    };
+    let wrong = |change: &dyn Fn(&mut ReclaimRequest)| {
+        let mut request = right.clone();
+        change(&mut request);
+        request
+    };
+    assert_eq!(
+        refused(&wrong(&|it| it.file_id = Some(1))).await,
+        ErrorKind::ReclaimUnsafe
+    );
+    assert_eq!(
+        refused(&wrong(&|it| it.directory = reclaim("1", "b", 1).directory)).await,
+        ErrorKind::ReclaimUnsafe
+    );
+    assert_eq!(
+        refused(&wrong(&|it| it.claim.uid = "2".into())).await,
+        ErrorKind::RecordUnusable
+    );
+    assert_eq!(
+        refused(&wrong(&|it| it.volume = "pvc-2".into())).await,
+        ErrorKind::RecordMissing
+    );
+    // Another volume has it too.
+    let places = vec![ReservedPath::on_server("127.0.0.1", "/export/a/below")];
+    let life = lab.life();
+    let watched = life.begin().await;
+    life.ledger.insert(Holder::Volume("static".into()), places, None);
+    let error = watched.delete(&right).await.unwrap_err();
+    assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
+    // Something else has the name.
+    fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
+    fs::create_dir(lab.on_disk("a")).unwrap();
+    assert_eq!(
+        export.delete(&right).await.unwrap_err().kind(),
+        ErrorKind::ReclaimUnsafe
+    );
+    fs::remove_dir(lab.on_disk("a")).unwrap();
+    // Gone: to delete it is done; to archive it is not.
+    assert_eq!(
+        export.archive(&right).await.unwrap_err().kind(),
+        ErrorKind::DirectoryMissing
+    );
+    assert_eq!(export.delete(&right).await.unwrap(), Reclaimed::AlreadyGone);
+    assert!(lab.on_disk("b/data").exists());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn archives_of_the_same_name_are_both_kept_and_strangers_are_not_replaced() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    fs::create_dir(lab.on_disk("archived-data")).unwrap();
+    for (uid, parent) in [("1", "x"), ("2", "y")] {
+        let directory = format!("{parent}/data");
+        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        fs::write(lab.on_disk(&format!("{directory}/file")), uid).unwrap();
+        let done = export.archive(&reclaim(uid, &directory, made.file_id)).await.unwrap();
+        let Reclaimed::Archived { name, .. } = done else {
+            panic!("{done:?}")
+        };
+        assert_eq!(fs::read_to_string(lab.on_disk(&name).join("file")).unwrap(), uid);
+    }
+    assert_eq!(names(&lab.on_disk("archived-data")), Vec::<String>::new());
+    assert_eq!(export.count_archives(), 2);
+    let next = lab.confirmed().await;
+    next.recover(&|_: &str| false).await.unwrap();
+    assert_eq!(next.count_archives(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn undo_never_removes_what_a_volume_names_or_what_holds_something() {
+    let lab = Lab::start().await;
+    let life = lab.life();
+    let export = life.begin().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    fs::write(lab.on_disk("a/file"), "").unwrap();
+    assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::NotEmpty);
+    fs::remove_file(lab.on_disk("a/file")).unwrap();
+    let file = Some((identify(&export).await.id, made.file_id));
+    life.ledger
+        .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
+    assert_eq!(
+        export.rollback("pvc-1", "1").await.unwrap_err().kind(),
+        ErrorKind::DirectoryOverlaps
+    );
+    life.ledger.remove(&Holder::Volume("pvc-1".into()));
+    life.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
+    assert_eq!(
+        export.rollback("pvc-1", "1").await.unwrap_err().kind(),
+        ErrorKind::DirectoryOverlaps
+    );
+    assert!(lab.on_disk("a").is_dir());
+    life.ledger.remove(&Holder::Volume("static".into()));
+    assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
+    assert_eq!(lab.listed(), Vec::<String>::new());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_of_the_former_provisioner_is_recorded_before_it_is_touched() {
+    let lab = Lab::start().await;
+    let life = Life {
+        credential: Credential::default(),
+        ..lab.life()
+    };
+    let export = life.begin().await;
+    fs::create_dir(lab.on_disk("team-data-pvc-1")).unwrap();
+    fs::write(lab.on_disk("team-data-pvc-1/file"), "").unwrap();
+    let unknown = ReclaimRequest {
+        file_id: None,
+        ..reclaim("1", "team-data-pvc-1", 0)
+    };
+    assert_eq!(
+        export.delete(&unknown).await.unwrap_err().kind(),
+        ErrorKind::RecordMissing
+    );
+    let file_id = export.register(&unknown, false).await.unwrap();
+    assert_eq!(fs::metadata(lab.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
+    assert_eq!(export.delete(&unknown).await.unwrap(), Reclaimed::Deleted);
+    assert_eq!(lab.listed(), Vec::<String>::new());
+    assert_eq!(export.retain(&unknown).await.unwrap(), Reclaimed::Deleted);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_missing_can_be_given_up() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let made = export.provision(&request("1", "a")).await.unwrap();
+    fs::write(lab.on_disk("a/data"), "").unwrap();
+    let right = reclaim("1", "a", made.file_id);
+    export.archive(&right).await.unwrap();
+    // As if it had died before the last record, and somebody had taken the archive away.
+    let record = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
+    fs::remove_dir_all(lab.on_disk("archived-a")).unwrap();
+    assert_eq!(
+        export.archive(&right).await.unwrap_err().kind(),
+        ErrorKind::DirectoryMissing
+    );
+    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);
+    assert_eq!(lab.records(), Vec::<String>::new());
+}
+
+/// Makes directories until one has this number, as file systems give numbers again; it gets that path.
+fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
+    let nursery = lab.on_disk("nursery");
+    fs::create_dir(&nursery).unwrap();
+    let found = (0..300).map(|index| nursery.join(index.to_string())).any(|candidate| {
+        fs::create_dir(&candidate).unwrap();
+        let found = fs::metadata(&candidate).unwrap().ino() == number;
+        if found {
+            fs::write(candidate.join("theirs"), "").unwrap();
+            fs::rename(&candidate, lab.on_disk(path)).unwrap();
+        }
+        found
+    });
+    fs::remove_dir_all(&nursery).unwrap();
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stranger_who_got_a_removed_directorys_fileid_and_name_is_not_taken_for_it() {
+    let lab = Lab::start().await;
+    let life = lab.life();
+    let export = life.begin().await;
+    let mut tried = 0;
+    for (uid, empty) in [
+        ("1", true),
+        ("2", false),
+        ("3", true),
+        ("4", false),
+        ("5", true),
+        ("6", false),
+    ] {
+        let directory = format!("d{uid}");
+        let made = export.provision(&request(uid, &directory)).await.unwrap();
+        if !empty {
+            fs::write(lab.on_disk(&directory).join("mine"), "").unwrap();
+        }
+        let request = reclaim(uid, &directory, made.file_id);
+        let reclaimed = async || {
+            let done = match empty {
+                true => export.archive(&request).await.unwrap(),
+                false => export.delete(&request).await.unwrap(),
+            };
+            export.purge_trash(PurgeLimits::default()).await.unwrap();
+            done
+        };
+        let first = reclaimed().await;
+        // The reclaim is repeated, as after a death before the volume's end was saved.
+        if with_number(&lab, made.file_id, &directory) {
+            tried += 1;
+            assert_eq!(reclaimed().await, first);
+            assert!(lab.on_disk(&directory).join("theirs").exists());
+        }
+        // The volume object is gone now: until then nobody else gets its number.
+        life.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+    }
+    println!("{tried} numbers were given again");
+}

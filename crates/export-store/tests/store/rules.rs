@@ -1,0 +1,261 @@
+//! The rules for making directories, on a real server: overlap, adoption, records, refusals.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use export_store::ErrorKind;
+use export_store::{DirectoryRequest, Holder, PathReservations, Reclaimed, ReservedPath, RollbackOutcome};
+use rig::Squash;
+
+use crate::fixture::{CLUSTER, Lab, Life, OTHER_CLUSTER, adopting, reclaim, refused, request};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    fs::create_dir(lab.on_disk("old")).unwrap();
+    fs::write(lab.on_disk("old/data"), "precious").unwrap();
+    symlink("/etc", lab.on_disk("link")).unwrap();
+    fs::write(lab.on_disk("file"), "").unwrap();
+    let by_label = DirectoryRequest {
+        adoptable: false,
+        ..adopting("1", "old")
+    };
+    for (request, reason) in [
+        (request("1", "old"), ErrorKind::DirectoryExists),
+        (by_label, ErrorKind::DirectoryExists),
+        (adopting("1", "link"), ErrorKind::NotADirectory),
+        (adopting("1", "link/sub"), ErrorKind::NotADirectory),
+        (adopting("1", "file"), ErrorKind::NotADirectory),
+    ] {
+        // Who was refused before looks first, and finds what it will be told.
+        let foreseen = export.dry_run(&request).await.unwrap_err();
+        assert_eq!((foreseen.kind(), foreseen.definite_refusal()), (reason, true));
+        assert_eq!(refused(&export, &request).await, (reason, true));
+    }
+    assert_eq!(lab.records(), Vec::<String>::new());
+    for welcome in [request("1", "new"), adopting("1", "old")] {
+        export.dry_run(&welcome).await.unwrap();
+    }
+    assert!(!lab.on_disk("new").exists());
+    assert_eq!(lab.records(), Vec::<String>::new(), "to look changes nothing");
+
+    let made = export.provision(&adopting("1", "old")).await.unwrap();
+    assert!(made.adopted);
+    let mode = fs::metadata(lab.on_disk("old")).unwrap().mode() & 0o7777;
+    assert_eq!(mode, 0o755, "an adopted directory keeps its mode");
+    // Undone, it stays; deleted, it is archived.
+    assert_eq!(
+        export.rollback("pvc-1", "1").await.unwrap(),
+        RollbackOutcome::DirectoryKept
+    );
+    let made = export.provision(&adopting("2", "old")).await.unwrap();
+    let done = export.delete(&reclaim("2", "old", made.file_id)).await.unwrap();
+    assert!(
+        matches!(&done, Reclaimed::Archived { name, .. } if name == "archived-old"),
+        "{done:?}"
+    );
+    assert_eq!(
+        fs::read_to_string(lab.on_disk("archived-old/data")).unwrap(),
+        "precious"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    export.provision(&request("1", "team/one")).await.unwrap();
+    for taken in ["team/one", "TEAM/One", "team", "team/one/below"] {
+        assert_eq!(
+            refused(&export, &request("2", taken)).await,
+            (ErrorKind::DirectoryOverlaps, true),
+            "{taken}"
+        );
+    }
+    // Renamed by hand: it is still the first volume's.
+    fs::rename(lab.on_disk("team/one"), lab.on_disk("moved")).unwrap();
+    assert_eq!(
+        refused(&export, &adopting("2", "moved")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(
+        refused(&export, &request("2", "moved/x")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(lab.records(), ["pvc-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_alone() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    // Another operator's backend, on a path inside ours.
+    fs::create_dir_all(lab.on_disk("nested/.nfs-operator")).unwrap();
+    assert_eq!(
+        refused(&export, &request("1", "nested/x")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(
+        refused(&export, &adopting("1", "nested")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    // Another backend of ours, by its address.
+    let inside = vec![ReservedPath::on_server("127.0.0.1", "/export/other")];
+    let life = lab.life();
+    let ours = life.begin().await;
+    life.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
+    assert_eq!(
+        refused(&ours, &request("1", "other/x")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    // Another cluster's volume on the same export.
+    let other = Life {
+        cluster: OTHER_CLUSTER,
+        ledger: Arc::new(PathReservations::new()),
+        ..lab.life()
+    };
+    let other = other.begin().await;
+    other.provision(&request("9", "theirs")).await.unwrap();
+    assert_eq!(
+        refused(&export, &adopting("1", "theirs")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    assert_eq!(
+        refused(&export, &request("1", "theirs/x")).await,
+        (ErrorKind::DirectoryOverlaps, true)
+    );
+    let settled = export.recover(&|_: &str| false).await.unwrap();
+    assert!(settled.open.is_empty() && settled.stuck.is_empty());
+    assert_eq!(lab.records(), Vec::<String>::new());
+    assert!(lab.on_disk("theirs").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_record_of_another_claim_a_damaged_one_and_a_foreign_thing_stop_it() {
+    let lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    let records = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
+    export.provision(&request("1", "a")).await.unwrap();
+    let other = DirectoryRequest {
+        volume: "pvc-1".into(),
+        ..request("2", "b")
+    };
+    assert_eq!(refused(&export, &other).await, (ErrorKind::RecordUnusable, false));
+    fs::write(records.join("pvc-3"), "garbage").unwrap();
+    assert_eq!(
+        refused(&export, &request("3", "c")).await,
+        (ErrorKind::RecordUnusable, false)
+    );
+    symlink("/etc/passwd", records.join("pvc-4")).unwrap();
+    assert_eq!(
+        refused(&export, &request("4", "d")).await,
+        (ErrorKind::RecordUnusable, false)
+    );
+    fs::create_dir(records.join("pvc-5")).unwrap();
+    assert_eq!(
+        refused(&export, &request("5", "e")).await,
+        (ErrorKind::RecordUnusable, false)
+    );
+    fs::write(records.join("pvc-6"), vec![b' '; 20_000]).unwrap();
+    assert_eq!(
+        refused(&export, &request("6", "f")).await,
+        (ErrorKind::RecordUnusable, false)
+    );
+    // Cut short: nothing was made by then, and it is written anew.
+    fs::write(records.join("pvc-7"), "{\"version\":1,").unwrap();
+    export.provision(&request("7", "g")).await.unwrap();
+    let settled = export.recover(&|volume: &str| volume == "pvc-1").await.unwrap();
+    assert_eq!(settled.damaged.len(), 4, "{:?}", settled.damaged);
+    let open: Vec<_> = settled.open.iter().map(|record| record.volume.as_str()).collect();
+    assert_eq!(open, ["pvc-7"]);
+    assert_eq!(lab.listed(), ["a", "g"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_nothing_is_left() {
+    let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
+    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = lab.confirmed().await;
+    assert!(export.probe_write().await.unwrap().squashed);
+    let owned = DirectoryRequest {
+        uid: Some(1234),
+        ..request("1", "a")
+    };
+    assert_eq!(refused(&export, &owned).await, (ErrorKind::RootSquashed, true));
+    assert_eq!((lab.listed(), lab.records()), (Vec::new(), Vec::new()));
+    // Without an owner nothing needs root.
+    export.provision(&request("1", "a")).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some() {
+    let lab = Lab::with(rig::Export::new("/export").tmpfs(1 << 20, Some(24))).await;
+    let export = lab.confirmed().await;
+    let mut made = 0;
+    let error = loop {
+        match export
+            .provision(&request(&format!("{made}"), &format!("d{made}")))
+            .await
+        {
+            Ok(_) => made += 1,
+            Err(error) => break error,
+        }
+        assert!(made < 100);
+    };
+    println!("{made}: {error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes),
+        "{error}"
+    );
+    // One volume less makes room for the one that failed.
+    export.rollback("pvc-0", "0").await.unwrap();
+    export
+        .provision(&request(&format!("{made}"), &format!("d{made}")))
+        .await
+        .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_goes_on_after_the_server_was_restarted() {
+    let mut lab = Lab::start().await;
+    let export = lab.confirmed().await;
+    export.provision(&request("1", "a")).await.unwrap();
+    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    export.provision(&request("2", "b")).await.unwrap();
+    assert_eq!(lab.listed(), ["a", "b"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leadership_that_ends_before_any_of_its_changes_leaves_what_the_next_one_completes() {
+    let lab = Lab::start().await;
+    for allowed in 0.. {
+        let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));
+        let asked = AtomicUsize::new(0);
+        let leads = move || asked.fetch_add(1, Ordering::Relaxed) < allowed;
+        let former = lab.confirmed().await.with_leadership_check(leads);
+        let done = former.provision(&request(&uid, &directory)).await;
+        if let Err(error) = &done {
+            assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
+            assert!(!error.definite_refusal(), "nobody goes on with another backend");
+        }
+        if allowed == 0 {
+            assert_eq!(
+                (lab.records(), lab.listed()),
+                (Vec::new(), Vec::new()),
+                "nothing was begun"
+            );
+        }
+        drop(former);
+        let next = lab.confirmed().await;
+        next.provision(&request(&uid, &directory)).await.unwrap();
+        if done.is_ok() {
+            assert!(allowed >= 3, "record, directory and record are changes");
+            assert_eq!(lab.records().len(), allowed + 1);
+            assert_eq!(lab.listed().len(), allowed + 1);
+            return;
+        }
+    }
+}

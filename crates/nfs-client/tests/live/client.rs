@@ -1,0 +1,350 @@
+//! The NFS client against a real server.
+
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use nfs_client::{
+    Attributes, Client, ClientOwner, FileKind, NfsError, RemoveOutcome, SetAttributes, SourcePort, Status, Target,
+    VersionChoice,
+};
+
+use crate::support::{self, DedicatedServer, mode, name};
+
+fn target(server: &DedicatedServer, owner: &str, verifier: u64) -> Target {
+    Target {
+        source_port: SourcePort::Reserved,
+        owner: ClientOwner {
+            owner: owner.as_bytes().to_vec(),
+            verifier: verifier.to_be_bytes(),
+        },
+        ..support::target(server.port, VersionChoice::Auto)
+    }
+}
+
+async fn connected(server: &DedicatedServer) -> Client {
+    Client::connect(target(server, "test", 1)).await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_directory_is_made_with_mode_and_owner_then_found_renamed_and_removed() {
+    let server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    println!("{:?}", export.negotiated());
+    let root = export.root().await.unwrap().handle;
+    let set = SetAttributes {
+        mode: Some(0o3771),
+        uid: Some(1234),
+        gid: Some(4321),
+        ..SetAttributes::default()
+    };
+    let made = export.make_directory(&root, &name("one"), set).await.unwrap();
+    assert_eq!((made.mode_refused, made.owner_refused), (None, None));
+    let attributes = &made.node.attributes;
+    assert_eq!(
+        (attributes.mode, attributes.uid, attributes.gid),
+        (0o3771, Some(1234), Some(4321))
+    );
+    let on_disk = std::fs::metadata(server.data().join("one")).unwrap();
+    assert_eq!(
+        (on_disk.mode() & 0o7777, on_disk.uid(), on_disk.gid()),
+        (0o3771, 1234, 4321)
+    );
+    let again = export.make_directory(&root, &name("one"), set).await.unwrap_err();
+    assert_eq!(again.status(), Some(Status::Exists));
+
+    let fileid = attributes.fileid;
+    let found = export.lookup(&root, &name("one")).await.unwrap().unwrap();
+    assert_eq!(found.attributes.fileid, fileid);
+    let stranger = export
+        .rename((&root, &name("one")), fileid + 1, (&root, &name("two")))
+        .await
+        .unwrap_err();
+    assert_eq!(stranger.status(), Some(Status::NotSame));
+    export
+        .rename((&root, &name("one")), fileid, (&root, &name("two")))
+        .await
+        .unwrap();
+    assert_eq!(export.lookup(&root, &name("one")).await.unwrap(), None);
+    let gone = export
+        .rename((&root, &name("one")), fileid, (&root, &name("three")))
+        .await
+        .unwrap_err();
+    assert_eq!(gone.status(), Some(Status::NotFound));
+
+    let stranger = export
+        .remove_directory(&root, &name("two"), fileid + 1)
+        .await
+        .unwrap_err();
+    assert_eq!(stranger.status(), Some(Status::NotSame));
+    let wrong = export.remove_file(&root, &name("two"), fileid).await.unwrap_err();
+    assert_eq!(wrong.status(), Some(Status::IsDirectory));
+    export.remove_directory(&root, &name("two"), fileid).await.unwrap();
+    assert!(!server.data().join("two").exists());
+    export.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_files_are_created_once_read_replaced_and_linked() {
+    let server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let file = export
+        .create_file(&root, &name("file"), b"content", 0o600)
+        .await
+        .unwrap();
+    assert_eq!(
+        (file.attributes.kind, file.attributes.size, file.attributes.mode),
+        (FileKind::Regular, 7, 0o600)
+    );
+    let again = export
+        .create_file(&root, &name("file"), b"other", 0o600)
+        .await
+        .unwrap_err();
+    assert_eq!(again.status(), Some(Status::Exists));
+    let read = export.read_file(&root, &name("file"), 7).await.unwrap().unwrap();
+    assert_eq!(read.content, b"content");
+    assert!(matches!(
+        export.read_file(&root, &name("file"), 6).await,
+        Err(NfsError::Limit { .. })
+    ));
+    assert_eq!(export.read_file(&root, &name("none"), 6).await.unwrap(), None);
+    let big = vec![7; 300_000];
+    export
+        .replace_file(&root, &name("file"), &name("file.new"), &big, 0o640)
+        .await
+        .unwrap();
+    assert_eq!(
+        export
+            .read_file(&root, &name("file"), 1 << 20)
+            .await
+            .unwrap()
+            .unwrap()
+            .content,
+        big
+    );
+    assert_eq!(export.lookup(&root, &name("file.new")).await.unwrap(), None);
+    let empty = export.create_file(&root, &name("empty"), b"", 0o600).await.unwrap();
+    assert_eq!(
+        export
+            .read_file(&root, &name("empty"), 0)
+            .await
+            .unwrap()
+            .unwrap()
+            .content,
+        b""
+    );
+    export.link(&empty.handle, &root, &name("linked")).await.unwrap();
+    let taken = export.link(&empty.handle, &root, &name("linked")).await.unwrap_err();
+    assert_eq!(taken.status(), Some(Status::Exists));
+    assert_eq!(export.attributes(&empty.handle).await.unwrap().links, 2);
+    symlink("/etc/passwd", server.data().join("link")).unwrap();
+    let link = export.read_file(&root, &name("link"), 10_000).await.unwrap_err();
+    assert_eq!(link.status(), Some(Status::Symlink));
+    std::fs::create_dir(server.data().join("directory")).unwrap();
+    let directory = export.read_file(&root, &name("directory"), 10).await.unwrap_err();
+    assert_eq!(directory.status(), Some(Status::IsDirectory));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_compound() {
+    let server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let trash = export
+        .make_directory(&root, &name("trash"), mode(0o700))
+        .await
+        .unwrap()
+        .node
+        .handle;
+    for number in 0..5000 {
+        std::fs::write(
+            server
+                .data()
+                .join(format!("trash/a rather long name to fill pages {number}")),
+            b"",
+        )
+        .unwrap();
+    }
+    std::fs::create_dir(server.data().join("trash/full")).unwrap();
+    std::fs::write(server.data().join("trash/full/file"), b"").unwrap();
+    let (mut names, mut pages, mut next) = (vec![name("never there")], 0, None);
+    loop {
+        let page = export.list(&trash, next).await.unwrap();
+        assert!(
+            page.entries
+                .iter()
+                .all(|entry| entry.fileid.is_some() && entry.fsid.is_some())
+        );
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+        pages += 1;
+        next = page.next;
+        if next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(names.len(), 5002);
+    assert!(pages > 1, "{pages} pages");
+    let outcomes = export.remove_batch(&trash, &names).await.unwrap();
+    let count = |outcome: RemoveOutcome| outcomes.iter().filter(|other| **other == outcome).count();
+    assert_eq!(count(RemoveOutcome::Removed), 5000);
+    assert_eq!(count(RemoveOutcome::Absent), 1);
+    assert_eq!(count(RemoveOutcome::Refused(Status::NotEmpty)), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
+    let server = DedicatedServer::start().await;
+    std::fs::create_dir_all(server.data().join("a/b")).unwrap();
+    std::fs::write(server.data().join("a/file"), b"").unwrap();
+    symlink("b", server.data().join("a/link")).unwrap();
+    let at = |path: &str| {
+        let mut target = target(&server, "test", 1);
+        target.path = path.to_owned();
+        Client::connect(target)
+    };
+    at("/data/a/b").await.unwrap();
+    at("/").await.unwrap();
+    let missing = at("/data/a/none/c").await.unwrap_err();
+    assert!(
+        matches!(&missing, NfsError::ExportNotFound { missing, .. } if missing == "none"),
+        "{missing}"
+    );
+    let link = at("/data/a/link/c").await.unwrap_err();
+    assert!(
+        matches!(&link, NfsError::SymlinkInPath { component, .. } if component == "link"),
+        "{link}"
+    );
+    let link = at("/data/a/link").await.unwrap_err();
+    assert!(
+        matches!(&link, NfsError::SymlinkInPath { component, .. } if component == "link"),
+        "{link}"
+    );
+    for path in ["/data/a/file", "/data/a/file/c"] {
+        let file = at(path).await.unwrap_err();
+        assert!(
+            matches!(&file, NfsError::NotADirectory { component, .. } if component == "file"),
+            "{file}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_walk_goes_deeper_than_one_compound_and_ends_where_a_name_is_missing() {
+    let server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let names: Vec<_> = (0..100).map(|number| name(&format!("d{number}"))).collect();
+    let deep: Vec<_> = names.iter().map(ToString::to_string).collect();
+    std::fs::create_dir_all(server.data().join(deep.join("/"))).unwrap();
+    assert_eq!(export.walk(&root, &names).await.unwrap().len(), 100);
+    let mut beyond = names.clone();
+    beyond.push(name("missing"));
+    beyond.push(name("further"));
+    assert_eq!(export.walk(&root, &beyond).await.unwrap().len(), 100);
+    assert!(export.statistics().await.unwrap().total > 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_goes_on_after_the_server_was_restarted() {
+    let mut server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let generation = export.generation();
+    server.restart().await;
+    export.make_directory(&root, &name("after"), mode(0o755)).await.unwrap();
+    assert!(export.generation() > generation);
+    assert!(server.data().join("after").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
+    let server = DedicatedServer::start().await;
+    let old = connected(&server).await;
+    let root = old.root().await.unwrap().handle;
+    let new = Client::connect(target(&server, "test", 2)).await.unwrap();
+    for _ in 0..3 {
+        let fenced = old.make_directory(&root, &name("old"), mode(0o755)).await.unwrap_err();
+        assert!(matches!(fenced, NfsError::Fenced { .. }), "{fenced}");
+        new.root().await.unwrap();
+    }
+    assert_eq!(new.generation(), 1);
+    let other = Client::connect(target(&server, "other", 1)).await.unwrap();
+    other.root().await.unwrap();
+    new.root().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_asked_for_the_versions_it_offers() {
+    let server = DedicatedServer::speaking(&[1, 2]).await;
+    let offered = Client::probe_versions(&target(&server, "asks", 1)).await.unwrap();
+    assert_eq!(
+        (offered.v3, offered.v4_0, offered.v4_1, offered.v4_2),
+        (false, false, true, true)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
+    let server = DedicatedServer::start().await;
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let calls = (0..1000).map(|number| {
+        let (export, root) = (export.clone(), root.clone());
+        tokio::spawn(async move {
+            export
+                .make_directory(&root, &name(&format!("d{number}")), mode(0o750))
+                .await
+        })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        let made = call.await.unwrap().unwrap();
+        assert_eq!(made.node.attributes.mode, 0o750);
+    }
+    assert_eq!(std::fs::read_dir(server.data()).unwrap().count(), 1000);
+    assert_eq!(export.generation(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_whose_reply_the_network_lost_is_made_once() {
+    let server = DedicatedServer::start().await;
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
+    let proxy = rig::Proxy::start(address).await.unwrap();
+    let mut through = target(&server, "test", 1);
+    through.port = proxy.port();
+    let export = Client::connect(through).await.unwrap();
+    let root = export.root().await.unwrap().handle;
+    let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
+    // Repeated without the reply cache, this would fail: the source is gone by then.
+    let lost = proxy.lose_reply(rig::Action::Cut, |record| {
+        rig::proxy::has_bytes(record, &rig::proxy::encode_rename(b"a"))
+    });
+    export
+        .rename((&root, &name("a")), made.node.attributes.fileid, (&root, &name("b")))
+        .await
+        .unwrap();
+    assert!(lost.has_happened());
+    assert_eq!(export.generation(), 2);
+    assert!(server.data().join("b").is_dir());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn squashed_root_gets_a_directory_and_the_refusal_of_its_owner_beside_it() {
+    let server = DedicatedServer::naming_nobody().await;
+    std::os::unix::fs::chown(server.data(), Some(65534), Some(65534)).unwrap();
+    let export = connected(&server).await;
+    let root = export.root().await.unwrap().handle;
+    let set = SetAttributes {
+        mode: Some(0o711),
+        uid: Some(1234),
+        gid: None,
+        ..SetAttributes::default()
+    };
+    let made = export.make_directory(&root, &name("d"), set).await.unwrap();
+    assert!(
+        matches!(made.owner_refused, Some(Status::NotPermitted | Status::Access)),
+        "{made:?}"
+    );
+    assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
+    // The server spells 65534 as a name that holds no number.
+    let Attributes { uid, owner, .. } = made.node.attributes;
+    assert!(uid.is_none() && owner.starts_with("nobody"), "{uid:?} {owner}");
+}

@@ -1,0 +1,232 @@
+//! One suite of cases for every server and every version of NFS.
+//!
+//! The cases go through the client alone and never look at the server's disk, so that they run against any server that
+//! somebody describes as a [`ServerUnderTest`]: nfs-ganesha in [`ganesha`], others from wherever they are started.
+//! What came out is written to `target/conformance/<server>-<version>.json` and compared with the table in
+//! docs/reliability.md.
+
+mod content;
+mod directories;
+mod files;
+mod ganesha;
+mod names;
+mod refusals;
+mod report;
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::time::Duration;
+
+use nfs_client::{
+    Client, ClientOwner, Credential, FileHandle, Name, NfsError, Protocol, SourcePort, Target, VersionChoice,
+};
+
+use crate::support::{TIMEOUT, mode, name};
+
+pub use report::{check_table, write};
+
+/// A server that the suite can run against, and what it has to offer. Paths are as clients name them.
+#[derive(Clone, Debug)]
+pub struct ServerUnderTest {
+    /// What the table in docs/reliability.md calls it.
+    pub name: &'static str,
+    /// Its address.
+    pub server: String,
+    /// Its NFS port.
+    pub port: u16,
+    /// The port of NFSv3's MOUNT; asked from rpcbind when absent.
+    pub mount_port: Option<u16>,
+    /// A writable export without squashing. It holds `prepared/directory`, a symbolic link `prepared/link` to it, and
+    /// a regular file `prepared/file`.
+    pub plain: String,
+    /// An export that is read-only; it may be of any content.
+    pub read_only: Option<String>,
+    /// An export that takes root for somebody else (65534), who owns the export's root.
+    pub root_squash: Option<String>,
+    /// An export on a file system of at most 4 MiB that is full after that, or has such a quota.
+    pub small: Option<String>,
+    /// An export that only clients with a port below 1024 may have.
+    pub secure: Option<String>,
+    /// A writable export with nothing in it.
+    pub empty: Option<String>,
+    /// The ports of the same kind of server that does not speak the version under test.
+    pub without_version: Option<(u16, Option<u16>)>,
+}
+
+impl ServerUnderTest {
+    /// The way to one of its exports.
+    pub fn target(&self, path: &str, version: Protocol) -> Target {
+        Target {
+            server: self.server.clone(),
+            path: path.to_owned(),
+            version: VersionChoice::Exactly(version),
+            port: self.port,
+            mount_port: self.mount_port,
+            source_port: SourcePort::Reserved,
+            credential: Credential::default(),
+            owner: ClientOwner {
+                owner: rand::random::<[u8; 16]>().to_vec(),
+                verifier: rand::random(),
+            },
+            // A server in an emulated machine is slow.
+            deadline: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What a case works with: a folder of its own on the plain export.
+pub struct Bench {
+    pub server: ServerUnderTest,
+    pub version: Protocol,
+    pub export: Client,
+    pub folder: FileHandle,
+}
+
+impl Bench {
+    /// A connection to another export of the server.
+    pub async fn connect(&self, path: &str) -> Result<Client, NfsError> {
+        Client::connect(self.server.target(path, self.version)).await
+    }
+}
+
+/// What came of a case, as the table says it; none when the server under test doesn't have what it takes.
+pub type Outcome = Option<String>;
+type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
+/// A case fails by panicking.
+type Case = (&'static str, fn(Bench) -> Running);
+
+/// Makes a row of [`CASES`] of an async function.
+macro_rules! case {
+    ($operation:literal, $case:path) => {
+        ($operation, |bench| Box::pin($case(bench)))
+    };
+}
+
+/// Every operation of the table and the case that stands for it, in the table's order.
+pub const CASES: &[Case] = &[
+    case!(
+        "make a directory with mode and owner",
+        directories::made_with_mode_and_owner
+    ),
+    case!(
+        "read and change attributes",
+        directories::attributes_are_read_and_changed
+    ),
+    case!(
+        "list 5,000 entries, remove them at once",
+        directories::five_thousand_entries
+    ),
+    case!("list an empty export", directories::an_empty_export),
+    case!("walk 40 directories deep", directories::a_deep_walk),
+    case!("rename to a free name", directories::renamed_to_a_free_name),
+    case!(
+        "rename onto an empty directory",
+        directories::renamed_onto_an_empty_directory
+    ),
+    case!(
+        "rename onto a full directory",
+        directories::renamed_onto_a_full_directory
+    ),
+    case!(
+        "rename or remove what has another fileid",
+        directories::another_fileid_is_not_touched
+    ),
+    case!("remove a tree", directories::a_tree_is_removed),
+    case!("space and inodes", directories::space_and_inodes),
+    case!("create a small file", files::created_and_read),
+    case!("create a file that exists", files::created_once),
+    case!("one of 16 concurrent creators wins", files::one_creator_wins),
+    case!("replace a file at once", files::replaced),
+    case!("read no more than asked for", files::read_within_limits),
+    case!("hard link", files::linked),
+    case!("write in parts, commit, read back", content::written_in_parts),
+    case!(
+        "look up with all attributes and the first bytes",
+        content::found_with_its_beginning
+    ),
+    case!("set size and times", content::times_and_size_are_set),
+    case!("symbolic link", content::symbolic_links),
+    case!("find holes", content::holes),
+    case!("copy on the server", content::copied_on_the_server),
+    case!("clone a file", content::cloned),
+    case!("user attributes", content::user_attributes),
+    case!("name that is not UTF-8", names::not_utf8),
+    case!("name of 255 bytes", names::of_255_bytes),
+    case!("name of 256 bytes", names::of_256_bytes),
+    case!("symbolic link in the export's path", refusals::a_link_in_the_path),
+    case!("file in the export's path", refusals::a_file_in_the_path),
+    case!("path that is not exported", refusals::not_exported),
+    case!("read-only export", refusals::read_only),
+    case!("root_squash: owner asked for", refusals::root_squashed),
+    case!("`secure`, from a port above 1023", refusals::not_a_reserved_port),
+    case!("full disk", refusals::full),
+    case!("version that the server does not speak", refusals::version_not_spoken),
+];
+
+/// Runs every case over that version; all of them, also when some fail. Panics with the names of those that failed.
+pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'static str, String> {
+    // A kernel's server refuses MOUNT for the moment in which others change its exports.
+    let connected = rig::wait::until("the export to be there", TIMEOUT, async || {
+        let target = server.target(&server.plain, version);
+        Client::connect(target).await.map_err(|error| error.to_string())
+    });
+    let export = connected.await.unwrap();
+    println!("{} over {version}: {:?}", server.name, export.negotiated());
+    let root = export.root().await.unwrap().handle;
+    let (mut outcomes, mut failed) = (BTreeMap::new(), Vec::new());
+    for (number, (operation, case)) in CASES.iter().enumerate() {
+        let folder = name(&format!("{version}-{number}-{:08x}", rand::random::<u32>()));
+        let folder = export.make_directory(&root, &folder, mode(0o777)).await.unwrap();
+        let bench = Bench {
+            server: server.clone(),
+            version,
+            export: export.clone(),
+            folder: folder.node.handle,
+        };
+        // As a task of its own, so that a case that panics doesn't end the others.
+        match tokio::spawn(case(bench)).await {
+            Ok(Some(outcome)) => {
+                println!("{} | {version} | {operation} | {outcome}", server.name);
+                outcomes.insert(*operation, outcome);
+            }
+            Ok(None) => println!("{} | {version} | {operation} | not run", server.name),
+            Err(panic) => failed.push(format!("{operation}: {panic}")),
+        }
+    }
+    export.close().await;
+    assert!(failed.is_empty(), "{} over {version}: {failed:#?}", server.name);
+    outcomes
+}
+
+/// A case that went as asked.
+fn yes() -> Outcome {
+    Some("yes".to_owned())
+}
+
+/// A case that was refused, in a word.
+fn refused(error: &NfsError) -> Outcome {
+    let word = match error {
+        NfsError::Status { status, .. } => format!("{status:?}"),
+        // The variant's name.
+        error => format!("{error:?}")
+            .split(|letter: char| !letter.is_ascii_alphanumeric())
+            .next()
+            .unwrap()
+            .to_owned(),
+    };
+    Some(word)
+}
+
+/// All names of a directory.
+async fn listed(export: &Client, directory: &FileHandle) -> Vec<Name> {
+    let (mut names, mut next) = (Vec::new(), None);
+    loop {
+        let page = export.list(directory, next).await.unwrap();
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+        next = page.next;
+        if next.is_none() {
+            names.sort();
+            return names;
+        }
+    }
+}

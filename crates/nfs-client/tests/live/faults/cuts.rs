@@ -1,0 +1,306 @@
+//! The connection is cut in the middle of a request and of a reply, for every operation of `Export`.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nfs_client::{Client, NfsError, Protocol, RemoveOutcome, SetAttributes, Target, VersionChoice};
+use rig::proxy::{Action, Direction};
+use rig::{NfsServer, Proxy, RunDir};
+
+use crate::support::{name, server, target};
+
+/// Every operation, and whether it changes anything.
+const OPERATIONS: &[(&str, bool)] = &[
+    ("root", false),
+    ("attributes", false),
+    ("lookup", false),
+    ("walk", false),
+    ("make_directory", true),
+    ("set_attributes", true),
+    ("rename", true),
+    ("remove_directory", true),
+    ("remove_file", true),
+    ("remove_many", true),
+    ("read_file", false),
+    ("create_file", true),
+    ("replace_file", true),
+    ("link", true),
+    ("list", false),
+    ("list_with_usage", false),
+    ("statistics", false),
+];
+
+/// What those that are not in the table are tested by.
+const ELSEWHERE: &[&str] = &["connect", "addresses", "reach", "offered_versions", "close"];
+
+/// path → mode, links, content.
+type Snapshot = BTreeMap<String, (u32, u64, Vec<u8>)>;
+
+fn snapshot(folder: &Path) -> Snapshot {
+    let mut found = Snapshot::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in std::fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            let data = std::fs::symlink_metadata(&path).unwrap();
+            let content = if data.is_dir() {
+                folders.push(path.clone());
+                Vec::new()
+            } else {
+                std::fs::read(&path).unwrap()
+            };
+            let relative = path.strip_prefix(folder).unwrap().display().to_string();
+            // A directory's links count what is in it, which is in the snapshot anyway.
+            let links = if data.is_dir() { 0 } else { data.nlink() };
+            found.insert(relative, (data.mode(), links, content));
+        }
+    }
+    found
+}
+
+fn grow(folder: &Path) {
+    std::fs::create_dir_all(folder.join("empty")).unwrap();
+    std::fs::create_dir_all(folder.join("deep/er/est")).unwrap();
+    for file in ["file", "one", "two", "deep/file"] {
+        std::fs::write(folder.join(file), b"content").unwrap();
+    }
+}
+
+/// Carries an operation out in `folder` of the export, and checks what it answers.
+async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) -> Result<(), NfsError> {
+    let root = export.root().await?;
+    let here = export.lookup(&root.handle, &name(folder)).await?.unwrap();
+    let file = export.lookup(&here.handle, &name("file")).await?.unwrap();
+    let here = &here.handle;
+    let fileid = |name: &str| std::fs::symlink_metadata(disk.join(name)).unwrap().ino();
+    let mode = SetAttributes {
+        mode: Some(0o751),
+        ..SetAttributes::default()
+    };
+    ARMED.with(|arm| arm.borrow_mut().take().map_or((), |arm| arm()));
+    match operation {
+        "root" => assert_eq!(export.root().await?, root),
+        "attributes" => assert_eq!(export.attributes(&file.handle).await?.size, 7),
+        "lookup" => assert_eq!(export.lookup(here, &name("file")).await?, Some(file)),
+        "walk" => {
+            let names = ["deep", "er", "est", "none"].map(name);
+            assert_eq!(export.walk(here, &names).await?.len(), 3);
+        }
+        "make_directory" => {
+            let owned = SetAttributes { uid: Some(5), ..mode };
+            let made = export.make_directory(here, &name("made"), owned).await?;
+            assert_eq!((made.mode_refused, made.owner_refused), (None, None));
+            assert_eq!((made.node.attributes.mode, made.node.attributes.uid), (0o751, Some(5)));
+        }
+        "set_attributes" => {
+            let set = SetAttributes { gid: Some(6), ..mode };
+            assert_eq!(export.set_attributes(&file.handle, set).await?.gid, Some(6));
+        }
+        "rename" => {
+            let to = (here, &name("renamed"));
+            export.rename((here, &name("file")), fileid("file"), to).await?;
+        }
+        "remove_directory" => export.remove_directory(here, &name("empty"), fileid("empty")).await?,
+        "remove_file" => export.remove_file(here, &name("file"), fileid("file")).await?,
+        "remove_many" => {
+            let outcomes = export.remove_batch(here, &["one", "two"].map(name)).await?;
+            // A removal that is repeated without a kept reply finds the name absent.
+            let gone = |outcome: &RemoveOutcome| matches!(outcome, RemoveOutcome::Removed | RemoveOutcome::Absent);
+            assert!(outcomes.iter().all(gone), "{outcomes:?}");
+        }
+        "read_file" => {
+            let read = export.read_file(here, &name("file"), 100).await?.unwrap();
+            assert_eq!(read.content, b"content");
+        }
+        "create_file" => {
+            let made = export.create_file(here, &name("made"), &[7; 3000], 0o640).await?;
+            assert_eq!((made.attributes.size, made.attributes.mode), (3000, 0o640));
+        }
+        "replace_file" => {
+            let (file, draft) = (name("file"), name("draft"));
+            export.replace_file(here, &file, &draft, b"new", 0o600).await?;
+        }
+        "link" => export.link(&file.handle, here, &name("linked")).await?,
+        "list" => assert_eq!(export.list(here, None).await?.entries.len(), 5),
+        "list_with_usage" => assert_eq!(export.list_with_usage(here, None, 32 << 10).await?.entries.len(), 5),
+        "statistics" => assert!(export.statistics().await?.total > 0),
+        unknown => panic!("{unknown} has no test"),
+    }
+    Ok(())
+}
+
+thread_local! {
+    /// Begins the fault just before the operation itself; the tests run on one thread.
+    static ARMED: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
+}
+
+struct Scene {
+    server: NfsServer,
+    proxy: Arc<Proxy>,
+    version: VersionChoice,
+    runs: usize,
+    _run: RunDir,
+}
+
+impl Scene {
+    async fn new(protocol: Protocol) -> Self {
+        let (server, run) = server(protocol).await;
+        let proxy = Proxy::start(server.address()).await.unwrap();
+        Self {
+            server,
+            proxy: Arc::new(proxy),
+            version: VersionChoice::Exactly(protocol),
+            runs: 0,
+            _run: run,
+        }
+    }
+
+    /// The server behind the proxy. NFSv3's MOUNT has a connection of its own, beside it.
+    fn target(&self) -> Target {
+        Target {
+            mount_port: Some(self.server.mount_port()),
+            ..target(self.proxy.port(), self.version)
+        }
+    }
+
+    /// One operation on a folder and a connection of its own; what came of it, and what is there before and after.
+    async fn run(
+        &mut self,
+        operation: &str,
+        arm: impl FnOnce(Arc<Proxy>) + 'static,
+    ) -> (Result<(), NfsError>, Snapshot, Snapshot) {
+        self.runs += 1;
+        let folder = format!("run{}", self.runs);
+        let disk = self.server.data_dir("/data").unwrap().join(&folder);
+        grow(&disk);
+        let before = snapshot(&disk);
+        let export = Client::connect(self.target()).await.unwrap();
+        let proxy = self.proxy.clone();
+        ARMED.set(Some(Box::new(move || arm(proxy))));
+        let outcome = perform(operation, &export, &folder, &disk).await;
+        self.proxy.clear_hooks();
+        // Whatever happened, the next call goes through.
+        export.root().await.unwrap();
+        let after = snapshot(&disk);
+        export.close().await;
+        (outcome, before, after)
+    }
+}
+
+/// Cuts each record of each operation in its middle.
+async fn every_operation_is_cut(protocol: Protocol) {
+    let mut scene = Scene::new(protocol).await;
+    // Without a session nobody remembers what was answered.
+    let bare = matches!(protocol, Protocol::V3 | Protocol::V4_0);
+    for (operation, changes) in OPERATIONS {
+        let passed: Arc<Mutex<Vec<(Direction, usize)>>> = Arc::default();
+        let seen = passed.clone();
+        let (undisturbed, before, done) = scene
+            .run(operation, move |proxy| {
+                for direction in [Direction::Up, Direction::Down] {
+                    let seen = seen.clone();
+                    proxy.on_record(direction, move |record| {
+                        seen.lock().unwrap().push((direction, record.len() + 4));
+                        Action::Forward
+                    });
+                }
+            })
+            .await;
+        undisturbed.unwrap();
+        assert_eq!(before == done, !changes, "{operation}");
+        let passed = std::mem::take(&mut *passed.lock().unwrap());
+        for direction in [Direction::Up, Direction::Down] {
+            let mut bytes = 0;
+            let of_operation = passed
+                .iter()
+                .filter(|(way, _)| *way == direction)
+                .map(|(_, length)| length);
+            let lengths: Vec<usize> = of_operation.copied().collect();
+            for (place, length) in lengths.iter().enumerate() {
+                let cut = bytes + length / 2;
+                bytes += length;
+                let (outcome, before, after) = scene.run(operation, move |proxy| proxy.cut_after(direction, cut)).await;
+                let case = format!("{operation} over {protocol}, {direction:?} record {place}: {outcome:?}");
+                match outcome {
+                    Ok(()) => assert_eq!(after, done, "{case}"),
+                    Err(error) if *changes && (bare || *operation == "remove_many") => {
+                        assert!(error.outcome_unknown(), "{case}");
+                        assert!(is_between(operation, &before, &after, &done), "{case}: {after:?}");
+                    }
+                    Err(_) => panic!("{case}"),
+                }
+            }
+        }
+    }
+}
+
+/// Whether nothing is half done: before, after, or (for what takes several calls) after some of them.
+fn is_between(operation: &str, before: &Snapshot, now: &Snapshot, done: &Snapshot) -> bool {
+    let has_draft = |snapshot: &Snapshot| {
+        let mut without = snapshot.clone();
+        without.remove("draft").is_some() && without == *before
+    };
+    now == before || now == done || (operation == "replace_file" && has_draft(now))
+}
+
+#[tokio::test]
+async fn every_operation_cut_in_the_middle_is_done_once_over_4_2() {
+    every_operation_is_cut(Protocol::V4_2).await;
+}
+
+#[tokio::test]
+async fn every_operation_cut_in_the_middle_is_done_once_over_4_1() {
+    every_operation_is_cut(Protocol::V4_1).await;
+}
+
+#[tokio::test]
+async fn every_operation_cut_in_the_middle_is_done_once_or_unknown_over_4_0() {
+    every_operation_is_cut(Protocol::V4_0).await;
+}
+
+#[tokio::test]
+async fn every_operation_cut_in_the_middle_is_done_once_or_unknown_over_3() {
+    every_operation_is_cut(Protocol::V3).await;
+}
+
+#[tokio::test]
+async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
+    for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
+        let scene = Scene::new(protocol).await;
+        for direction in [Direction::Up, Direction::Down] {
+            for bytes in (1..2000).step_by(97) {
+                scene.proxy.cut_after(direction, bytes);
+                let connected = Client::connect(scene.target()).await;
+                if let Err(error) = connected {
+                    assert!(!error.outcome_unknown(), "{error}");
+                    assert!(matches!(error, NfsError::ConnectionLost { .. }), "{error}");
+                }
+                // The limit may not have been reached.
+                scene.proxy.cut_after(direction, usize::MAX);
+                Client::connect(scene.target()).await.unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn every_operation_of_an_export_is_in_the_table() {
+    let source = include_str!("../../../src/client.rs");
+    let operations = source
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("pub async fn "))
+        .map(|line| line.split('(').next().unwrap());
+    let known: Vec<&str> = OPERATIONS
+        .iter()
+        .map(|(name, _)| *name)
+        .chain(ELSEWHERE.iter().copied())
+        .collect();
+    let mut found = 0;
+    for operation in operations {
+        found += 1;
+        assert!(known.contains(&operation), "{operation} has no row");
+    }
+    assert_eq!(found, known.len());
+}

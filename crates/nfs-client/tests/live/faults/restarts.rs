@@ -1,0 +1,68 @@
+//! The server is killed and started again under load, with and without its memory of clients.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use nfs_client::{Client, Protocol, Target, VersionChoice};
+use rig::StableStorage;
+
+use crate::support::{name, server, target};
+
+const FILES: usize = 40;
+
+async fn restarted(protocol: Protocol, recovery: StableStorage) {
+    let (mut server, _run) = server(protocol).await;
+    let target = Target {
+        mount_port: Some(server.mount_port()),
+        ..target(server.port(), VersionChoice::Exactly(protocol))
+    };
+    let data = server.data_dir("/data").unwrap();
+    let export = Client::connect(target).await.unwrap();
+    let root = Arc::new(export.root().await.unwrap().handle);
+    let calls: Vec<_> = (0..FILES)
+        .map(|number| {
+            let (export, root) = (export.clone(), root.clone());
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(5 * number as u64)).await;
+                let name = name(&format!("file{number}"));
+                export.create_file(&root, &name, b"content", 0o600).await
+            })
+        })
+        .collect();
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    server.restart(recovery).await.unwrap();
+    let (mut made, mut unknown) = (0, 0);
+    for (number, call) in calls.into_iter().enumerate() {
+        let file = data.join(format!("file{number}"));
+        match call.await.unwrap() {
+            Ok(_) => {
+                made += 1;
+                assert_eq!(std::fs::read(file).unwrap(), b"content");
+            }
+            Err(error) => {
+                unknown += 1;
+                assert!(error.outcome_unknown(), "file{number}: {error}");
+            }
+        }
+    }
+    println!("{protocol}: {made} made, {unknown} unknown");
+    assert!(made > 0);
+    let root = export.root().await.unwrap().handle;
+    export.create_file(&root, &name("after"), b"", 0o600).await.unwrap();
+    // On a busy machine all calls may have come before the end.
+    assert!(export.generation() > 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_that_comes_back_with_its_state_makes_each_file_once_or_unknown() {
+    for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
+        restarted(protocol, StableStorage::Kept).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_that_comes_back_without_its_state_makes_each_file_once_or_unknown() {
+    for protocol in [Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
+        restarted(protocol, StableStorage::Lost).await;
+    }
+}

@@ -1,0 +1,218 @@
+//! Claims that get a copy of an archive's data.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::time::Duration;
+
+use rig::TestEnv;
+use rig::objects::{merge, reference};
+use serde_json::{Value, json};
+
+use crate::archives::objects::{archive_of, archived, in_state, path};
+use crate::archives::restore::asking;
+use crate::clones::claims::{contents, copy_gone, said, slow, staging, under_way};
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+fn name_of(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// A claim that asks for a copy of an archive.
+fn copying(claim: Value, archive: &Value) -> Value {
+    let mut claim = asking(claim, name_of(archive));
+    let annotations = json!({"nfs-operator.io/restore": "copy"});
+    merge(&mut claim, &json!({"metadata": {"annotations": annotations}}));
+    claim
+}
+
+#[tokio::test]
+async fn a_claim_gets_a_copy_of_an_archive_when_it_asks_for_one_and_when_the_archive_is_held() -> Test {
+    let env = TestEnv::new("archive-copy").await?;
+    shared::backend(&env, "backend", json!({})).await?;
+    // What a class asks for the directory is for new ones: this one is put back as it was.
+    let class = shared::class(&env, "class", "backend", json!({"mode": "0700", "uid": "7"})).await?;
+    let (claim, volume) = shared::bound_with(&env, "data", &class, "precious").await?;
+    let directory = env.directory(&volume)?;
+    chown(&directory, Some(1000), Some(1001))?;
+    fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
+    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    let archive = in_state(&env, &archive_of(&volume), "Available").await?;
+    let asked = env
+        .objects
+        .create(&copying(env.claim("asked", &class), &archive))
+        .await?;
+    let first = env.wait_bound(&asked).await?;
+    env.objects
+        .patch(&archive, json!({"spec": {"legalHold": true}}))
+        .await?;
+    in_state(&env, &archive, "Held").await?;
+    let held = asking(env.claim("held", &class), name_of(&archive));
+    let held = env.objects.create(&held).await?;
+    let second = env.wait_bound(&held).await?;
+    for volume in [&first, &second] {
+        let copy = env.directory(volume)?;
+        let found = fs::metadata(&copy)?;
+        assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o2770, 1000, 1001));
+        assert_eq!(fs::read_to_string(copy.join("data"))?, "precious");
+        assert_ne!(found.ino().to_string(), text(&archive, "/spec/fileID"));
+    }
+    let told = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
+    assert!(said(&env, &asked).await?.contains(&told));
+    assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
+    assert_eq!(fs::metadata(path(&env, &archive))?.mode() & 0o7777, 0o700);
+    // When the hold is lifted, it goes back at once, by moving it.
+    let released = json!({"spec": {"legalHold": false}});
+    env.objects.patch(&archive, released).await?;
+    let archive = in_state(&env, &archive, "Available").await?;
+    let moved = asking(env.claim("moved", &class), name_of(&archive));
+    let moved = env.objects.create(&moved).await?;
+    let third = fs::metadata(env.directory(&env.wait_bound(&moved).await?)?)?;
+    assert_eq!(third.ino().to_string(), text(&archive, "/spec/fileID"));
+    env.objects.wait_gone(&archive, PATIENCE).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_archive_is_copied_to_another_backend_when_the_class_does_not_reach_its_own() -> Test {
+    let (env, other) = (TestEnv::new("copy-from").await?, TestEnv::new("copy-to").await?);
+    shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let [_, _, archive] = archived(&env, "data", &class, "precious").await?;
+    other.create_ready_class().await?;
+    let there = json!({ "backend": other.unique_name("backend") });
+    let class = env.objects.create(&env.class("there", there)).await?;
+    let claim = asking(env.claim("again", &class), name_of(&archive));
+    let claim = env.objects.create(&claim).await?;
+    env.wait_bound(&claim).await?;
+    let names = shared::names(other.data())?;
+    let [name] = names.as_slice() else {
+        panic!("{names:?}");
+    };
+    assert_eq!(fs::read_to_string(other.data().join(name).join("data"))?, "precious");
+    assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
+    Ok(())
+}
+
+/// A stage with an archive of many files, and a way to its server that is slow; with what is in it.
+async fn kept() -> Result<(Stage, Value, Contents), shared::Failure> {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let source = slow(&stage).await?;
+    let claim = stage.claim("old");
+    let volume = stage.bound(&claim).await?;
+    stage.objects.delete(&claim).await?;
+    stage.objects.wait_gone(&volume, PATIENCE).await?;
+    let archive = archive_of(&volume);
+    let there = |found: &Value| match text(found, "/status/state") {
+        "Available" => Ok(found.clone()),
+        state => Err(state.to_owned()),
+    };
+    let archive = stage.objects.wait(&archive, "to be Available", PATIENCE, there).await?;
+    Ok((stage, archive, source))
+}
+
+type Contents = std::collections::BTreeMap<String, Vec<u8>>;
+
+fn at_full_speed(stage: &Stage) {
+    stage.proxy.clear_hooks();
+    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_while_it_copies_an_archive_ends_with_one_whole_copy() -> Test {
+    let (mut stage, archive, source) = kept().await?;
+    let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
+    for _ in 0..3 {
+        under_way(&stage).await?;
+        let seen = stage.names()?;
+        assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
+        stage.operator.kill9().await?;
+        // From now on it would be moved: what was begun as a copy stays one.
+        let annotations = json!({"metadata": {"annotations": {"nfs-operator.io/restore": null}}});
+        stage.objects.patch(&claim, annotations).await?;
+        stage.operator.restart().await?;
+    }
+    at_full_speed(&stage);
+    let volume = stage.bound(&claim).await?;
+    assert_eq!(contents(&stage.directory(&volume)?)?, source);
+    assert_eq!(
+        contents(&stage.data()?.join(text(&archive, "/spec/directory")))?,
+        source
+    );
+    assert_eq!(stage.volumes().await?.len(), 1);
+    assert_eq!(staging(&stage)?, Vec::<String>::new());
+    shared::trash_empty(&stage.data()?).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_that_is_deleted_while_it_is_copied_goes_when_the_claim_has_its_copy() -> Test {
+    let (stage, archive, source) = kept().await?;
+    let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
+    under_way(&stage).await?;
+    let told = stage.objects.wait_condition(
+        &claim,
+        "nfs-operator.io/Provisioned",
+        "False",
+        Some("Copying"),
+        PATIENCE,
+    );
+    let message = text(&told.await?, "/message").to_owned();
+    assert!(
+        message.starts_with(&format!("copying NfsArchive {}: ", name_of(&archive))),
+        "{message}"
+    );
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
+    stage.objects.delete(&archive).await?;
+    let waits = |found: &Value| {
+        let said = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
+        match text(&said, "/message") {
+            message if message.contains("getting a copy") => Ok(()),
+            message => Err(message.to_owned()),
+        }
+    };
+    stage
+        .objects
+        .wait(&archive, "to wait for the copy", PATIENCE, waits)
+        .await?;
+    at_full_speed(&stage);
+    let volume = stage.bound(&claim).await?;
+    assert_eq!(contents(&stage.directory(&volume)?)?, source);
+    stage.objects.wait_gone(&archive, PATIENCE).await?;
+    shared::trash_empty(&stage.data()?).await?;
+    assert_eq!(stage.names()?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_for_another_namespace_ends_when_that_may_not_have_it_any_more() -> Test {
+    let (stage, archive, _) = kept().await?;
+    let other = reference("v1", "Namespace", None, "other");
+    stage.objects.create(&other).await?;
+    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": ["other"]}}});
+    stage.objects.patch(&archive, allowed).await?;
+    let mut claim = asking(stage.claim("new"), name_of(&archive));
+    merge(&mut claim, &json!({"metadata": {"namespace": "other"}}));
+    let claim = stage.objects.create(&claim).await?;
+    under_way(&stage).await?;
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"allowedNamespaces": null}}))
+        .await?;
+    let refused = stage.objects.wait_condition(
+        &claim,
+        "nfs-operator.io/Provisioned",
+        "False",
+        Some("ArchiveNotAllowed"),
+        PATIENCE,
+    );
+    refused.await?;
+    copy_gone(&stage).await?;
+    assert_eq!(stage.names()?.len(), 1);
+    at_full_speed(&stage);
+    shared::trash_empty(&stage.data()?).await?;
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! Archives when the operator dies, when their kind is deleted, and when they are of a former release.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rig::objects::reference;
+use serde_json::{Value, json};
+
+use crate::archives::objects::archive_of;
+use crate::recovery::cluster_loss::{adopt, said_of};
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+const KIND: &str = "nfsarchives.nfs-operator.io";
+
+/// The names of all archives' objects.
+async fn archives(stage: &Stage) -> rig::Result<BTreeSet<String>> {
+    let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
+    let found = stage.objects.list(&any).await?;
+    Ok(found
+        .iter()
+        .map(|archive| text(archive, "/metadata/name").to_owned())
+        .collect())
+}
+
+/// Claims with data of their own, deleted; gives back their volumes.
+async fn released(stage: &Stage, count: usize) -> Result<Vec<Value>, Failure> {
+    let mut volumes = Vec::new();
+    for n in 0..count {
+        stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
+    }
+    for n in 0..count {
+        let volume = stage.bound(&stage.claim(&format!("data-{n}"))).await?;
+        std::fs::write(stage.directory(&volume)?.join("data"), format!("data-{n}"))?;
+        volumes.push(volume);
+    }
+    for n in 0..count {
+        stage.objects.delete(&stage.claim(&format!("data-{n}"))).await?;
+    }
+    Ok(volumes)
+}
+
+async fn kill_at_random(stage: &mut Stage, times: u32) -> Test {
+    for _ in 0..times {
+        tokio::time::sleep(Duration::from_millis(100 + u64::from(rand::random::<u16>() % 900))).await;
+        stage.operator.kill9().await?;
+        stage.operator.restart().await?;
+    }
+    Ok(())
+}
+
+async fn settle(stage: &Stage, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
+    let names = rig::wait::until(what, PATIENCE, async || {
+        let names = archives(stage).await.map_err(|error| error.to_string())?;
+        if wanted(&names) {
+            Ok(names)
+        } else {
+            Err(format!("{names:?}"))
+        }
+    });
+    names.await.map(drop)?;
+    Ok(())
+}
+
+fn names_of(volumes: &[Value]) -> BTreeSet<String> {
+    volumes
+        .iter()
+        .map(|volume| text(volume, "/metadata/name").to_owned())
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_makes_one_object_for_each_archive_and_purges_what_was_asked_for() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&stage, 20).await?;
+    kill_at_random(&mut stage, 4).await?;
+    for volume in &volumes {
+        stage.objects.wait_gone(volume, PATIENCE).await?;
+    }
+    assert_eq!(
+        archives(&stage).await?,
+        names_of(&volumes),
+        "an object from the moment the volume is gone"
+    );
+    assert_eq!(stage.names()?.len(), 20);
+    let (doomed, kept) = volumes.split_at(12);
+    for volume in doomed {
+        let archive = archive_of(volume);
+        stage
+            .objects
+            .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
+            .await?;
+        stage.objects.delete(&archive).await?;
+    }
+    kill_at_random(&mut stage, 4).await?;
+    let left = names_of(kept);
+    settle(&stage, "the deleted archives to be gone", |names| *names == left).await?;
+    assert_eq!(stage.names()?.len(), kept.len());
+    let records: BTreeSet<String> = stage.records()?.into_iter().map(|(name, _)| name).collect();
+    assert_eq!(records, left);
+    for volume in kept {
+        let archive = stage.objects.get(&archive_of(volume)).await?.ok_or("no object")?;
+        let data = stage.data()?.join(text(&archive, "/spec/directory")).join("data");
+        assert_eq!(std::fs::read_to_string(data)?, text(&archive, "/spec/claim/name"));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deleting_the_kind_purges_nothing_and_a_held_archive_is_held_again_when_it_comes_back() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&stage, 3).await?;
+    for volume in &volumes {
+        stage.objects.wait_gone(volume, PATIENCE).await?;
+        let delete = json!({"spec": {"deletionPolicy": "Delete"}});
+        stage.objects.patch(&archive_of(volume), delete).await?;
+    }
+    let held = archive_of(&volumes[0]);
+    stage.objects.patch(&held, json!({"spec": {"legalHold": true}})).await?;
+    let word = |found: &Value| match text(found, "/status/state") {
+        "Held" => Ok(()),
+        state => Err(state.to_owned()),
+    };
+    stage.objects.wait(&held, "to be Held", PATIENCE, word).await?;
+    stage.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
+    let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
+    stage.objects.wait_gone(&kind, PATIENCE).await?;
+    assert_eq!(stage.names()?.len(), 3, "the data stay");
+    stage.operator.kill9().await?;
+    stage
+        .cluster
+        .apply_crds(&rig::operator::repository_root().join("crds"))
+        .await?;
+    stage.operator.restart().await?;
+    let all = names_of(&volumes);
+    settle(&stage, "the objects to be made again", |names| *names == all).await?;
+    stage.objects.wait(&held, "to be Held", PATIENCE, word).await?;
+    let again = stage.objects.get(&held).await?.ok_or("no object")?;
+    assert_eq!(text(&again, "/spec/deletionPolicy"), "Delete");
+    assert_eq!(stage.names()?.len(), 3);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_held_archive_whose_deletion_went_past_the_policy_stays_until_it_is_let_go() -> Test {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&stage, 1).await?;
+    stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
+    let archive = archive_of(&volumes[0]);
+    let held = json!({"spec": {"legalHold": true, "deletionPolicy": "Delete"}});
+    stage.objects.patch(&archive, held).await?;
+    let policy = "validatingadmissionpolicybinding/nfs-operator-archive-hold";
+    stage.cluster.kubectl(["delete", policy]).await?;
+    rig::wait::until("the deletion to go past", PATIENCE, async || {
+        stage.objects.delete(&archive).await.map_err(|error| error.to_string())
+    })
+    .await?;
+    let waits = |found: &Value| {
+        let said = rig::objects::condition(found, "Available").map(|found| found["message"].to_string());
+        match said.filter(|said| said.contains("so does this object")) {
+            Some(_) => Ok(()),
+            None => Err("not said".to_owned()),
+        }
+    };
+    stage
+        .objects
+        .wait(&archive, "to say that it is held", PATIENCE, waits)
+        .await?;
+    assert_eq!(stage.names()?.len(), 1);
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"legalHold": false}}))
+        .await?;
+    stage.objects.wait_gone(&archive, PATIENCE).await?;
+    assert_eq!(stage.names()?.len(), 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_of_a_former_release_gets_its_object_when_its_record_is_adopted() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&stage, 1).await?;
+    stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
+    stage.operator.kill9().await?;
+    let archive = archive_of(&volumes[0]);
+    stage
+        .objects
+        .patch(&archive, json!({"metadata": {"finalizers": null}}))
+        .await?;
+    stage.objects.delete(&archive).await?;
+    // What was written before records were signed and archives expired.
+    for cluster in std::fs::read_dir(stage.data()?.join(".nfs-operator"))? {
+        let record = cluster?
+            .path()
+            .join("records")
+            .join(text(&volumes[0], "/metadata/name"));
+        let Ok(content) = std::fs::read(&record) else { continue };
+        let mut content: Value = serde_json::from_slice(&content)?;
+        let state = content["state"].as_object_mut().ok_or("no state")?;
+        state.retain(|name, _| ["name", "target", "mode", "uid", "gid"].contains(&name.as_str()));
+        content.as_object_mut().ok_or("no record")?.remove("signature");
+        std::fs::write(&record, serde_json::to_vec(&content)?)?;
+    }
+    stage.operator.restart().await?;
+    let volume = text(&volumes[0], "/metadata/name");
+    said_of(&stage, "RecordsTrusted", "RecordsUnsigned", &[volume]).await?;
+    assert_eq!(archives(&stage).await?, BTreeSet::new());
+    adopt(&stage, None, volume).await?;
+    let all = names_of(&volumes);
+    settle(&stage, "the object to be made", |names| *names == all).await?;
+    let made = stage.objects.get(&archive).await?.ok_or("no object")?;
+    assert!(made["spec"]["archivedAt"].is_null() && made["spec"]["expiresAt"].is_null());
+    assert_eq!(text(&made, "/spec/claim/name"), "data-0");
+    Ok(())
+}

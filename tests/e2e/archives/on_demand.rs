@@ -1,0 +1,333 @@
+//! Archives that somebody asks for: copies of claims in use.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
+
+use rig::TestEnv;
+use rig::objects::{condition, merge, reference};
+use serde_json::{Value, json};
+
+use crate::archives::objects::{in_state, path};
+use crate::archives::restore::asking;
+use crate::clones::claims::staged_on;
+use crate::support::shared::{self, PATIENCE, Test, refused, text};
+
+/// An archive of that name, of a claim in that namespace.
+pub fn backup(name: &str, namespace: &str, claim: &str) -> Value {
+    let mut object = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
+    let spec = json!({"claim": {"namespace": namespace, "name": claim}});
+    merge(&mut object, &json!({ "spec": spec }));
+    object
+}
+
+fn name_of(object: &Value) -> &str {
+    text(object, "/metadata/name")
+}
+
+/// What an archive says of why it is not Available.
+async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<String> {
+    let said = env
+        .objects
+        .wait_condition(archive, "Available", "False", Some(reason), PATIENCE);
+    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> Test {
+    let env = TestEnv::new("backup").await?;
+    shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = shared::bound_with(&env, "data", &class, "as it was").await?;
+    let root = env.directory(&volume)?;
+    chown(&root, Some(1000), Some(1001))?;
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o2770))?;
+    let before = rig::snapshot(&root)?;
+    let asked = env
+        .objects
+        .create(&backup(&env.unique_name("nightly"), &env.name, "data"))
+        .await?;
+    let archive = in_state(&env, &asked, "Available").await?;
+    assert_eq!(rig::snapshot(&root)?, before, "the source was touched");
+    let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
+    let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
+    let of = json!({
+        "namespace": env.name,
+        "namespaceUID": namespace.as_ref().and_then(uid),
+        "name": "data",
+        "uid": uid(&claim),
+    });
+    let spec = &archive["spec"];
+    assert_eq!(spec["claim"], of);
+    assert_eq!(
+        (&spec["backend"], &spec["volume"]),
+        (&json!(env.unique_name("backend")), &volume["metadata"]["name"])
+    );
+    assert_eq!(
+        (&spec["size"], &spec["storageClassName"]),
+        (&json!("1Mi"), &class["metadata"]["name"])
+    );
+    assert!(spec["archivedAt"].is_string() && spec["expiresAt"].is_null(), "{spec}");
+    let directory = path(&env, &archive);
+    assert_eq!(
+        directory.file_name().unwrap().to_string_lossy(),
+        format!("archived-{}", name_of(&archive))
+    );
+    let closed = fs::metadata(&directory)?;
+    assert_eq!(closed.mode() & 0o7777, 0o700);
+    assert_eq!(closed.ino().to_string(), text(&archive, "/spec/fileID"));
+    let said = condition(&archive, "Available").cloned().unwrap_or_default();
+    let told = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
+    assert!(text(&said, "/message").contains(&told), "{said}");
+    let event = env.objects.wait_event(&claim, "Archived", PATIENCE).await?;
+    assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");
+
+    fs::write(root.join("data"), "changed since")?;
+    let again = asking(env.claim("again", &class), name_of(&archive));
+    let again = env.objects.create(&again).await?;
+    let copy = env.directory(&env.wait_bound(&again).await?)?;
+    assert_eq!(fs::read_to_string(copy.join("data"))?, "as it was");
+    let found = fs::metadata(&copy)?;
+    assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o2770, 1000, 1001));
+    // A backup stays, until somebody says that it be moved.
+    assert_eq!(fs::read_to_string(directory.join("data"))?, "as it was");
+    let mut moved = asking(env.claim("moved", &class), name_of(&archive));
+    let annotations = json!({"nfs-operator.io/restore": "move"});
+    merge(&mut moved, &json!({"metadata": {"annotations": annotations}}));
+    let moved = env.objects.create(&moved).await?;
+    let moved = fs::metadata(env.directory(&env.wait_bound(&moved).await?)?)?;
+    assert_eq!(
+        (moved.ino(), moved.mode() & 0o7777, moved.uid()),
+        (closed.ino(), 0o2770, 1000)
+    );
+    env.objects.wait_gone(&archive, PATIENCE).await?;
+    assert_eq!(fs::read_to_string(root.join("data"))?, "changed since");
+    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_delete() -> Test {
+    let env = TestEnv::new("backup-life").await?;
+    shared::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let asked = backup(&env.unique_name("kept"), &env.name, "data");
+    let kept = env.objects.create(&asked).await?;
+    // The policy's retention is for what is kept of claims that go.
+    let kept = in_state(&env, &kept, "Available").await?;
+    assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
+    env.objects.delete(&kept).await?;
+    let uid = kept.pointer("/metadata/uid").cloned();
+    let again = env.objects.wait(&kept, "to be made again", PATIENCE, |found| {
+        match found.pointer("/metadata/uid") {
+            now if now == uid.as_ref() => Err("the former one".to_owned()),
+            _ => Ok(found.clone()),
+        }
+    });
+    assert_eq!(again.await?["spec"], kept["spec"]);
+    let kept = in_state(&env, &kept, "Available").await?;
+    env.objects
+        .patch(&kept, json!({"spec": {"deletionPolicy": "Delete"}}))
+        .await?;
+    env.objects.delete(&kept).await?;
+    env.objects.wait_gone(&kept, PATIENCE).await?;
+    shared::trash_empty(env.data()).await?;
+    assert_eq!(shared::names(env.data())?.len(), 1);
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
+    let env = TestEnv::new("backup-refused").await?;
+    let backend = shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let make = async |name: &str, claim: &str| {
+        let asked = backup(&env.unique_name(name), &env.name, claim);
+        env.objects.create(&asked).await
+    };
+    let absent = make("absent", "nothing").await?;
+    let message = pending(&env, &absent, "CopySourceNotReady").await?;
+    assert!(message.contains("claim nothing to copy does not exist"), "{message}");
+    let mut waits = env.claim("waits", &class);
+    waits["spec"]["storageClassName"] = json!("no-such-class");
+    env.objects.create(&waits).await?;
+    let unbound = make("unbound", "waits").await?;
+    let message = pending(&env, &unbound, "CopySourceNotReady").await?;
+    assert!(message.contains("is Pending: it has to be Bound"), "{message}");
+
+    let (theirs, volume) = shared::bound_by_hand(&env, "secret", "theirs").await?;
+    let foreign = make("foreign", "theirs").await?;
+    let message = pending(&env, &foreign, "CopySourceUnsuitable").await?;
+    assert!(message.contains("was not made by this operator"), "{message}");
+    assert_eq!(shared::names(env.data())?, ["secret"]);
+
+    shared::bound_with(&env, "data", &class, "text").await?;
+    env.objects.patch(&backend, json!({"spec": {"suspend": true}})).await?;
+    let not_ready = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", Some("Suspended"), PATIENCE);
+    not_ready.await?;
+    let suspended = make("suspended", "data").await?;
+    let message = pending(&env, &suspended, "Suspended").await?;
+    assert!(message.contains("takes no copies now"), "{message}");
+    assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
+    // Whatever kept it waiting, its end is enough.
+    env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
+    in_state(&env, &suspended, "Available").await?;
+    for refused in [&absent, &unbound, &foreign] {
+        env.objects.delete(refused).await?;
+        env.objects.wait_gone(refused, PATIENCE).await?;
+    }
+    env.objects.delete(&theirs).await?;
+    env.objects.delete(&volume).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
+    let env = TestEnv::new("backup-owner").await?;
+    chown(env.data(), Some(4711), Some(4711))?;
+    let credential = json!({"nfs": {"credential": {"uid": 4711, "gid": 4711}}});
+    shared::backend(&env, "backend", credential).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
+    let asked = env.objects.create(&asked).await?;
+    let message = pending(&env, &asked, "CopyNeedsChown").await?;
+    assert!(message.contains("no_root_squash"), "{message}");
+    shared::trash_empty(env.data()).await?;
+    assert_eq!(shared::names(env.data())?.len(), 1);
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_that_finds_no_space_takes_none_and_is_made_when_there_is_some() -> Test {
+    let env = TestEnv::with_export("backup-full", |export| export.tmpfs(4 << 20, None)).await?;
+    shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let large = env.directory(&volume)?.join("large");
+    fs::write(&large, vec![7; 5 << 19])?;
+    let asked = backup(&env.unique_name("nightly"), &env.name, "data");
+    let asked = env.objects.create(&asked).await?;
+    let message = pending(&env, &asked, "NoSpace").await?;
+    assert!(message.contains(&env.unique_name("backend")), "{message}");
+    assert_eq!(staged_on(env.data())?, Vec::<String>::new());
+    shared::trash_empty(env.data()).await?;
+    assert_eq!(shared::names(env.data())?.len(), 1);
+    assert_eq!(fs::metadata(&large)?.len(), 5 << 19);
+    fs::remove_file(&large)?;
+    let archive = in_state(&env, &asked, "Available").await?;
+    assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_takes_no_name_that_the_export_knows_already() -> Test {
+    let env = TestEnv::new("backup-name").await?;
+    let probed_by_hand = json!({"probeInterval": "1h"});
+    let backend = shared::backend(&env, "backend", probed_by_hand).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    shared::bound_with(&env, "one", &class, "one").await?;
+    shared::bound_with(&env, "two", &class, "two").await?;
+    let first = backup(&env.unique_name("nightly"), &env.name, "one");
+    let first = env.objects.create(&first).await?;
+    let first = in_state(&env, &first, "Available").await?;
+    // Its data stay, and so does its name, although another object has that for now.
+    env.objects.delete(&first).await?;
+    env.objects.wait_gone(&first, PATIENCE).await?;
+    let second = backup(&env.unique_name("nightly"), &env.name, "two");
+    let second = env.objects.create(&second).await?;
+    let message = pending(&env, &second, "ArchiveNameTaken").await?;
+    assert!(message.contains("(archived)"), "{message}");
+    env.objects.delete(&second).await?;
+    env.objects.wait_gone(&second, PATIENCE).await?;
+    env.objects
+        .patch(&backend, json!({"spec": {"probeInterval": "1s"}}))
+        .await?;
+    let back = in_state(&env, &first, "Available").await?;
+    assert_eq!(back["spec"], first["spec"]);
+    assert_eq!(fs::read_to_string(path(&env, &back).join("data"))?, "one");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
+    let env = TestEnv::new("backup-schema").await?;
+    let usual = backup(&env.unique_name("nightly"), &env.name, "data");
+    let changed = |change: Value| {
+        let mut object = usual.clone();
+        merge(&mut object, &change);
+        object
+    };
+    for (change, words) in [
+        (json!({"metadata": {"name": "pvc-nightly"}}), "begin with `pvc-`"),
+        (json!({"metadata": {"name": "n".repeat(111)}}), "at most 110 characters"),
+        (json!({"spec": {"backend": "main"}}), "written by the operator"),
+        (json!({"spec": {"claim": {"uid": "1"}}}), "written by the operator"),
+        (
+            json!({"spec": {"claim": {"namespaceUID": "1"}}}),
+            "written by the operator",
+        ),
+        (json!({"spec": {"fileID": "1"}}), "written by the operator"),
+        (
+            json!({"spec": {"directory": "archived-x", "fileID": "1"}}),
+            "written by the operator",
+        ),
+        (json!({"spec": {"size": "1Gi"}}), "written by the operator"),
+        (
+            json!({"spec": {"archivedAt": "2026-01-01T00:00:00Z"}}),
+            "written by the operator",
+        ),
+        (
+            json!({"metadata": {"name": "pvc-nightly"}, "spec": {"fileID": null}}),
+            "begin with `pvc-`",
+        ),
+        (json!({"spec": {"claim": {"name": "../data"}}}), "must name a claim"),
+        (json!({"spec": {"claim": {"namespace": ""}}}), "must name a claim"),
+    ] {
+        let object = changed(change.clone());
+        let refused = env.objects.create(&object).await.unwrap_err().to_string();
+        assert!(refused.contains(words), "{change}: {refused}");
+    }
+    shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    shared::bound_with(&env, "data", &class, "text").await?;
+    let made = env.objects.create(&usual).await?;
+    let made = in_state(&env, &made, "Available").await?;
+    for change in [
+        json!({"claim": {"name": "other"}}),
+        json!({"claim": {"uid": null}}),
+        json!({"claim": {"namespaceUID": "other"}}),
+        json!({"backend": null, "exportID": null, "volume": null}),
+        json!({"fileID": null, "directory": null}),
+        json!({"fileID": "1"}),
+        json!({"size": null}),
+    ] {
+        let patch = json!({ "spec": change });
+        assert!(env.objects.patch(&made, patch).await.is_err(), "{change}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backup_is_not_for_another_namespace_unless_it_says_so() -> Test {
+    let (env, other) = (TestEnv::new("backup-of").await?, TestEnv::new("backup-for").await?);
+    shared::backend(&env, "backend", json!({})).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    shared::bound_with(&env, "data", &class, "precious").await?;
+    let name = env.unique_name("nightly");
+    let claim = asking(other.claim("theirs", &class), &name);
+    let claim = other.objects.create(&claim).await?;
+    refused(&other, &claim, "ArchiveNotFound").await?;
+    let archive = env.objects.create(&backup(&name, &env.name, "data")).await?;
+    in_state(&env, &archive, "Available").await?;
+    refused(&other, &claim, "ArchiveNotAllowed").await?;
+    let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [other.name]}}});
+    env.objects.patch(&archive, allowed).await?;
+    let volume = other.wait_bound(&claim).await?;
+    assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "precious");
+    Ok(())
+}

@@ -1,0 +1,121 @@
+//! Limits that claims race for, and backends that take nothing new.
+
+use std::collections::BTreeSet;
+
+use rig::TestEnv;
+use rig::objects::{condition, reference};
+use serde_json::{Value, json};
+
+use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
+use crate::faults::outages::{bound_once, claims_of};
+use crate::support::shared::Test;
+
+/// The claims of this test that are Bound, and for the others the reason that they say, if any.
+async fn divided(env: &TestEnv) -> rig::Result<(Vec<Value>, Vec<Value>)> {
+    let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
+    let claims = env.objects.list(&like).await?;
+    Ok(claims
+        .into_iter()
+        .map(with_kind)
+        .partition(|claim| claim.pointer("/status/phase") == Some(&json!("Bound"))))
+}
+
+/// What a list leaves out of its items.
+fn with_kind(mut claim: Value) -> Value {
+    rig::objects::merge(
+        &mut claim,
+        &json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim"}),
+    );
+    claim
+}
+
+fn says_why(claim: &Value) -> bool {
+    condition(claim, PROVISIONED).is_some_and(|found| {
+        let message = found["message"].as_str().unwrap_or_default();
+        found["reason"] == "CapacityExceeded" && message.contains("capacity.limit is 20Mi")
+    })
+}
+
+/// Waits until so many claims are Bound and every other one says why it is not; gives back both.
+async fn settled(env: &TestEnv, bound: usize) -> rig::Result<(Vec<Value>, Vec<Value>)> {
+    rig::wait::until("the claims to be divided", SEEN, async || {
+        let (have, wait) = divided(env).await.map_err(|error| error.to_string())?;
+        if have.len() == bound && wait.iter().all(says_why) {
+            return Ok((have, wait));
+        }
+        let silent: Vec<_> = wait
+            .iter()
+            .filter(|claim| !says_why(claim))
+            .map(|claim| &claim["status"])
+            .collect();
+        Err(format!("{} are bound, silent are {silent:?}", have.len()))
+    })
+    .await
+}
+
+#[tokio::test]
+async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_lets_one_more_through() -> Test {
+    let env = TestEnv::new("limit").await?;
+    // A claim asks for 1Mi.
+    let spec = json!({"capacity": {"limit": "20Mi"}});
+    let backend = env.objects.create(&env.backend("backend", spec)).await?;
+    env.objects
+        .wait_condition(&backend, "Ready", "True", None, SEEN)
+        .await?;
+    let class = env
+        .objects
+        .create(&env.class("class", json!({"backend": env.unique_name("backend")})))
+        .await?;
+    claims_of(&env, &class, "racing", 50).await?;
+    let (bound, _) = settled(&env, 20).await?;
+    bound_once(&env, &bound).await?;
+
+    let given_up = bound.first().unwrap();
+    let volume = env.wait_bound(given_up).await?;
+    env.objects.delete(given_up).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+    let (now, waiting) = settled(&env, 20).await?;
+    assert_eq!(waiting.len(), 29);
+    let names = |claims: &[Value]| {
+        claims
+            .iter()
+            .map(|claim| claim["metadata"]["name"].to_string())
+            .collect()
+    };
+    let (before, after): (BTreeSet<String>, BTreeSet<String>) = (names(&bound), names(&now));
+    assert_eq!(after.difference(&before).count(), 1, "one of those that waited");
+    bound_once(&env, &now).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_suspended_backend_takes_no_new_volume_and_still_reclaims() -> Test {
+    let env = TestEnv::new("suspended").await?;
+    let class = env.create_ready_class().await?;
+    let old = env.objects.create(&env.claim("old", &class)).await?;
+    let volume = env.wait_bound(&old).await?;
+    std::fs::write(env.directory(&volume)?.join("data"), "kept")?;
+    let backend = env.backend("backend", json!({}));
+    env.objects.patch(&backend, json!({"spec": {"suspend": true}})).await?;
+    wait_reason(&env, &backend, "Ready", &["Suspended"]).await?;
+
+    let new = env.objects.create(&env.claim("new", &class)).await?;
+    wait_reason(&env, &new, PROVISIONED, &["Suspended"]).await?;
+    env.objects.delete(&old).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+    let names: Vec<_> = std::fs::read_dir(env.data())?
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    let archived = names
+        .iter()
+        .filter(|name| name.to_string_lossy().starts_with("archived-"));
+    assert_eq!(
+        (archived.count(), names.len()),
+        (1, 2),
+        "the archive and our own folder: {names:?}"
+    );
+
+    env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
+    env.wait_bound(&new).await?;
+    Ok(())
+}

@@ -1,0 +1,141 @@
+//! What an administrator and a user read when a backend cannot serve, and what happens when it is cured.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use nfs_client::{self, Name, Status};
+use rig::{Access, Proxy, TestEnv};
+use serde_json::{Value, json};
+
+use crate::support::shared::{PATIENCE, Test, backend, class};
+
+const CONDITION: &str = "nfs-operator.io/Provisioned";
+
+/// A backend that is not Ready for this reason, and a claim that waits for it and says the same.
+async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, Value)> {
+    let backend = env.objects.create(&env.backend("backend", spec)).await?;
+    let class = class(env, "class", "backend", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let said = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", Some(reason), PATIENCE)
+        .await?;
+    assert!(
+        said["message"].as_str().is_some_and(|message| message.len() > 20),
+        "a remedy: {said}"
+    );
+    let said = env
+        .objects
+        .wait_condition(&claim, CONDITION, "False", Some(reason), PATIENCE)
+        .await?;
+    assert!(
+        said["message"].as_str().unwrap().contains(&env.unique_name("backend")),
+        "names the backend: {said}"
+    );
+    Ok((backend, claim))
+}
+
+/// The backend turns Ready, and that serves the claim: its own timer is minutes away, and nobody waits here as long as that.
+async fn cured(env: &TestEnv, backend: &Value, claim: &Value) -> Test {
+    for (object, condition) in [(backend, "Ready"), (claim, CONDITION)] {
+        let turned = env.objects.wait_condition(object, condition, "True", None, PATIENCE);
+        turned.await?;
+    }
+    env.wait_bound(claim).await?;
+    Ok(())
+}
+
+async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
+    Proxy::start(SocketAddr::from(([127, 0, 0, 1], env.nfs_port()))).await
+}
+
+#[tokio::test]
+async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Test {
+    let env = TestEnv::new("refused").await?;
+    let proxy = proxy_to(&env).await?;
+    proxy.refuse(true).await?;
+    let (backend, claim) = fails(&env, json!({"nfs": {"port": proxy.port()}}), "ConnectionRefused").await?;
+    proxy.refuse(false).await?;
+    cured(&env, &backend, &claim).await
+}
+
+#[tokio::test]
+async fn a_read_only_export_is_named_and_the_claim_goes_through_when_it_is_writable() -> Test {
+    let env = TestEnv::with_export("readonly", |export| export.access(Access::ReadOnly)).await?;
+    let (backend, claim) = fails(&env, json!({}), "ReadOnly").await?;
+    let mut nfs = env.rig.nfs.lock().await;
+    nfs.change_export(&env.export(), |export| export.access = Access::ReadWrite)
+        .await?;
+    drop(nfs);
+    cured(&env, &backend, &claim).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_full_export_is_named_and_the_claim_goes_through_when_there_is_room() -> Test {
+    let env = TestEnv::with_export("full", |export| export.tmpfs(1 << 20, None)).await?;
+    let nfs = client(&env).await?;
+    let root = nfs.root().await?.handle;
+    let mut files = Vec::new();
+    for size in [100_000, 4096, 1] {
+        for n in 0..1000 {
+            let name = Name::new(format!("fill-{size}-{n}"))?;
+            match nfs.create_file(&root, &name, &vec![0; size], 0o600).await {
+                Ok(node) => files.push((name, node.attributes.fileid)),
+                Err(error) if error.status() == Some(Status::NoSpace) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+    let (backend, claim) = fails(&env, json!({}), "NoSpace").await?;
+    for (name, file_id) in files {
+        nfs.remove_file(&root, &name, file_id).await?;
+    }
+    cured(&env, &backend, &claim).await?;
+    Ok(())
+}
+
+/// A client of our own on the test's export.
+async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsError> {
+    nfs_client::Client::connect(nfs_client::Target {
+        server: "127.0.0.1".into(),
+        path: env.export(),
+        version: nfs_client::VersionChoice::Auto,
+        port: env.nfs_port(),
+        mount_port: None,
+        source_port: nfs_client::SourcePort::Any,
+        credential: nfs_client::Credential::default(),
+        owner: nfs_client::ClientOwner {
+            owner: env.name.clone().into_bytes(),
+            verifier: [7; 8],
+        },
+        deadline: Duration::from_secs(20),
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_changed_identity_is_named_and_nothing_is_made() -> Test {
+    let env = TestEnv::new("identity").await?;
+    let first = backend(&env, "backend", json!({})).await?;
+    let file = env.data().join(".nfs-operator/identity");
+    let other = std::fs::read_to_string(&file)?;
+    let id = env.objects.get(&first).await?.unwrap()["status"]["exportID"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let strange: String = id.chars().rev().collect();
+    std::fs::write(&file, other.replace(&id, &strange))?;
+    env.objects
+        .wait_condition(&first, "Ready", "False", Some("IdentityMismatch"), PATIENCE)
+        .await?;
+    let class = class(&env, "class", "backend", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    env.objects
+        .wait_condition(&claim, CONDITION, "False", Some("IdentityMismatch"), PATIENCE)
+        .await?;
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 1, "only .nfs-operator");
+    std::fs::write(&file, other)?;
+    cured(&env, &first, &claim).await?;
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! Exports that are not the ones they were, volumes that contradict them, and backends that go.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rig::objects::{merge, reference};
+use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv};
+use serde_json::{Value, json};
+
+use crate::support::shared::{self, PATIENCE, Test};
+
+/// A server of the test's own, whose export is swapped, and a volume with data on the first one.
+struct Swapped {
+    env: TestEnv,
+    nfs: NfsServer,
+    run: RunDir,
+    backend: Value,
+    class: Value,
+    claim: Value,
+    volume: Value,
+}
+
+impl Swapped {
+    async fn start(name: &str) -> Result<Self, shared::Failure> {
+        let env = TestEnv::new(name).await?;
+        let run = RunDir::new()?;
+        let options = NfsOptions {
+            exports: vec![Export::new(env.export())],
+            ..NfsOptions::default()
+        };
+        let nfs = NfsServer::start(&run, options).await?;
+        let settings = json!({ "nfs": { "port": nfs.port() }, "archivePolicy": { "onDelete": "Delete" } });
+        let backend = shared::backend(&env, "backend", settings).await?;
+        let class = shared::class(&env, "class", "backend", json!({})).await?;
+        let (claim, volume) = shared::bound(&env, "data", &class).await?;
+        let inside = shared::text(&volume, "/metadata/annotations/nfs-operator.io~1directory").to_owned();
+        fs::write(nfs.data_dir(&env.export())?.join(inside).join("data"), "stays")?;
+        Ok(Self {
+            env,
+            nfs,
+            run,
+            backend,
+            class,
+            claim,
+            volume,
+        })
+    }
+
+    fn disk(&self) -> rig::Result<PathBuf> {
+        self.nfs.data_dir(&self.env.export())
+    }
+
+    async fn swap(&mut self, disk: &Path) -> rig::Result<()> {
+        let path = self.env.export();
+        self.nfs.remove_export(&path).await?;
+        self.nfs.add_export(Export::new(path).disk(disk)).await.map(drop)
+    }
+
+    /// Sees to it that the backend says so, and that neither a new nor a deleted claim touches what is there now.
+    async fn nothing_is_made_or_removed(&self) -> Result<Value, shared::Failure> {
+        let disk = self.disk()?;
+        let before = rig::snapshot(&disk)?;
+        let objects = &self.env.objects;
+        let mismatch = Some("IdentityMismatch");
+        let said = objects.wait_condition(&self.backend, "Ready", "False", mismatch, PATIENCE);
+        said.await?;
+        let said = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, PATIENCE);
+        said.await?;
+        let waiting = objects.create(&self.env.claim("waiting", &self.class)).await?;
+        shared::refused(&self.env, &waiting, "IdentityMismatch").await?;
+        objects.delete(&self.claim).await?;
+        let note = shared::kept(&self.env, &self.volume).await?;
+        assert!(note.starts_with("IdentityMismatch"), "{note}");
+        assert_eq!(rig::snapshot(&disk)?, before);
+        Ok(waiting)
+    }
+}
+
+/// What a probe at work does not change: the look before a swap may have met its file, and its folder's time.
+fn lasting(tree: BTreeMap<String, String>) -> Vec<(String, String)> {
+    let of_a_probe = |path: &str| path.contains("/.nfs-operator") && !path.contains("/records/");
+    tree.into_iter().filter(|(path, _)| !of_a_probe(path)).collect()
+}
+
+#[tokio::test]
+async fn an_export_swapped_for_an_empty_one_is_left_alone_until_the_former_is_back() -> Test {
+    let mut swapped = Swapped::start("swap-empty").await?;
+    let former = swapped.disk()?;
+    let empty = swapped.run.path().join("empty");
+    fs::create_dir(&empty)?;
+    let before = rig::snapshot(&former)?;
+    swapped.swap(&empty).await?;
+    let waiting = swapped.nothing_is_made_or_removed().await?;
+    assert_eq!(fs::read_dir(&empty)?.count(), 0);
+    assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
+    swapped.swap(&former).await?;
+    swapped.env.wait_bound(&waiting).await?;
+    swapped.env.objects.wait_gone(&swapped.volume, PATIENCE).await?;
+    assert_eq!(shared::names(&former)?.len(), 1, "the waiting claim's alone");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_export_swapped_for_a_copy_is_left_alone_until_somebody_accepts_it() -> Test {
+    let mut swapped = Swapped::start("swap-copy").await?;
+    let former = swapped.disk()?;
+    let copy = swapped.run.path().join("copy");
+    let copied = Command::new("cp").arg("-a").args([&former, &copy]).status()?;
+    assert!(copied.success());
+    let before = rig::snapshot(&former)?;
+    swapped.swap(&copy).await?;
+    let waiting = swapped.nothing_is_made_or_removed().await?;
+    let objects = &swapped.env.objects;
+    let found = objects.get(&swapped.backend).await?.unwrap_or_default();
+    let id = shared::text(&found, "/status/exportID");
+    // Somebody else's id accepts nothing.
+    let accept = |id: &str| json!({ "metadata": { "annotations": { "nfs-operator.io/accept-identity": id } } });
+    objects.patch(&swapped.backend, accept("another")).await?;
+    let names_it = |found: &Value| match rig::objects::condition(found, "Ready") {
+        Some(ready) if shared::text(ready, "/message").contains("another") => Ok(()),
+        other => Err(format!("{other:?}")),
+    };
+    let what = "to say that another identity is there";
+    objects.wait(&swapped.backend, what, PATIENCE, names_it).await?;
+    objects.patch(&swapped.backend, accept(id)).await?;
+    let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, PATIENCE);
+    ready.await?;
+    swapped.env.wait_bound(&waiting).await?;
+    // Accepted once and not for ever: the annotation is gone, and the next copy would be refused again.
+    let accepted = |found: &Value| match found.pointer("/metadata/annotations/nfs-operator.io~1accept-identity") {
+        None => Ok(()),
+        Some(left) => Err(left.to_string()),
+    };
+    let what = "to be without the acceptance";
+    objects.wait(&swapped.backend, what, PATIENCE, accepted).await?;
+    assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_put_right() -> Test {
+    let env = TestEnv::new("edited").await?;
+    shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    fs::create_dir(env.data().join("elsewhere"))?;
+    let elsewhere = json!({ "path": format!("{}/elsewhere", env.export()), "archivePolicy": { "onDelete": "Delete" } });
+    shared::backend(&env, "other", elsewhere).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (_claim, neighbour) = shared::bound_with(&env, "neighbour", &class, "theirs").await?;
+    let of_neighbour = |name: &str| {
+        let pointer = format!("/metadata/annotations/nfs-operator.io~1{name}");
+        shared::text(&neighbour, &pointer).to_owned()
+    };
+    let other = env.unique_name("other");
+    let cases = [
+        ("directory", of_neighbour("directory")),
+        ("directory", "../elsewhere".to_owned()),
+        ("directory", ".nfs-operator".to_owned()),
+        ("file-id", of_neighbour("file-id")),
+        ("export-id", "another".to_owned()),
+        ("backend", other),
+        ("on-delete", "shred".to_owned()),
+    ];
+    let beside = rig::snapshot(&env.directory(&neighbour)?)?;
+    for (number, (name, value)) in cases.into_iter().enumerate() {
+        let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "stays").await?;
+        let annotation = format!("nfs-operator.io/{name}");
+        let before = volume["metadata"]["annotations"][&annotation].clone();
+        let annotated = |value: &Value| json!({ "metadata": { "annotations": { &annotation: value } } });
+        env.objects.patch(&volume, annotated(&json!(value))).await?;
+        env.objects.delete(&claim).await?;
+        let note = shared::kept(&env, &volume).await?;
+        assert!(note.contains(": "), "{annotation}: {note}");
+        let data = env.directory(&volume)?.join("data");
+        assert_eq!(fs::read_to_string(&data)?, "stays", "{annotation}");
+        assert!(env.objects.get(&volume).await?.is_some());
+        env.objects.patch(&volume, annotated(&before)).await?;
+        env.objects.wait_gone(&volume, PATIENCE).await?;
+        assert!(!data.exists(), "{annotation}");
+    }
+    assert_eq!(rig::snapshot(&env.directory(&neighbour)?)?, beside);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_volume_that_was_made_again_to_point_at_anothers_directory_reclaims_nothing() -> Test {
+    let env = TestEnv::new("forged").await?;
+    shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (_claim, victim) = shared::bound_with(&env, "victim", &class, "theirs").await?;
+    let before = rig::snapshot(&env.directory(&victim)?)?;
+    // All that the victim says of itself, under another name and with a claim that is gone.
+    let uid = "00000000-1111-2222-3333-444444444444";
+    for (name, path) in [
+        ("same", shared::text(&victim, "/spec/nfs/path").to_owned()),
+        ("root", env.export()),
+        ("ours", format!("{}/.nfs-operator", env.export())),
+    ] {
+        let mut forged = reference("v1", "PersistentVolume", None, &env.unique_name(name));
+        let annotations = victim["metadata"]["annotations"].clone();
+        let spec = json!({ "spec": victim["spec"] });
+        merge(&mut forged, &json!({ "metadata": { "annotations": annotations } }));
+        merge(&mut forged, &spec);
+        let inside = path.rsplit('/').next().unwrap_or_default();
+        let tampered = json!({
+            "metadata": { "annotations": { "nfs-operator.io/directory": inside } },
+            "spec": {
+                "nfs": { "path": path },
+                "claimRef": { "name": "gone", "uid": uid, "resourceVersion": null },
+            },
+        });
+        merge(&mut forged, &tampered);
+        let forged = env.objects.create(&forged).await?;
+        shared::kept(&env, &forged).await?;
+        assert_eq!(rig::snapshot(&env.directory(&victim)?)?, before, "{name}");
+        assert!(env.objects.get(&forged).await?.is_some());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backend_waits_for_its_volumes_and_archives_and_is_let_go_by_an_annotation() -> Test {
+    let env = TestEnv::new("departure").await?;
+    let class = env.create_ready_class().await?;
+    let backend = shared::backend_named(&env, "backend");
+    let (first_claim, first) = shared::bound_with(&env, "first", &class, "first").await?;
+    let (_claim, second) = shared::bound_with(&env, "second", &class, "second").await?;
+    env.objects.delete(&backend).await?;
+    let says = async |expected: &str| {
+        let look = |found: &Value| match rig::objects::condition(found, "Ready") {
+            Some(ready) if ready["reason"] == "Deleting" && shared::text(ready, "/message").contains(expected) => {
+                Ok(shared::text(ready, "/message").to_owned())
+            }
+            other => Err(format!("{other:?}")),
+        };
+        env.objects
+            .wait(&backend, "to say what it waits for", PATIENCE, look)
+            .await
+    };
+    says("2 volumes and 0 archives").await?;
+    // Reclaim goes on, and new claims are refused.
+    shared::reclaimed(&env, &first_claim, &first, "VolumeArchived").await?;
+    let message = says("1 volumes and 1 archives").await?;
+    assert!(message.contains("nfs-operator.io/abandon-volumes"), "{message}");
+    let waiting = env.objects.create(&env.claim("waiting", &class)).await?;
+    shared::refused(&env, &waiting, "Deleting").await?;
+    let volumes_and_archives = || {
+        let mut seen = rig::snapshot(env.data())?;
+        // A probe writes there.
+        seen.retain(|path, _| !path.contains("/.nfs-operator"));
+        Ok::<_, std::io::Error>(seen)
+    };
+    let before = volumes_and_archives()?;
+    let abandon = json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": "true" } } });
+    env.objects.patch(&backend, abandon).await?;
+    env.objects.wait_gone(&backend, PATIENCE).await?;
+    assert_eq!(volumes_and_archives()?, before);
+    assert!(env.objects.get(&second).await?.is_some());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_backend_goes_by_itself_when_its_last_volume_is_deleted() -> Test {
+    let env = TestEnv::new("last-volume").await?;
+    let backend = shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let class = shared::class(&env, "class", "backend", json!({})).await?;
+    let (claim, volume) = shared::bound_with(&env, "data", &class, "gone").await?;
+    env.objects.delete(&backend).await?;
+    let deleting = Some("Deleting");
+    let held = env
+        .objects
+        .wait_condition(&backend, "Ready", "False", deleting, PATIENCE);
+    held.await?;
+    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    env.objects.wait_gone(&backend, PATIENCE).await?;
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Directories and volumes that have lost each other: reported, never removed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rig::TestEnv;
+use rig::objects::{condition, reference};
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+const KINDS: [&str; 7] = [
+    "DirectoryWithoutVolume",
+    "VolumeWithoutDirectory",
+    "VolumeWithOtherDirectory",
+    "VolumeWithoutRecord",
+    "RecordWithoutDirectory",
+    "ArchiveWithoutDirectory",
+    "RecordUnreadable",
+];
+
+/// What is looked at again is looked at after half of it.
+const OFTEN: [&str; 2] = ["--scan-interval", "2s"];
+
+async fn stage() -> Result<Stage, Failure> {
+    Stage::set_with(json!({"probeInterval": "1s"}), &OFTEN).await
+}
+
+fn main() -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main")
+}
+
+/// A claim that is Bound, with a file in its directory; and its volume.
+async fn claim_with_data(stage: &Stage, name: &str) -> Result<(Value, Value), Failure> {
+    let claim = stage.objects.create(&stage.claim(name)).await?;
+    let volume = stage.bound(&claim).await?;
+    fs::write(stage.directory(&volume)?.join("data"), name)?;
+    Ok((claim, volume))
+}
+
+/// Takes a volume object away as an administrator does who does not wait for anybody.
+async fn force_away(stage: &Stage, volume: &Value) -> Test {
+    stage.objects.delete(volume).await?;
+    let finalizers = json!({"metadata": {"finalizers": null}});
+    stage.objects.patch(volume, finalizers).await?;
+    Ok(stage.objects.wait_gone(volume, PATIENCE).await?)
+}
+
+/// This cluster's folder of records on disk.
+fn records(stage: &Stage) -> Result<PathBuf, Failure> {
+    let folders = fs::read_dir(stage.data()?.join(".nfs-operator"))?;
+    let mut records = folders.flatten().map(|folder| folder.path().join("records"));
+    let ours = records.find(|path| path.is_dir() && !path.to_string_lossy().contains(STRANGER));
+    Ok(ours.ok_or("no records")?)
+}
+
+/// Another cluster.
+const STRANGER: &str = "99999999-8888-7777-6666-555555555555";
+
+/// What another cluster keeps on the export, all of it without volume or directory, and what nobody keeps.
+fn strangers(stage: &Stage) -> Result<(), Failure> {
+    let folder = stage.data()?.join(".nfs-operator").join(STRANGER).join("records");
+    fs::create_dir_all(&folder)?;
+    let volume = "pvc-00000000-1111-2222-3333-444444444444";
+    let record = json!({
+        "version": 1, "volume": volume, "backend": "main", "directory": "their-data", "fileID": 1, "state": {"name": "Live"},
+        "claim": {"namespace": "default", "name": "theirs", "uid": "00000000-1111-2222-3333-444444444444"},
+    });
+    fs::write(folder.join(volume), record.to_string())?;
+    fs::write(folder.join("pvc-broken"), "nothing")?;
+    for name in ["their-data", "archived-by-hand", "default-data-pvc-0", "photos"] {
+        fs::create_dir(stage.data()?.join(name))?;
+    }
+    Ok(())
+}
+
+/// The volumes that the status names, by kind.
+fn named(backend: &Value) -> BTreeMap<String, Vec<String>> {
+    let kinds = backend.pointer("/status/orphans/kinds").and_then(Value::as_array);
+    let of = |kind: &Value| {
+        let examples = kind["examples"].as_array().cloned().unwrap_or_default();
+        let volumes = examples.iter().map(|orphan| text(orphan, "/volume").to_owned());
+        (text(kind, "/kind").to_owned(), volumes.collect())
+    };
+    kinds.into_iter().flatten().map(of).collect()
+}
+
+/// A series of the operator's metrics; none where it is not there.
+async fn metric(stage: &Stage, series: &str) -> Result<Option<f64>, Failure> {
+    let metrics = stage.operator.metrics().await?;
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    Ok(line.map(str::parse).transpose()?)
+}
+
+async fn orphans(stage: &Stage, kind: &str) -> Result<Option<f64>, Failure> {
+    let series = format!("nfs_operator_backend_orphans{{backend=\"main\",kind=\"{kind}\"}}");
+    metric(stage, &series).await
+}
+
+/// How many scans came to their end so far.
+fn scans(stage: &Stage) -> Result<usize, Failure> {
+    let log = fs::read_to_string(stage.operator.log())?;
+    Ok(log
+        .lines()
+        .filter(|line| line.contains("scanned for orphans") && !line.contains("not scanned"))
+        .count())
+}
+
+/// Waits until so many more scans have ended.
+async fn scanned(stage: &Stage, more: usize) -> Test {
+    let before = scans(stage)?;
+    let ended = rig::wait::until("the export to be scanned", PATIENCE, async || {
+        match scans(stage).map_err(|error| error.to_string())? {
+            now if now >= before + more => Ok(()),
+            now => Err(format!("{now} scans, {before} before")),
+        }
+    });
+    Ok(ended.await?)
+}
+
+/// Waits until the status names just these.
+async fn reported(stage: &Stage, expected: &BTreeMap<String, Vec<String>>) -> Result<Value, Failure> {
+    let main = main();
+    let said = stage.objects.wait(&main, "to report orphans", PATIENCE, |backend| {
+        let named = named(backend);
+        if named == *expected {
+            Ok(backend.clone())
+        } else {
+            Err(format!("{named:?}"))
+        }
+    });
+    Ok(said.await?)
+}
+
+/// What must not change: the data, and the records.
+fn kept(root: &Path) -> Result<BTreeMap<String, String>, Failure> {
+    let mut all = rig::snapshot(root)?;
+    // What a probe makes and removes in the operator's own folder shows in times beside the records.
+    all.retain(|path, _| !path.contains("/.nfs-operator") || path.contains("/records/"));
+    Ok(all)
+}
+
+/// Something that was done to an export, and how it is undone.
+struct Damage {
+    kind: &'static str,
+    volume: String,
+    cure: Box<dyn Fn() -> std::io::Result<()>>,
+}
+
+/// One orphan of each kind.
+async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
+    let (records, aside) = (records(stage)?, stage.data()?.with_extension("aside"));
+    fs::create_dir_all(&aside)?;
+    let mut all = Vec::new();
+    for kind in KINDS {
+        let (claim, volume) = claim_with_data(stage, &kind.to_lowercase()).await?;
+        let (name, directory) = (text(&volume, "/metadata/name").to_owned(), stage.directory(&volume)?);
+        let (record, away) = (records.join(&name), aside.join(&name));
+        let moved_back = {
+            let (away, directory) = (away.clone(), directory.clone());
+            move || fs::rename(&away, &directory)
+        };
+        let cure: Box<dyn Fn() -> std::io::Result<()>> = match kind {
+            "DirectoryWithoutVolume" => {
+                force_away(stage, &volume).await?;
+                Box::new(move || fs::remove_dir_all(&directory).and_then(|()| fs::remove_file(&record)))
+            }
+            "VolumeWithoutDirectory" => {
+                fs::rename(&directory, &away)?;
+                Box::new(moved_back)
+            }
+            "VolumeWithOtherDirectory" => {
+                fs::rename(&directory, &away)?;
+                fs::create_dir(&directory)?;
+                Box::new(move || fs::remove_dir(&directory).and_then(|()| moved_back()))
+            }
+            "VolumeWithoutRecord" => {
+                fs::rename(&record, &away)?;
+                Box::new(move || fs::rename(&away, &record))
+            }
+            "RecordWithoutDirectory" => {
+                force_away(stage, &volume).await?;
+                stage.objects.delete(&claim).await?;
+                fs::rename(&directory, &away)?;
+                Box::new(move || fs::remove_file(&record))
+            }
+            "ArchiveWithoutDirectory" => {
+                stage.objects.delete(&claim).await?;
+                stage.objects.wait_gone(&volume, PATIENCE).await?;
+                let own = directory.file_name().unwrap_or_default().to_string_lossy();
+                let archive = directory.with_file_name(format!("archived-{own}"));
+                fs::rename(&archive, &away)?;
+                Box::new(move || fs::rename(&away, &archive))
+            }
+            _ => {
+                let content = fs::read(&record)?;
+                fs::write(&record, "{}")?;
+                Box::new(move || fs::write(&record, &content))
+            }
+        };
+        all.push(Damage {
+            kind,
+            volume: name,
+            cure,
+        });
+    }
+    Ok(all)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_kind_of_orphan_is_reported_never_removed_and_forgotten_when_cured() -> Test {
+    let stage = stage().await?;
+    claim_with_data(&stage, "well").await?;
+    strangers(&stage)?;
+    let main = main();
+    // All this is somebody's, or another cluster's.
+    let said = stage
+        .objects
+        .wait_condition(&main, "NoOrphans", "True", Some("NoOrphansFound"), PATIENCE);
+    said.await?;
+    scanned(&stage, 2).await?;
+    reported(&stage, &BTreeMap::new()).await?;
+
+    let damages = damages(&stage).await?;
+    let expected = damages
+        .iter()
+        .map(|damage| (damage.kind.to_owned(), vec![damage.volume.clone()]));
+    let backend = reported(&stage, &expected.collect()).await?;
+    assert_eq!(backend.pointer("/status/orphans/total"), Some(&json!(KINDS.len())));
+    let said = condition(&backend, "NoOrphans").ok_or("no condition")?;
+    assert_eq!(
+        (&said["status"], &said["reason"]),
+        (&json!("False"), &json!("OrphansFound"))
+    );
+    let message = said["message"].as_str().unwrap_or_default();
+    for damage in &damages {
+        assert!(
+            message.contains(damage.kind) && message.contains(&damage.volume),
+            "{message}"
+        );
+        assert_eq!(orphans(&stage, damage.kind).await?, Some(1.0), "{}", damage.kind);
+    }
+    let ready = condition(&backend, "Ready").ok_or("no condition")?;
+    assert_eq!(ready["status"], "True", "orphans keep no claim waiting");
+
+    let before = kept(&stage.data()?)?;
+    scanned(&stage, 3).await?;
+    assert_eq!(kept(&stage.data()?)?, before, "nothing is removed or changed");
+
+    for damage in &damages {
+        (damage.cure)()?;
+    }
+    reported(&stage, &BTreeMap::new()).await?;
+    stage
+        .objects
+        .wait_condition(&main, "NoOrphans", "True", None, PATIENCE)
+        .await?;
+    for kind in KINDS {
+        assert_eq!(orphans(&stage, kind).await?, Some(0.0), "{kind}");
+    }
+    Ok(())
+}
+
+/// One claim after another: made, used, deleted; every third before it is Bound.
+async fn come_and_go(stage: &Stage, who: usize, until: usize) -> Test {
+    let mut turn = 0;
+    while scans(stage)? < until {
+        turn += 1;
+        let claim = stage
+            .objects
+            .create(&stage.claim(&format!("guest-{who}-{turn}")))
+            .await?;
+        if turn % 3 == 0 {
+            stage.objects.delete(&claim).await?;
+            stage.objects.wait_gone(&claim, PATIENCE).await?;
+            continue;
+        }
+        let volume = stage.bound(&claim).await?;
+        if turn % 3 == 1 {
+            fs::write(stage.directory(&volume)?.join("data"), "to be archived")?;
+        }
+        stage.objects.delete(&claim).await?;
+        stage.objects.wait_gone(&volume, PATIENCE).await?;
+    }
+    eprintln!("guest {who} came {turn} times");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_come_and_go_while_their_export_is_scanned_are_no_orphans() -> Test {
+    let stage = stage().await?;
+    let until = scans(&stage)? + 4;
+    let guests = (0..4).map(|who| come_and_go(&stage, who, until));
+    futures::future::try_join_all(guests).await?;
+    let log = fs::read_to_string(stage.operator.log())?;
+    let alone: Vec<&str> = log.lines().filter(|line| line.contains("orphan: ")).collect();
+    assert!(alone.is_empty(), "{alone:#?}");
+    let backend = reported(&stage, &BTreeMap::new()).await?;
+    assert_eq!(backend.pointer("/status/orphans/skipped"), Some(&json!(0)));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_that_is_cut_off_leaves_the_report_as_it_was_and_is_begun_again() -> Test {
+    let mut stage = stage().await?;
+    let (_, volume) = claim_with_data(&stage, "data").await?;
+    let (directory, aside) = (stage.directory(&volume)?, stage.data()?.with_extension("aside"));
+    fs::rename(&directory, &aside)?;
+    let name = text(&volume, "/metadata/name").to_owned();
+    let alone = BTreeMap::from([("VolumeWithoutDirectory".to_owned(), vec![name])]);
+    reported(&stage, &alone).await?;
+
+    stage.proxy.refuse(true).await?;
+    stage.proxy.cut();
+    let main = main();
+    let failed = stage.objects.wait_condition(&main, "Ready", "False", None, PATIENCE);
+    failed.await?;
+    fs::rename(&aside, &directory)?;
+    let before = scans(&stage)?;
+    // A new life starts with what the former one found, and cannot look either.
+    stage.operator.restart().await?;
+    stage.operator.wait_ready().await?;
+    rig::wait::until("the former life's report", PATIENCE, async || {
+        match orphans(&stage, "VolumeWithoutDirectory")
+            .await
+            .map_err(|error| error.to_string())?
+        {
+            Some(1.0) => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    assert_eq!(scans(&stage)?, before, "no scan came to its end");
+    reported(&stage, &alone).await?;
+
+    stage.proxy.refuse(false).await?;
+    reported(&stage, &BTreeMap::new()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_scan_can_be_asked_for() -> Test {
+    let env = TestEnv::new("scan-now").await?;
+    let class = env.create_ready_class().await?;
+    crate::support::shared::bound_with(&env, "data", &class, "data").await?;
+    let backend = crate::support::shared::backend_named(&env, "backend");
+    let never = env
+        .objects
+        .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), PATIENCE);
+    never.await?;
+    let asked = json!({"metadata": {"annotations": {"nfs-operator.io/scan-now": "true"}}});
+    env.objects.patch(&backend, asked).await?;
+    let found = env
+        .objects
+        .wait_condition(&backend, "NoOrphans", "True", Some("NoOrphansFound"), PATIENCE);
+    found.await?;
+    let now = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
+    assert_eq!(text(&now, "/metadata/annotations/nfs-operator.io~1scan-now"), "");
+    assert_ne!(text(&now, "/status/orphans/lastScan"), "");
+    Ok(())
+}

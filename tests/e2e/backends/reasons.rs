@@ -1,0 +1,245 @@
+//! The reason of each failure as kubectl prints it and as the waiting claim says it, and how soon the claim goes through
+//! once it is cured.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::Path;
+use std::time::Duration;
+
+use rig::{Access, Proxy, Squash, TestEnv, objects::condition};
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::support::shared::{self, Test};
+
+/// A call on a silent server is given up after 10 s, and an unready backend is probed every second here.
+pub const SEEN: Duration = Duration::from_secs(60);
+/// The claim's condition on its way to a volume.
+pub const PROVISIONED: &str = "nfs-operator.io/Provisioned";
+
+/// A backend that cannot serve, and a claim that waits for it and says the same reason.
+pub struct Broken<'a> {
+    env: &'a TestEnv,
+    pub backend: Value,
+    claim: Value,
+}
+
+impl<'a> Broken<'a> {
+    /// A backend that is broken from its first probe on.
+    pub async fn from_the_start(env: &'a TestEnv, spec: Value, reasons: &[&str]) -> rig::Result<Self> {
+        let backend = env.objects.create(&env.backend("backend", spec)).await?;
+        Self::found(env, backend, reasons).await
+    }
+
+    /// Waits until a backend is broken, and makes a claim that waits.
+    pub async fn found(env: &'a TestEnv, backend: Value, reasons: &[&str]) -> rig::Result<Self> {
+        let seen = wait_reason(env, &backend, "Ready", reasons).await?;
+        let reason = seen["reason"].as_str().unwrap();
+        let message = seen["message"].as_str().unwrap();
+        assert!(message.contains(": ") || message.contains("; "), "no remedy: {message}");
+        let printed = kubectl_columns(env, &backend).await?;
+        assert_eq!(printed.get(1..3), Some(["False".into(), reason.to_owned()].as_slice()));
+        let parameters = json!({"backend": backend.pointer("/metadata/name")});
+        let class = env.objects.create(&env.class("class", parameters)).await?;
+        let claim = env.objects.create(&env.claim("waiting", &class)).await?;
+        let waits = wait_reason(env, &claim, PROVISIONED, &[reason]).await?;
+        assert!(
+            waits["message"].as_str().unwrap().contains(&env.unique_name("backend")),
+            "{waits}"
+        );
+        Ok(Self { env, backend, claim })
+    }
+
+    /// After the cure: the claim goes through by itself, woken by the probe that saw it. Its own timer is minutes away, and
+    /// nobody waits here as long as that.
+    pub async fn recovers(&self) -> rig::Result<Value> {
+        let ready = self
+            .env
+            .objects
+            .wait_condition(&self.backend, "Ready", "True", None, SEEN);
+        let ready = ready.await?;
+        let volume = self.env.wait_bound(&self.claim).await?;
+        let provisioned = self
+            .env
+            .objects
+            .wait_condition(&self.claim, PROVISIONED, "True", None, SEEN);
+        let took = since(&provisioned.await?) - since(&ready);
+        // Both are cut to whole seconds.
+        assert!(took >= -1, "{} s before the probe", -took);
+        Ok(volume)
+    }
+}
+
+/// Waits for a condition that is False for one of these reasons.
+pub async fn wait_reason(env: &TestEnv, object: &Value, kind: &str, reasons: &[&str]) -> rig::Result<Value> {
+    let what = format!("to say {kind}=False for {reasons:?}");
+    env.objects
+        .wait(object, &what, SEEN, |found| match condition(found, kind) {
+            Some(found) if found["status"] == "False" && reasons.iter().any(|reason| found["reason"] == *reason) => {
+                Ok(found.clone())
+            }
+            _ => Err("not yet".into()),
+        })
+        .await
+}
+
+/// What `kubectl get nfsb` prints of a backend, column by column.
+async fn kubectl_columns(env: &TestEnv, backend: &Value) -> rig::Result<Vec<String>> {
+    let name = backend.pointer("/metadata/name").and_then(Value::as_str).unwrap();
+    let printed = env.rig.cluster.kubectl(["get", "nfsb", name]).await?;
+    let mut lines = printed.lines();
+    let head: Vec<_> = lines.next().unwrap().split_whitespace().take(3).collect();
+    assert_eq!(head, ["NAME", "READY", "REASON"]);
+    Ok(lines.next().unwrap().split_whitespace().map(String::from).collect())
+}
+
+/// When a condition last changed, in seconds since 1970.
+pub fn since(condition: &Value) -> i64 {
+    let text = condition["lastTransitionTime"].as_str().unwrap();
+    text.parse::<jiff::Timestamp>().unwrap().as_second()
+}
+
+#[tokio::test]
+async fn a_name_that_does_not_resolve_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("no-name").await?;
+    // RFC 6761: never resolves.
+    let spec = json!({"server": "nowhere.invalid"});
+    let broken = Broken::from_the_start(&env, spec, &["NameResolutionFailed"]).await?;
+    env.objects
+        .patch(&broken.backend, json!({"spec": {"server": "127.0.0.1"}}))
+        .await?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_stops_listening_later_is_told_as_well() -> Test {
+    let env = TestEnv::new("closed").await?;
+    let proxy = Proxy::start(nfs_address(&env)).await?;
+    let spec = json!({"nfs": {"port": proxy.port()}});
+    let backend = shared::backend(&env, "backend", spec).await?;
+    proxy.refuse(true).await?;
+    proxy.cut();
+    let broken = Broken::found(&env, backend, &["ConnectionRefused"]).await?;
+    proxy.refuse(false).await?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_server_that_takes_connections_and_says_nothing_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("silent").await?;
+    let proxy = Proxy::start(nfs_address(&env)).await?;
+    proxy.hang(true);
+    let spec = json!({"nfs": {"port": proxy.port()}});
+    let broken = Broken::from_the_start(&env, spec, &["ServerNotResponding"]).await?;
+    proxy.hang(false);
+    broken.recovers().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_host_that_takes_no_connection_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("timed-out").await?;
+    let (silent, _waiting) = deaf_listener().await?;
+    let port = silent.local_addr()?.port();
+    let spec = json!({"nfs": {"port": port}});
+    let broken = Broken::from_the_start(&env, spec, &["ConnectionTimedOut"]).await?;
+    let cure = json!({"spec": {"nfs": {"port": env.nfs_port()}}});
+    env.objects.patch(&broken.backend, cure).await?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+/// A listener whose queue is full: the kernel drops further requests for a connection, as a firewall does.
+async fn deaf_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
+    let socket = TcpSocket::new_v4()?;
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+    let listener = socket.listen(0)?;
+    let mut waiting = Vec::new();
+    // On the loopback a connection is made at once or not at all.
+    while let Ok(made) =
+        tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(listener.local_addr()?)).await
+    {
+        waiting.push(made?);
+    }
+    Ok((listener, waiting))
+}
+
+#[tokio::test]
+async fn an_export_path_that_is_missing_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("no-path").await?;
+    let spec = json!({"path": format!("{}/later", env.export())});
+    let broken = Broken::from_the_start(&env, spec, &["ExportNotFound"]).await?;
+    fs::create_dir(env.data().join("later"))?;
+    let volume = broken.recovers().await?;
+    assert!(env.directory(&volume)?.starts_with(env.data().join("later")));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_export_that_becomes_read_only_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("turns-ro").await?;
+    let backend = shared::backend(&env, "backend", json!({})).await?;
+    change_export(&env, |export| export.access = Access::ReadOnly).await?;
+    let broken = Broken::found(&env, backend, &["ReadOnly"]).await?;
+    change_export(&env, |export| export.access = Access::ReadWrite).await?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_squashed_root_is_told_where_an_owner_is_asked_for_and_waited_for() -> Test {
+    let env = TestEnv::with_export("squashed", |export| export.squash(Squash::Root)).await?;
+    chown(env.data(), Some(65534), Some(65534))?;
+    let spec = json!({"directory": {"uid": 1234, "gid": 1234}});
+    let broken = Broken::from_the_start(&env, spec, &["RootSquashed"]).await?;
+    // Without a wish that needs root the same export serves.
+    let cure = json!({"spec": {"directory": {"uid": null, "gid": null}}});
+    env.objects.patch(&broken.backend, cure).await?;
+    let volume = broken.recovers().await?;
+    let made = fs::metadata(env.directory(&volume)?)?;
+    assert_eq!((made.uid(), made.mode() & 0o7777), (65534, 0o777));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_export_without_its_identity_is_told_and_waited_for() -> Test {
+    let env = TestEnv::new("swapped").await?;
+    let backend = shared::backend(&env, "backend", json!({})).await?;
+    let (own, aside) = (env.data().join(".nfs-operator"), env.data().join("aside"));
+    fs::rename(&own, &aside)?;
+    let broken = Broken::found(&env, backend, &["IdentityMismatch"]).await?;
+    assert!(!own.exists(), "nothing is made on a stranger");
+    fs::rename(&aside, &own)?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_export_without_inodes_is_told_and_waited_for() -> Test {
+    let env = TestEnv::with_export("inodes", |export| export.tmpfs(16 << 20, Some(64))).await?;
+    let backend = shared::backend(&env, "backend", json!({})).await?;
+    let ballast = env.data().join("ballast");
+    fs::create_dir(&ballast)?;
+    let made = (0..100).take_while(|number| empty_file(&ballast.join(number.to_string())));
+    assert!(made.count() < 64);
+    let broken = Broken::found(&env, backend, &["NoInodes"]).await?;
+    fs::remove_dir_all(ballast)?;
+    broken.recovers().await?;
+    Ok(())
+}
+
+fn empty_file(path: &Path) -> bool {
+    fs::File::create(path).is_ok()
+}
+
+async fn change_export(env: &TestEnv, change: impl FnOnce(&mut rig::Export)) -> rig::Result<()> {
+    let mut nfs = env.rig.nfs.lock().await;
+    nfs.change_export(&env.export(), change).await
+}
+
+pub fn nfs_address(env: &TestEnv) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], env.nfs_port()))
+}

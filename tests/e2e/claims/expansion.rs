@@ -1,0 +1,191 @@
+//! Claims that ask for more.
+
+use rig::TestEnv;
+use rig::objects::{condition, merge, reference};
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+const CLAIM_SAYS: &str = "/status/capacity/storage";
+const VOLUME_HAS: &str = "/spec/capacity/storage";
+const STATE: &str = "/status/allocatedResourceStatuses/storage";
+
+async fn growing_class(env: &TestEnv, backend: &str) -> rig::Result<Value> {
+    let mut class = env.class("class", json!({"backend": env.unique_name(backend)}));
+    merge(&mut class, &json!({"allowVolumeExpansion": true}));
+    env.objects.create(&class).await
+}
+
+async fn ask(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
+    let request = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    env.objects.patch(claim, request).await
+}
+
+/// Waits until a claim says that it has so much, and nothing else of an expansion.
+async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
+    env.objects
+        .wait(claim, "to say its size", PATIENCE, |claim| {
+            let silent = condition(claim, "ControllerResizeError").is_none() && claim.pointer(STATE).is_none();
+            match text(claim, CLAIM_SAYS) {
+                said if said == size && silent => Ok(claim.clone()),
+                said => Err(format!("{said}, {silent}")),
+            }
+        })
+        .await
+}
+
+/// Waits until a claim says that it cannot have what it asks for; gives back why.
+async fn refused(env: &TestEnv, claim: &Value) -> rig::Result<String> {
+    env.objects
+        .wait(claim, "to be refused", PATIENCE, |claim| {
+            match condition(claim, "ControllerResizeError") {
+                Some(error) if text(claim, STATE) == "ControllerResizeInfeasible" => {
+                    Ok(text(error, "/message").to_owned())
+                }
+                _ => Err("no error".to_owned()),
+            }
+        })
+        .await
+}
+
+#[tokio::test]
+async fn a_claim_that_asks_for_more_gets_it_on_its_volume_and_in_its_status() -> Test {
+    let env = TestEnv::new("expand").await?;
+    shared::backend(&env, "backend", json!({})).await?;
+    let class = growing_class(&env, "backend").await?;
+    let (claim, volume) = shared::bound(&env, "data", &class).await?;
+    env.objects
+        .wait_condition(&claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE)
+        .await?;
+    ask(&env, &claim, "5Mi").await?;
+    let claim = has(&env, &claim, "5Mi").await?;
+    let volume = env.objects.get(&volume).await?.unwrap();
+    assert_eq!(text(&volume, VOLUME_HAS), "5Mi");
+    assert_eq!(text(&claim, "/status/allocatedResources/storage"), "5Mi");
+    assert!(
+        condition(&claim, "nfs-operator.io/Provisioned").is_some(),
+        "the other condition stays"
+    );
+    env.objects
+        .wait_event(&claim, "VolumeResizeSuccessful", PATIENCE)
+        .await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_class_without_expansion_lets_no_claim_ask_for_more() -> Test {
+    let env = TestEnv::new("fixed").await?;
+    let class = env.create_ready_class().await?;
+    let (claim, _) = shared::bound(&env, "data", &class).await?;
+    let refused = ask(&env, &claim, "5Mi").await.unwrap_err().to_string();
+    assert!(refused.contains("must support resize"), "{refused}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn more_than_the_limit_is_refused_and_cured_by_asking_for_what_there_is() -> Test {
+    let env = TestEnv::new("toomuch").await?;
+    shared::backend(&env, "backend", json!({"capacity": {"limit": "10Mi"}})).await?;
+    let class = growing_class(&env, "backend").await?;
+    let (claim, volume) = shared::bound(&env, "data", &class).await?;
+    ask(&env, &claim, "11Mi").await?;
+    let message = refused(&env, &claim).await?;
+    assert!(
+        message.contains("capacity.limit is 10Mi") && message.contains("request less"),
+        "{message}"
+    );
+    env.objects.wait_event(&claim, "VolumeResizeFailed", PATIENCE).await?;
+    let unchanged = env.objects.get(&volume).await?.unwrap();
+    assert_eq!(text(&unchanged, VOLUME_HAS), "1Mi");
+    // What was refused takes no room: the rest is another's.
+    shared::bound(&env, "other", &class).await?;
+    // The API server takes a smaller request as long as it is above what the claim has.
+    ask(&env, &claim, "1025Ki").await?;
+    has(&env, &claim, "1025Ki").await?;
+    // What fits is given, to the last byte.
+    ask(&env, &claim, "9Mi").await?;
+    has(&env, &claim, "9Mi").await?;
+    let late = env.objects.create(&env.claim("late", &class)).await?;
+    shared::refused(&env, &late, "CapacityExceeded").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_was_refused_grows_when_the_limit_is_raised_or_another_is_deleted() -> Test {
+    let env = TestEnv::new("raised").await?;
+    let backend = shared::backend(&env, "backend", json!({"capacity": {"limit": "4Mi"}})).await?;
+    let class = growing_class(&env, "backend").await?;
+    let (claim, _) = shared::bound(&env, "data", &class).await?;
+    let (other, _) = shared::bound(&env, "other", &class).await?;
+    ask(&env, &claim, "4Mi").await?;
+    refused(&env, &claim).await?;
+    env.objects.delete(&other).await?;
+    has(&env, &claim, "4Mi").await?;
+    ask(&env, &claim, "6Mi").await?;
+    refused(&env, &claim).await?;
+    let raise = json!({"spec": {"capacity": {"limit": "6Mi"}}});
+    env.objects.patch(&backend, raise).await?;
+    has(&env, &claim, "6Mi").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn claims_that_race_to_grow_get_no_more_than_there_is() -> Test {
+    let env = TestEnv::new("grow-race").await?;
+    shared::backend(&env, "backend", json!({"capacity": {"limit": "30Mi"}})).await?;
+    let class = growing_class(&env, "backend").await?;
+    let claims = crate::faults::outages::claims_of(&env, &class, "data", 20).await?;
+    for claim in &claims {
+        env.wait_bound(claim).await?;
+    }
+    // 20 of 30 are taken: there is room for five to have two more.
+    futures::future::try_join_all(claims.iter().map(|claim| ask(&env, claim, "3Mi"))).await?;
+    let sizes = rig::wait::until("every claim to be told", PATIENCE, async || {
+        let mut grown = 0;
+        for claim in &claims {
+            let now = env.objects.get(claim).await.map_err(|error| error.to_string())?;
+            let now = now.ok_or("it is gone")?;
+            match (text(&now, CLAIM_SAYS), text(&now, STATE)) {
+                ("3Mi", "") => grown += 1,
+                ("1Mi", "ControllerResizeInfeasible") => {}
+                other => return Err(format!("{other:?}")),
+            }
+        }
+        Ok(grown)
+    })
+    .await?;
+    assert_eq!(sizes, 5);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_died_between_volume_and_claim_says_it_after_its_start() -> Test {
+    let mut stage = Stage::set(json!({})).await?;
+    let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "growing");
+    let rest = json!({"provisioner": "nfs-operator.io/nfs", "allowVolumeExpansion": true});
+    merge(&mut class, &rest);
+    stage.objects.create(&class).await?;
+    let mut claim = stage.claim("data");
+    merge(&mut claim, &json!({"spec": {"storageClassName": "growing"}}));
+    let claim = stage.objects.create(&claim).await?;
+    let volume = stage.bound(&claim).await?;
+    stage.operator.kill9().await?;
+    // As it leaves them: the volume has it, the claim says nothing of it, and less is asked for since.
+    let asked = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
+    stage.objects.patch(&claim, asked("8Mi")).await?;
+    let capacity = json!({"spec": {"capacity": {"storage": "8Mi"}}});
+    stage.objects.patch(&volume, capacity).await?;
+    stage.objects.patch(&claim, asked("2Mi")).await?;
+    stage.operator.restart().await?;
+    stage
+        .objects
+        .wait(&claim, "to say what the volume has", PATIENCE, |claim| {
+            match text(claim, CLAIM_SAYS) {
+                "8Mi" => Ok(()),
+                other => Err(other.to_owned()),
+            }
+        })
+        .await?;
+    Ok(())
+}

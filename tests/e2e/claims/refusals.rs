@@ -1,0 +1,162 @@
+//! Bad objects: a clear error at the earliest place, and no harm.
+
+use rig::TestEnv;
+use rig::objects::merge;
+use serde_json::{Value, json};
+
+use crate::support::shared::{self, PATIENCE, Test};
+
+#[tokio::test]
+async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy() -> Test {
+    let env = TestEnv::new("schema").await?;
+    for (spec, field, remedy) in [
+        (json!({"path": "export"}), "spec.path", "begins with `/`"),
+        (json!({"path": "/export/../etc"}), "spec.path", "`..` segments"),
+        (json!({"path": "/export//data"}), "spec.path", "segments"),
+        (json!({"path": "/export/"}), "spec.path", "nor end with `/`"),
+        (
+            json!({"server": "nfs.example.com/export"}),
+            "spec.server",
+            "put the export's path into `path`",
+        ),
+        (json!({"server": "nfs.example.com:2049"}), "spec.server", "`nfs.port`"),
+        (json!({"server": ""}), "spec.server", "at least 1"),
+        (json!({"directory": {"mode": "-1"}}), "spec.directory.mode", "octal"),
+        (json!({"directory": {"mode": "0999"}}), "spec.directory.mode", "octal"),
+        (
+            json!({"directory": {"uid": -1}}),
+            "spec.directory.uid",
+            "greater than or equal to 0",
+        ),
+        (
+            json!({"directory": {"pattern": "../x"}}),
+            "spec.directory.pattern",
+            "relative",
+        ),
+        (
+            json!({"directory": {"pattern": "/x"}}),
+            "spec.directory.pattern",
+            "relative",
+        ),
+        (
+            json!({"directory": {"pattern": "${pvc.nam}"}}),
+            "spec.directory.pattern",
+            "${pvc.name}",
+        ),
+        (
+            json!({"directory": {"pattern": "${pvc.namespace}-${pvc.uid"}}),
+            "spec.directory.pattern",
+            "${pvc.uid}",
+        ),
+        (
+            json!({"capacity": {"limit": "-1Gi"}}),
+            "spec.capacity.limit",
+            "0 or more",
+        ),
+        (
+            json!({"capacity": {"limit": "much"}}),
+            "spec.capacity.limit",
+            "quantity",
+        ),
+        (
+            json!({"nfs": {"port": 0}}),
+            "spec.nfs.port",
+            "greater than or equal to 1",
+        ),
+        (json!({"nfs": {"version": "5"}}), "spec.nfs.version", "Auto"),
+        (
+            json!({"probeInterval": "0s"}),
+            "spec.probeInterval",
+            "between 1s and 24h",
+        ),
+        (
+            json!({"mountOptions": ["hard,ro"]}),
+            "spec.mountOptions",
+            "one mount option an item",
+        ),
+        (
+            json!({"archivePolicy": {"onDelete": "Shred"}}),
+            "spec.archivePolicy.onDelete",
+            "Archive",
+        ),
+        (json!({"claimOverrides": ["root"]}), "spec.claimOverrides", "mode"),
+    ] {
+        let refused = env.objects.create(&env.backend("bad", spec.clone())).await;
+        let message = refused.expect_err("it was taken").to_string();
+        assert!(message.contains(field) && message.contains(remedy), "{spec}: {message}");
+    }
+    for server in ["10.0.0.1", "::1", "fe80::2", "nfs", "nfs-1.example.com"] {
+        let mut backend = env.backend("good", json!({"server": server, "suspend": true}));
+        merge(&mut backend, &json!({"metadata": {"name": env.unique_name("good")}}));
+        let good = env.objects.create(&backend).await?;
+        env.objects.delete(&good).await?;
+        env.objects.wait_gone(&good, PATIENCE).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_served_says_why_once_and_makes_nothing() -> Test {
+    let env = TestEnv::new("bad-claim").await?;
+    env.create_ready_class().await?;
+    let backend = env.unique_name("backend");
+    let cases: [(Value, Value, &str, &str); 6] = [
+        (json!({"backend": "no-such"}), json!({}), "BackendNotFound", "no-such"),
+        (
+            json!({"backend": backend, "archiveOnDelte": "true"}),
+            json!({}),
+            "InvalidParameter",
+            "archiveOnDelte",
+        ),
+        (
+            json!({"backend": backend, "mode": "-1"}),
+            json!({}),
+            "InvalidParameter",
+            "mode",
+        ),
+        (
+            json!({"backend": backend, "pathPattern": "${pvc.nmae}"}),
+            json!({}),
+            "InvalidDirectoryName",
+            "pvc.nmae",
+        ),
+        (
+            json!({"backend": backend}),
+            json!({"volumeMode": "Block"}),
+            "BlockVolumeUnsupported",
+            "Filesystem",
+        ),
+        (
+            json!({"backend": backend}),
+            json!({"selector": {"matchLabels": {"a": "b"}}}),
+            "SelectorUnsupported",
+            "selector",
+        ),
+    ];
+    for (n, (parameters, spec, reason, word)) in cases.into_iter().enumerate() {
+        let class = env
+            .objects
+            .create(&env.class(&format!("class-{n}"), parameters))
+            .await?;
+        let mut claim = env.claim(&format!("data-{n}"), &class);
+        merge(&mut claim, &json!({"spec": spec}));
+        let claim = env.objects.create(&claim).await?;
+        let message = shared::refused(&env, &claim, reason).await?;
+        assert!(message.contains(word), "{message}");
+        // The controller manager sends events of the same name, so ours is told by its note.
+        rig::wait::until("our event", PATIENCE, async || {
+            let events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
+            let ours = |event: &Value| {
+                event["reason"] == "ProvisioningFailed" && shared::text(event, "/note").contains(reason)
+            };
+            if events.iter().any(ours) {
+                Ok(())
+            } else {
+                Err(format!("{events:?}"))
+            }
+        })
+        .await?;
+    }
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new());
+    Ok(())
+}

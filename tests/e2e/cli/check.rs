@@ -1,0 +1,128 @@
+//! `nfs-operator check`: what it finds, and what it leaves.
+
+use rig::objects::{merge, reference};
+use rig::operator::find_binary;
+use rig::{Cluster, TestEnv};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::cli::program::text;
+use crate::support::shared::{self, PATIENCE, Test};
+
+/// Runs it as an administrator in the test's namespace; gives back its exit code and its steps.
+async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
+    let mut command = Command::new(find_binary().unwrap());
+    command.args([
+        "check",
+        "--output=json",
+        "--storage-class",
+        class,
+        "--namespace",
+        &env.name,
+    ]);
+    command
+        .args(args)
+        .env("KUBECONFIG", cluster.kubeconfig())
+        .kill_on_drop(true);
+    let said = command.output().await.unwrap();
+    let report: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", text(&said.stderr)));
+    assert_eq!(report["exitCode"], json!(said.status.code()));
+    (said.status.code(), report["steps"].as_array().unwrap().clone())
+}
+
+/// Steps with their results, such as `bound=ok`.
+fn results(steps: &[Value]) -> Vec<String> {
+    let word = |step: &Value, field| step[field].as_str().unwrap_or_default().to_owned();
+    steps
+        .iter()
+        .map(|step| format!("{}={}", word(step, "check"), word(step, "result")))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_check_of_a_class_that_works_passes_every_step_and_leaves_nothing() -> Test {
+    let env = TestEnv::new("check").await?;
+    env.create_ready_class().await?;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
+    let all = [
+        "class=ok",
+        "claim=ok",
+        "bound=ok",
+        "volume=ok",
+        "delete=ok",
+        "reclaim=ok",
+    ];
+    assert_eq!(
+        (code, results(&steps)),
+        (Some(0), all.map(str::to_owned).to_vec()),
+        "{steps:?}"
+    );
+    assert_eq!(
+        shared::names(env.data())?,
+        Vec::<String>::new(),
+        "an empty directory is no archive"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
+    let env = TestEnv::new("check-waits").await?;
+    let suspended = env
+        .objects
+        .create(&env.backend("backend", json!({"suspend": true})))
+        .await?;
+    let ready = env
+        .objects
+        .wait_condition(&suspended, "Ready", "False", Some("Suspended"), PATIENCE);
+    ready.await?;
+    shared::class(&env, "class", "backend", json!({})).await?;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=5s"]).await;
+    let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=ok"];
+    assert_eq!(
+        (code, results(&steps)),
+        (Some(1), all.map(str::to_owned).to_vec()),
+        "{steps:?}"
+    );
+    assert!(steps[2]["message"].as_str().unwrap().contains("Suspended"), "{steps:?}");
+    let claims = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
+    assert_eq!(env.objects.list(&claims).await?, Vec::<Value>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_names_the_volume_that_a_class_with_retain_keeps() -> Test {
+    let env = TestEnv::new("check-keeps").await?;
+    shared::backend(&env, "backend", json!({})).await?;
+    let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
+    merge(&mut class, &json!({"reclaimPolicy": "Retain"}));
+    env.objects.create(&class).await?;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &[]).await;
+    assert_eq!(code, Some(3), "{steps:?}");
+    let last = steps.last().unwrap();
+    assert_eq!((&last["check"], &last["result"]), (&json!("reclaim"), &json!("left")));
+    let message = last["message"].as_str().unwrap();
+    let volume = message.split(' ').next().unwrap();
+    let volume = reference("v1", "PersistentVolume", None, volume);
+    assert!(env.objects.get(&volume).await?.is_some(), "{message}");
+    env.objects.delete(&volume).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_check_makes_nothing_when_the_class_is_missing_or_binds_late_without_a_node() -> Test {
+    let env = TestEnv::new("check-late").await?;
+    shared::backend(&env, "backend", json!({})).await?;
+    let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
+    merge(&mut class, &json!({"volumeBindingMode": "WaitForFirstConsumer"}));
+    env.objects.create(&class).await?;
+    let cluster = &env.rig.cluster;
+    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &[]).await;
+    assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
+    assert!(steps[0]["message"].as_str().unwrap().contains("--node"), "{steps:?}");
+    let (code, steps) = check(cluster, &env, "no-such-class", &[]).await;
+    assert_eq!((code, results(&steps)), (Some(1), vec!["class=failed".to_owned()]));
+    let (code, steps) = check(cluster, &env, &env.unique_name("class"), &["--node=n1"]).await;
+    assert_eq!(code, Some(0), "{steps:?}");
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! `nfs-operator probe` against good and bad exports.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::process::Output;
+
+use rig::{Access, Action, Direction, NfsOptions, NfsServer, Proxy, RunDir, Squash, TestEnv, proxy};
+use serde_json::Value;
+
+use crate::cli::program::{program, text};
+use crate::support::shared::Test;
+
+/// Everything under a directory, with what a change would change.
+fn listing(root: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut open = vec![root.to_owned()];
+    while let Some(path) = open.pop() {
+        let meta = std::fs::symlink_metadata(&path).unwrap();
+        let changed = (meta.mtime(), meta.mtime_nsec(), meta.ctime(), meta.ctime_nsec());
+        found.push(format!("{} {:o} {changed:?}", path.display(), meta.mode()));
+        if meta.is_dir() {
+            open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+        }
+    }
+    found.sort();
+    found
+}
+
+/// What the program says about an export, as JSON, and its exit code.
+async fn asked(address: &str, port: u16, more: &[&str]) -> (Value, Option<i32>) {
+    let said = said(address, port, &[&["--output", "json"], more].concat()).await;
+    let value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    (value, said.status.code())
+}
+
+async fn said(address: &str, port: u16, more: &[&str]) -> Output {
+    let port = port.to_string();
+    program(&[&["probe", address, "--port", &port], more].concat()).await
+}
+
+fn of(env: &TestEnv) -> String {
+    format!("127.0.0.1:{}", env.export())
+}
+
+/// The row of a check: its result and its reason.
+fn row<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
+    let rows = report["checks"].as_array().unwrap();
+    let row = rows.iter().find(|row| row["check"] == check);
+    let row = row.unwrap_or_else(|| panic!("no row {check} in {report:#}"));
+    (
+        row["result"].as_str().unwrap(),
+        row["reason"].as_str().unwrap_or_default(),
+    )
+}
+
+#[tokio::test]
+async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
+    let env = TestEnv::new("probe").await?;
+    let before = listing(env.data());
+    let table = said(&of(&env), env.nfs_port(), &[]).await;
+    let (table, code) = (text(&table.stdout), table.status.code());
+    assert_eq!(code, Some(0), "{table}");
+    let checks: Vec<_> = table
+        .lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let all = [
+        "CHECK",
+        "resolve",
+        "connect",
+        "versions",
+        "session",
+        "reserved-port",
+        "export",
+        "space",
+        "inodes",
+        "identity",
+        "write",
+    ];
+    assert_eq!(checks, all, "{table}");
+    assert!(table.contains("NFS 4.2"), "{table}");
+
+    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    assert_eq!((code, &report["ready"]), (Some(0), &Value::Bool(true)), "{report:#}");
+    let rows = report["checks"].as_array().unwrap();
+    let seen = |check: &str| &rows.iter().find(|row| row["check"] == check).unwrap()["seen"];
+    assert_eq!(seen("resolve")["addresses"], serde_json::json!(["127.0.0.1"]));
+    assert!(seen("connect")["local"].as_str().unwrap().starts_with("127.0.0.1:"));
+    let offered = seen("versions")["offered"].as_array().unwrap();
+    assert!(
+        offered.contains(&"4.1".into()) && offered.contains(&"4.2".into()),
+        "{report:#}"
+    );
+    assert_eq!(seen("session")["version"], "4.2");
+    let root = std::fs::metadata(env.data())?.ino().to_string();
+    assert_eq!(seen("export")["fileID"], root);
+    assert!(seen("space")["total"].as_u64().unwrap() > 0);
+    assert_eq!(row(&report, "write"), ("skipped", ""));
+    assert_eq!(listing(env.data()), before, "a probe without --write changes nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_sees_the_identity_of_a_backend_and_never_makes_one() -> Test {
+    let env = TestEnv::new("probe-identity").await?;
+    asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0, "nothing is made");
+    let class = env.create_ready_class().await?;
+    drop(class);
+    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    let identity: Value = serde_json::from_slice(&std::fs::read(env.data().join(".nfs-operator/identity"))?)?;
+    let rows = report["checks"].as_array().unwrap();
+    let seen = rows.iter().find(|row| row["check"] == "identity").unwrap();
+    assert_eq!(
+        (&seen["seen"]["exportID"], code),
+        (&identity["id"], Some(0)),
+        "{report:#}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_with_write_tries_all_and_leaves_nothing_behind() -> Test {
+    let env = TestEnv::new("probe-write").await?;
+    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    assert_eq!(code, Some(0), "{report:#}");
+    for check in ["make", "mode", "file", "owner", "rename", "remove"] {
+        assert_eq!(row(&report, check), ("ok", ""), "{report:#}");
+    }
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_speaks_version_3_with_a_mount_port() -> Test {
+    let env = TestEnv::new("probe-three").await?;
+    let mount_port = env.mount_port().to_string();
+    let arguments = ["--version", "3", "--mount-port", &mount_port, "--write"];
+    let (report, code) = asked(&of(&env), env.nfs_port(), &arguments).await;
+    assert_eq!(code, Some(0), "{report:#}");
+    let rows = report["checks"].as_array().unwrap();
+    let session = rows.iter().find(|row| row["check"] == "session").unwrap();
+    assert_eq!(session["seen"]["version"], "3");
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_names_what_is_wrong_and_exits_with_1() -> Test {
+    let env = TestEnv::new("probe-bad").await?;
+    let closed = rig::ports::free()?;
+    let missing = format!("{}/missing", of(&env));
+    let cases = [
+        (missing.as_str(), env.nfs_port(), "export", "ExportNotFound"),
+        ("127.0.0.1:/any", closed, "connect", "ConnectionRefused"),
+        ("no-such-host.invalid:/any", closed, "resolve", "NameResolutionFailed"),
+    ];
+    for (address, port, check, reason) in cases {
+        let (report, code) = asked(address, port, &[]).await;
+        assert_eq!((code, &report["exitCode"]), (Some(1), &1.into()), "{report:#}");
+        assert_eq!(row(&report, check), ("failed", reason), "{report:#}");
+        let last = report["checks"].as_array().unwrap().last().unwrap();
+        assert_eq!(last["check"], check, "nothing is looked at behind what failed");
+        assert!(last["message"].as_str().unwrap().contains("; "), "a remedy: {last}");
+        let table = said(address, port, &[]).await;
+        assert!(
+            text(&table.stdout).contains(&format!("FAILED   {reason}: ")),
+            "{table:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_tells_a_server_that_says_nothing_from_one_that_is_not_there() -> Test {
+    let env = TestEnv::new("probe-hang").await?;
+    let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
+    proxy.hang(true);
+    let (report, code) = asked(&of(&env), proxy.port(), &[]).await;
+    assert_eq!(code, Some(1), "{report:#}");
+    assert_eq!(row(&report, "connect"), ("ok", ""), "{report:#}");
+    assert_eq!(
+        row(&report, "versions"),
+        ("failed", "ServerNotResponding"),
+        "{report:#}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_with_write_names_a_read_only_export() -> Test {
+    let env = TestEnv::with_export("probe-read-only", |export| export.access(Access::ReadOnly)).await?;
+    let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
+    assert_eq!(code, Some(0), "it can be read: {report:#}");
+    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    assert_eq!(
+        (code, row(&report, "make")),
+        (Some(1), ("failed", "ReadOnly")),
+        "{report:#}"
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_with_write_says_that_root_is_squashed() -> Test {
+    let env = TestEnv::with_export("probe-squash", |export| export.squash(Squash::Root)).await?;
+    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    assert_eq!(
+        (code, row(&report, "make")),
+        (Some(1), ("failed", "AccessDenied")),
+        "{report:#}"
+    );
+    let make = report["checks"].as_array().unwrap().last().unwrap();
+    assert!(
+        make["message"].as_str().unwrap().contains("spec.nfs.credential"),
+        "{make}"
+    );
+    std::os::unix::fs::chown(env.data(), Some(1000), Some(1000))?;
+    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write", "--credential", "1000:1000"]).await;
+    assert_eq!((code, row(&report, "owner")), (Some(0), ("ok", "")), "{report:#}");
+    std::fs::set_permissions(env.data(), std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
+    assert_eq!(
+        (code, row(&report, "owner")),
+        (Some(0), ("warning", "RootSquashed")),
+        "only a class that asks for an owner fails: {report:#}"
+    );
+    assert_eq!(std::fs::read_dir(env.data())?.count(), 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_says_whether_the_server_wants_a_reserved_port() -> Test {
+    let open = rig::Export::new("/data");
+    let reserved = open.clone().extra("PrivilegedPort", "true");
+    for (export, needed) in [(open, false), (reserved, true)] {
+        let run = RunDir::new()?;
+        let options = NfsOptions {
+            exports: vec![export],
+            ..NfsOptions::default()
+        };
+        let server = NfsServer::start(&run, options).await?;
+        let (report, code) = asked("127.0.0.1:/data", server.port(), &[]).await;
+        assert_eq!(
+            (code, row(&report, "reserved-port")),
+            (Some(0), ("ok", "")),
+            "{report:#}"
+        );
+        let rows = report["checks"].as_array().unwrap();
+        let seen = rows.iter().find(|row| row["check"] == "reserved-port").unwrap();
+        assert_eq!(seen["seen"]["needed"], needed, "{report:#}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn probe_names_what_it_could_not_remove_and_exits_with_3() -> Test {
+    const REMOVE: [u8; 4] = 28_u32.to_be_bytes();
+    let env = TestEnv::new("probe-left").await?;
+    let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
+    // The removal of the directory, not of the file in it, never arrives.
+    proxy.on_record(Direction::Up, |request| {
+        let directory = proxy::has_bytes(request, b"-renamed") && proxy::has_bytes(request, &REMOVE);
+        let removal = directory && !proxy::has_bytes(request, &29_u32.to_be_bytes());
+        if removal { Action::Drop } else { Action::Forward }
+    });
+    let (report, code) = asked(&of(&env), proxy.port(), &["--write"]).await;
+    assert_eq!(code, Some(3), "{report:#}");
+    assert_eq!(row(&report, "remove").0, "failed", "{report:#}");
+    let left: Vec<_> = std::fs::read_dir(env.data())?
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    let told = report["checks"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (told["check"].as_str(), left.len()),
+        (Some("left-behind"), 1),
+        "{report:#}"
+    );
+    assert_eq!(told["seen"]["name"].as_str(), left.first().unwrap().to_str());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_mistake_on_the_command_line_exits_with_2() {
+    for wrong in [
+        "no-path-here",
+        "server:relative",
+        ":/path",
+        "server:/a/../b",
+        "a b:/path",
+        "[nfs]:/path",
+        "server:/a//b",
+    ] {
+        let said = program(&["probe", wrong]).await;
+        assert_eq!(said.status.code(), Some(2), "{wrong}: {said:?}");
+        assert!(text(&said.stderr).contains(wrong), "{said:?}");
+    }
+    let help = text(&program(&["probe", "--help"]).await.stdout);
+    assert!(help.contains("Exit code:"), "{help}");
+}

@@ -1,0 +1,166 @@
+//! The program as its user meets it: subcommands, endpoints, signals.
+
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use rig::operator::{find_binary, repository_root};
+use rig::{Cluster, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, TestEnv};
+use serde_json::json;
+use tokio::process::Command;
+
+use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
+use crate::faults::outages::{bound_once, claims_of, private};
+use crate::support::shared::Test;
+
+/// A machine that is busy with other tests takes its time.
+const STOPS: Duration = Duration::from_secs(10);
+
+pub async fn program(args: &[&str]) -> Output {
+    let binary = find_binary().unwrap();
+    Command::new(binary).args(args).output().await.unwrap()
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn the_program_says_its_version() {
+    let said = program(&["--version"]).await;
+    assert!(said.status.success());
+    assert_eq!(
+        text(&said.stdout),
+        format!("nfs-operator {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[tokio::test]
+async fn crd_prints_what_the_folder_crds_holds() {
+    let said = program(&["crd"]).await;
+    assert!(said.status.success());
+    let kept = std::fs::read_to_string(repository_root().join("crds/nfs-operator.yaml")).unwrap();
+    assert_eq!(text(&said.stdout), kept);
+}
+
+/// The value of a metric with these labels; absent when it is not printed.
+fn metric(text: &str, name: &str, label: (&str, &str)) -> Option<f64> {
+    let label = format!("{}=\"{}\"", label.0, label.1);
+    let line = text
+        .lines()
+        .find(|line| line.starts_with(&format!("{name}{{")) && line.contains(&label))?;
+    line.split_whitespace().last()?.parse().ok()
+}
+
+#[tokio::test]
+async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test {
+    let env = TestEnv::new("metrics").await?;
+    let operator = &env.rig.operator;
+    assert_eq!(operator.http_get("/healthz").await?, "ok\n");
+    assert_eq!(operator.http_get("/readyz").await?, "ok\n");
+    let class = env.create_ready_class().await?;
+    let name = env.unique_name("class");
+    let begun = rig::wait::until("the counts of a new class to begin", SEEN, async || {
+        let text = operator.metrics().await.map_err(|error| error.to_string())?;
+        let counts = [
+            "controller_persistentvolumeclaim_provision_total",
+            "controller_persistentvolumeclaim_provision_failed_total",
+            "controller_persistentvolume_delete_total",
+            "controller_persistentvolume_delete_failed_total",
+        ]
+        .map(|count| metric(&text, count, ("class", &name)));
+        if counts == [Some(0.0); 4] {
+            Ok(())
+        } else {
+            Err(format!("{counts:?}"))
+        }
+    });
+    begun.await?;
+    let claims = claims_of(&env, &class, "claim", 3).await?;
+    bound_once(&env, &claims).await?;
+    let gone = claims.first().unwrap();
+    let volume = env.wait_bound(gone).await?;
+    env.objects.delete(gone).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+
+    let class = env.unique_name("class");
+    let counted = rig::wait::until("the delete to be counted", SEEN, async || {
+        let text = operator.metrics().await.map_err(|error| error.to_string())?;
+        let deleted = metric(&text, "controller_persistentvolume_delete_total", ("class", &class));
+        if deleted == Some(1.0) {
+            Ok(text)
+        } else {
+            Err(format!("{deleted:?}"))
+        }
+    });
+    let text = counted.await?;
+    let of_class = |name| metric(&text, name, ("class", &class));
+    assert_eq!(of_class("controller_persistentvolumeclaim_provision_total"), Some(3.0));
+    assert_eq!(
+        of_class("controller_persistentvolumeclaim_provision_duration_seconds_count"),
+        Some(3.0)
+    );
+    assert_eq!(
+        of_class("controller_persistentvolume_delete_duration_seconds_count"),
+        Some(1.0)
+    );
+    assert_eq!(
+        metric(
+            &text,
+            "nfs_operator_backend_ready",
+            ("backend", &env.unique_name("backend"))
+        ),
+        Some(1.0)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn metrics_count_what_failed() -> Test {
+    let env = TestEnv::new("metrics-failed").await?;
+    env.create_ready_class().await?;
+    let taken = json!({"backend": env.unique_name("backend"), "pathPattern": "taken-${pvc.name}"});
+    let class = env.objects.create(&env.class("taken", taken)).await?;
+    std::fs::create_dir(env.data().join("taken-late"))?;
+    let refused = env.objects.create(&env.claim("late", &class)).await?;
+    wait_reason(&env, &refused, PROVISIONED, &["DirectoryExists"]).await?;
+    let claim = env.objects.create(&env.claim("moved", &class)).await?;
+    let volume = env.wait_bound(&claim).await?;
+    std::fs::rename(env.directory(&volume)?, env.data().join("elsewhere"))?;
+    env.objects.delete(&claim).await?;
+
+    let class = env.unique_name("taken");
+    let counted = rig::wait::until("the failures to be counted", SEEN, async || {
+        let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
+        let failed = |name| metric(&text, name, ("class", &class)).unwrap_or_default();
+        let claims = failed("controller_persistentvolumeclaim_provision_failed_total");
+        let volumes = failed("controller_persistentvolume_delete_failed_total");
+        if claims >= 1.0 && volumes >= 1.0 {
+            Ok(())
+        } else {
+            Err(format!("{claims} and {volumes}"))
+        }
+    });
+    counted.await?;
+    env.objects.wait_event(&volume, "VolumeFailedDelete", SEEN).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn sigterm_ends_it_cleanly_among_claims_in_flight_and_the_next_start_finishes_them() -> Test {
+    let run = RunDir::new()?;
+    let (cluster, nfs) = tokio::try_join!(Cluster::start(&run), NfsServer::start(&run, NfsOptions::default()))?;
+    let kubeconfig = Operator::install(&cluster).await?;
+    let options = OperatorOptions::new(find_binary()?, kubeconfig);
+    let mut operator = Operator::start(&run, options).await?;
+    operator.wait_ready().await?;
+    let own = private(&cluster, nfs.port(), nfs.data_dir("/export")?).await?;
+    let claims = own.claims(60).await?;
+    own.wait_first(&claims).await?;
+    let asked = Instant::now();
+    let ended = operator.terminate().await?;
+    assert_eq!(ended.code(), Some(0));
+    assert!(asked.elapsed() < STOPS, "{:?}", asked.elapsed());
+    operator.restart().await?;
+    own.bound_once(&claims).await?;
+    Ok(())
+}

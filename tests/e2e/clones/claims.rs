@@ -1,0 +1,263 @@
+//! Claims that ask for a copy of another claim's data.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::path::Path;
+use std::time::Duration;
+
+use rig::objects::merge;
+use rig::{TestEnv, wait};
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{self, Failure, PATIENCE, Test, bound_with, refused, text};
+
+/// That claim, to begin with the data of another one.
+fn copy_of(source: &str, mut claim: Value) -> Value {
+    let spec = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": source}});
+    merge(&mut claim, &json!({ "spec": spec }));
+    claim
+}
+
+/// Names and contents below a directory.
+pub fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let is = fs::symlink_metadata(&path)?;
+            if is.is_dir() {
+                folders.push(path);
+            } else if is.is_file() {
+                found.insert(path.strip_prefix(root).unwrap().display().to_string(), fs::read(&path)?);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// What the claim says of its volume.
+pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
+    let kind = "nfs-operator.io/Provisioned";
+    let said = env
+        .objects
+        .wait_condition(claim, kind, "True", Some("Provisioned"), PATIENCE);
+    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+}
+
+#[tokio::test]
+async fn a_claim_with_another_claim_as_its_data_source_begins_with_a_copy_of_its_data() -> Test {
+    let env = TestEnv::new("clone").await?;
+    let class = env.create_ready_class().await?;
+    let (source, old) = bound_with(&env, "old", &class, "text").await?;
+    let root = env.directory(&old)?;
+    symlink("data", root.join("link"))?;
+    chown(root.join("data"), Some(1234), Some(4321))?;
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o2750))?;
+    let before = rig::snapshot(&root)?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
+    let new = env.wait_bound(&claim).await?;
+    let copy = env.directory(&new)?;
+    assert_ne!(copy, root);
+    assert_eq!(fs::read_to_string(copy.join("data"))?, "text");
+    assert_eq!(fs::read_link(copy.join("link"))?, Path::new("data"));
+    assert_eq!(fs::metadata(&copy)?.permissions().mode() & 0o7777, 0o2750);
+    assert!(said(&env, &claim).await?.contains("a copy of claim old (2 files, 4"));
+    assert_eq!(rig::snapshot(&root)?, before, "the source was touched");
+    // Each is its own from now on.
+    fs::write(copy.join("data"), "other")?;
+    shared::reclaimed(&env, &source, &old, "VolumeArchived").await?;
+    assert_eq!(fs::read_to_string(copy.join("data"))?, "other");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_copy_may_be_made_on_another_backend() -> Test {
+    let (env, other) = (TestEnv::new("clone-from").await?, TestEnv::new("clone-to").await?);
+    let class = env.create_ready_class().await?;
+    bound_with(&env, "old", &class, "text").await?;
+    other.create_ready_class().await?;
+    let there = json!({ "backend": other.unique_name("backend") });
+    let class = env.objects.create(&env.class("there", there)).await?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
+    env.wait_bound(&claim).await?;
+    let names = shared::names(other.data())?;
+    let [name] = names.as_slice() else {
+        panic!("{names:?}");
+    };
+    assert_eq!(fs::read_to_string(other.data().join(name).join("data"))?, "text");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
+    let env = TestEnv::new("clone-late").await?;
+    let class = env.create_ready_class().await?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
+    let message = refused(&env, &claim, "CopySourceNotReady").await?;
+    assert!(message.contains("claim old to copy does not exist"), "{message}");
+    let mut large = env.claim("old", &class);
+    large["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
+    let source = env.objects.create(&large).await?;
+    env.wait_bound(&source).await?;
+    let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
+    assert!(message.contains("it has 2Mi"), "{message}");
+    let mut fits = copy_of("old", env.claim("fits", &class));
+    fits["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
+    let fits = env.objects.create(&fits).await?;
+    env.wait_bound(&fits).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
+    let env = TestEnv::new("clone-foreign").await?;
+    let class = env.create_ready_class().await?;
+    let (source, volume) = shared::bound_by_hand(&env, "secret", "old").await?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
+    let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
+    assert!(message.contains("was not made by this operator"), "{message}");
+    assert_eq!(shared::names(env.data())?, ["secret"]);
+    env.objects.delete(&source).await?;
+    env.objects.delete(&volume).await?;
+    Ok(())
+}
+
+/// A claim of the stage with many files, and a way to its server that is slow.
+pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+    stage.objects.create(&stage.claim("old")).await?;
+    let volume = stage.bound(&stage.claim("old")).await?;
+    let root = stage.directory(&volume)?;
+    for folder in 0..20 {
+        fs::create_dir(root.join(folder.to_string()))?;
+        for file in 0..20 {
+            fs::write(root.join(format!("{folder}/{file}")), format!("{folder} {file}"))?;
+        }
+    }
+    fs::write(root.join("big"), vec![7; 5_000_000])?;
+    stage.proxy.delay(Duration::from_millis(20), Duration::from_millis(20));
+    Ok(contents(&root)?)
+}
+
+pub fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
+    staged_on(&stage.data()?)
+}
+
+/// Waits until nothing is left of a copy: one record, of the volume that was copied from, and nothing in staging.
+pub async fn copy_gone(stage: &Stage) -> rig::Result<()> {
+    wait::until("record and copy to be gone", PATIENCE, async || {
+        let records = stage.records().map_err(|error| error.to_string())?.len();
+        let staged = staging(stage).map_err(|error| error.to_string())?;
+        if records == 1 && staged.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{records} records, {staged:?}"))
+        }
+    })
+    .await
+}
+
+/// The copies on an export that are not complete.
+pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
+    let own = root.join(".nfs-operator");
+    let mut staged = Vec::new();
+    for folder in fs::read_dir(own)?.flatten() {
+        if let Ok(copies) = fs::read_dir(folder.path().join("staging")) {
+            staged.extend(copies.flatten().map(|copy| copy.path().display().to_string()));
+        }
+    }
+    Ok(staged)
+}
+
+/// Waits until a copy is under way, with some of it there.
+pub async fn under_way(stage: &Stage) -> Test {
+    wait::until("a copy to be under way", PATIENCE, async || {
+        let staged = staging(stage).map_err(|error| error.to_string())?;
+        let copied = staged.iter().map(|copy| contents(&Path::new(copy).join("tree")));
+        let files: usize = copied.flatten().map(|files| files.len()).sum();
+        if files > 20 {
+            Ok(())
+        } else {
+            Err(format!("{files} files"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_while_it_copies_ends_with_one_whole_copy() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let source = slow(&stage).await?;
+    let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
+    for _ in 0..3 {
+        under_way(&stage).await?;
+        let made: Vec<_> = stage
+            .names()?
+            .into_iter()
+            .filter(|name| name.contains("-new-"))
+            .collect();
+        assert_eq!(made, Vec::<String>::new(), "seen before it was complete");
+        stage.operator.kill9().await?;
+        stage.operator.restart().await?;
+    }
+    stage.proxy.clear_hooks();
+    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+    let volume = stage.bound(&claim).await?;
+    assert_eq!(contents(&stage.directory(&volume)?)?, source);
+    assert_eq!(stage.volumes().await?.len(), 2);
+    assert_eq!(staging(&stage)?, Vec::<String>::new());
+    shared::trash_empty(&stage.data()?).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_whose_claim_is_deleted_ends_and_leaves_nothing_behind() -> Test {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    slow(&stage).await?;
+    let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
+    under_way(&stage).await?;
+    stage.objects.delete(&claim).await?;
+    copy_gone(&stage).await?;
+    assert_eq!(stage.names()?.len(), 1);
+    shared::trash_empty(&stage.data()?).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn copies_say_how_far_they_are_and_hold_up_no_other_claim() -> Test {
+    // One place for claims: what held it would hold up all of them.
+    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--concurrency", "1"]).await?;
+    let source = slow(&stage).await?;
+    let mut copies = Vec::new();
+    for number in 0..6 {
+        let copy = copy_of("old", stage.claim(&format!("copy-{number}")));
+        copies.push(stage.objects.create(&copy).await?);
+    }
+    under_way(&stage).await?;
+    stage.objects.create(&stage.claim("plain")).await?;
+    stage.bound(&stage.claim("plain")).await?;
+    let seen = stage.objects.wait_condition(
+        &copies[0],
+        "nfs-operator.io/Provisioned",
+        "False",
+        Some("Copying"),
+        PATIENCE,
+    );
+    let message = text(&seen.await?, "/message").to_owned();
+    assert!(message.starts_with("copying claim old: "), "{message}");
+    let metrics = stage.operator.metrics().await?;
+    assert!(
+        metrics.contains("nfs_operator_copy_files{namespace=\"default\",claim=\"copy-"),
+        "{metrics}"
+    );
+    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+    for copy in &copies {
+        let volume = stage.bound(copy).await?;
+        assert_eq!(contents(&stage.directory(&volume)?)?, source);
+    }
+    assert_eq!(staging(&stage)?, Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,3 @@
+//! Clones of claims.
+
+pub mod claims;

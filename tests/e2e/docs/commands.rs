@@ -1,0 +1,140 @@
+//! The commands of the documentation, as they stand there. docs/migrate-from-nfs-subdir.md has a test of its own.
+
+use std::fs;
+
+use rig::operator::{find_binary, repository_root};
+use rig::{Cluster, Export, NfsOptions, NfsServer, Operator, OperatorOptions, RunDir, Squash};
+
+use crate::support::shared::{Failure, Test, archives, names};
+use crate::support::shell::Shell;
+
+/// What marks a block whose commands run.
+const RUNNABLE: &str = "bash runnable\n";
+/// What marks a block that takes the installation away, so that nothing else can run after it.
+const UNINSTALL: &str = "bash uninstall\n";
+/// The address in the pages.
+const SERVER: &str = "nfs.example.com";
+
+/// The blocks of a page with that mark, with this test's server in the place of the page's.
+fn blocks(page: &str, mark: &str, port: u16) -> Vec<String> {
+    let fenced = page.split("```").skip(1).step_by(2);
+    let runnable = fenced.filter_map(|block| block.strip_prefix(mark));
+    runnable.map(|block| at_port(block, port)).collect()
+}
+
+/// The server is on the loopback, and not at the usual port.
+fn at_port(block: &str, port: u16) -> String {
+    let has_settings = block.lines().any(|line| line == "  nfs:");
+    let mut text = String::new();
+    for line in block.lines() {
+        let asks = ["nfs-operator probe", "nfs-operator archives"]
+            .iter()
+            .any(|command| line.contains(command));
+        let asks = asks.then(|| format!(" --port {port}"));
+        text += &line.replace(SERVER, "127.0.0.1");
+        text += asks.as_deref().unwrap_or_default();
+        text.push('\n');
+        if line == "  nfs:" {
+            text += &format!("    port: {port}\n");
+        } else if line.starts_with("  server:") && !has_settings {
+            text += &format!("  nfs: {{port: {port}}}\n");
+        }
+    }
+    text
+}
+
+/// The pages that have runnable blocks, by name.
+fn pages() -> Result<Vec<(String, String)>, Failure> {
+    let mut pages = Vec::new();
+    for entry in fs::read_dir(repository_root().join("docs"))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|extension| extension != "md") {
+            continue;
+        }
+        let text = fs::read_to_string(&path)?;
+        if text.contains(&format!("```{RUNNABLE}")) {
+            pages.push((path.display().to_string(), text));
+        }
+    }
+    pages.sort();
+    Ok(pages)
+}
+
+#[tokio::test]
+async fn every_runnable_block_of_the_documentation_runs_as_it_stands() -> Test {
+    let run = RunDir::new()?;
+    let squashed = Export {
+        anonymous: (65534, 65534),
+        ..Export::new("/squashed").squash(Squash::Root)
+    };
+    let options = NfsOptions {
+        exports: vec![Export::new("/export"), squashed],
+        ..NfsOptions::default()
+    };
+    let nfs = NfsServer::start(&run, options).await?;
+    std::os::unix::fs::chown(nfs.data_dir("/squashed")?, Some(2000), Some(2000))?;
+    let cluster = Cluster::start(&run).await?;
+    let kubeconfig = Operator::install(&cluster).await?;
+    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
+    operator.wait_ready().await?;
+    let shell = Shell::new(&run, &cluster)?;
+    let pages = pages()?;
+    assert!(pages.len() > 3, "{pages:?}");
+    for (name, text) in pages {
+        let blocks = blocks(&text, RUNNABLE, nfs.port());
+        println!("{name}: {} blocks", blocks.len());
+        for block in blocks {
+            println!("{block}\n{}", shell.run(&block).await?);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_follows_the_uninstall_guide_is_rid_of_all_objects_and_has_the_archives_on_the_export() -> Test {
+    let run = RunDir::new()?;
+    let options = NfsOptions {
+        exports: vec![Export::new("/export")],
+        ..NfsOptions::default()
+    };
+    let nfs = NfsServer::start(&run, options).await?;
+    let export = nfs.data_dir("/export")?;
+    let cluster = Cluster::start(&run).await?;
+    let kubeconfig = Operator::install(&cluster).await?;
+    let operator = Operator::start(&run, OperatorOptions::new(find_binary()?, kubeconfig)).await?;
+    operator.wait_ready().await?;
+    let shell = Shell::new(&run, &cluster)?;
+    for sample in ["backend", "storageclass", "claim"] {
+        let sample = fs::read_to_string(repository_root().join(format!("config/samples/{sample}.yaml")))?;
+        let sample = at_port(&sample, nfs.port());
+        shell.run(&format!("kubectl apply -f - <<'END'\n{sample}END")).await?;
+    }
+    let bound = "kubectl wait --for=jsonpath='{.status.phase}'=Bound --timeout=60s pvc/my-data";
+    shell.run(bound).await?;
+    let directory = names(&export)?.concat();
+    fs::write(export.join(directory).join("kept.txt"), "data of a pod\n")?;
+    let archived = "VOLUME=$(kubectl get pvc my-data -o jsonpath='{.spec.volumeName}')
+        kubectl delete pvc my-data
+        kubectl wait --for=delete --timeout=60s \"pv/$VOLUME\"";
+    shell.run(archived).await?;
+    // Even the data of one that may be purged stay when the kind goes.
+    let purgeable =
+        "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
+    shell.run(purgeable).await?;
+
+    let guide = fs::read_to_string(repository_root().join("docs/install.md"))?;
+    let blocks = blocks(&guide, UNINSTALL, nfs.port());
+    assert_eq!(blocks.len(), 1, "{blocks:?}");
+    for block in blocks {
+        println!("{block}\n{}", shell.run(&block).await?);
+    }
+    assert_eq!(shell.run("kubectl get nfsb -o name").await?, "");
+    let kinds = shell.run("kubectl get crd -o name").await?;
+    assert_eq!(
+        kinds.trim(),
+        "customresourcedefinition.apiextensions.k8s.io/nfsbackends.nfs-operator.io"
+    );
+    let archive = archives(&export)?.concat();
+    assert!(export.join(&archive).join("kept.txt").is_file(), "{archive}");
+    Ok(())
+}

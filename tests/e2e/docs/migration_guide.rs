@@ -1,0 +1,171 @@
+//! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
+
+use rig::objects::{merge, reference};
+use rig::operator::{find_binary, repository_root};
+use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
+use serde_json::{Value, json};
+
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::shell::Shell;
+
+const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
+
+/// A fenced block of the page: its language and its text.
+struct Block {
+    language: String,
+    text: String,
+}
+
+/// The page's blocks, with this test's server in the place of the page's.
+fn blocks(port: u16) -> Result<Vec<Block>, Failure> {
+    let page = std::fs::read_to_string(repository_root().join("docs/migrate-from-nfs-subdir.md"))?;
+    let fenced = page.split("```").skip(1).step_by(2);
+    Ok(fenced
+        .filter_map(|block| block.split_once('\n'))
+        .map(|(language, text)| Block {
+            language: language.to_owned(),
+            text: text
+                .replace("nfs.example.com", "127.0.0.1")
+                .replace(" --write", &format!(" --port {port} --write")),
+        })
+        .collect())
+}
+
+/// The old Deployment, its class, and a claim of that.
+async fn old_objects(objects: &Objects) -> rig::Result<Value> {
+    let mut deployment = reference("apps/v1", "Deployment", Some("default"), "nfs-client-provisioner");
+    let labels = json!({ "app": "nfs-client-provisioner" });
+    let container = json!({ "name": "provisioner", "image": "example.com/provisioner" });
+    let spec = json!({
+        "replicas": 1,
+        "selector": { "matchLabels": labels },
+        "template": { "metadata": { "labels": labels }, "spec": { "containers": [container] } },
+    });
+    merge(&mut deployment, &json!({ "spec": spec }));
+    let deployment = objects.create(&deployment).await?;
+    let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs-client");
+    merge(&mut class, &json!({ "provisioner": NAME, "reclaimPolicy": "Delete" }));
+    objects.create(&class).await?;
+    let mut claim = reference("v1", "PersistentVolumeClaim", Some("default"), "data");
+    let spec = json!({
+        "storageClassName": "nfs-client", "accessModes": ["ReadWriteMany"],
+        "resources": { "requests": { "storage": "1Mi" } },
+    });
+    merge(&mut claim, &json!({ "spec": spec }));
+    objects.create(&claim).await?;
+    Ok(deployment)
+}
+
+async fn at_this_port(objects: &Objects, name: &str, port: u16) -> rig::Result<()> {
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name);
+    let port = json!({ "spec": { "nfs": { "port": port } } });
+    objects.wait(&backend, "to be there", PATIENCE, |_| Ok(())).await?;
+    objects.patch(&backend, port).await?;
+    objects
+        .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+        .await?;
+    Ok(())
+}
+
+fn replicas(deployment: Option<&Value>) -> Option<&Value> {
+    deployment?.pointer("/spec/replicas")
+}
+
+#[tokio::test]
+async fn each_command_of_the_migration_guide_does_what_the_guide_says() -> Test {
+    let run = RunDir::new()?;
+    let exports = ["/export", "/projects"].map(Export::new).to_vec();
+    let nfs = NfsServer::start(
+        &run,
+        NfsOptions {
+            exports,
+            ..NfsOptions::default()
+        },
+    )
+    .await?;
+    let cluster = Cluster::start(&run).await?;
+    let (objects, shell) = (Objects::new(cluster.client().await?), Shell::new(&run, &cluster)?);
+    let deployment = old_objects(&objects).await?;
+    let mut operator: Option<Operator> = None;
+    let mut commands = 0;
+    for Block { language, text } in blocks(nfs.port())? {
+        if language == "yaml" {
+            shell.run(&format!("kubectl apply -f - <<'END'\n{text}END")).await?;
+            at_this_port(&objects, "projects", nfs.port()).await?;
+            continue;
+        }
+        commands += 1;
+        if let Some(arguments) = text.trim().strip_prefix("nfs-operator run") {
+            let arguments = arguments.split_whitespace().filter(|word| *word != "\\");
+            let former = operator.take().ok_or("nothing ran before")?;
+            former.terminate().await?;
+            operator = Some(start(&run, &cluster, arguments.map(str::to_owned).collect(), &[]).await?);
+            continue;
+        }
+        if text.contains("kubectl wait") {
+            let variables = [
+                ("NFS_SERVER", "127.0.0.1"),
+                ("NFS_PATH", "/export"),
+                ("PROVISIONER_NAME", NAME),
+            ];
+            operator = Some(start(&run, &cluster, Vec::new(), &variables).await?);
+            at_this_port(&objects, "default", nfs.port()).await?;
+        }
+        let before = objects.get(&deployment).await?;
+        if text.contains("--replicas=1") {
+            // As the page says there.
+            operator.take().ok_or("nothing ran before")?.terminate().await?;
+        }
+        if text.contains("finalizers") {
+            bound_and_held(&objects).await?;
+        }
+        shell.run(&text).await?;
+        if text.contains("kubectl scale") {
+            let after = objects.get(&deployment).await?;
+            assert_ne!(replicas(before.as_ref()), replicas(after.as_ref()));
+        }
+        if text.contains("finalizers") {
+            let (_, volume) = bound(&objects).await?;
+            assert_eq!(volume["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
+        }
+    }
+    assert_eq!(commands, 8, "each block of the page was met");
+    Ok(())
+}
+
+async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str, &str)]) -> rig::Result<Operator> {
+    let kubeconfig = Operator::install(cluster).await?;
+    let env = env
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let options = OperatorOptions {
+        args,
+        env: env.collect(),
+        ..OperatorOptions::new(find_binary()?, kubeconfig)
+    };
+    let operator = Operator::start(run, options).await?;
+    operator.wait_ready().await?;
+    Ok(operator)
+}
+
+/// The claim with its volume.
+async fn bound(objects: &Objects) -> Result<(Value, Value), Failure> {
+    let claim = reference("v1", "PersistentVolumeClaim", Some("default"), "data");
+    let name = objects
+        .wait(&claim, "to be Bound", PATIENCE, |claim| {
+            match text(claim, "/status/phase") {
+                "Bound" => Ok(text(claim, "/spec/volumeName").to_owned()),
+                phase => Err(phase.to_owned()),
+            }
+        })
+        .await?;
+    let volume = objects.get(&reference("v1", "PersistentVolume", None, &name)).await?;
+    Ok((claim, volume.ok_or("no volume")?))
+}
+
+async fn bound_and_held(objects: &Objects) -> Test {
+    let (_, volume) = bound(objects).await?;
+    let held = volume["metadata"]["finalizers"].to_string();
+    assert!(held.contains("nfs-operator.io/reclaim"), "{held}");
+    Ok(())
+}

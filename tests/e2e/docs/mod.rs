@@ -1,0 +1,4 @@
+//! Commands of the documentation.
+
+pub mod commands;
+pub mod migration_guide;

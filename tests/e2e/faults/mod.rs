@@ -1,0 +1,4 @@
+//! Outages of servers, and many failing claims.
+
+pub mod failing_claims;
+pub mod outages;

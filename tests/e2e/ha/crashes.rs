@@ -1,0 +1,174 @@
+//! The operator dies, and the next one goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use rig::Action;
+use rig::proxy::has_bytes;
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{PATIENCE, Test, text};
+
+/// What a CREATE of a directory contains (RFC 8881 section 18.4: the operation's number, the type, the name), when the
+/// name begins so and goes on for that many bytes.
+pub fn making_of(begin: &str, more: usize) -> Vec<u8> {
+    let length = u32::try_from(begin.len() + more).unwrap();
+    let numbers = [6, 2, length].into_iter().flat_map(u32::to_be_bytes);
+    numbers.chain(begin.bytes()).collect()
+}
+
+/// Where this run's chances begin: `NFS_OPERATOR_TEST_SEED`, to have a failed run's moments again, or any number.
+fn seed() -> Result<u64, std::num::ParseIntError> {
+    let given = std::env::var("NFS_OPERATOR_TEST_SEED").ok();
+    let seed = given.map_or_else(|| Ok(u64::from(std::process::id())), |seed| seed.parse())?;
+    eprintln!("NFS_OPERATOR_TEST_SEED={seed}");
+    Ok(seed)
+}
+
+/// Numbers that look random and are the same for the same seed, so that a failed run can be had again.
+fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
+    let mut state = seed;
+    move |below| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_while_claims_come_and_go_loses_and_doubles_nothing() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let mut chance = chances(seed()?);
+    let mut doomed = Vec::new();
+    for n in 0..50 {
+        stage.objects.create(&stage.claim(&format!("doomed-{n}"))).await?;
+    }
+    for n in 0..50 {
+        let volume = stage.bound(&stage.claim(&format!("doomed-{n}"))).await?;
+        std::fs::write(stage.directory(&volume)?.join("data"), format!("doomed-{n}"))?;
+        doomed.push(volume);
+    }
+    let objects = stage.objects.clone();
+    let claims: Vec<(Value, Value)> = (0..100)
+        .map(|n| {
+            (
+                stage.claim(&format!("new-{n}")),
+                stage.claim(&format!("doomed-{}", n / 2)),
+            )
+        })
+        .collect();
+    let traffic = tokio::spawn(async move {
+        for (n, (new, doomed)) in claims.iter().enumerate() {
+            objects.create(new).await.map_err(|error| error.to_string())?;
+            if n % 2 == 0 {
+                objects.delete(doomed).await.map_err(|error| error.to_string())?;
+            }
+        }
+        Ok::<(), String>(())
+    });
+    for _ in 0..6 {
+        tokio::time::sleep(Duration::from_millis(100 + chance(900))).await;
+        stage.operator.kill9().await?;
+        stage.operator.restart().await?;
+    }
+    traffic.await??;
+    let mut kept = BTreeSet::new();
+    for n in 0..100 {
+        let volume = stage.bound(&stage.claim(&format!("new-{n}"))).await?;
+        kept.insert(
+            stage
+                .directory(&volume)?
+                .file_name()
+                .unwrap()
+                .to_string_lossy()
+                .into_owned(),
+        );
+    }
+    for volume in &doomed {
+        stage.objects.wait_gone(volume, PATIENCE).await?;
+    }
+    let archived: BTreeSet<String> = doomed
+        .iter()
+        .map(|volume| {
+            Ok(format!(
+                "archived-{}",
+                stage.directory(volume)?.file_name().unwrap().to_string_lossy()
+            ))
+        })
+        .collect::<Result<_, crate::support::shared::Failure>>()?;
+    assert_eq!(kept.len(), 100);
+    assert_eq!(stage.volumes().await?.len(), 100, "no volume without a claim");
+    assert_eq!(
+        stage.names()?,
+        kept.union(&archived).cloned().collect(),
+        "a directory for each volume and archive"
+    );
+    for archive in &archived {
+        let text = std::fs::read_to_string(stage.data()?.join(archive).join("data"))?;
+        assert!(
+            archive.contains(&format!("-{text}-")),
+            "{archive} holds the data of {text}"
+        );
+    }
+    let mut states = BTreeMap::new();
+    for (name, record) in stage.records()? {
+        let state = record["state"]["name"].as_str().unwrap_or_default();
+        states
+            .entry(state.to_owned())
+            .or_insert_with(BTreeSet::new)
+            .insert(name);
+    }
+    let named = |volumes: &[Value]| -> BTreeSet<String> {
+        let names = volumes.iter().map(|volume| text(volume, "/metadata/name").to_owned());
+        names.collect()
+    };
+    let expected = [
+        ("Live".to_owned(), named(&stage.volumes().await?)),
+        ("Archived".to_owned(), named(&doomed)),
+    ];
+    assert_eq!(
+        states,
+        BTreeMap::from(expected),
+        "a record for each, and nothing half done"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_behind() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    // The reply to the making of the directory never arrives, so the volume can't have been created.
+    let mut lost = stage.proxy.lose_reply(Action::Drop, |request| {
+        has_bytes(request, &making_of("default-data-pvc-", 36))
+    });
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    lost.wait(PATIENCE).await?;
+    rig::wait::until("the directory to be made", PATIENCE, async || {
+        let names = stage.names().map_err(|error| error.to_string())?;
+        if names.is_empty() {
+            Err("no directory yet".to_owned())
+        } else {
+            Ok(())
+        }
+    })
+    .await?;
+    stage.operator.kill9().await?;
+    assert_eq!(stage.volumes().await?.len(), 0);
+    stage.objects.delete(&claim).await?;
+    stage.objects.wait_gone(&claim, PATIENCE).await?;
+    stage.proxy.clear_hooks();
+    stage.operator.restart().await?;
+    rig::wait::until("directory and record to be gone", PATIENCE, async || {
+        let names = stage.names().map_err(|error| error.to_string())?;
+        let records = stage.records().map_err(|error| error.to_string())?;
+        if names.is_empty() && records.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{names:?} {records:?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}

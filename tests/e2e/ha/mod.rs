@@ -1,0 +1,4 @@
+//! High availability: crashes and failover.
+
+pub mod crashes;
+pub mod standby;

@@ -1,0 +1,325 @@
+//! Several operators at once: one works, the others stand by, whatever becomes of it.
+
+use std::time::{Duration, Instant};
+
+use rig::objects::{merge, reference};
+use rig::{Objects, Operator, cluster::Component};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::support::audit::{Newcomers, each_once, holder, lease, next_holder, one_after_the_other};
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+/// Short terms, so that a test sees many leaders.
+const SHORT: [&str; 7] = [
+    "--leader-elect",
+    "--lease-duration",
+    "3s",
+    "--renew-deadline",
+    "2s",
+    "--retry-period",
+    "500ms",
+];
+
+/// That many operators, and who leads among them.
+async fn several(count: usize) -> Result<(Stage, Vec<Operator>), Failure> {
+    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &SHORT).await?;
+    let mut others = Vec::new();
+    for _ in 1..count {
+        let operator = stage.another(&SHORT).await?;
+        operator.wait_ready().await?;
+        others.push(operator);
+    }
+    Ok((stage, others))
+}
+
+/// Waits until an operator has ended by itself; fails when it says that all was well.
+async fn fails(operator: &Operator) -> Result<String, Failure> {
+    let ended = rig::wait::until("an operator to end", PATIENCE, async || {
+        operator.exit_status().ok_or_else(|| "it runs".to_owned())
+    })
+    .await?;
+    assert!(!ended.success(), "{ended}");
+    Ok(std::fs::read_to_string(operator.log())?)
+}
+
+/// Claims that are created one after the other until it is told that they are enough.
+struct Traffic {
+    enough: oneshot::Sender<()>,
+    making: JoinHandle<Vec<Value>>,
+}
+
+impl Traffic {
+    fn begin(stage: &Stage, word: &str) -> Self {
+        let (enough, mut told) = oneshot::channel();
+        let objects = stage.objects.clone();
+        let claims: Vec<Value> = (0..2000).map(|n| stage.claim(&format!("{word}-{n}"))).collect();
+        let making = tokio::spawn(async move {
+            let mut made = Vec::new();
+            for claim in claims {
+                if told.try_recv() != Err(oneshot::error::TryRecvError::Empty) {
+                    break;
+                }
+                objects.create(&claim).await.unwrap();
+                made.push(claim);
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            made
+        });
+        Self { enough, making }
+    }
+
+    async fn end(self) -> Result<Vec<Value>, Failure> {
+        // All of them are made already when nobody listens.
+        let _ = self.enough.send(());
+        Ok(self.making.await?)
+    }
+}
+
+/// The operator that holds the Lease under this name.
+fn leader<'a>(operators: impl IntoIterator<Item = &'a mut Operator>, holder: &str) -> Option<&'a mut Operator> {
+    let place = holder.split('/').next()?.to_owned();
+    operators.into_iter().find(|operator| operator.instance() == place)
+}
+
+async fn unseat(leader: &mut Operator, objects: &Objects, former: &str, stop: bool) -> Test {
+    let since = Instant::now();
+    if stop {
+        leader.pause()?;
+    } else {
+        leader.kill9().await?;
+    }
+    next_holder(objects, former).await?;
+    let how = if stop { "SIGSTOP" } else { "SIGKILL" };
+    eprintln!("{how}: another held the Lease of 3 s after {:?}", since.elapsed());
+    if stop {
+        // It wakes in the midst of calls, and believes to lead.
+        leader.resume()?;
+        let log = fails(leader).await?;
+        assert!(log.contains("lost the Lease nfs-operator-system/nfs-operator"), "{log}");
+    }
+    leader.restart().await?;
+    Ok(())
+}
+
+/// Starts operators that ended again, as a kubelet does; ends only when that fails.
+async fn keep_running(operators: &mut [Operator]) -> Test {
+    loop {
+        for operator in operators.iter_mut() {
+            if operator.exit_status().is_some() {
+                operator.restart().await?;
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_operators_killed_and_stopped_in_turn_never_write_at_once_and_make_nothing_twice() -> Test {
+    let (mut stage, mut others) = several(3).await?;
+    let newcomers = Newcomers::at(&stage.proxy);
+    let objects = stage.objects.clone();
+    let traffic = Traffic::begin(&stage, "data");
+    for round in 0..4 {
+        // In the midst of work.
+        tokio::time::sleep(Duration::from_millis(1500)).await;
+        let former = holder(&objects).await?.ok_or("nobody leads")?;
+        let operators = std::iter::once(&mut stage.operator).chain(&mut others);
+        let leader = leader(operators, &former).ok_or("nobody knows the leader")?;
+        unseat(leader, &objects, &former, round % 2 == 0).await?;
+    }
+    let claims = traffic.end().await?;
+    eprintln!("{} claims", claims.len());
+    // On a busy machine a leader may be too late for its short Lease, and ends.
+    tokio::select! {
+        checked = each_once(&stage, &claims) => checked?,
+        failed = keep_running(&mut others) => failed?,
+    }
+    let order = one_after_the_other(&stage.cluster.audit_log())?;
+    assert!(order.len() >= 4, "most rounds had a leader of their own: {order:?}");
+    newcomers.each_came_once();
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_told_to_stop_hands_over_to_a_standby_which_touched_nothing_before() -> Test {
+    // The usual terms: what is left to run out would take 15 s.
+    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
+    let former = holder(&stage.objects).await?.ok_or("nobody leads")?;
+    let newcomers = Newcomers::at(&stage.proxy);
+    let standby = stage.another(&["--leader-elect"]).await?;
+    standby.wait_ready().await?;
+    assert_eq!(
+        standby.http_get("/readyz").await?,
+        format!("ok: standby, {former} leads\n")
+    );
+    let leads = async |operator: &Operator| -> Result<bool, Failure> {
+        Ok(operator
+            .metrics()
+            .await?
+            .lines()
+            .any(|line| line == "nfs_operator_leader 1"))
+    };
+    assert!(leads(&stage.operator).await? && !leads(&standby).await?);
+    assert!(
+        standby
+            .metrics()
+            .await?
+            .lines()
+            .any(|line| line == "nfs_operator_leader 0")
+    );
+
+    let traffic = Traffic::begin(&stage, "data");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(newcomers.seen().len(), 0, "a standby does not come near the NFS server");
+    let since = Instant::now();
+    let ended = stage.operator.terminate().await?;
+    eprintln!("SIGTERM: ended after {:?}", since.elapsed());
+    assert_eq!(ended.code(), Some(0));
+    let log = std::fs::read_to_string(stage.operator.log())?;
+    assert!(log.contains("gave the Lease back"), "{log}");
+    next_holder(&stage.objects, &former).await?;
+    eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
+    rig::wait::until("the standby to be ready", PATIENCE, async || {
+        match standby.http_get("/readyz").await {
+            Ok(said) if said == "ok\n" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    eprintln!("SIGTERM: the standby was at work after {:?}", since.elapsed());
+    assert!(leads(&standby).await?);
+    let claims = traffic.end().await?;
+    each_once(&stage, &claims).await?;
+    assert_eq!(one_after_the_other(&stage.cluster.audit_log())?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
+    let stage = Stage::set(json!({})).await?;
+    let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
+    let second = stage.another(&[]).await?;
+    let log = fails(&second).await?;
+    assert!(log.contains(&format!("is held by {first}")), "{log}");
+    assert!(log.contains("--leader-elect"), "{log}");
+
+    // Another installation, in a namespace of its own, with rights of its own there.
+    for (kind, rest) in [
+        (
+            "Role",
+            json!({"rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]}),
+        ),
+        (
+            "RoleBinding",
+            json!({
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "elsewhere"},
+                "subjects": [{"kind": "ServiceAccount", "name": "nfs-operator", "namespace": "nfs-operator-system"}],
+            }),
+        ),
+    ] {
+        let mut object = reference("rbac.authorization.k8s.io/v1", kind, Some("default"), "elsewhere");
+        merge(&mut object, &rest);
+        stage.objects.create(&object).await?;
+    }
+    stage
+        .cluster
+        .expect_violation("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
+    let elsewhere = stage
+        .another(&["--lease-namespace", "default", "--leader-elect"])
+        .await?;
+    let log = fails(&elsewhere).await?;
+    assert!(
+        log.contains("another nfs-operator is installed in this cluster"),
+        "{log}"
+    );
+    assert!(log.contains(&first), "{log}");
+    assert_eq!(holder(&stage.objects).await?, Some(first));
+
+    // One without the rights says which it lacks.
+    stage
+        .cluster
+        .expect_violation("refused: get leases.coordination.k8s.io in kube-system")?;
+    let unable = stage.another(&["--lease-namespace", "kube-system"]).await?;
+    let log = fails(&unable).await?;
+    assert!(log.contains("cannot read the Lease kube-system/nfs-operator"), "{log}");
+    assert!(log.contains("config/rbac"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_whose_lease_was_given_to_another_ends_and_one_that_was_deleted_is_made_anew() -> Test {
+    let stage = Stage::set_with(json!({}), &["--retry-period", "500ms"]).await?;
+    let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
+    stage.objects.delete(&lease()).await?;
+    rig::wait::until("the Lease to be made anew", PATIENCE, async || {
+        let found = holder(&stage.objects).await.map_err(|error| error.to_string())?;
+        if found.as_ref() == Some(&first) {
+            Ok(())
+        } else {
+            Err(format!("{found:?}"))
+        }
+    })
+    .await?;
+    // An annotation is no loss.
+    let note = json!({"metadata": {"annotations": {"by": "a person"}}});
+    stage.objects.patch(&lease(), note).await?;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(stage.operator.exit_status(), None);
+    let given = json!({"spec": {"holderIdentity": "somebody-else"}});
+    stage.objects.patch(&lease(), given).await?;
+    let log = fails(&stage.operator).await?;
+    assert!(log.contains("somebody-else holds it now"), "{log}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_back() -> Test {
+    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let found = stage.objects.get(&backend).await?.ok_or("no backend")?;
+    let system = reference("v1", "Namespace", None, "kube-system");
+    let system = stage.objects.get(&system).await?.ok_or("no kube-system")?;
+    let newcomers = Newcomers::at(&stage.proxy);
+    stage.cluster.kill9(Component::ApiServer).await?;
+    // As another operator of this cluster would come.
+    let owner = format!(
+        "nfs-operator/{}/{}",
+        text(&system, "/metadata/uid"),
+        text(&found, "/metadata/uid")
+    );
+    let rival = nfs_client::Client::connect(nfs_client::Target {
+        server: "127.0.0.1".to_owned(),
+        path: "/export".to_owned(),
+        version: nfs_client::VersionChoice::Auto,
+        port: stage.proxy.port(),
+        mount_port: None,
+        source_port: nfs_client::SourcePort::Any,
+        credential: nfs_client::Credential { uid: 0, gid: 0 },
+        owner: nfs_client::ClientOwner {
+            owner: owner.into_bytes(),
+            verifier: *b"a rival!",
+        },
+        deadline: Duration::from_secs(10),
+    })
+    .await?;
+    rival.root().await?;
+    // A failed write is tried again after 5 s, and with it the probe: time for several.
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    let came: Vec<_> = newcomers
+        .seen()
+        .into_iter()
+        .filter(|verifier| verifier != b"a rival!")
+        .collect();
+    assert!(came.is_empty(), "it took the NFS lease back without asking: {came:?}");
+    let log = std::fs::read_to_string(stage.operator.log())?;
+    assert!(log.contains("fenced off"), "it noticed: {log}");
+    drop(rival);
+    stage.cluster.restart(Component::ApiServer).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    stage.bound(&claim).await?;
+    assert!(newcomers.seen().iter().any(|verifier| verifier != b"a rival!"));
+    Ok(())
+}

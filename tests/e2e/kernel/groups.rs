@@ -1,0 +1,35 @@
+//! A volume for one group of users: what docs/permissions.md recommends in the place of `fsGroup`.
+
+use rig::{KernelVm, TestEnv};
+use serde_json::json;
+
+use super::node::Mounted;
+use crate::support::shared::{Test, backend, bound, class};
+
+/// The group that the class asks for, and pods have as a supplementary one.
+const GROUP: u32 = 2000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_one_group_share_a_volume_whatever_users_they_are_and_others_do_not_enter() -> Test {
+    let vm = KernelVm::shared().await?;
+    let env = TestEnv::new("kernel-groups").await?;
+    let path = format!("/plain/{}", env.name);
+    vm.run(&format!("mkdir {path}")).await?;
+    let spec = json!({ "path": path, "nfs": { "version": "4.2", "port": vm.nfs_port() } });
+    backend(&env, "backend", spec).await?;
+    let group = json!({ "mode": "2770", "gid": GROUP.to_string() });
+    let class = class(&env, "team", "backend", group).await?;
+    let (_, volume) = bound(&env, "shared", &class).await?;
+    let mounted = Mounted::volume(&vm, &volume, None).await?;
+
+    let mine = "umask 002 && mkdir notes && echo one >notes/file && stat -c \"%g\" notes notes/file";
+    let groups = mounted.as_member(1001, GROUP, mine).await?;
+    assert_eq!(groups, "2000\n2000\n", "what is made belongs to the group");
+    let theirs = mounted
+        .as_member(1002, GROUP, "echo two >>notes/file && cat notes/file")
+        .await?;
+    assert_eq!(theirs, "one\ntwo\n");
+    let stranger = mounted.refused(1003, "cat notes/file").await?;
+    assert!(stranger.contains("Permission denied"), "{stranger}");
+    Ok(mounted.unmount().await?)
+}

@@ -1,0 +1,130 @@
+//! The environment variables of nfs-subdir-external-provisioner.
+
+use rig::objects::{merge, reference};
+use rig::operator::find_binary;
+use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir, wait};
+use serde_json::{Value, json};
+use tokio::process::Command;
+
+use crate::support::shared::{PATIENCE, Test, text};
+
+const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
+
+async fn refused(args: &[&str], variables: &[(&str, &str)]) -> String {
+    let mut command = Command::new(find_binary().unwrap());
+    command.arg("run").args(args).envs(variables.iter().copied());
+    // Nobody is asked before the environment is understood.
+    command.env("KUBECONFIG", "/nonexistent");
+    let said = command.output().await.unwrap();
+    assert!(!said.status.success());
+    String::from_utf8(said.stderr).unwrap()
+}
+
+#[tokio::test]
+async fn a_variable_that_is_missing_is_named() {
+    let all = [
+        ("NFS_SERVER", "nfs"),
+        ("NFS_PATH", "/export"),
+        ("PROVISIONER_NAME", NAME),
+    ];
+    for (missing, _) in all {
+        let others: Vec<_> = all.into_iter().filter(|(name, _)| *name != missing).collect();
+        let said = refused(&[], &others).await;
+        assert!(said.contains(&format!("{missing} missing")), "{said}");
+    }
+    let said = refused(&[], &[&all[..], &[("ENABLE_LEADER_ELECTION", "perhaps")]].concat()).await;
+    assert!(
+        said.contains("ENABLE_LEADER_ELECTION") && said.contains("perhaps"),
+        "{said}"
+    );
+    let said = refused(&["--provisioner-name", NAME], &all).await;
+    assert!(said.contains("PROVISIONER_NAME"), "{said}");
+    let said = refused(&["--provisioner-alias", &format!("{NAME}=other")], &all).await;
+    assert!(said.contains("--provisioner-alias"), "{said}");
+}
+
+fn default_backend() -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "default")
+}
+
+#[tokio::test]
+async fn the_old_environment_serves_its_export_under_its_name_and_no_other_export() -> Test {
+    let run = RunDir::new()?;
+    let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
+    let cluster = Cluster::start(&run).await?;
+    let objects = Objects::new(cluster.client().await?);
+    let kubeconfig = Operator::install(&cluster).await?;
+    let old = [
+        ("NFS_SERVER", "127.0.0.1"),
+        ("NFS_PATH", "/export/"),
+        ("PROVISIONER_NAME", NAME),
+        ("ENABLE_LEADER_ELECTION", "false"),
+    ];
+    let options = OperatorOptions {
+        env: old.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        ..OperatorOptions::new(find_binary()?, kubeconfig)
+    };
+    let mut operator = Operator::start(&run, options).await?;
+    operator.wait_ready().await?;
+    let backend = objects.get(&default_backend()).await?.ok_or("no backend")?;
+    let spec = &backend["spec"];
+    assert_eq!((text(spec, "/server"), text(spec, "/path")), ("127.0.0.1", "/export"));
+    assert_eq!(text(spec, "/archivePolicy/onDelete"), "Archive");
+    assert_eq!(text(spec, "/directory/existing"), "Adopt");
+    assert_eq!(text(spec, "/directory/mode"), "0777");
+    // This server is at another port than NFS has.
+    objects
+        .patch(&backend, json!({ "spec": { "nfs": { "port": nfs.port() } } }))
+        .await?;
+    objects
+        .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+        .await?;
+
+    let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs-client");
+    merge(
+        &mut class,
+        &json!({ "provisioner": NAME, "reclaimPolicy": "Delete", "parameters": { "archiveOnDelete": "false" } }),
+    );
+    objects.create(&class).await?;
+    let mut claim = reference("v1", "PersistentVolumeClaim", Some("default"), "test-claim");
+    let spec = json!({
+        "storageClassName": "nfs-client", "accessModes": ["ReadWriteMany"],
+        "resources": { "requests": { "storage": "1Mi" } },
+    });
+    merge(&mut claim, &json!({ "spec": spec }));
+    let claim = objects.create(&claim).await?;
+    let bound = |claim: &Value| match text(claim, "/status/phase") {
+        "Bound" => Ok(()),
+        phase => Err(phase.to_owned()),
+    };
+    objects.wait(&claim, "to be Bound", PATIENCE, bound).await?;
+    let directory = format!("default-test-claim-pvc-{}", text(&claim, "/metadata/uid"));
+    assert!(nfs.data_dir("/export")?.join(directory).is_dir());
+
+    // Started again it finds what it made, edits included, and leaves it so.
+    let made = objects.get(&backend).await?.ok_or("no backend")?;
+    operator.restart().await?;
+    operator.wait_ready().await?;
+    let found = objects.get(&backend).await?.ok_or("no backend")?;
+    assert_eq!(found["spec"], made["spec"]);
+    assert_eq!(found["metadata"]["uid"], made["metadata"]["uid"]);
+
+    operator.terminate().await?;
+    objects
+        .patch(&backend, json!({ "spec": { "path": "/another" } }))
+        .await?;
+    operator.restart().await?;
+    wait::until("the operator to refuse", PATIENCE, async || {
+        match operator.exit_status() {
+            Some(ended) if !ended.success() => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await?;
+    let log = std::fs::read_to_string(operator.log())?;
+    assert!(
+        log.contains("backend default is 127.0.0.1:/another") && log.contains("127.0.0.1:/export"),
+        "{log}"
+    );
+    Ok(())
+}

@@ -1,0 +1,214 @@
+//! New claims of classes that were written for nfs-subdir-external-provisioner.
+
+use std::fs;
+
+use rig::TestEnv;
+use serde_json::{Value, json};
+
+use crate::support::legacy_provisioner::Old;
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+fn on_delete(volume: &Value) -> &str {
+    volume["metadata"]["annotations"]["nfs-operator.io/on-delete"]
+        .as_str()
+        .unwrap_or("absent")
+}
+
+#[tokio::test]
+async fn a_class_of_an_alias_archives_whatever_its_backend_says_unless_it_says_otherwise_itself() -> Test {
+    let env = TestEnv::new("alias-policy").await?;
+    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let cases = [
+        (json!({}), "archive", "VolumeArchived"),
+        (json!({ "archiveOnDelete": "true" }), "archive", "VolumeArchived"),
+        (json!({ "archiveOnDelete": "0" }), "delete", "VolumeDeleted"),
+        (
+            json!({ "archiveOnDelete": "false", "onDelete": "retain" }),
+            "retain",
+            "VolumeRetained",
+        ),
+        (
+            json!({ "archiveOnDelete": "true", "onDelete": "delete" }),
+            "delete",
+            "VolumeDeleted",
+        ),
+    ];
+    for (number, (parameters, recorded, reason)) in cases.into_iter().enumerate() {
+        let class = old.class(&format!("class{number}"), parameters).await?;
+        let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "data").await?;
+        assert_eq!(on_delete(&volume), recorded, "case {number}");
+        assert_eq!(
+            volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
+            json!(old.provisioner)
+        );
+        shared::reclaimed(&env, &claim, &volume, reason).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_value_that_parse_bool_does_not_take_refuses_the_claim() -> Test {
+    let env = TestEnv::new("alias-bool").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class("class", json!({ "archiveOnDelete": "yes" })).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let message = shared::refused(&env, &claim, "InvalidParameter").await?;
+    assert!(
+        message.contains("archiveOnDelete") && message.contains("yes"),
+        "{message}"
+    );
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewhere() -> Test {
+    let env = TestEnv::new("alias-unknown").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let unknown = json!({ "server": "elsewhere", "onDelete": "Delete" });
+    let class = old.class("class", unknown.clone()).await?;
+    let (claim, volume) = shared::bound(&env, "data", &class).await?;
+    assert_eq!(on_delete(&volume), "archive", "only nfs-subdir's own spelling deletes");
+    rig::wait::until("a warning for each parameter", PATIENCE, async || {
+        let mut events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
+        events.retain(|event| event["reason"] == "ParameterIgnored" && event["type"] == "Warning");
+        let named = |parameter| events.iter().any(|event| text(event, "/note").contains(parameter));
+        if named("\"server\"") && named("onDelete") {
+            Ok(())
+        } else {
+            Err(format!("{events:?}"))
+        }
+    })
+    .await?;
+    let class = shared::class(&env, "own", "any", json!({ "server": "elsewhere" })).await?;
+    let claim = env.objects.create(&env.claim("own", &class)).await?;
+    let message = shared::refused(&env, &claim, "InvalidParameter").await?;
+    assert!(message.contains("\"server\""), "{message}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn patterns_in_both_spellings_lead_where_nfs_subdir_put_them() -> Test {
+    let env = TestEnv::new("alias-pattern").await?;
+    let old = Old::new(&env, json!({ "directory": { "pattern": "elsewhere/${pvc.name}" } })).await?;
+    let namespace = &env.name;
+    let cases = [
+        ("${.PVC.namespace}/${.PVC.name}", format!("{namespace}/data0")),
+        (
+            "/${.PVC.namespace}/${.PVC.labels.team}/x/",
+            format!("{namespace}/red/x"),
+        ),
+        ("${pvc.annotations.nfs.io/storage-path}-1", "here-1".to_owned()),
+        // Nothing was asked for, as it turns out: the name by which nfs-subdir goes then.
+        ("${.PVC.annotations.absent}", String::new()),
+        ("${.PVC.labels.absent}${.PVC.uid}", String::new()),
+    ];
+    for (number, (pattern, directory)) in cases.into_iter().enumerate() {
+        let class = old
+            .class(&format!("class{number}"), json!({ "pathPattern": pattern }))
+            .await?;
+        let mut claim = env.claim(&format!("data{number}"), &class);
+        rig::objects::merge(
+            &mut claim,
+            &json!({ "metadata": {
+                "labels": { "team": "red" }, "annotations": { "nfs.io/storage-path": "here" },
+            } }),
+        );
+        let claim = env.objects.create(&claim).await?;
+        let volume = env.wait_bound(&claim).await?;
+        let volume_name = text(&volume, "/metadata/name");
+        let expected = match directory.as_str() {
+            "" => format!("{namespace}-data{number}-{volume_name}"),
+            directory => directory.to_owned(),
+        };
+        let path = format!("{}/{expected}", env.export());
+        assert_eq!(text(&volume, "/spec/nfs/path"), path, "{pattern}");
+        assert!(env.directory(&volume)?.is_dir());
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
+    let env = TestEnv::new("alias-missing").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let pattern = "${.PVC.namespace}/${.PVC.annotations.nfs.io/storage-path}";
+    let class = old.class("class", json!({ "pathPattern": pattern })).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let message = shared::refused(&env, &claim, "InvalidDirectoryName").await?;
+    assert!(message.contains("nfs.io/storage-path"), "{message}");
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new());
+    // Cured by what it asks for.
+    let path = json!({ "metadata": { "annotations": { "nfs.io/storage-path": "mine" } } });
+    env.objects.patch(&claim, path).await?;
+    let volume = env.wait_bound(&claim).await?;
+    assert_eq!(env.directory(&volume)?, env.data().join(&env.name).join("mine"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_existing_directory_is_used_as_it_is_and_never_deleted() -> Test {
+    let env = TestEnv::new("alias-existing").await?;
+    // The backend's own word is Refuse.
+    let old = Old::new(&env, json!({})).await?;
+    let parameters = json!({ "pathPattern": "shared/${.PVC.name}", "archiveOnDelete": "false" });
+    let class = old.class("class", parameters).await?;
+    let directory = env.data().join("shared/data");
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join("theirs"), "before")?;
+    let before = rig::snapshot(&directory)?;
+    let (claim, volume) = shared::bound(&env, "data", &class).await?;
+    assert_eq!(env.directory(&volume)?, directory);
+    assert_eq!(rig::snapshot(&directory)?, before);
+    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    assert_eq!(fs::read_to_string(env.data().join("archived-data/theirs"))?, "before");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_adopting_never_takes_is_refused_with_the_remedy() -> Test {
+    let env = TestEnv::new("alias-never").await?;
+    let old = Old::new(&env, json!({})).await?;
+    fs::create_dir(env.data().join("red"))?;
+    fs::create_dir(env.data().join("real"))?;
+    std::os::unix::fs::symlink("real", env.data().join("linked"))?;
+    let cases = [
+        ("label", "${.PVC.labels.team}", "DirectoryExists", "label"),
+        ("link", "linked", "NotADirectory", "symbolic link"),
+        ("archive", "archived-old", "InvalidDirectoryName", "archived-"),
+        ("out", "../${.PVC.name}", "InvalidDirectoryName", ".."),
+    ];
+    for (word, pattern, reason, remedy) in cases {
+        let class = old.class(word, json!({ "pathPattern": pattern })).await?;
+        let mut claim = env.claim(word, &class);
+        rig::objects::merge(&mut claim, &json!({ "metadata": { "labels": { "team": "red" } } }));
+        let claim = env.objects.create(&claim).await?;
+        let message = shared::refused(&env, &claim, reason).await?;
+        assert!(message.contains(remedy), "{pattern}: {message}");
+    }
+    assert_eq!(shared::names(env.data())?, ["linked", "real", "red"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_class_of_an_alias_reaches_no_other_backend() -> Test {
+    let env = TestEnv::new("alias-only").await?;
+    let old = Old::not_started(&env, "old", json!({})).await?;
+    shared::backend(&env, "other", json!({})).await?;
+    let class = old.class("class", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let name = text(&old.backend, "/metadata/name").to_owned();
+    let message = shared::refused(&env, &claim, "BackendNotFound").await?;
+    assert!(message.contains(&name), "{message}");
+    let named = old
+        .class("named", json!({ "backend": env.unique_name("other") }))
+        .await?;
+    let refused = env.objects.create(&env.claim("named", &named)).await?;
+    let message = shared::refused(&env, &refused, "InvalidParameter").await?;
+    assert!(message.contains(&name), "{message}");
+    old.start().await?;
+    env.wait_bound(&claim).await?;
+    let claim = env.objects.get(&claim).await?.unwrap_or_default();
+    assert_eq!(text(&claim, "/metadata/annotations/nfs-operator.io~1placed-on"), name);
+    Ok(())
+}

@@ -1,0 +1,177 @@
+//! An nfs-subdir-external-provisioner that still runs under the name that is an alias now: it watches the same claims and
+//! volumes, and makes and archives under the same names.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+
+use rig::proxy::{encode_rename, has_bytes};
+use rig::{Action, TestEnv};
+use serde_json::{Value, json};
+
+use crate::support::legacy_provisioner::Old;
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+/// The only volume for a claim.
+async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
+    let volumes = env
+        .objects
+        .list(&rig::objects::reference("v1", "PersistentVolume", None, "any"))
+        .await?;
+    let uid = text(claim, "/metadata/uid");
+    let mut made: Vec<Value> = volumes
+        .into_iter()
+        .filter(|volume| text(volume, "/spec/claimRef/uid") == uid)
+        .collect();
+    assert_eq!(made.len(), 1, "{made:?}");
+    Ok(made.remove(0))
+}
+
+#[tokio::test]
+async fn a_claim_that_the_other_one_serves_while_ours_waits_gets_one_directory_and_one_volume() -> Test {
+    let env = TestEnv::new("other-first").await?;
+    let old = Old::not_started(&env, "old", json!({})).await?;
+    let class = old.class("class", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    shared::refused(&env, &claim, "BackendNotFound").await?;
+    let made = old.made_for(&claim, &class, None).await?;
+    old.start().await?;
+    // It was waiting, and says now that it does not wait any more.
+    let kind = "nfs-operator.io/Provisioned";
+    env.objects
+        .wait_condition(&claim, kind, "True", Some("Provisioned"), PATIENCE)
+        .await?;
+    shared::bound(&env, "later", &class).await?;
+    let volume = only_volume(&env, &claim).await?;
+    assert_eq!(text(&volume, "/metadata/uid"), text(&made.volume, "/metadata/uid"));
+    assert_eq!(shared::names(env.data())?.len(), 2);
+    shared::reclaimed(&env, &claim, &made.volume, "VolumeArchived").await?;
+    assert_eq!(shared::archives(env.data())?.len(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_directory_that_the_other_one_made_a_moment_ago_is_used() -> Test {
+    let env = TestEnv::new("other-made").await?;
+    let old = Old::not_started(&env, "old", json!({})).await?;
+    let class = old.class("class", json!({})).await?;
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let (directory, theirs) = old.object(&claim, &class, None)?;
+    fs::create_dir(&directory)?;
+    let inode = fs::metadata(&directory)?.ino();
+    old.start().await?;
+    let volume = env.wait_bound(&claim).await?;
+    assert_eq!(env.directory(&volume)?, directory);
+    assert_eq!(fs::metadata(&directory)?.ino(), inode);
+    // Now it comes to save its volume, and takes "already exists" for its own work.
+    let refused = env.objects.create(&theirs).await.map_err(|error| error.to_string());
+    assert!(refused.is_err_and(|error| error.contains("already exists")));
+    only_volume(&env, &claim).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_was_begun_here_when_the_other_one_was_faster_is_taken_back_or_taken_over() -> Test {
+    let env = TestEnv::new("other-faster").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class("class", json!({ "pathPattern": "all/${.PVC.name}" })).await?;
+    for (name, theirs) in [("same", "all/same"), ("different", "all/elsewhere")] {
+        let made = name.to_owned();
+        let mut lost = old
+            .proxy
+            .lose_reply(Action::Drop, move |request| is_mkdir_of(request, made.as_bytes()));
+        let claim = env.objects.create(&env.claim(name, &class)).await?;
+        lost.wait(PATIENCE).await?;
+        // Ours is made and ours does not know: the other one makes its own and saves the volume.
+        let (directory, volume) = old.object(&claim, &class, Some(theirs))?;
+        fs::create_dir_all(&directory)?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
+        let volume = env.objects.create(&volume).await?;
+        env.wait_bound(&claim).await?;
+        fs::write(directory.join("data"), "data")?;
+        rig::wait::until("one directory to be left", PATIENCE, async || {
+            match shared::names(&env.data().join("all")).map_err(|error| error.to_string())? {
+                names if names.len() == 1 => Ok(()),
+                names => Err(format!("{names:?}")),
+            }
+        })
+        .await?;
+        assert!(directory.join("data").exists());
+        let saved = only_volume(&env, &claim).await?;
+        assert_eq!(text(&saved, "/metadata/uid"), text(&volume, "/metadata/uid"));
+        shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        assert_eq!(shared::names(&env.data().join("all"))?, Vec::<String>::new());
+    }
+    assert_eq!(shared::archives(env.data())?, ["archived-elsewhere", "archived-same"]);
+    Ok(())
+}
+
+/// Whether a request makes a directory of that name: CREATE (RFC 8881 section 18.4) of NF4DIR, whose name comes next.
+fn is_mkdir_of(request: &[u8], name: &[u8]) -> bool {
+    let length = u32::try_from(name.len()).unwrap_or_default();
+    let words = [6_u32, 2, length].map(u32::to_be_bytes).concat();
+    has_bytes(request, &[words.as_slice(), name].concat())
+}
+
+#[tokio::test]
+async fn an_archive_that_the_other_one_made_of_our_volume_is_the_archive() -> Test {
+    let env = TestEnv::new("other-archives").await?;
+    let old = Old::new(&env, json!({ "probeInterval": "1s" })).await?;
+    let class = old.class("class", json!({})).await?;
+    let mut volumes = Vec::new();
+    for name in ["before", "between"] {
+        let (claim, volume) = shared::bound_with(&env, name, &class, name).await?;
+        let directory = env.directory(&volume)?;
+        let base = directory.file_name().unwrap().to_str().unwrap().to_owned();
+        volumes.push((claim, volume, directory, format!("archived-{base}"), base));
+    }
+    // One is archived by the other before ours looks, one after ours has written down that it will.
+    let (claim, volume, directory, archive, _) = &volumes[0];
+    old.proxy.refuse(true).await?;
+    old.proxy.cut();
+    env.objects.delete(claim).await?;
+    env.objects.wait_gone(claim, PATIENCE).await?;
+    fs::rename(directory, env.data().join(archive))?;
+    old.proxy.refuse(false).await?;
+    env.objects.wait_gone(volume, PATIENCE).await?;
+
+    let (claim, volume, directory, archive, base) = &volumes[1];
+    let (from, to) = (directory.clone(), env.data().join(archive));
+    let name = encode_rename(base.as_bytes());
+    let once = std::sync::Once::new();
+    old.proxy.on_record(rig::Direction::Up, move |request| {
+        if has_bytes(request, &name) {
+            once.call_once(|| fs::rename(&from, &to).expect("the other one archives"));
+        }
+        Action::Forward
+    });
+    env.objects.delete(claim).await?;
+    env.objects.wait_gone(volume, PATIENCE).await?;
+    for (_, volume, directory, archive, _) in &volumes {
+        let archive = env.data().join(archive);
+        assert!(!directory.exists());
+        assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
+        let event = env.objects.wait_event(volume, "VolumeArchived", PATIENCE).await?;
+        assert!(text(&event, "/note").contains("archived-"), "{event}");
+    }
+    assert_eq!(shared::names(env.data())?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_the_other_one_deleted_is_deleted() -> Test {
+    let env = TestEnv::new("other-deletes").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class("class", json!({ "archiveOnDelete": "false" })).await?;
+    let (claim, volume) = shared::bound_with(&env, "data", &class, "data").await?;
+    old.proxy.refuse(true).await?;
+    old.proxy.cut();
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&claim, PATIENCE).await?;
+    fs::remove_dir_all(env.directory(&volume)?)?;
+    // It asks for the volume's end too: ours lets it go when it has looked.
+    env.objects.delete(&volume).await?;
+    old.proxy.refuse(false).await?;
+    env.objects.wait_gone(&volume, PATIENCE).await?;
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new());
+    Ok(())
+}

@@ -1,0 +1,189 @@
+//! Volumes that nfs-subdir-external-provisioner made, reclaimed in its place.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+
+use rig::TestEnv;
+use serde_json::{Value, json};
+
+use crate::support::legacy_provisioner::{Made, Old, untouched};
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+#[tokio::test]
+async fn old_volumes_are_left_as_they_are_and_counted_until_their_claims_go() -> Test {
+    let env = TestEnv::new("inherit").await?;
+    let old = Old::not_started(&env, "old", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let class = old.class_object("class", &json!({}));
+    let first = old.volume("first", &class, None).await?;
+    let second = old.volume("second", &class, None).await?;
+    let before = (rig::snapshot(&first.directory)?, rig::snapshot(&second.directory)?);
+    env.objects.create(&class).await?;
+    old.start().await?;
+    let counted = |backend: &Value| match &backend["status"]["volumes"] {
+        volumes if volumes == 2 => Ok(()),
+        volumes => Err(format!("{volumes} volumes")),
+    };
+    env.objects
+        .wait(&old.backend, "to count both volumes", PATIENCE, counted)
+        .await?;
+    for object in [&first.claim, &first.volume, &second.claim, &second.volume] {
+        untouched(&env, object).await?;
+    }
+    assert_eq!(
+        before,
+        (rig::snapshot(&first.directory)?, rig::snapshot(&second.directory)?)
+    );
+
+    let event = shared::reclaimed(&env, &first.claim, &first.volume, "VolumeArchived").await?;
+    let name = format!("archived-{}-first-{}", env.name, text(&first.volume, "/metadata/name"));
+    assert!(text(&event, "/note").contains(&name), "{event}");
+    assert_eq!(fs::read_to_string(env.data().join(&name).join("data"))?, "old");
+    assert_eq!(fs::metadata(env.data().join(&name))?.mode() & 0o7777, 0o700);
+    assert!(!first.directory.exists());
+    assert_eq!(rig::snapshot(&second.directory)?, before.1);
+    untouched(&env, &second.volume).await?;
+    Ok(())
+}
+
+/// A class that is there while the volume lives, or not, and what becomes of the volume.
+struct Case {
+    parameters: Value,
+    reason: &'static str,
+    directory: Option<&'static str>,
+}
+
+#[tokio::test]
+async fn the_class_as_it_is_when_the_claim_goes_decides_and_without_one_the_data_is_archived() -> Test {
+    let env = TestEnv::new("live-class").await?;
+    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let case = |parameters, reason, directory| Case {
+        parameters,
+        reason,
+        directory,
+    };
+    let cases = [
+        case(Value::Null, "VolumeArchived", None),
+        case(json!({}), "VolumeArchived", Some("nested/a/b/c")),
+        case(json!({ "archiveOnDelete": "true" }), "VolumeArchived", None),
+        case(json!({ "archiveOnDelete": "false" }), "VolumeDeleted", None),
+        case(
+            json!({ "onDelete": "delete", "archiveOnDelete": "true" }),
+            "VolumeDeleted",
+            Some("nested/x/y"),
+        ),
+        case(json!({ "onDelete": "retain" }), "VolumeRetained", None),
+        // Never a reason to delete for nfs-subdir, which spells it in small letters.
+        case(json!({ "onDelete": "Delete" }), "VolumeArchived", None),
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let class = old.class_object(&format!("class{number}"), &case.parameters);
+        let made = old.volume(&format!("data{number}"), &class, case.directory).await?;
+        if case.parameters != Value::Null {
+            env.objects.create(&class).await?;
+        }
+        let archives = shared::archives(env.data())?.len();
+        shared::reclaimed(&env, &made.claim, &made.volume, case.reason).await?;
+        assert_eq!(
+            made.directory.exists(),
+            case.reason == "VolumeRetained",
+            "case {number}"
+        );
+        let archived = shared::archives(env.data())?.len() - archives;
+        assert_eq!(archived, usize::from(case.reason == "VolumeArchived"), "case {number}");
+    }
+    // Named after the last segment, as nfs-subdir names them; the parents stay.
+    assert_eq!(fs::read_to_string(env.data().join("archived-c/data"))?, "old");
+    assert!(env.data().join("nested/a/b").is_dir() && env.data().join("nested/x").is_dir());
+    shared::trash_empty(env.data()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_class_that_cannot_be_read_keeps_the_data_until_it_is_made_anew() -> Test {
+    let env = TestEnv::new("bad-class").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class_object("class", &json!({ "archiveOnDelete": "on" }));
+    let made = old.volume("data", &class, None).await?;
+    let before = rig::snapshot(&made.directory)?;
+    env.objects.create(&class).await?;
+    env.objects.delete(&made.claim).await?;
+    let note = shared::kept(&env, &made.volume).await?;
+    assert!(
+        note.starts_with("InvalidParameter") && note.contains("\"on\""),
+        "{note}"
+    );
+    assert_eq!(rig::snapshot(&made.directory)?, before);
+    env.objects.delete(&class).await?;
+    env.objects.wait_gone(&class, PATIENCE).await?;
+    let good = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    env.objects.create(&good).await?;
+    env.objects.wait_gone(&made.volume, PATIENCE).await?;
+    assert!(!made.directory.exists());
+    assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_old_deployments_become_one_operator_each_class_on_its_own_export() -> Test {
+    let env = TestEnv::new("two-old").await?;
+    let mut olds = Vec::new();
+    for word in ["one", "two"] {
+        fs::create_dir(env.data().join(word))?;
+        let path = json!({ "path": format!("{}/{word}", env.export()) });
+        let old = Old::not_started(&env, word, path).await?;
+        let class = old.class_object(word, &json!({ "archiveOnDelete": "true" }));
+        let made: Made = old.volume(&format!("old-{word}"), &class, None).await?;
+        olds.push((word, old, class, made));
+    }
+    for (_, old, class, _) in &olds {
+        env.objects.create(class).await?;
+        old.start().await?;
+    }
+    for (word, _, class, made) in &olds {
+        let root = env.data().join(word);
+        let (claim, volume) = shared::bound_with(&env, &format!("new-{word}"), class, "new").await?;
+        assert!(env.directory(&volume)?.starts_with(&root));
+        for (claim, volume) in [(&made.claim, &made.volume), (&claim, &volume)] {
+            shared::reclaimed(&env, claim, volume, "VolumeArchived").await?;
+        }
+        let mut kept: Vec<String> = Vec::new();
+        for archive in shared::archives(&root)? {
+            kept.push(fs::read_to_string(root.join(archive).join("data"))?);
+        }
+        kept.sort();
+        assert_eq!(kept, ["new", *word]);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_old_volume_at_a_former_address_is_reclaimed_there() -> Test {
+    let env = TestEnv::new("former").await?;
+    let old = Old::not_started(&env, "old", json!({})).await?;
+    let class = old.class_object("class", &json!({}));
+    let claim = env.objects.create(&env.claim("data", &class)).await?;
+    let (directory, mut volume) = old.object(&claim, &class, None)?;
+    fs::create_dir(&directory)?;
+    fs::write(directory.join("data"), "old")?;
+    let name = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap().to_owned();
+    let former = json!({ "spec": { "nfs": { "server": "nfs.old.example.org", "path": format!("/srv/{name}") } } });
+    rig::objects::merge(&mut volume, &former);
+    let volume = env.objects.create(&volume).await?;
+    env.wait_bound(&claim).await?;
+    old.start().await?;
+    env.objects.delete(&claim).await?;
+    let note = shared::kept(&env, &volume).await?;
+    assert!(
+        note.starts_with("ReclaimUnsafe") && note.contains("formerAddresses"),
+        "{note}"
+    );
+    assert_eq!(fs::read_to_string(directory.join("data"))?, "old");
+    let former = json!({ "spec": { "formerAddresses": [{ "server": "NFS.old.example.org", "path": "/srv" }] } });
+    env.objects.patch(&old.backend, former).await?;
+    env.objects.wait_gone(&volume, PATIENCE).await?;
+    assert_eq!(
+        fs::read_to_string(env.data().join(format!("archived-{name}/data")))?,
+        "old"
+    );
+    Ok(())
+}

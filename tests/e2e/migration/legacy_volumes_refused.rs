@@ -1,0 +1,153 @@
+//! Volumes of nfs-subdir-external-provisioner whose address does not prove whose data it is: nothing is touched.
+
+use std::fs;
+
+use rig::TestEnv;
+use rig::objects::merge;
+use serde_json::json;
+
+use crate::support::legacy_provisioner::Old;
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+#[tokio::test]
+async fn a_volume_that_two_backends_or_another_than_the_alias_could_have_keeps_its_data() -> Test {
+    let env = TestEnv::new("whose").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    fs::create_dir(env.data().join("team"))?;
+    let outer = old.volume("outer", &class, None).await?;
+    let inner = old.volume("inner", &class, Some("team/inner")).await?;
+    env.objects.create(&class).await?;
+    let before = rig::snapshot(env.data())?;
+    let team = env.backend("team", json!({ "path": format!("{}/team", env.export()) }));
+    let twin = env.backend("twin", json!({}));
+    for backend in [&team, &twin] {
+        env.objects.create(backend).await?;
+    }
+    env.objects
+        .wait_condition(&twin, "Ready", "True", None, PATIENCE)
+        .await?;
+    for (made, named) in [(&outer, "twin"), (&inner, "team")] {
+        env.objects.delete(&made.claim).await?;
+        let note = shared::kept(&env, &made.volume).await?;
+        assert!(
+            note.starts_with("ReclaimUnsafe") && note.contains(&env.unique_name(named)),
+            "{note}"
+        );
+    }
+    let mut after = rig::snapshot(env.data())?;
+    let mut before = before;
+    for tree in [&mut before, &mut after] {
+        tree.retain(|path, _| path.ends_with("/data"));
+    }
+    assert_eq!(after, before);
+    // With one backend left there, it is plain whose it is.
+    env.objects.delete(&twin).await?;
+    env.objects.wait_gone(&twin, PATIENCE).await?;
+    env.objects.delete(&team).await?;
+    env.objects.wait_gone(&team, PATIENCE).await?;
+    env.objects.wait_gone(&outer.volume, PATIENCE).await?;
+    // The inner backend's mark is left there, and could be another cluster's as well.
+    let said = |events: Vec<serde_json::Value>| {
+        let notes: Vec<String> = events.iter().map(|event| text(event, "/note").to_owned()).collect();
+        let nested = notes.iter().any(|note| note.starts_with("DirectoryOverlaps"));
+        if nested { Ok(()) } else { Err(notes.join("; ")) }
+    };
+    rig::wait::until("the inner volume to say what is in its way", PATIENCE, async || {
+        let events = env.objects.events(&inner.volume).await;
+        said(events.map_err(|error| error.to_string())?)
+    })
+    .await?;
+    assert!(inner.directory.join("data").exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_goes() -> Test {
+    let env = TestEnv::new("same-directory").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    let first = old.volume("first", &class, Some("shared")).await?;
+    let second = old.volume("second", &class, Some("shared")).await?;
+    env.objects.create(&class).await?;
+    env.objects.delete(&first.claim).await?;
+    let note = shared::kept(&env, &first.volume).await?;
+    let other = text(&second.volume, "/metadata/name");
+    assert!(note.starts_with("DirectoryOverlaps") && note.contains(other), "{note}");
+    assert!(first.directory.join("data").exists());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_directory_that_is_missing_is_success_for_a_class_that_deletes_and_for_no_other() -> Test {
+    let env = TestEnv::new("missing-old").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let deletes = old.class_object("deletes", &json!({ "archiveOnDelete": "false" }));
+    let archives = old.class_object("archives", &json!({}));
+    let gone = old.volume("gone", &deletes, None).await?;
+    let missing = old.volume("missing", &archives, None).await?;
+    for class in [&deletes, &archives] {
+        env.objects.create(class).await?;
+    }
+    for made in [&gone, &missing] {
+        fs::remove_dir_all(&made.directory)?;
+    }
+    shared::reclaimed(&env, &gone.claim, &gone.volume, "VolumeDeleted").await?;
+    env.objects.delete(&missing.claim).await?;
+    let note = shared::kept(&env, &missing.volume).await?;
+    assert!(note.starts_with("DirectoryMissing"), "{note}");
+    let acknowledged = json!({ "metadata": { "annotations": { "nfs-operator.io/acknowledge-missing": "true" } } });
+    env.objects.patch(&missing.volume, acknowledged).await?;
+    env.objects.wait_gone(&missing.volume, PATIENCE).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn volumes_that_are_not_nfs_subdirs_or_are_to_be_kept_are_left_alone() -> Test {
+    let env = TestEnv::new("not-inherited").await?;
+    let old = Old::new(&env, json!({})).await?;
+    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    // Another name than its claim's: nobody knows whose it is.
+    let claim = env.objects.create(&env.claim("renamed", &class)).await?;
+    let (directory, mut renamed) = old.object(&claim, &class, None)?;
+    fs::create_dir(&directory)?;
+    fs::write(directory.join("data"), "kept")?;
+    merge(
+        &mut renamed,
+        &json!({ "metadata": { "name": env.unique_name("by-hand") } }),
+    );
+    let renamed = env.objects.create(&renamed).await?;
+    env.wait_bound(&claim).await?;
+    let retained = old.volume("retained", &class, None).await?;
+    let retain = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
+    env.objects.patch(&retained.volume, retain).await?;
+    // One that another provisioner made, at an address of ours.
+    let other = env.objects.create(&env.claim("other", &class)).await?;
+    let (others, mut volume) = old.object(&other, &class, None)?;
+    fs::create_dir(&others)?;
+    fs::write(others.join("data"), "kept")?;
+    let by = json!({ "metadata": { "annotations": { "pv.kubernetes.io/provisioned-by": "third.example.org/nfs" } } });
+    merge(&mut volume, &by);
+    let volume = env.objects.create(&volume).await?;
+    env.wait_bound(&other).await?;
+    let last = old.volume("last", &class, None).await?;
+    env.objects.create(&class).await?;
+
+    env.objects.delete(&claim).await?;
+    let note = shared::kept(&env, &renamed).await?;
+    assert!(note.starts_with("ReclaimUnsafe") && note.contains("pvc-<uid"), "{note}");
+    for (claim, volume) in [(&retained.claim, &retained.volume), (&other, &volume)] {
+        env.objects.delete(claim).await?;
+        let released = |volume: &serde_json::Value| match text(volume, "/status/phase") {
+            "Released" | "Failed" => Ok(()),
+            phase => Err(phase.to_owned()),
+        };
+        env.objects.wait(volume, "to be Released", PATIENCE, released).await?;
+    }
+    // What would be done to them would be done by the time that one is done with which is released last.
+    shared::reclaimed(&env, &last.claim, &last.volume, "VolumeDeleted").await?;
+    for directory in [&directory, &retained.directory, &others] {
+        assert!(directory.join("data").exists(), "{}", directory.display());
+    }
+    Ok(())
+}

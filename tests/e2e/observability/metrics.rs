@@ -1,0 +1,105 @@
+//! What a monitoring system makes of the operator: its metrics, the alert rules, the dashboard.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rig::operator::repository_root;
+use rig::{Assets, Error, RunDir, TestEnv};
+use serde_json::Value;
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+
+use crate::backends::reasons::SEEN;
+use crate::support::shared::{Failure, Test, bound};
+
+/// Prometheus' checker; none where it can't be had, which is said loudly.
+async fn promtool() -> Result<Option<PathBuf>, Failure> {
+    match Assets::find_or_install_promtool().await {
+        Ok(program) => Ok(Some(program)),
+        Err(missing @ Error::Missing { .. }) => {
+            eprintln!("SKIPPED, nothing was checked: {missing}");
+            Ok(None)
+        }
+        Err(other) => Err(other.into()),
+    }
+}
+
+/// Runs it; fails with what it says, unless it succeeds.
+async fn check(promtool: &Path, folder: &Path, args: &[&str], input: &str) -> Result<String, Failure> {
+    let mut command = Command::new(promtool);
+    command.args(args).current_dir(folder).kill_on_drop(true);
+    command
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut stdin = child.stdin.take().ok_or("no standard input")?;
+    stdin.write_all(input.as_bytes()).await?;
+    drop(stdin);
+    let said = child.wait_with_output().await?;
+    let text = [said.stdout, said.stderr].concat();
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(said.status.success(), "promtool {args:?}: {text}");
+    Ok(text)
+}
+
+fn config() -> PathBuf {
+    repository_root().join("config/prometheus")
+}
+
+#[tokio::test]
+async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
+    let Some(promtool) = promtool().await? else {
+        return Ok(());
+    };
+    let env = TestEnv::new("promtool").await?;
+    let class = env.create_ready_class().await?;
+    let (claim, volume) = bound(&env, "data", &class).await?;
+    // One that waits, so that this has a series too.
+    let mut waiting = env.claim("waiting", &class);
+    waiting["spec"]["accessModes"] = serde_json::json!(["ReadWriteOncePod"]);
+    env.objects.create(&waiting).await?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, SEEN).await?;
+    let series = "nfs_operator_claims_waiting{reason=\"AccessModeUnsupported\"} ";
+    let text = rig::wait::until("the claim to be seen waiting", SEEN, async || {
+        let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
+        if text.lines().any(|line| line.starts_with(series)) {
+            Ok(text)
+        } else {
+            Err(text)
+        }
+    })
+    .await?;
+    let said = check(&promtool, &repository_root(), &["check", "metrics"], &text).await?;
+    assert_eq!(said, "", "{text}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
+    let Some(promtool) = promtool().await? else {
+        return Ok(());
+    };
+    let run = RunDir::new()?;
+    let folder = run.new_dir("rules")?;
+    let object: Value = serde_norway::from_str(&fs::read_to_string(config().join("rules.yaml"))?)?;
+    fs::write(folder.join("rules.yaml"), serde_norway::to_string(&object["spec"])?)?;
+    fs::copy(config().join("rules_test.yaml"), folder.join("rules_test.yaml"))?;
+    check(&promtool, &folder, &["check", "rules", "rules.yaml"], "").await?;
+    check(&promtool, &folder, &["test", "rules", "rules_test.yaml"], "").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn kustomize_makes_a_rule_and_a_dashboard_of_the_folder() -> Test {
+    let env = TestEnv::new("kustomize").await?;
+    let printed = env
+        .rig
+        .cluster
+        .kubectl(["kustomize", &config().display().to_string()])
+        .await?;
+    assert!(printed.contains("kind: PrometheusRule"), "{printed}");
+    assert!(printed.contains("name: nfs-operator-dashboard"), "{printed}");
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Metrics, alerts, usage and idle load.
+
+pub mod idle;
+pub mod metrics;
+pub mod usage;

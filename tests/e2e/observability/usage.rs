@@ -1,0 +1,342 @@
+//! What volumes really hold: counted in the background, told on the volume, the claim, the archive and the backend.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use rig::objects::{condition, reference};
+use serde_json::{Value, json};
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+const OVER: &str = "nfs-operator.io/OverRequest";
+
+fn counted_daily() -> Value {
+    json!({"probeInterval": "1s", "usage": {"interval": "24h"}})
+}
+
+/// The backend.
+static MAIN: LazyLock<Value> = LazyLock::new(|| reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main"));
+
+/// `du`.
+fn du(root: &Path) -> Result<String, Failure> {
+    let said = Command::new("du").args(["-s", "-B1"]).arg(root).output()?;
+    let said = String::from_utf8(said.stdout)?;
+    Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+fn says<'a>(volume: &'a Value, word: &str) -> &'a str {
+    volume["metadata"]["annotations"][format!("nfs-operator.io/{word}")]
+        .as_str()
+        .unwrap_or_default()
+}
+
+/// How many counts came to their end so far.
+fn counts(stage: &Stage) -> std::io::Result<usize> {
+    let log = fs::read_to_string(stage.operator.log())?;
+    Ok(log
+        .lines()
+        .filter(|line| line.contains("counted what volumes hold"))
+        .count())
+}
+
+/// Asks for a count, and waits until it ended.
+async fn count(stage: &Stage) -> Test {
+    // One that goes on already may be past what is to be counted.
+    for _ in 0..2 {
+        let before = counts(stage)?;
+        let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
+        stage.objects.patch(&MAIN, asked).await?;
+        let ended = rig::wait::until("all to be counted", PATIENCE, async || match counts(stage) {
+            Ok(now) if now > before => Ok(()),
+            now => Err(format!("{now:?}, {before} before")),
+        });
+        ended.await?;
+        heard(stage).await?;
+    }
+    Ok(())
+}
+
+/// Waits until nobody asks for a count any more.
+async fn heard(stage: &Stage) -> Test {
+    let heard = stage.objects.wait(&MAIN, "to be heard", PATIENCE, |backend| {
+        let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
+        annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
+    });
+    Ok(heard.await?)
+}
+
+async fn now(stage: &Stage, object: &Value) -> Result<Value, Failure> {
+    Ok(stage.objects.get(object).await?.ok_or("it is gone")?)
+}
+
+async fn events(stage: &Stage, claim: &Value) -> Result<usize, Failure> {
+    let events = stage.objects.events(claim).await?;
+    Ok(events.iter().filter(|event| event["reason"] == "OverRequest").count())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_says_what_it_holds_and_its_claim_when_that_is_more_than_it_asked_for() -> Test {
+    let stage = Stage::set_with(counted_daily(), &["--volume-metrics"]).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    let volume = stage.bound(&claim).await?;
+    let directory = stage.directory(&volume)?;
+    fs::write(directory.join("large"), vec![1; 5 << 20])?;
+    fs::hard_link(directory.join("large"), directory.join("again"))?;
+    std::os::unix::fs::symlink("/", directory.join("everything"))?;
+    count(&stage).await?;
+    let told = now(&stage, &volume).await?;
+    assert_eq!(says(&told, "used-bytes"), du(&directory)?);
+    assert_eq!(
+        (says(&told, "apparent-bytes"), says(&told, "used-files")),
+        ("5242880", "3")
+    );
+    assert!(says(&told, "counted-at").ends_with('Z'), "{told}");
+    let over = now(&stage, &claim).await?;
+    let over = condition(&over, OVER).ok_or("no condition")?;
+    assert_eq!(
+        (&over["status"], &over["reason"]),
+        (&json!("True"), &json!("OverRequest"))
+    );
+    assert!(text(over, "/message").contains("asks for 1Mi"), "{over}");
+    stage.objects.wait_event(&claim, "OverRequest", PATIENCE).await?;
+    let metrics = stage.operator.metrics().await?;
+    let of_volume = format!(
+        "nfs_operator_volume_used_bytes{{backend=\"main\",claim=\"data\",namespace=\"default\",volume=\"{}\"}} {}",
+        text(&volume, "/metadata/name"),
+        du(&directory)?
+    );
+    assert!(metrics.contains(&of_volume), "{metrics}");
+    let of_backend = format!(
+        "nfs_operator_backend_used_bytes{{backend=\"main\"}} {}",
+        du(&directory)?
+    );
+    assert!(metrics.contains(&of_backend), "{metrics}");
+
+    // Nothing changed: nothing is written.
+    count(&stage).await?;
+    let again = now(&stage, &volume).await?;
+    assert_eq!(
+        again["metadata"]["resourceVersion"],
+        told["metadata"]["resourceVersion"]
+    );
+    assert_eq!(events(&stage, &claim).await?, 1);
+
+    fs::remove_file(directory.join("large"))?;
+    fs::remove_file(directory.join("again"))?;
+    count(&stage).await?;
+    let told = now(&stage, &volume).await?;
+    assert_eq!(says(&told, "used-bytes"), du(&directory)?);
+    let claim_now = now(&stage, &claim).await?;
+    assert!(condition(&claim_now, OVER).is_none(), "{claim_now}");
+    assert!(
+        condition(&claim_now, "nfs-operator.io/Provisioned").is_some(),
+        "the others stay"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_counts_any_more() -> Test {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    let volume = stage.bound(&claim).await?;
+    fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
+    let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
+    stage.objects.patch(&MAIN, asked).await?;
+    heard(&stage).await?;
+    assert!(now(&stage, &MAIN).await?["status"]["usage"].is_null());
+
+    stage
+        .objects
+        .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
+        .await?;
+    let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
+        let used = says(volume, "used-bytes").to_owned();
+        if used.is_empty() {
+            Err("not counted".to_owned())
+        } else {
+            Ok(used)
+        }
+    });
+    let used = counted.await?;
+    stage
+        .objects
+        .wait_condition(&claim, OVER, "True", None, PATIENCE)
+        .await?;
+    let summed = stage.objects.wait(&MAIN, "to have the sum", PATIENCE, |backend| {
+        let usage = &backend["status"]["usage"];
+        let sum = (&usage["volumes"], usage["bytes"].to_string(), &usage["lastCompleted"]);
+        if (sum.0, &sum.1, sum.2.is_string()) == (&json!(1), &used, true) {
+            Ok(())
+        } else {
+            Err(usage.to_string())
+        }
+    });
+    summed.await?;
+
+    stage.objects.patch(&MAIN, json!({"spec": {"usage": null}})).await?;
+    let taken_back = stage.objects.wait(&volume, "to say nothing", PATIENCE, |volume| {
+        let words = ["used-bytes", "used-files", "apparent-bytes", "counted-at"];
+        match words.iter().find(|word| !says(volume, word).is_empty()) {
+            None => Ok(says(volume, "directory").to_owned()),
+            Some(word) => Err((*word).to_owned()),
+        }
+    });
+    assert!(!taken_back.await?.is_empty(), "the other annotations stay");
+    assert!(condition(&now(&stage, &claim).await?, OVER).is_none());
+    let gone = stage.objects.wait(&MAIN, "to have no sum", PATIENCE, |backend| {
+        if backend["status"]["usage"].is_null() {
+            Ok(())
+        } else {
+            Err(backend["status"].to_string())
+        }
+    });
+    gone.await?;
+    let metrics = stage.operator.metrics().await?;
+    assert!(!metrics.contains("nfs_operator_backend_used_bytes{"), "{metrics}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_archive_is_counted_once_and_shows_its_size_beside_what_was_asked_for() -> Test {
+    let stage = Stage::set(counted_daily()).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    let volume = stage.bound(&claim).await?;
+    fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
+    stage.objects.delete(&claim).await?;
+    stage.objects.wait_gone(&volume, PATIENCE).await?;
+    let name = text(&volume, "/metadata/name");
+    let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
+    count(&stage).await?;
+    let told = now(&stage, &archive).await?;
+    let lies = stage.data()?.join(text(&told, "/spec/directory"));
+    let usage = &told["status"]["usage"];
+    assert_eq!((usage["bytes"].to_string(), &usage["files"]), (du(&lies)?, &json!(1)));
+    assert_eq!(
+        (&usage["apparentBytes"], &usage["size"]),
+        (&json!(5 << 20), &json!("5Mi"))
+    );
+    assert_eq!(
+        text(&told, "/status/state"),
+        "Available",
+        "the rest of the status stays"
+    );
+    let table = stage.cluster.kubectl(["get", "nfsa", name]).await?;
+    let heads: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
+    assert_eq!(heads.get(6..), Some(["REQUEST", "SIZE", "STATE"].as_slice()), "{table}");
+    assert!(table.contains("1Mi") && table.contains("5Mi"), "{table}");
+    // It does not change, and if it did: it is not counted again.
+    fs::remove_file(lies.join("large"))?;
+    stage
+        .objects
+        .patch(&archive, json!({"spec": {"legalHold": true}}))
+        .await?;
+    count(&stage).await?;
+    let held = stage.objects.wait(&archive, "to be held", PATIENCE, |archive| {
+        match text(archive, "/status/state") {
+            "Held" => Ok(archive["status"]["usage"].clone()),
+            state => Err(state.to_owned()),
+        }
+    });
+    assert_eq!(held.await?, *usage);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -> Test {
+    // Two hundred names take four seconds, and the second volume takes minutes.
+    let mut stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--count-rate", "50"]).await?;
+    let mut volumes = Vec::new();
+    for name in ["one", "two"] {
+        let claim = stage.objects.create(&stage.claim(name)).await?;
+        volumes.push(stage.bound(&claim).await?);
+    }
+    volumes.sort_by_key(|volume| text(volume, "/metadata/name").to_owned());
+    let [first, second] = volumes.as_slice() else {
+        return Err("two volumes".into());
+    };
+    let folder = stage.directory(second)?;
+    for number in 0..5000 {
+        fs::write(folder.join(number.to_string()), b"")?;
+    }
+    stage
+        .objects
+        .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
+        .await?;
+    let after = text(first, "/metadata/name").to_owned();
+    let got_there = stage.objects.wait(&MAIN, "to have counted one", PATIENCE, |backend| {
+        match &backend["status"]["usage"]["underWay"]["after"] {
+            at if *at == json!(after) => Ok(()),
+            at => Err(at.to_string()),
+        }
+    });
+    got_there.await?;
+    let told = now(&stage, first).await?;
+    stage.operator.kill9().await?;
+    // If the first one were counted again, it would say so.
+    fs::write(stage.directory(first)?.join("large"), vec![1; 5 << 20])?;
+    for number in 100..5000 {
+        fs::remove_file(folder.join(number.to_string()))?;
+    }
+    stage.operator.restart().await?;
+    let done = stage.objects.wait(&MAIN, "to have counted all", PATIENCE, |backend| {
+        let usage = &backend["status"]["usage"];
+        if usage["lastCompleted"].is_string() {
+            Ok(usage["volumes"].clone())
+        } else {
+            Err(usage.to_string())
+        }
+    });
+    assert_eq!(done.await?, 2);
+    assert_eq!(says(&now(&stage, second).await?, "used-files"), "100");
+    let again = now(&stage, first).await?;
+    assert_eq!(says(&again, "used-bytes"), says(&told, "used-bytes"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
+    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let claim = stage.objects.create(&stage.claim("data")).await?;
+    let volume = stage.bound(&claim).await?;
+    let suspended = json!({"spec": {"suspend": true, "usage": {"interval": "24h"}}});
+    stage.objects.patch(&MAIN, suspended).await?;
+    let refused = rig::wait::until("the count to be put off", PATIENCE, async || {
+        let log = fs::read_to_string(stage.operator.log()).map_err(|error| error.to_string())?;
+        let put_off = log.contains("not counted for now: nothing is to be counted");
+        put_off.then_some(()).ok_or_else(|| "not said".to_owned())
+    });
+    refused.await?;
+    assert_eq!(says(&now(&stage, &volume).await?, "used-files"), "");
+    stage.objects.patch(&MAIN, json!({"spec": {"suspend": false}})).await?;
+    let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
+        match says(volume, "used-files") {
+            "0" => Ok(()),
+            other => Err(other.to_owned()),
+        }
+    });
+    counted.await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_interval_that_is_none_is_refused_by_the_field_and_the_remedy() -> Test {
+    let env = rig::TestEnv::new("usage-schema").await?;
+    for wrong in ["59s", "721h", "1d", "", "soon", "-5m"] {
+        let backend = env.backend("backend", json!({"usage": {"interval": wrong}}));
+        let refused = env.objects.create(&backend).await.err().ok_or(wrong)?.to_string();
+        assert!(refused.contains("spec.usage.interval"), "{wrong}: {refused}");
+    }
+    let refused = env.objects.create(&env.backend("backend", json!({"usage": {}}))).await;
+    assert!(refused.is_err(), "an interval is needed");
+    let refused = env
+        .objects
+        .create(&env.backend("backend", json!({"usage": {"interval": "59s"}})))
+        .await;
+    let refused = refused.err().ok_or("taken")?.to_string();
+    assert!(refused.contains("between 1m and 720h"), "{refused}");
+    Ok(())
+}

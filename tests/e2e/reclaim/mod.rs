@@ -1,0 +1,5 @@
+//! Reclaim of released volumes.
+
+pub mod policies;
+pub mod static_volumes;
+pub mod trees;

@@ -1,0 +1,105 @@
+//! Volumes that were made by hand with a class of ours.
+
+use std::fs;
+
+use rig::TestEnv;
+use rig::objects::merge;
+use serde_json::{Value, json};
+
+use crate::support::legacy_provisioner::{Old, untouched};
+use crate::support::shared::{self, PATIENCE, Test, text};
+
+#[tokio::test]
+async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> Test {
+    let env = TestEnv::new("by-hand").await?;
+    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let alias = old.class("alias", json!({ "archiveOnDelete": "false" })).await?;
+    let backend = text(&old.backend, "/metadata/name");
+    let own = env
+        .objects
+        .create(&env.class("own", json!({ "backend": backend })))
+        .await?;
+    let mut kept = Vec::new();
+    for (word, class) in [("own", &own), ("alias", &alias)] {
+        let volume = shared::by_hand(&env, word, text(class, "/metadata/name")).await?;
+        let before = rig::snapshot(&env.data().join(word))?;
+        let claim = env.objects.create(&env.claim(word, class)).await?;
+        let bound = env.wait_bound(&claim).await?;
+        assert_eq!(text(&bound, "/metadata/name"), text(&volume, "/metadata/name"));
+        untouched(&env, &claim).await?;
+        env.objects.delete(&claim).await?;
+        let released = |volume: &Value| match text(volume, "/status/phase") {
+            "Released" | "Failed" => Ok(()),
+            phase => Err(phase.to_owned()),
+        };
+        env.objects.wait(&volume, "to be Released", PATIENCE, released).await?;
+        kept.push((word, volume, before));
+    }
+    // Whatever would be done to them would be done by the time that one of ours, released later, is done with.
+    let (claim, volume) = shared::bound_with(&env, "last", &own, "last").await?;
+    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    for (word, volume, before) in kept {
+        assert_eq!(rig::snapshot(&env.data().join(word))?, before);
+        untouched(&env, &volume).await?;
+        assert!(env.objects.get(&volume).await?.is_some());
+        let said = env.objects.events(&volume).await?;
+        let ours = said
+            .iter()
+            .any(|event| event["note"].to_string().contains("nfs-operator"));
+        assert!(!ours, "{said:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
+    let env = TestEnv::new("named-volume").await?;
+    let class = env.create_ready_class().await?;
+    let volume = shared::by_hand(&env, "data", text(&class, "/metadata/name")).await?;
+    let mut claim = env.claim("data", &class);
+    merge(
+        &mut claim,
+        &json!({ "spec": { "volumeName": text(&volume, "/metadata/name") } }),
+    );
+    let claim = env.objects.create(&claim).await?;
+    env.wait_bound(&claim).await?;
+    // One of ours for another claim, so that there was time to make one for this.
+    shared::bound(&env, "other", &class).await?;
+    let made = shared::names(env.data())?;
+    assert_eq!(made.len(), 2, "{made:?}");
+    untouched(&env, &claim).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_adopted_directory_is_used_as_it_is_and_archived_where_the_policy_says_delete() -> Test {
+    let env = TestEnv::new("adopt").await?;
+    let spec = json!({
+        "archivePolicy": { "onDelete": "Delete" },
+        "directory": { "existing": "Adopt", "pattern": "${pvc.name}" },
+    });
+    shared::backend(&env, "backend", spec).await?;
+    let cases = [
+        ("by-backend", json!({})),
+        ("by-class", json!({ "existing": "Adopt", "onDelete": "delete" })),
+    ];
+    for (word, parameters) in cases {
+        let class = shared::class(&env, word, "backend", parameters).await?;
+        let directory = env.data().join(word);
+        fs::create_dir(&directory)?;
+        fs::write(directory.join("data"), word)?;
+        let before = rig::snapshot(&directory)?;
+        let (claim, volume) = shared::bound(&env, word, &class).await?;
+        assert_eq!(env.directory(&volume)?, directory);
+        assert_eq!(rig::snapshot(&directory)?, before);
+        shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        let archive = env.data().join(format!("archived-{word}"));
+        assert_eq!(fs::read_to_string(archive.join("data"))?, word);
+    }
+    // What was not there before is deleted, as the policy says.
+    let class = shared::class(&env, "new", "backend", json!({})).await?;
+    let (claim, volume) = shared::bound_with(&env, "new", &class, "new").await?;
+    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    assert_eq!(shared::archives(env.data())?.len(), 2);
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Recovery of volumes and archives after the loss of a cluster.
+
+pub mod cluster_loss;
+pub mod refused;
+pub mod volumes;

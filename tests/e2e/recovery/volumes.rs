@@ -1,0 +1,375 @@
+//! The cluster is lost, and its volumes come back on the same exports: for the claims that had them, and for nobody else.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use rig::objects::{condition, merge, reference};
+use rig::wait;
+use serde_json::{Value, json};
+
+use crate::recovery::cluster_loss::{archived, available, done, guide, often, said_of};
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+const READOPT: &str = "nfs-operator.io/readopt";
+const READOPTED: &str = "nfs-operator.io/readopted";
+const NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
+
+/// What makes a backend ask for its volumes.
+pub fn asking(value: &str) -> Value {
+    json!({"metadata": {"annotations": {READOPT: value}}, "spec": often()})
+}
+
+/// Has the backend ask for its volumes, by the guide's command.
+pub async fn ask(stage: &Stage) -> Test {
+    stage.does(&guide()?.readopt.replace("NAME", "main")).await?;
+    Ok(())
+}
+
+/// Has the backend ask for something else.
+pub async fn ask_for(stage: &Stage, value: Value) -> Test {
+    let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
+    let asked = json!({"metadata": {"annotations": {READOPT: value}}});
+    stage.objects.patch(&backend, asked).await?;
+    Ok(())
+}
+
+/// The cluster is lost, and built anew as the guide says.
+pub async fn rebuilt(stage: Stage) -> Result<Stage, Failure> {
+    let guide = guide()?;
+    stage.does(&guide.save).await?;
+    stage.rebuilt(Some(&guide.restore), &[]).await
+}
+
+/// What the backend says of its volumes, once it says all of that.
+pub async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+    said_of(stage, "Readopted", reason, parts).await
+}
+
+/// A claim that is Bound, with a file that holds its name; its volume.
+pub async fn with_data(stage: &Stage, claim: &Value) -> Result<Value, Failure> {
+    let claim = stage.objects.create(claim).await?;
+    let volume = stage.bound(&claim).await?;
+    fs::write(stage.directory(&volume)?.join("data"), text(&claim, "/metadata/name"))?;
+    Ok(volume)
+}
+
+/// The claim has this volume, and in it what was written as `data`.
+pub async fn is_back(stage: &Stage, claim: &Value, volume: &Value) -> Result<Value, Failure> {
+    let bound = stage.bound(claim).await?;
+    assert_eq!(text(&bound, "/metadata/name"), text(volume, "/metadata/name"));
+    let path = stage.directory(&bound)?.join("data");
+    assert_eq!(fs::read_to_string(path)?, text(claim, "/metadata/name"));
+    Ok(bound)
+}
+
+/// A claim in a namespace of that name.
+pub fn claim_in(stage: &Stage, namespace: &str, name: &str) -> Value {
+    let mut claim = stage.claim(name);
+    merge(&mut claim, &json!({"metadata": {"namespace": namespace}}));
+    claim
+}
+
+pub fn namespace(name: &str) -> Value {
+    reference("v1", "Namespace", None, name)
+}
+
+/// The record of a volume, once it is so.
+async fn recorded(stage: &Stage, volume: &Value, what: &str, so: impl Fn(&Value) -> bool) -> Result<Value, Failure> {
+    let found = wait::until(what, PATIENCE, async || {
+        let records = stage.records().map_err(|error| error.to_string())?;
+        let own = records
+            .into_iter()
+            .find(|(name, _)| name == text(volume, "/metadata/name"));
+        let (_, record) = own.ok_or("no record")?;
+        if so(&record) {
+            Ok(record)
+        } else {
+            Err(record.to_string())
+        }
+    });
+    Ok(found.await?)
+}
+
+/// A volume as its user knows it: without what differs from cluster to cluster.
+fn known_of(volume: &Value) -> Value {
+    let mut spec = volume["spec"].clone();
+    let mut annotations = volume["metadata"]["annotations"].clone();
+    spec["claimRef"] = json!([
+        text(volume, "/spec/claimRef/namespace"),
+        text(volume, "/spec/claimRef/name")
+    ]);
+    annotations[NAMESPACE_UID] = Value::Null;
+    json!({"spec": spec, "annotations": annotations, "finalizers": volume["metadata"]["finalizers"]})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_the_claim_of_its_name() -> Test {
+    let stage = Stage::set(often()).await?;
+    let classes = [
+        (
+            "growing",
+            json!({"allowVolumeExpansion": true, "mountOptions": ["hard", "timeo=70"]}),
+        ),
+        ("kept", json!({"reclaimPolicy": "Retain"})),
+    ];
+    let of_class = |name: &str, class: &str| {
+        let mut claim = stage.claim(name);
+        merge(&mut claim, &json!({"spec": {"storageClassName": class}}));
+        claim
+    };
+    let (data, grown, empty, kept) = (
+        stage.claim("data"),
+        of_class("grown", "growing"),
+        stage.claim("empty"),
+        of_class("kept", "kept"),
+    );
+    for (name, fields) in &classes {
+        stage.class(name, fields.clone()).await?;
+    }
+    let mut former = BTreeMap::new();
+    former.insert("data", with_data(&stage, &data).await?);
+    let volume = with_data(&stage, &grown).await?;
+    let more = json!({"spec": {"resources": {"requests": {"storage": "5Mi"}}}});
+    stage.objects.patch(&grown, more).await?;
+    recorded(&stage, &volume, "the new size to be noted", |record| {
+        record["note"]["size"] == "5Mi"
+    })
+    .await?;
+    former.insert("grown", stage.bound(&grown).await?);
+    let nothing_in_it = stage.objects.create(&empty).await?;
+    former.insert("empty", stage.bound(&nothing_in_it).await?);
+    let volume = with_data(&stage, &kept).await?;
+    stage.objects.delete(&kept).await?;
+    recorded(&stage, &volume, "to be noted as released", |record| {
+        record["note"]["released"] == true
+    })
+    .await?;
+    former.insert("kept", volume);
+    let archive = archived(&stage, "old").await?;
+    let names = stage.names()?;
+
+    let stage = rebuilt(stage).await?;
+    stage.class("nfs", json!({})).await?;
+    for (name, fields) in &classes {
+        stage.class(name, fields.clone()).await?;
+    }
+    // Two are there before the backend, and must not be provisioned anew; one comes when all is done.
+    for claim in [&data, &grown] {
+        stage.objects.create(claim).await?;
+    }
+    let backend = stage.backend(asking("true")).await?;
+    said(
+        &stage,
+        "VolumesReadopted",
+        &["4 volumes that the records know are there, 4 of them made again"],
+    )
+    .await?;
+    stage.objects.wait_event(&backend, "VolumesReadopted", PATIENCE).await?;
+    done(&stage, READOPT).await?;
+    stage.objects.create(&empty).await?;
+    for (claim, name) in [(&data, "data"), (&grown, "grown")] {
+        is_back(&stage, claim, &former[name]).await?;
+    }
+    assert_eq!(
+        text(&stage.bound(&empty).await?, "/metadata/name"),
+        text(&former["empty"], "/metadata/name")
+    );
+    available(&stage, &archive).await?;
+    let default = stage.objects.get(&namespace("default")).await?.unwrap_or_default();
+    for (name, claim) in [("data", &data), ("grown", &grown), ("empty", &empty)] {
+        let claim = stage.objects.get(claim).await?.unwrap_or_default();
+        let uid = &claim["metadata"]["uid"];
+        recorded(&stage, &former[name], "to be the claim's", |record| {
+            record["claim"]["uid"] == *uid
+        })
+        .await?;
+        let handed = |volume: &Value| match &volume["metadata"]["annotations"][READOPTED] {
+            Value::Null => Ok(volume.clone()),
+            first => Err(format!("it is still that of {first}")),
+        };
+        let volume = stage
+            .objects
+            .wait(&former[name], "to be handed over", PATIENCE, handed)
+            .await?;
+        assert_eq!(
+            volume["metadata"]["annotations"][NAMESPACE_UID],
+            default["metadata"]["uid"]
+        );
+        assert_eq!(known_of(&volume), known_of(&former[name]));
+    }
+    for claim in [&data, &grown] {
+        let told = stage
+            .objects
+            .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE);
+        told.await?;
+    }
+    let nobodys = stage
+        .objects
+        .wait(&former["kept"], "to be Released", PATIENCE, |volume| {
+            let phase = text(volume, "/status/phase");
+            if phase == "Released" {
+                Ok(volume.clone())
+            } else {
+                Err(phase.to_owned())
+            }
+        });
+    assert_eq!(nobodys.await?["spec"]["persistentVolumeReclaimPolicy"], "Retain");
+    assert_eq!(stage.names()?, names, "no directory was made or moved");
+    assert_eq!(stage.volumes().await?.len(), 4);
+
+    // And its life goes on, to its end.
+    stage.objects.delete(&data).await?;
+    stage.objects.wait_gone(&former["data"], PATIENCE).await?;
+    let archive = available(&stage, &crate::archives::objects::archive_of(&former["data"])).await?;
+    assert_eq!(
+        archive["spec"]["claim"]["namespaceUID"], default["metadata"]["uid"],
+        "{archive}"
+    );
+    let path = stage.data()?.join(text(&archive, "/spec/directory")).join("data");
+    assert_eq!(fs::read_to_string(path)?, "data");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_doubles_none() -> Test {
+    const VOLUMES: usize = 40;
+    let stage = Stage::set(often()).await?;
+    let claims: Vec<Value> = (0..VOLUMES).map(|n| stage.claim(&format!("data-{n}"))).collect();
+    for claim in &claims {
+        stage.objects.create(claim).await?;
+    }
+    let mut former = Vec::new();
+    for claim in &claims {
+        let volume = stage.bound(claim).await?;
+        fs::write(stage.directory(&volume)?.join("data"), text(claim, "/metadata/name"))?;
+        former.push(volume);
+    }
+    let names = stage.names()?;
+    let mut stage = rebuilt(stage).await?;
+    stage.class("nfs", json!({})).await?;
+    for claim in &claims {
+        stage.objects.create(claim).await?;
+    }
+    stage.backend(asking("true")).await?;
+    for made in [1, 10, 20, 30, VOLUMES] {
+        wait::until("some to be made again", PATIENCE, async || {
+            let there = stage.volumes().await.map_err(|error| error.to_string())?.len();
+            if there >= made {
+                Ok(())
+            } else {
+                Err(format!("{there} of {made}"))
+            }
+        })
+        .await?;
+        stage.operator.restart().await?;
+    }
+    let mut uids = BTreeMap::new();
+    for (claim, volume) in claims.iter().zip(&former) {
+        is_back(&stage, claim, volume).await?;
+        let claim = stage.objects.get(claim).await?.unwrap_or_default();
+        uids.insert(
+            text(volume, "/metadata/name").to_owned(),
+            claim["metadata"]["uid"].clone(),
+        );
+    }
+    done(&stage, READOPT).await?;
+    assert_eq!(stage.volumes().await?.len(), VOLUMES);
+    assert_eq!(stage.names()?, names);
+    wait::until("each record to be its claim's", PATIENCE, async || {
+        let records = stage.records().map_err(|error| error.to_string())?;
+        let whose: BTreeMap<String, Value> = records
+            .into_iter()
+            .map(|(name, record)| (name, record["claim"]["uid"].clone()))
+            .collect();
+        if whose == uids {
+            Ok(())
+        } else {
+            Err(format!("{whose:?}"))
+        }
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_although_another_could_serve_it() -> Test {
+    let mut stage = Stage::set(often()).await?;
+    let mut silent = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "silent");
+    // Nobody listens there.
+    let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": 9}});
+    merge(
+        &mut silent,
+        &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}),
+    );
+    let silent = stage.objects.create(&silent).await?;
+    let kind = "nfs-operator.io/Provisioned";
+    for name in ["first", "second"] {
+        let claim = stage.objects.create(&stage.claim(name)).await?;
+        let waits = stage
+            .objects
+            .wait_condition(&claim, kind, "False", Some("Readopting"), PATIENCE)
+            .await?;
+        assert!(text(&waits, "/message").contains("silent"), "{waits}");
+        // Also one that has just started, and has looked at nothing.
+        stage.operator.restart().await?;
+    }
+    said_of_silent(&stage, &silent).await?;
+    assert_eq!(stage.volumes().await?.len(), 0);
+    let enough = json!({"metadata": {"annotations": {READOPT: Value::Null}}});
+    stage.objects.patch(&silent, enough).await?;
+    for name in ["first", "second"] {
+        stage.bound(&stage.claim(name)).await?;
+    }
+    Ok(())
+}
+
+async fn said_of_silent(stage: &Stage, backend: &Value) -> Test {
+    let begins = |found: &Value| {
+        let said = condition(found, "Readopted").cloned().unwrap_or_default();
+        let message = text(&said, "/message");
+        let waits = message.contains("begins once the export is confirmed");
+        if waits { Ok(()) } else { Err(said.to_string()) }
+    };
+    Ok(stage
+        .objects
+        .wait(backend, "to wait for its export", PATIENCE, begins)
+        .await?)
+}
+
+/// What was recorded for a backend of another name is that one's, and nobody's who came to this export later.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_backend_that_was_renamed_at_the_rebuild_says_so_and_claims_wait_for_the_one_that_is_missing() -> Test {
+    let stage = Stage::set(often()).await?;
+    let claim = stage.claim("data");
+    let volume = with_data(&stage, &claim).await?;
+    let stage = rebuilt(stage).await?;
+    stage.class("nfs", json!({})).await?;
+    stage.objects.create(&claim).await?;
+    let mut renamed = asking("true");
+    merge(&mut renamed, &json!({"metadata": {"name": "renamed"}}));
+    let renamed = stage.backend(renamed).await?;
+    let says = |part: &'static str| {
+        move |found: &Value| {
+            let said = condition(found, "Readopted").cloned().unwrap_or_default();
+            let told = text(&said, "/message").contains(part);
+            if told { Ok(()) } else { Err(said.to_string()) }
+        }
+    };
+    let missing = says("recorded for backend main, which is not there");
+    stage
+        .objects
+        .wait(&renamed, "to miss the other", PATIENCE, missing)
+        .await?;
+    let kind = "nfs-operator.io/Provisioned";
+    stage
+        .objects
+        .wait_condition(&claim, kind, "False", Some("VolumeLeftOut"), PATIENCE)
+        .await?;
+    assert_eq!(stage.volumes().await?.len(), 0);
+    stage.backend(asking("true")).await?;
+    is_back(&stage, &claim, &volume).await?;
+    let all = says("0 volumes that the records know are there");
+    stage.objects.wait(&renamed, "to miss none", PATIENCE, all).await?;
+    done(&stage, READOPT).await
+}

@@ -1,0 +1,3 @@
+//! Permissions and admission policies.
+
+pub mod permissions;

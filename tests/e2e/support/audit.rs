@@ -1,0 +1,147 @@
+//! Who was seen at work: by the API server, on the way to the NFS server, and on the export.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rig::objects::reference;
+use rig::{Direction, Objects, Proxy};
+use serde_json::Value;
+
+use crate::support::dedicated_cluster::Stage;
+use crate::support::shared::{Failure, PATIENCE, Test, text};
+
+/// The Lease of the operators.
+pub fn lease() -> Value {
+    reference(
+        "coordination.k8s.io/v1",
+        "Lease",
+        Some("nfs-operator-system"),
+        "nfs-operator",
+    )
+}
+
+/// Who holds the Lease; nobody: none.
+pub async fn holder(objects: &Objects) -> rig::Result<Option<String>> {
+    let lease = objects.get(&lease()).await?;
+    let holder = lease
+        .as_ref()
+        .map(|lease| text(lease, "/spec/holderIdentity").to_owned());
+    Ok(holder.filter(|holder| !holder.is_empty()))
+}
+
+/// Waits until somebody other than `former` holds the Lease.
+pub async fn next_holder(objects: &Objects, former: &str) -> rig::Result<String> {
+    rig::wait::until("another leader", PATIENCE, async || {
+        match holder(objects).await.map_err(|error| error.to_string())? {
+            Some(holder) if holder != former => Ok(holder),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await
+}
+
+/// The requests of operators that the API server answered, in the order in which it received them.
+pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
+    let mut requests: Vec<Value> = std::fs::read_to_string(audit)?
+        .lines()
+        // The last line may be half written.
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
+        .filter(|event| text(event, "/stage") == "ResponseComplete")
+        .collect();
+    requests.sort_by_key(|event| text(event, "/requestReceivedTimestamp").to_owned());
+    Ok(requests)
+}
+
+/// Whether a request changes something, the Lease apart.
+pub fn is_write(request: &Value) -> bool {
+    !matches!(text(request, "/verb"), "get" | "list" | "watch") && text(request, "/objectRef/resource") != "leases"
+}
+
+/// The operators that wrote, in order; fails when one wrote after another had begun to.
+pub fn one_after_the_other(audit: &Path) -> Result<Vec<String>, Failure> {
+    let mut order: Vec<String> = Vec::new();
+    for request in requests(audit)?.iter().filter(|request| is_write(request)) {
+        let agent = text(request, "/userAgent");
+        let who = agent
+            .split_once('(')
+            .map_or(agent, |(_, who)| who.trim_end_matches(')'));
+        if order.last().map(String::as_str) != Some(who) {
+            assert!(
+                !order.iter().any(|former| former == who),
+                "{who} wrote after another had begun: {request} {order:?}"
+            );
+            order.push(who.to_owned());
+        }
+    }
+    Ok(order)
+}
+
+/// The verifiers of those who took an NFS lease, as they went by.
+#[derive(Clone, Default)]
+pub struct Newcomers(Arc<Mutex<Vec<[u8; 8]>>>);
+
+impl Newcomers {
+    /// Looks at all that goes through this proxy from now on.
+    pub fn at(proxy: &Proxy) -> Self {
+        let seen = Self::default();
+        let notes = seen.clone();
+        proxy.on_record(Direction::Up, move |record| {
+            if let Some(verifier) = introduction(record) {
+                notes.0.lock().unwrap_or_else(PoisonError::into_inner).push(verifier);
+            }
+            rig::Action::Forward
+        });
+        seen
+    }
+
+    /// All so far, one after the other.
+    pub fn seen(&self) -> Vec<[u8; 8]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Nobody came back after another had come.
+    pub fn each_came_once(&self) {
+        let mut changes = self.seen();
+        changes.dedup();
+        let mut distinct = changes.clone();
+        distinct.sort_unstable();
+        distinct.dedup();
+        assert_eq!(changes.len(), distinct.len(), "{changes:?}");
+    }
+}
+
+/// The verifier of an EXCHANGE_ID that may replace another client (RFC 8881 section 18.35.1: verifier, owner, flags),
+/// unless its flags say that it only asks.
+fn introduction(record: &[u8]) -> Option<[u8; 8]> {
+    let owner = record.windows(13).position(|window| window == b"nfs-operator/")?;
+    let length = u32::from_be_bytes(record.get(owner.checked_sub(4)?..owner)?.try_into().ok()?);
+    let verifier = record.get(owner.checked_sub(12)?..owner - 4)?.try_into().ok()?;
+    let flags = owner + usize::try_from(length).ok()?.next_multiple_of(4);
+    let flags = u32::from_be_bytes(record.get(flags..flags + 4)?.try_into().ok()?);
+    (flags & 0x4000_0000 == 0).then_some(verifier)
+}
+
+/// Each claim has one volume, one directory and one record, and there are no others.
+pub async fn each_once(stage: &Stage, claims: &[Value]) -> Test {
+    let (mut directories, mut volumes) = (Vec::new(), Vec::new());
+    for claim in claims {
+        let volume = stage.bound(claim).await?;
+        let directory = stage.directory(&volume)?;
+        directories.push(directory.file_name().unwrap().to_string_lossy().into_owned());
+        volumes.push(text(&volume, "/metadata/name").to_owned());
+    }
+    directories.sort();
+    volumes.sort();
+    let made: Vec<String> = stage.names()?.into_iter().collect();
+    assert_eq!(made, directories, "a directory for each claim, and no other");
+    assert_eq!(
+        stage.volumes().await?.len(),
+        claims.len(),
+        "a volume for each claim, and no other"
+    );
+    let mut records: Vec<String> = stage.records()?.into_iter().map(|(name, _)| name).collect();
+    records.sort();
+    assert_eq!(records, volumes, "a record for each volume, and no other");
+    Ok(())
+}

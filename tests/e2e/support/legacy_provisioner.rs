@@ -1,0 +1,150 @@
+//! What nfs-subdir-external-provisioner leaves behind: objects and directories exactly as its release 4.0.2 makes them,
+//! under a provisioner name that is an alias now.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rig::objects::{merge, reference};
+use rig::{Proxy, TestEnv};
+use serde_json::{Value, json};
+
+use crate::support::shared::{Failure, PATIENCE, text};
+
+/// One old Deployment: its provisioner name, and its export, which is a backend now.
+pub struct Old<'a> {
+    pub env: &'a TestEnv,
+    pub provisioner: String,
+    pub backend: Value,
+    /// Between the operator and the server.
+    pub proxy: Proxy,
+    word: String,
+}
+
+impl<'a> Old<'a> {
+    /// With its backend Ready; `spec` is merged into that. The whole export is its own.
+    pub async fn new(env: &'a TestEnv, spec: Value) -> Result<Self, Failure> {
+        let old = Self::not_started(env, "old", spec).await?;
+        old.start().await?;
+        Ok(old)
+    }
+
+    /// The same before there is a backend; `word` tells it from others of the test.
+    pub async fn not_started(env: &'a TestEnv, word: &str, spec: Value) -> Result<Self, Failure> {
+        let (provisioner, name) = env.alias()?;
+        let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], env.nfs_port()))).await?;
+        let mut backend = env.backend("any", json!({ "nfs": { "port": proxy.port() } }));
+        merge(&mut backend, &json!({ "metadata": { "name": name }, "spec": spec }));
+        Ok(Self {
+            env,
+            provisioner,
+            backend,
+            proxy,
+            word: word.to_owned(),
+        })
+    }
+
+    pub async fn start(&self) -> rig::Result<()> {
+        let objects = &self.env.objects;
+        let backend = objects.create(&self.backend).await?;
+        objects
+            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .await?;
+        Ok(())
+    }
+
+    /// A class as its deployment has it.
+    pub fn class_object(&self, name: &str, parameters: &Value) -> Value {
+        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.env.unique_name(name));
+        let rest = json!({ "provisioner": self.provisioner, "reclaimPolicy": "Delete", "parameters": parameters });
+        merge(&mut class, &rest);
+        class
+    }
+
+    pub async fn class(&self, name: &str, parameters: Value) -> rig::Result<Value> {
+        self.env.objects.create(&self.class_object(name, &parameters)).await
+    }
+
+    /// A claim with the volume that was made for it, Bound, with the file `data` in its directory. Made before there is a
+    /// class of that name, for otherwise the operator would make the volume.
+    pub async fn volume(&self, name: &str, class: &Value, directory: Option<&str>) -> Result<Made, Failure> {
+        let claim = self.env.objects.create(&self.env.claim(name, class)).await?;
+        self.made_for(&claim, class, directory).await
+    }
+
+    /// The volume for a claim that is there, and nothing else: whoever looks finds it Bound.
+    pub async fn made_for(&self, claim: &Value, class: &Value, directory: Option<&str>) -> Result<Made, Failure> {
+        let (made, volume) = self.object(claim, class, directory)?;
+        fs::create_dir_all(&made)?;
+        fs::set_permissions(&made, fs::Permissions::from_mode(0o777))?;
+        let objects = &self.env.objects;
+        let volume = objects.create(&volume).await?;
+        self.env.wait_bound(claim).await?;
+        let asked = json!({
+            "volume.beta.kubernetes.io/storage-provisioner": self.provisioner,
+            "volume.kubernetes.io/storage-provisioner": self.provisioner,
+        });
+        objects
+            .patch(claim, json!({ "metadata": { "annotations": asked } }))
+            .await?;
+        let claim = objects.get(claim).await?.ok_or("the claim is gone")?;
+        fs::write(made.join("data"), self.word.as_bytes())?;
+        Ok(Made {
+            claim,
+            volume,
+            directory: made,
+        })
+    }
+
+    /// The directory on disk and the volume that it would make for a claim.
+    pub fn object(&self, claim: &Value, class: &Value, directory: Option<&str>) -> Result<(PathBuf, Value), Failure> {
+        let of = |pointer| text(claim, pointer);
+        let (namespace, name, uid) = (of("/metadata/namespace"), of("/metadata/name"), of("/metadata/uid"));
+        let usual = format!("{namespace}-{name}-pvc-{uid}");
+        let directory = directory.unwrap_or(&usual);
+        let spec = &self.backend["spec"];
+        let path = format!("{}/{directory}", text(spec, "/path"));
+        let mut volume = reference("v1", "PersistentVolume", None, &format!("pvc-{uid}"));
+        let rest = json!({
+            "metadata": { "annotations": { "pv.kubernetes.io/provisioned-by": self.provisioner } },
+            "spec": {
+                "accessModes": ["ReadWriteMany"],
+                "capacity": { "storage": "1Mi" },
+                "claimRef": {
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                    "namespace": namespace, "name": name, "uid": uid,
+                    "resourceVersion": of("/metadata/resourceVersion"),
+                },
+                "nfs": { "server": text(spec, "/server"), "path": path },
+                "persistentVolumeReclaimPolicy": "Delete",
+                "storageClassName": text(class, "/metadata/name"),
+                "volumeMode": "Filesystem",
+            },
+        });
+        merge(&mut volume, &rest);
+        let on_export = path.strip_prefix(&self.env.export()).ok_or("not on the export")?;
+        Ok((
+            self.env.data().join(Path::new(on_export.trim_start_matches('/'))),
+            volume,
+        ))
+    }
+}
+
+/// What was made for a claim.
+pub struct Made {
+    pub claim: Value,
+    pub volume: Value,
+    pub directory: PathBuf,
+}
+
+/// What the operator must not have changed about a volume or claim that was there before it.
+pub async fn untouched(env: &TestEnv, object: &Value) -> rig::Result<()> {
+    let now = env.objects.get(object).await?;
+    let now = now.as_ref();
+    let ours = |value: Option<&Value>| value.is_some_and(|value| value.to_string().contains("nfs-operator.io"));
+    for pointer in ["/metadata/annotations", "/metadata/finalizers", "/status/conditions"] {
+        assert!(!ours(now.and_then(|now| now.pointer(pointer))), "{now:?}");
+    }
+    Ok(())
+}

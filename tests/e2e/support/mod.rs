@@ -1,0 +1,10 @@
+//! Helpers that tests of several features share.
+
+pub mod audit;
+pub mod dedicated_cluster;
+pub mod legacy_provisioner;
+pub mod shared;
+pub mod shell;
+#[path = "../../../crates/export-store/tests/store/fixture.rs"]
+#[allow(dead_code, reason = "some helpers are for the tests of export-store")]
+pub mod store;

@@ -1,0 +1,149 @@
+//! What stories about claims have in common: the steps that set their scene.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use rig::objects::{merge, reference};
+use rig::{TestEnv, wait};
+use serde_json::{Value, json};
+
+pub type Test = Result<(), Box<dyn std::error::Error>>;
+
+/// Far longer than anything takes on a machine that does nothing else.
+pub const PATIENCE: Duration = Duration::from_secs(90);
+/// A directory's name without anything that is unique to a claim: it comes back with the next claim of that name.
+pub const REUSED: &str = "${pvc.namespace}-${pvc.name}";
+
+/// A backend of that name that is Ready.
+pub async fn backend(env: &TestEnv, word: &str, spec: Value) -> rig::Result<Value> {
+    let backend = env.objects.create(&env.backend(word, spec)).await?;
+    let ready = env.objects.wait_condition(&backend, "Ready", "True", None, PATIENCE);
+    ready.await.map(|_| backend)
+}
+
+/// A class of that name on the backend of that name.
+pub async fn class(env: &TestEnv, word: &str, backend: &str, parameters: Value) -> rig::Result<Value> {
+    let mut all = json!({ "backend": env.unique_name(backend) });
+    merge(&mut all, &parameters);
+    env.objects.create(&env.class(word, all)).await
+}
+
+/// A claim that is Bound, with its volume.
+pub async fn bound(env: &TestEnv, name: &str, class: &Value) -> rig::Result<(Value, Value)> {
+    let claim = env.objects.create(&env.claim(name, class)).await?;
+    let volume = env.wait_bound(&claim).await?;
+    Ok((claim, volume))
+}
+
+/// The same, with a file `data` in its directory that holds `text`.
+pub async fn bound_with(env: &TestEnv, name: &str, class: &Value, text: &str) -> Result<(Value, Value), Failure> {
+    let (claim, volume) = bound(env, name, class).await?;
+    fs::write(env.directory(&volume)?.join("data"), text)?;
+    Ok((claim, volume))
+}
+
+pub type Failure = Box<dyn std::error::Error>;
+
+/// Deletes a claim and waits until its volume is gone; gives back the event that says what became of it.
+pub async fn reclaimed(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<Value> {
+    env.objects.delete(claim).await?;
+    env.objects.wait_gone(volume, PATIENCE).await?;
+    env.objects.wait_event(volume, reason, PATIENCE).await
+}
+
+/// Waits until a claim says, with that reason, that it is not provisioned; gives back the message.
+pub async fn refused(env: &TestEnv, claim: &Value, reason: &str) -> rig::Result<String> {
+    let kind = "nfs-operator.io/Provisioned";
+    let said = env.objects.wait_condition(claim, kind, "False", Some(reason), PATIENCE);
+    Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
+}
+
+/// Waits until a volume's reclaim is refused; gives back the event's note.
+pub async fn kept(env: &TestEnv, volume: &Value) -> rig::Result<String> {
+    let event = env.objects.wait_event(volume, "VolumeFailedDelete", PATIENCE).await?;
+    Ok(event["note"].as_str().unwrap_or_default().to_owned())
+}
+
+/// The names at the root of an export, sorted, without the operator's own.
+pub fn names(root: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.retain(|name| name != ".nfs-operator");
+    names.sort();
+    Ok(names)
+}
+
+/// The archives at the root of an export, sorted.
+pub fn archives(root: &Path) -> std::io::Result<Vec<String>> {
+    let mut names = names(root)?;
+    names.retain(|name| name.starts_with("archived-"));
+    Ok(names)
+}
+
+/// Waits until this cluster's trash on an export is empty.
+pub async fn trash_empty(root: &Path) -> rig::Result<()> {
+    wait::until("the trash to be empty", PATIENCE, async || {
+        let folders = fs::read_dir(root.join(".nfs-operator")).map_err(|error| error.to_string())?;
+        let mut left = Vec::new();
+        for folder in folders.flatten().filter(|folder| folder.path().is_dir()) {
+            let trash = fs::read_dir(folder.path().join("trash")).map_err(|error| error.to_string())?;
+            left.extend(trash.flatten().map(|entry| entry.file_name()));
+        }
+        if left.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{left:?}"))
+        }
+    })
+    .await
+}
+
+/// An administrator's own volume of a class: directory `word` beside a backend's volumes, with `word` in its file `data`.
+pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Failure> {
+    let directory = env.data().join(word);
+    fs::create_dir(&directory)?;
+    fs::write(directory.join("data"), word)?;
+    let mut volume = reference("v1", "PersistentVolume", None, &env.unique_name(word));
+    let spec = json!({
+        "accessModes": ["ReadWriteMany"],
+        "capacity": { "storage": "1Mi" },
+        "nfs": { "server": "127.0.0.1", "path": format!("{}/{word}", env.export()) },
+        "persistentVolumeReclaimPolicy": "Delete",
+        "storageClassName": class,
+    });
+    merge(&mut volume, &json!({ "spec": spec }));
+    let volume = env.objects.create(&volume).await?;
+    // Until the binder has seen it, it would ask for another one.
+    let available = |volume: &Value| match text(volume, "/status/phase") {
+        "Available" => Ok(()),
+        phase => Err(phase.to_owned()),
+    };
+    env.objects
+        .wait(&volume, "to be Available", PATIENCE, available)
+        .await?;
+    Ok(volume)
+}
+
+/// A claim bound to such a volume without a class; claim and volume.
+pub async fn bound_by_hand(env: &TestEnv, word: &str, claim: &str) -> Result<(Value, Value), Failure> {
+    let volume = by_hand(env, word, "").await?;
+    let mut wants = env.claim(claim, &Value::Null);
+    let spec = json!({"storageClassName": "", "volumeName": text(&volume, "/metadata/name")});
+    merge(&mut wants, &json!({ "spec": spec }));
+    let claim = env.objects.create(&wants).await?;
+    env.wait_bound(&claim).await?;
+    Ok((claim, volume))
+}
+
+/// A reference to a backend of this test.
+pub fn backend_named(env: &TestEnv, word: &str) -> Value {
+    reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &env.unique_name(word))
+}
+
+/// A text of an object; empty when it is not there.
+pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
+}

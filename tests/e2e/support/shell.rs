@@ -1,0 +1,53 @@
+//! The shell of somebody who follows a page of the documentation.
+
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use rig::operator::{find_binary, repository_root};
+use rig::{Cluster, RunDir};
+use tokio::process::Command;
+
+use crate::support::shared::Failure;
+
+/// A shell in the checkout, for an administrator of the cluster.
+pub struct Shell {
+    folder: PathBuf,
+    path: String,
+    kubeconfig: PathBuf,
+}
+
+impl Shell {
+    /// One whose `kubectl` is an administrator of that cluster.
+    pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
+        let programs = run.new_dir("programs")?;
+        symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
+        symlink(find_binary()?, programs.join("nfs-operator"))?;
+        let path = std::env::var("PATH").unwrap_or_default();
+        Ok(Self {
+            folder: repository_root(),
+            path: format!("{}:{path}", programs.display()),
+            kubeconfig: cluster.kubeconfig().to_owned(),
+        })
+    }
+
+    /// The same in another folder.
+    pub fn at(self, folder: PathBuf) -> Self {
+        Self { folder, ..self }
+    }
+
+    /// What the commands print; they all have to succeed.
+    pub async fn run(&self, commands: &str) -> Result<String, Failure> {
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-euo", "pipefail", "-c", commands])
+            .current_dir(&self.folder);
+        shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
+        // What kubectl learns of this cluster goes with it.
+        shell.env("KUBECACHEDIR", self.kubeconfig.with_file_name("kubectl-cache"));
+        let done = shell.output().await?;
+        let said = String::from_utf8_lossy(&done.stdout).into_owned();
+        let complaint = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success(), "{commands}\n{said}{complaint}");
+        Ok(said)
+    }
+}

@@ -1,0 +1,34 @@
+//! Snapshots of directory trees.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+/// Returns everything below a directory by path, with its inode, mode, owner, modification time and content. Two equal
+/// snapshots show that nothing was touched.
+pub fn snapshot(root: &Path) -> std::io::Result<BTreeMap<String, String>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            let is = fs::symlink_metadata(&path)?;
+            let content = if is.is_file() { fs::read(&path)? } else { Vec::new() };
+            let seen = format!(
+                "{} {:o} {}:{} {}.{} {content:?}",
+                is.ino(),
+                is.mode(),
+                is.uid(),
+                is.gid(),
+                is.mtime(),
+                is.mtime_nsec()
+            );
+            if is.is_dir() {
+                folders.push(path.clone());
+            }
+            found.insert(path.display().to_string(), seen);
+        }
+    }
+    Ok(found)
+}
