@@ -71,10 +71,10 @@ fn every_kind_of_orphan_has_its_row_with_what_to_do() -> Test {
 
 /// Returns the anchor that GitHub creates for a heading.
 fn anchor(heading: &str) -> String {
-    let kept = heading
+    let chars = heading
         .chars()
         .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-    kept.collect::<String>().to_lowercase().replace(' ', "-")
+    chars.collect::<String>().to_lowercase().replace(' ', "-")
 }
 
 fn alerts() -> Result<Vec<Value>, Box<dyn std::error::Error>> {
@@ -159,7 +159,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
 }
 
 /// Returns the names of the operator's metrics in a query.
-fn asked(query: &str) -> impl Iterator<Item = &str> {
+fn metrics_in(query: &str) -> impl Iterator<Item = &str> {
     let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.filter(|word| word.starts_with("nfs_operator_") || word.starts_with("controller_persistentvolume"))
 }
@@ -186,17 +186,17 @@ fn alerts_and_dashboard_ask_for_metrics_that_exist_and_the_dashboard_for_all_of_
     texts_under(&dashboard, "query", &mut shown);
     let mut queries = shown.clone();
     texts_under(&alerts, "expr", &mut queries);
-    let asked_for: BTreeSet<&str> = queries.iter().flat_map(|query| asked(query)).collect();
-    assert!(asked_for.len() > 10, "{asked_for:?}");
-    let missing: Vec<_> = asked_for.iter().filter(|name| !series.contains(**name)).collect();
-    assert!(missing.is_empty(), "there are no such metrics: {missing:?}");
-    let shown: BTreeSet<&str> = shown.iter().flat_map(|query| asked(query)).collect();
+    let queried: BTreeSet<&str> = queries.iter().flat_map(|query| metrics_in(query)).collect();
+    assert!(queried.len() > 10, "{queried:?}");
+    let missing: Vec<_> = queried.iter().filter(|name| !series.contains(**name)).collect();
+    assert!(missing.is_empty(), "no such metrics: {missing:?}");
+    let shown: BTreeSet<&str> = shown.iter().flat_map(|query| metrics_in(query)).collect();
     let of_histogram = |name: &str| name.ends_with("_seconds_sum") || name.ends_with("_seconds_count");
     let unseen: Vec<_> = series
         .iter()
         .filter(|name| !shown.contains(name.as_str()) && !of_histogram(name))
         .collect();
-    assert!(unseen.is_empty(), "the dashboard leaves out {unseen:?}");
+    assert!(unseen.is_empty(), "the dashboard lacks {unseen:?}");
     Ok(())
 }
 
@@ -207,7 +207,7 @@ fn every_metric_has_its_row_in_the_guide() -> Test {
     let rows: BTreeSet<&str> = page
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split(['`', '{']).next())
-        .filter(|name| asked(name).next().is_some())
+        .filter(|name| metrics_in(name).next().is_some())
         .collect();
     // The three series of a histogram have one row.
     let names: BTreeSet<&str> = series

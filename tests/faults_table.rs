@@ -67,11 +67,11 @@ fn the_table_of_faults_and_the_tests_of_faults_are_the_same_list() -> io::Result
     for file in files()? {
         tested.extend(tests(&fs::read_to_string(file)?));
     }
-    let told = rows(&page);
-    assert!(told.len() > 50, "the table was not found: {told:?}");
-    let untold: Vec<_> = tested.difference(&told).collect();
-    let untested: Vec<_> = told.difference(&tested).collect();
-    assert!(untold.is_empty(), "without a row: {untold:#?}");
+    let listed = rows(&page);
+    assert!(listed.len() > 50, "the table was not found: {listed:?}");
+    let unlisted: Vec<_> = tested.difference(&listed).collect();
+    let untested: Vec<_> = listed.difference(&tested).collect();
+    assert!(unlisted.is_empty(), "tests without a row: {unlisted:#?}");
     assert!(untested.is_empty(), "rows without a test: {untested:#?}");
     Ok(())
 }

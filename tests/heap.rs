@@ -1,5 +1,6 @@
 //! Memory per claim and volume for which there is no work left. There may be tens of thousands of them.
-//! // Measured by the allocator for the test's thread, in size classes: one more byte may need the next size class.
+//!
+//! Measured by the allocator for the test's thread, in size classes: one more byte may need the next size class.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeMap;
@@ -76,8 +77,8 @@ fn volume(number: usize) -> PersistentVolume {
 /// Returns the states of a claim: pending, provisioned, and bound.
 fn claims(number: usize) -> [PersistentVolumeClaim; 3] {
     let uid = uid(number);
-    let claim = |told: &[&str], bound: bool| -> PersistentVolumeClaim {
-        let conditions = told
+    let claim = |statuses: &[&str], bound: bool| -> PersistentVolumeClaim {
+        let conditions = statuses
             .iter()
             .map(|status| json!({"type": "nfs-operator.io/Provisioned", "status": status, "reason": "Provisioned"}));
         let conditions: Vec<Value> = conditions.collect();
@@ -129,9 +130,9 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         let events = events.map(Ok).chain(stream::pending());
         let settled = |claim: &PersistentVolumeClaim| claim::settled(claim, &settings, &inventory);
         let before = held();
-        let looks = concerning(events.filter_map(pending(settled)).reflect(writer), claim::concern);
-        let mut looks = Box::pin(looks);
-        assert_eq!(drain(&mut looks), MANY, "each is looked at while it waits");
+        let reconciles = concerning(events.filter_map(pending(settled)).reflect(writer), claim::concern);
+        let mut reconciles = Box::pin(reconciles);
+        assert_eq!(drain(&mut reconciles), MANY, "each pending claim is reconciled");
         let each = (held() - before) as usize / MANY;
         println!("{each} bytes a claim after {states} states");
         assert_eq!(cache.len(), 0, "claims in the cache");

@@ -39,13 +39,13 @@ fn anchors(prose: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     for heading in prose.lines().filter_map(|line| line.strip_prefix('#')) {
         let heading = heading.trim_start_matches('#').trim();
-        let kept = heading
+        let chars = heading
             .chars()
             .filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
-        let anchor = kept.collect::<String>().to_lowercase().replace(' ', "-");
-        let again = (1..).map(|count| format!("{anchor}-{count}"));
+        let anchor = chars.collect::<String>().to_lowercase().replace(' ', "-");
+        let numbered = (1..).map(|count| format!("{anchor}-{count}"));
         let name = std::iter::once(anchor.clone())
-            .chain(again)
+            .chain(numbered)
             .find(|name| !anchors.contains(name));
         anchors.extend(name);
     }
@@ -53,7 +53,7 @@ fn anchors(prose: &str) -> BTreeSet<String> {
 }
 
 /// Returns the error of a link, if it has one.
-fn wrong(page: &Path, target: &str) -> io::Result<Option<String>> {
+fn check_link(page: &Path, target: &str) -> io::Result<Option<String>> {
     if let Some((scheme, _)) = target.split_once("://") {
         // External links are not followed.
         return Ok((scheme != "https").then(|| format!("{target} is not https")));
@@ -66,27 +66,27 @@ fn wrong(page: &Path, target: &str) -> io::Result<Option<String>> {
         folder.join(file)
     };
     if !file.exists() {
-        return Ok(Some(format!("{target}: there is no such file")));
+        return Ok(Some(format!("{target}: no such file")));
     }
     if anchor.is_empty() {
         return Ok(None);
     }
-    let there = anchors(&prose(&fs::read_to_string(&file)?)).contains(anchor);
-    Ok((!there).then(|| format!("{target}: there is no such heading")))
+    let exists = anchors(&prose(&fs::read_to_string(&file)?)).contains(anchor);
+    Ok((!exists).then(|| format!("{target}: no such heading")))
 }
 
 #[test]
-fn every_link_leads_to_a_file_and_a_heading_that_are_there() -> io::Result<()> {
-    let (mut complaints, mut seen) = (Vec::new(), 0);
+fn every_link_is_valid() -> io::Result<()> {
+    let (mut errors, mut count) = (Vec::new(), 0);
     for page in pages()? {
         let prose = prose(&fs::read_to_string(&page)?);
         for target in targets(&prose) {
-            seen += 1;
-            complaints.extend(wrong(&page, target)?.map(|what| format!("{}: {what}", page.display())));
+            count += 1;
+            errors.extend(check_link(&page, target)?.map(|what| format!("{}: {what}", page.display())));
         }
     }
-    assert!(seen > 100, "only {seen} links were found");
-    assert!(complaints.is_empty(), "{complaints:#?}");
+    assert!(count > 100, "only {count} links were found");
+    assert!(errors.is_empty(), "{errors:#?}");
     Ok(())
 }
 
@@ -101,6 +101,6 @@ fn every_page_of_the_documentation_is_in_its_index() -> io::Result<()> {
             missing.push(name);
         }
     }
-    assert!(missing.is_empty(), "docs/README.md leaves out {missing:?}");
+    assert!(missing.is_empty(), "docs/README.md lacks {missing:?}");
     Ok(())
 }

@@ -20,21 +20,21 @@ type Test = Result<(), Box<dyn std::error::Error>>;
 /// git checkout.
 fn clone(run: &RunDir) -> Result<Option<PathBuf>, Box<dyn std::error::Error>> {
     if !repository_root().join(".git").exists() {
-        eprintln!("SKIPPED, `make release` was not tried: this is no git checkout");
+        eprintln!("SKIPPED, `make release` is not tested: this is not a git checkout");
         return Ok(None);
     }
     let clone = run.path().join("clone");
     let from = repository_root().display().to_string();
     let to = clone.display().to_string();
-    done(&git(run.path(), &["clone", "--quiet", &from, &to])?);
+    assert_success(&git(run.path(), &["clone", "--quiet", &from, &to])?);
     for script in ["release", "version", "artifacts"] {
         let script = Path::new(".ci").join(script);
         fs::copy(repository_root().join(&script), clone.join(&script))?;
     }
-    done(&git(&clone, &["config", "user.email", "test@example.com"])?);
-    done(&git(&clone, &["config", "user.name", "test"])?);
-    done(&git(&clone, &["add", "--all"])?);
-    done(&git(
+    assert_success(&git(&clone, &["config", "user.email", "test@example.com"])?);
+    assert_success(&git(&clone, &["config", "user.name", "test"])?);
+    assert_success(&git(&clone, &["add", "--all"])?);
+    assert_success(&git(
         &clone,
         &["commit", "--quiet", "--allow-empty", "--message=scripts"],
     )?);
@@ -45,50 +45,50 @@ fn git(folder: &Path, args: &[&str]) -> std::io::Result<Output> {
     Command::new("git").args(args).current_dir(folder).output()
 }
 
-fn done(output: &Output) {
+fn assert_success(output: &Output) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// Returns the error output of `.ci/release`, which must fail.
-fn refused(clone: &Path, version: &str) -> Result<String, Box<dyn std::error::Error>> {
-    let said = Command::new(clone.join(".ci/release")).arg(version).output()?;
-    assert!(!said.status.success(), "{version} was released");
-    Ok(String::from_utf8_lossy(&said.stderr).into_owned())
+fn refusal(clone: &Path, version: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let output = Command::new(clone.join(".ci/release")).arg(version).output()?;
+    assert!(!output.status.success(), "{version} was released");
+    Ok(String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
 #[test]
-fn a_release_is_refused_that_is_out_or_has_no_section_or_is_made_of_a_dirty_tree() -> Test {
+fn a_release_is_refused_for_a_bad_version_or_a_dirty_tree() -> Test {
     let run = RunDir::new()?;
     let Some(clone) = clone(&run)? else { return Ok(()) };
     for version in ["", "1.2", "v1.2.3", "1.2.3 ", "1.2.3; ls"] {
         assert!(
-            refused(&clone, version)?.contains("not a valid version such as"),
+            refusal(&clone, version)?.contains("not a valid version such as"),
             "{version:?}"
         );
     }
-    assert!(refused(&clone, "77.0.0")?.contains("no section '## [77.0.0] - unreleased'"));
+    assert!(refusal(&clone, "77.0.0")?.contains("no section '## [77.0.0] - unreleased'"));
     fs::write(
         clone.join("CHANGELOG.md"),
         "## [77.0.0] - unreleased\n\n## [76.0.0] - 2026-01-01\n",
     )?;
-    assert!(refused(&clone, "77.0.0")?.contains("not clean"));
-    done(&git(&clone, &["commit", "--quiet", "--all", "--message=changelog"])?);
-    assert!(refused(&clone, "76.0.0")?.contains("lists 76.0.0 as released"));
-    done(&git(&clone, &["tag", "v77.0.0"])?);
-    assert!(refused(&clone, "77.0.0")?.contains("the tag v77.0.0 exists"));
+    assert!(refusal(&clone, "77.0.0")?.contains("not clean"));
+    assert_success(&git(&clone, &["commit", "--quiet", "--all", "--message=changelog"])?);
+    assert!(refusal(&clone, "76.0.0")?.contains("lists 76.0.0 as released"));
+    assert_success(&git(&clone, &["tag", "v77.0.0"])?);
+    assert!(refusal(&clone, "77.0.0")?.contains("the tag v77.0.0 exists"));
     let status = git(&clone, &["status", "--porcelain"])?;
     assert!(status.stdout.is_empty(), "refusals change nothing");
     Ok(())
 }
 
 #[test]
-fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() -> Test {
+fn a_release_writes_its_version_everywhere_and_dates_the_changelog() -> Test {
     let run = RunDir::new()?;
     let Some(clone) = clone(&run)? else { return Ok(()) };
     let changelog = clone.join("CHANGELOG.md");
     let text = fs::read_to_string(&changelog)?;
     fs::write(&changelog, text.replacen("## [", "## [77.0.0] - unreleased\n\n## [", 1))?;
-    done(&Command::new(clone.join(".ci/version")).arg("77.0.0").output()?);
+    assert_success(&Command::new(clone.join(".ci/version")).arg("77.0.0").output()?);
     for (file, line) in [
         ("Cargo.toml", "version = \"77.0.0\""),
         ("Cargo.lock", "name = \"nfs-operator\"\nversion = \"77.0.0\""),
@@ -121,6 +121,6 @@ fn a_version_is_written_wherever_one_stands_and_the_changelog_gets_its_date() ->
     assert_eq!(changed.lines().count(), 7, "nothing else: {changed}");
     // cargo accepts the lock file without changing it.
     let locked = ["metadata", "--locked", "--offline", "--no-deps", "--format-version=1"];
-    done(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
+    assert_success(&Command::new("cargo").args(locked).current_dir(&clone).output()?);
     Ok(())
 }

@@ -6,7 +6,8 @@
     reason = "a test fails by panicking"
 )]
 //! The operator in production form: installed with Helm, in a pod of its image, on a node with a kubelet.
-//! // The whole cluster and this program run in a sandbox (network, mounts, processes): the program runs itself again
+//!
+//! The whole cluster and this program run in a sandbox (network, mounts, processes): the program runs itself again
 //! in there. The tests run one after the other, because a cluster has one operator.
 
 mod env;

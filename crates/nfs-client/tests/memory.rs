@@ -1,6 +1,7 @@
 //! Memory that a malicious server can make the client use. This test has its own process, so that nothing else is
 //! measured.
-//! // All data of the server is created before the measurement. Two values of the kernel are compared: the peak of
+//!
+//! All data of the server is created before the measurement. Two values of the kernel are compared: the peak of
 //! resident memory shows what was used, and the peak of the address space what was reserved.
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
@@ -17,13 +18,13 @@ use wire::Writer;
 
 /// Maximum growth: the largest accepted record (1 MiB and headers), doubled while its buffer grows, and the result of
 /// decoding it.
-const MOST_KIB: u64 = 8 << 10;
+const MAX_GROWTH_KIB: u64 = 8 << 10;
 
 /// The largest reply within the limit for records.
-const LONGEST: usize = 1 << 20;
+const MAX_REPLY: usize = 1 << 20;
 
 /// Returns a value of /proc/self/status in KiB.
-fn figure(name: &str) -> u64 {
+fn proc_status_kib(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
@@ -91,11 +92,11 @@ fn until_connected() -> Vec<Vec<u8>> {
 }
 
 /// Returns a READDIR reply with the maximum number of entries.
-fn longest_page() -> Vec<u8> {
+fn largest_page() -> Vec<u8> {
     reply(|message| {
         message.u32(0).u32(0).u32(2).u32(22).u32(0).u32(26).u32(0).u64(0);
         let mut cookie = 10;
-        while message.0.len() < LONGEST - 100 {
+        while message.0.len() < MAX_REPLY - 100 {
             message.u32(1).u64(cookie).opaque(b"n").u32(0).u32(0);
             cookie += 1;
         }
@@ -107,27 +108,27 @@ fn longest_page() -> Vec<u8> {
 fn attacks() -> Vec<(&'static str, u32, Vec<u8>)> {
     let whole = |bytes: &Vec<u8>| 1 << 31 | (bytes.len() + 4) as u32;
     let flood = vec![0xff; 32 << 20];
-    let page = longest_page();
+    let page = largest_page();
     let many = reply(|message| {
-        message.u32(0).u32(0).u32(1 << 30).raw(&vec![0; LONGEST]);
+        message.u32(0).u32(0).u32(1 << 30).raw(&vec![0; MAX_REPLY]);
     });
     let name = reply(|message| {
         message.u32(0).u32(0).u32(2).u32(22).u32(0).u32(26).u32(0).u64(0);
-        message.u32(1).u64(10).opaque(&vec![b'x'; LONGEST]);
+        message.u32(1).u64(10).opaque(&vec![b'x'; MAX_REPLY]);
     });
-    let promised = reply(|message| {
+    let announced = reply(|message| {
         message.u32(0).u32(0).u32(2).u32(22).u32(0).u32(26).u32(0).u64(0);
         message.u32(1).u64(10).u32(u32::MAX);
     });
     vec![
         ("a record of 2 GiB", u32::MAX, flood.clone()),
-        ("fragments without end", u32::MAX >> 1, flood.clone()),
-        ("empty fragments without end", 0, vec![0; 1 << 20]),
+        ("endless fragments", u32::MAX >> 1, flood.clone()),
+        ("empty endless fragments", 0, vec![0; 1 << 20]),
         ("a record at the limit", 1 << 31 | (1 << 20), flood),
         ("a page with every entry that fits", whole(&page), page),
         ("a billion results", whole(&many), many),
         ("a name of 1 MiB", whole(&name), name),
-        ("a name of 4 GiB, promised", whole(&promised), promised),
+        ("a name with a length of 4 GiB", whole(&announced), announced),
     ]
 }
 
@@ -175,12 +176,19 @@ async fn no_reply_makes_the_client_take_more_than_a_few_mebibytes() {
         let server = tokio::spawn(serve(listener, honest, attack));
         let export = Client::connect(target).await.unwrap();
         let root = export.root().await.unwrap().handle;
-        let (resident, reserved) = (figure("VmHWM:"), figure("VmPeak:"));
+        let (resident, reserved) = (proc_status_kib("VmHWM:"), proc_status_kib("VmPeak:"));
         let listed = export.list(&root, None).await;
         assert!(listed.is_err(), "{}", attack.0);
-        let growth = (figure("VmHWM:") - resident, figure("VmPeak:") - reserved);
+        let growth = (
+            proc_status_kib("VmHWM:") - resident,
+            proc_status_kib("VmPeak:") - reserved,
+        );
         println!("{}: {} KiB resident, {} KiB reserved", attack.0, growth.0, growth.1);
-        assert!(growth.0 <= MOST_KIB && growth.1 <= MOST_KIB, "{}: {growth:?}", attack.0);
+        assert!(
+            growth.0 <= MAX_GROWTH_KIB && growth.1 <= MAX_GROWTH_KIB,
+            "{}: {growth:?}",
+            attack.0
+        );
         server.abort();
     }
 }

@@ -46,29 +46,7 @@ enum Command {
         exit: bool,
     },
     /// Measure the operator against a bare client of the API server, and print tables.
-    Bench {
-        /// Path of the operator's binary, built in release mode.
-        #[arg(long)]
-        operator: PathBuf,
-        /// Number of claims in a phase.
-        #[arg(long, default_value_t = 500)]
-        count: usize,
-        /// Maximum number of claims in progress at the same time.
-        #[arg(long, default_value_t = 64)]
-        concurrency: usize,
-        /// Number of claims that are created one after the other.
-        #[arg(long, default_value_t = 100)]
-        lone: usize,
-        /// Instead, measure this number of claims on five backends, a restart, and an idle minute.
-        #[arg(long, value_name = "CLAIMS")]
-        scale: Option<usize>,
-        /// Instead, measure this number of failing claims: the rate of retries, and the effect on a valid claim.
-        #[arg(long, conflicts_with = "scale")]
-        storm: Option<usize>,
-        /// Instead, measure this number of claims that wait for a missing backend: the memory that they use.
-        #[arg(long, conflicts_with_all = ["scale", "storm"])]
-        waiting: Option<usize>,
-    },
+    Bench(BenchOptions),
     /// Compare the operator's RBAC rules with its requests in the audit logs of a test run (NFS_OPERATOR_RIG_AUDIT),
     /// and print how often each rule was used.
     Rights {
@@ -114,26 +92,7 @@ async fn run(command: Command) -> ExitCode {
         Command::NodeAssets => node_assets().await,
         Command::ImageTools { arch } => NodeAssets::find_or_install_image_tools(&arch).await,
         Command::Up { operator, exit } => up::up(operator, exit).await,
-        Command::Bench {
-            operator,
-            count,
-            concurrency,
-            lone,
-            scale,
-            storm,
-            waiting,
-        } => {
-            let options = BenchOptions {
-                operator,
-                count,
-                concurrency,
-                lone,
-                scale,
-                storm,
-                waiting,
-            };
-            bench(options).await
-        }
+        Command::Bench(options) => bench(options).await,
         Command::Rights { folder, partial } => rig::rbac::check(&folder, partial),
         Command::Reference => reference(),
         Command::Clean { kept } => {

@@ -119,7 +119,7 @@ impl Objects {
             .await
         {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            asked => asked.with_context(|| format!("delete {}", describe(object))).map(drop),
+            result => result.with_context(|| format!("delete {}", describe(object))).map(drop),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `make bench`: measures the operator against a bare client that writes the same API objects, in the same run.
-//! // A benchmark has no verdict. API server, etcd and NFS server share the cores of the machine with the operator, so
+//!
+//! A benchmark has no verdict. API server, etcd and NFS server share the cores of the machine with the operator, so
 //! each phase also reports the CPU time of each process, which does not depend on the load.
 
 mod baseline;
@@ -23,22 +24,29 @@ use self::{
 };
 use crate::{error::Result, operator::Operator, run_dir::RunDir};
 
-/// What to measure.
-#[derive(Clone, Debug)]
+/// What to measure; also the arguments of `rig bench`.
+#[derive(clap::Args, Clone, Debug)]
 pub struct BenchOptions {
     /// Path of the operator's binary, built in release mode.
+    #[arg(long)]
     pub operator: PathBuf,
     /// Number of claims in a phase.
+    #[arg(long, default_value_t = 500)]
     pub count: usize,
     /// Maximum number of claims or volumes in progress at the same time.
+    #[arg(long, default_value_t = 64)]
     pub concurrency: usize,
     /// Number of claims that are created one after the other.
+    #[arg(long, default_value_t = 100)]
     pub lone: usize,
-    /// Measure only this number of claims on five backends.
+    /// Instead, measure this number of claims on five backends, a restart, and an idle minute.
+    #[arg(long, value_name = "CLAIMS")]
     pub scale: Option<usize>,
-    /// Measure only this number of failing claims.
+    /// Instead, measure this number of failing claims: the rate of retries, and the effect on a valid claim.
+    #[arg(long, conflicts_with = "scale")]
     pub storm: Option<usize>,
-    /// Measure only this number of claims that wait for a missing backend.
+    /// Instead, measure this number of claims that wait for a missing backend: the memory that they use.
+    #[arg(long, conflicts_with_all = ["scale", "storm"])]
     pub waiting: Option<usize>,
 }
 

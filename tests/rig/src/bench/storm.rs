@@ -94,7 +94,7 @@ async fn create_failing_claims(env: &BenchEnv, options: &BenchOptions, claims: u
     let taken = env.nfs.data_dir(&format!("/{NAME}"))?.join("taken");
     for number in 0..claims {
         let folder = taken.join(format!("{FAILING}-{number}"));
-        fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     }
     let parameters = json!({ "pathPattern": "taken/${pvc.name}" });
     workload::create_claims_of_class(env, options, FAILING, parameters, claims).await

@@ -89,7 +89,7 @@ impl Cluster {
     async fn start_with_address(run: &RunDir, assets: Assets, address: Option<Ipv4Addr>) -> Result<Self> {
         let layout = Layout::new(run.new_dir("cluster")?, assets, address)?;
         let keys = layout.folder.join("keys");
-        fs::create_dir(&keys).with_context(|| format!("make {}", keys.display()))?;
+        fs::create_dir(&keys).with_context(|| format!("create {}", keys.display()))?;
         let authority = CertificateAuthority::new(keys)?;
         let kubeconfig = |user: &str, group: Option<&str>| certificate_kubeconfig(&layout, &authority, user, group);
         let admin = kubeconfig("admin", Some(SYSTEM_MASTERS))?;

@@ -250,7 +250,7 @@ async fn configure(
         .disk
         .clone()
         .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{named}")));
-    fs::create_dir_all(&disk).with_context(|| format!("make {}", disk.display()))?;
+    fs::create_dir_all(&disk).with_context(|| format!("create {}", disk.display()))?;
     match (export.tmpfs, mounts) {
         (None, _) => {}
         (Some(size), Some(mounts)) => mounts.mount(&disk, size).await?,

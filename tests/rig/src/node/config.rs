@@ -43,7 +43,7 @@ impl NodeFiles {
 
     fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path(name);
-        fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
+        fs::create_dir_all(&path).with_context(|| format!("create {}", path.display()))?;
         Ok(path)
     }
 

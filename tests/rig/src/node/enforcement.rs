@@ -44,7 +44,8 @@ impl Enforcement {
     }
 
     /// Stops the enforcement and removes all rules.
-    /// // # Errors
+    ///
+    /// # Errors
     /// Also if a change of policies or pods could not be enforced: pods then kept their old rules, and new pods were
     /// isolated.
     pub async fn end(self) -> Result<()> {

@@ -52,7 +52,8 @@ impl Node {
     pub const PAUSE_IMAGE: &str = PAUSE_IMAGE;
 
     /// Starts a node for a cluster and waits until it is Ready.
-    /// // # Errors
+    ///
+    /// # Errors
     /// [`Error::Usage`] outside of a [`Sandbox`]: it would change the machine.
     pub async fn start(run: &RunDir, assets: &NodeAssets, cluster: &Cluster) -> Result<Self> {
         let sandbox =
@@ -134,7 +135,8 @@ impl Node {
     }
 
     /// Returns the number of packets of a pod that its NetworkPolicies have dropped since a pod or policy last changed.
-    /// // # Errors
+    ///
+    /// # Errors
     /// If no egress policy for the pod is enforced.
     pub async fn dropped_packets(&self, pod: &Value) -> Result<u64> {
         enforcement::dropped_packets(pod).await

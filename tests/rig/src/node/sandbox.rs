@@ -53,7 +53,8 @@ impl Sandbox {
 
     /// Creates a sandbox, runs a program in it and removes everything: processes, mounts, addresses and cgroups, even
     /// if this process is killed.
-    /// // # Errors
+    ///
+    /// # Errors
     /// [`Error::Usage`] if cgroups could not be removed.
     pub fn run<S: AsRef<std::ffi::OsStr>>(program: &Path, args: impl IntoIterator<Item = S>) -> Result<ExitStatus> {
         let name = format!("nfs-operator-rig-{}-{}", std::process::id(), crate::random_suffix());

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use super::{
-    Framing, ProxyState,
+    ProxyState,
     hook::{Action, Direction, PassingRecord},
     record::{Chunk, RecordParser},
 };
@@ -103,24 +103,16 @@ impl Pump<'_> {
     }
 
     async fn read(self, mut from: ReadHalf<'_>, queue: mpsc::Sender<(Instant, Chunk)>) -> Result<(), Termination> {
-        let mut chunk = vec![0; READ_BUFFER_BYTES];
+        let mut buffer = vec![0; READ_BUFFER_BYTES];
         let mut records = RecordParser::default();
         loop {
-            let length = from.read(&mut chunk).await.map_err(|_| Termination::Reset)?;
-            let read = chunk.get(..length).unwrap_or_default();
+            let length = from.read(&mut buffer).await.map_err(|_| Termination::Reset)?;
+            let read = buffer.get(..length).unwrap_or_default();
             let now = Instant::now();
             let enqueue = async |chunk| queue.send((now, chunk)).await.map_err(|_| Termination::Reset);
-            if self.state.framing == Framing::Bytes {
-                enqueue(Chunk {
-                    raw: read.to_vec(),
-                    record: Vec::new(),
-                })
-                .await?;
-            } else {
-                records.push(read);
-                while let Some(chunk) = records.next().map_err(|_| Termination::Reset)? {
-                    enqueue(chunk).await?;
-                }
+            records.push(read);
+            while let Some(chunk) = records.next().map_err(|_| Termination::Reset)? {
+                enqueue(chunk).await?;
             }
             if length == 0 {
                 return enqueue(records.rest()).await;

@@ -31,15 +31,6 @@ use crate::{
     ports,
 };
 
-/// The unit in which a proxy forwards data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Framing {
-    /// Whole RPC records.
-    Records,
-    /// Bytes as they arrive.
-    Bytes,
-}
-
 #[derive(Clone, Copy, Debug, Default)]
 struct Settings {
     up: Duration,
@@ -66,7 +57,6 @@ struct Budget {
 #[derive(Debug)]
 struct ProxyState {
     upstream: SocketAddr,
-    framing: Framing,
     settings: watch::Sender<Settings>,
     /// Changes with each cut.
     cuts: watch::Sender<()>,
@@ -112,22 +102,12 @@ type ListenRequest = (bool, oneshot::Sender<io::Result<()>>);
 impl Proxy {
     /// Starts a proxy for an NFS server, which forwards whole RPC records.
     pub async fn start(upstream: SocketAddr) -> Result<Self> {
-        Self::start_framed(upstream, Framing::Records).await
-    }
-
-    /// Starts a proxy for a server of another protocol. Hooks are not called.
-    pub async fn start_bytes(upstream: SocketAddr) -> Result<Self> {
-        Self::start_framed(upstream, Framing::Bytes).await
-    }
-
-    async fn start_framed(upstream: SocketAddr, framing: Framing) -> Result<Self> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free()?));
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("listen on {address}"))?;
         let state = Arc::new(ProxyState {
             upstream,
-            framing,
             settings: watch::Sender::default(),
             cuts: watch::Sender::default(),
             hooks: Hooks::default(),
@@ -207,7 +187,8 @@ impl Proxy {
     }
 
     /// Applies `action` to the reply of the next request that `matches`, once.
-    /// // See [`has_bytes`] and [`encode_rename`] for matching a request.
+    ///
+    /// See [`has_bytes`] and [`encode_rename`] for matching a request.
     pub fn lose_reply(&self, action: Action, matches: impl Fn(&[u8]) -> bool + Send + Sync + 'static) -> LostReply {
         let (hook, lost) = hook::lose_reply(matches, action);
         self.state.hooks.add(hook);

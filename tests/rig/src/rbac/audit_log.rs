@@ -57,7 +57,8 @@ struct Annotations {
 }
 
 /// Parses a line of the log. Returns `None` unless it is a request of the operator for an object.
-/// // A line that cannot be parsed was truncated when its API server was killed. The effect is at most that a rule
+///
+/// A line that cannot be parsed was truncated when its API server was killed. The effect is at most that a rule
 /// seems unused.
 pub(super) fn parse_operator_request(line: &str) -> Option<Request> {
     let event: Event = serde_json::from_str(line).ok()?;

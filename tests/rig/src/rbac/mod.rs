@@ -1,6 +1,7 @@
 //! Verifies that the operator has the permissions that it uses, and no others: compares its RBAC rules with the audit
 //! logs.
-//! // If [`AUDIT_VARIABLE`] is set, each cluster writes its audit log to a directory that outlives the run. After all
+//!
+//! If [`AUDIT_VARIABLE`] is set, each cluster writes its audit log to a directory that outlives the run. After all
 //! tests, [`check`] compares what `config/rbac` grants with these logs.
 
 mod audit_log;
@@ -25,13 +26,13 @@ pub const AUDIT_VARIABLE: &str = "NFS_OPERATOR_RIG_AUDIT";
 
 /// Returns the path of a cluster's audit log.
 pub(crate) fn audit_log_path(cluster: &Path) -> Result<PathBuf> {
-    let Some(kept) = std::env::var_os(AUDIT_VARIABLE).map(PathBuf::from) else {
+    let Some(folder) = std::env::var_os(AUDIT_VARIABLE).map(PathBuf::from) else {
         return Ok(cluster.join("audit.log"));
     };
-    fs::create_dir_all(&kept).with_context(|| format!("make {}", kept.display()))?;
+    fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     // A test binary starts many clusters whose directories have the same name.
     let name = format!("{}-{}.log", std::process::id(), crate::random_suffix());
-    Ok(kept.join(name))
+    Ok(folder.join(name))
 }
 
 /// Records that a test causes a violation in the cluster with this audit log.
@@ -51,7 +52,8 @@ fn expectations_path(audit_log: &Path) -> PathBuf {
 }
 
 /// Prints each rule with the number of its uses.
-/// // # Errors
+///
+/// # Errors
 /// [`Error::Rbac`] with the requests that were denied or that other rules than those in `config/rbac` allowed, and,
 /// unless the run is `partial`, with the unused rules.
 pub fn check(folder: &Path, partial: bool) -> Result<()> {

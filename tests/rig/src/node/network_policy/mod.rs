@@ -1,6 +1,8 @@
 //! Translation of NetworkPolicies to nftables rules for the pods of one node. Pure functions without I/O.
-//! // No network plugin that enforces policies is available for the rig's node. The rules behave like such plugins:
-//! // - Rules apply after kube-proxy has selected an endpoint: a policy's port is the port behind a Service. Kubernetes
+//!
+//! No network plugin that enforces policies is available for the rig's node. The rules behave like such plugins:
+//!
+//! - Rules apply after kube-proxy has selected an endpoint: a policy's port is the port behind a Service. Kubernetes
 //! leaves this open, and most plugins do so.
 //! - Packets that are not allowed are dropped. Replies on an established connection always pass, even if the connection
 //!   is older than the policy.
@@ -9,7 +11,8 @@
 //! - An unknown pod can connect only with the node. Therefore a pod never runs without the policies that existed before
 //!   it.
 //! - Pods in the node's network are ignored, as in Kubernetes. Pods have IPv4 addresses; IPv6 traffic matches no pod.
-//! // A policy that the rules cannot express is an error.
+//!
+//! A policy that the rules cannot express is an error.
 
 mod pods;
 mod rules;
