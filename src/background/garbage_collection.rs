@@ -1,10 +1,13 @@
-//! Directories that were begun for claims that are gone: removed by rmdir, never where a volume names the path.
+//! Removes what was begun for objects that no longer exist: unfinished directories of claims (by rmdir, and never where a
+//! volume names the path) and unfinished backups.
 
 use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use crate::api::NfsArchive;
 use crate::api::names::VOLUME_BACKEND;
 use crate::compat::nfs_subdir::location::directory_on;
 use crate::state::backends::Backend;
@@ -136,4 +139,42 @@ async fn remove(ctx: &Context, backend: &Backend, export: &ExportStore, volume: 
     }
     drop(active);
     backend.settled(volume);
+}
+
+/// Removes a backend's unfinished backups whose object no longer exists or has another UID.
+pub async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
+    let archives: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
+    for (name, uid) in export.unfinished_archives() {
+        let cached = ctx.stores.archives.get(&ObjectRef::new(&name));
+        if cached.is_some_and(|object| object.uid().as_ref() == Some(&uid)) {
+            continue;
+        }
+        // Read from the API server, because what follows removes data.
+        match archives.get_opt(&name).await {
+            Ok(Some(object)) if object.uid().as_ref() == Some(&uid) => continue,
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(
+                    archive = name,
+                    "failed to read the object of an unfinished backup: {error}"
+                );
+                continue;
+            }
+        }
+        ctx.copy_jobs.end(&uid).await;
+        match export.discard_asked(&name, &uid).await {
+            Ok(outcome) => {
+                tracing::info!(
+                    archive = name,
+                    backend = backend.name,
+                    ?outcome,
+                    "discarded a backup whose object no longer exists"
+                );
+                backend.trash.notify_one();
+            }
+            Err(error) => {
+                tracing::warn!(archive = name, reason = ?error.kind(), "failed to discard an unfinished backup: {error}");
+            }
+        }
+    }
 }

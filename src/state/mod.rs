@@ -1,5 +1,6 @@
 //! What the operator remembers between two reconciliations. All of it is rebuilt at each start.
 
+pub mod archives;
 pub mod backends;
 pub mod capacity;
 pub mod context;

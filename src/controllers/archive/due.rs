@@ -14,6 +14,7 @@ use crate::decide::policy::retention;
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::WriteError;
+use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 
@@ -22,17 +23,6 @@ use crate::state::context::Context;
 const SPREAD: u32 = 8;
 /// Clocks that disagree are an administrator's to set right.
 const DISAGREED: Duration = Duration::from_secs(60);
-
-/// Why an archive may be purged at that time, if it may.
-pub fn due(ctx: &Context, object: &NfsArchive, now: Timestamp) -> Option<String> {
-    let backend = ctx.stores.backends.get(&ObjectRef::new(&object.spec.backend))?;
-    let policy = &backend.spec.archive_policy;
-    let newer = policy.keep_last.map_or(0, |_| {
-        let all = ctx.stores.archives.state();
-        retention::newer(object, all.iter().map(AsRef::as_ref))
-    });
-    retention::due(object, policy, newer, now)
-}
 
 /// An archive that is good may be the one too many for older ones of its claim: they are looked at.
 pub fn call_older(ctx: &Context, object: &NfsArchive) {
@@ -44,7 +34,7 @@ pub fn call_older(ctx: &Context, object: &NfsArchive) {
     let now = Timestamp::now();
     for other in ctx.stores.archives.state() {
         let older = retention::is_of_the_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
-        if older && !other.spec.legal_hold && due(ctx, &other, now).is_some() {
+        if older && !other.spec.legal_hold && expiry_reason(ctx, &other, now).is_some() {
             ctx.requeue_archive(ObjectRef::from_obj(other.as_ref()));
         }
     }
@@ -62,7 +52,7 @@ pub async fn turn(ctx: &Context, backend: &Backend, object: &NfsArchive) -> Resu
         ));
     }
     let theirs = clock::of_the_api_server(ctx).await?;
-    if due(ctx, object, theirs).is_some() {
+    if expiry_reason(ctx, object, theirs).is_some() {
         return Ok(Ok(()));
     }
     let message = format!(

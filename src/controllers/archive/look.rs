@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt};
 
 use super::act::crd_deleting;
-use super::due::due;
-use super::object::{says_the_same, terms, which};
 use super::plan::{ExportState, Observed};
 use crate::api::archive::{DeletionPolicy, NfsArchive};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::VOLUME_FILE_ID;
+use crate::decide::archive_object::{agrees_with_record, archive_ref, retention_terms};
 use crate::runtime::writes::WriteError;
+use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ArchiveRef, ExportError, ExportStore, RecordedArchive, RestoreTarget, Stage, Trust};
@@ -54,14 +54,14 @@ pub async fn look(ctx: &Context, object: &NfsArchive) -> Result<Observation, Wri
         copied: home
             .as_ref()
             .is_some_and(|home| home.export.is_being_copied(&home.which.volume)),
-        due: due(ctx, object, Timestamp::now()),
+        due: expiry_reason(ctx, object, Timestamp::now()),
         sight,
     };
     Ok(Observation { home, situation })
 }
 
 fn home(ctx: &Context, object: &NfsArchive) -> Result<Location, PlannedCondition> {
-    let Some(which) = which(object) else {
+    let Some(which) = archive_ref(object) else {
         return Err(PlannedCondition::fails(
             Reason::ArchiveMissing,
             "it is about no archive: its fileID is no number that a directory can have; delete this object",
@@ -115,7 +115,7 @@ async fn sight(ctx: &Context, object: &NfsArchive, home: &Location) -> Result<Ex
              touched",
         )));
     }
-    let wanted = terms(object);
+    let wanted = retention_terms(object);
     if kept.stage == Stage::Kept
         && kept.note.terms != wanted
         && let Err(error) = home.export.save_retention(&home.which, &wanted).await
@@ -141,8 +141,10 @@ async fn believed(object: &NfsArchive, home: &Location) -> Result<Option<Recorde
     let (export, volume) = (&home.export, &home.which.volume);
     let kept = export.find_archive(volume).await?;
     match &kept {
-        Some(kept) if kept.trust != Trust::Signed && says_the_same(object, kept, &home.backend.name) => {
-            export.sign_confirmed_archive(&home.which, &terms(object)).await?;
+        Some(kept) if kept.trust != Trust::Signed && agrees_with_record(object, kept, &home.backend.name) => {
+            export
+                .sign_confirmed_archive(&home.which, &retention_terms(object))
+                .await?;
             export.find_archive(volume).await
         }
         _ => Ok(kept),

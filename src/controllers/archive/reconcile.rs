@@ -3,17 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
-use kube::runtime::reflector::ObjectRef;
 use serde_json::json;
 
 use super::act::{self, ActError, ArchiveOps};
 use super::due::{call_older, turn};
 use super::look::{self, Location, Observation};
-use super::object::{EnsureError, ensure, terms};
 use super::on_demand;
 use super::plan::{Report, Step, plan};
 use super::status::status;
@@ -21,12 +18,12 @@ use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
 use crate::controllers::claim;
+use crate::decide::archive_object::retention_terms;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
-use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore};
+use export_store::ExportError;
 
 /// An archive that is well is looked at this often: whether it is still there is for people to know, and ten thousand of
 /// them are then three looks a second.
@@ -35,9 +32,6 @@ const SELDOM: Duration = Duration::from_secs(3600);
 pub(crate) const WAITING: Duration = Duration::from_secs(15);
 /// A step was done, or the object changed under it.
 pub(crate) const SOON: Duration = Duration::from_millis(200);
-/// Objects made at one probe, and at a time: a thousand archives of a former release must not hold up the next probe.
-const MADE_AT_ONCE: usize = 500;
-const MADE_SIDE_BY_SIDE: usize = 16;
 
 /// Looks at an archive and does what is left to do.
 pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
@@ -118,7 +112,7 @@ async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Location, step:
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Acted::Done);
     };
-    home.export.save_retention(&home.which, &terms(&live)).await?;
+    home.export.save_retention(&home.which, &retention_terms(&live)).await?;
     let again = look::look(ctx, &live).await?;
     if plan(&again.situation).0 != step {
         return Ok(Acted::LookAgain(SOON));
@@ -182,32 +176,4 @@ pub(crate) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
         Err(WriteError::NotFound) => Ok(false),
         written => written.map(|()| true),
     }
-}
-
-/// Makes the objects of a backend's archives that have none: those of a former release, and those whose making was cut
-/// off, or that were lost.
-pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &ExportStore) {
-    let without = export
-        .archives()
-        .into_iter()
-        // Those that nobody vouches for must not crowd out the others.
-        .filter(|volume| !export.is_doubted(volume) && ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
-    let making = stream::iter(without.take(MADE_AT_ONCE)).map(|volume| async move {
-        let made = ensure(ctx, &backend.name, export, &volume).await;
-        (volume, made)
-    });
-    let mut making = making.buffer_unordered(MADE_SIDE_BY_SIDE);
-    while let Some((volume, made)) = making.next().await {
-        match made {
-            Ok(()) | Err(EnsureError::Write(WriteError::Conflict)) => {}
-            Err(error) => tracing::warn!(backend = backend.name, volume, "its archive has no object: {error}"),
-        }
-    }
-}
-
-/// The archives that name a backend.
-pub fn of_backend(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
-    let all = ctx.stores.archives.state();
-    let named = all.iter().filter(|archive| archive.spec.backend == backend);
-    named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }

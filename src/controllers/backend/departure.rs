@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::NfsBackend;
-use crate::controllers::archive::of_backend;
+use crate::state::archives::archives_of;
 use crate::state::context::Context;
 use export_store::Holder;
 
@@ -22,7 +22,7 @@ pub fn forget(ctx: &Context, name: &str, uid: &str) {
     }
     ctx.waiting_claims.wake_soon();
     ctx.waiting_volumes.wake_all();
-    of_backend(ctx, name)
+    archives_of(ctx, name)
         .into_iter()
         .for_each(|archive| ctx.requeue_archive(archive));
 }

@@ -16,15 +16,16 @@ use super::status::{self, Observed};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
 use crate::api::{NfsBackend, NfsBackendStatus};
-use crate::background::garbage_collection::gc_pending;
+use crate::background::archive_objects::create_missing_objects;
+use crate::background::garbage_collection::{gc_backups, gc_pending};
 use crate::background::orphan_scan;
 use crate::background::purge::run_purger;
 use crate::background::usage;
-use crate::controllers::archive::{clear_out, create_missing_objects, of_backend};
 use crate::recovery;
 use crate::runtime::metrics::BackendFigures;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
+use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::recovery::Missing;
@@ -133,7 +134,7 @@ fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) ->
             .and_then(|status| u64::try_from(status.archives?).ok())
     };
     // What has an object and was not seen now (its record is damaged, say) holds the backend too.
-    let objects = of_backend(ctx, &backend.name).len() as u64;
+    let objects = archives_of(ctx, &backend.name).len() as u64;
     let archives = found.archives.or_else(last_known).unwrap_or(0).max(objects);
     (volumes > 0 || archives > 0).then(|| {
         PlannedCondition::fails(
@@ -210,7 +211,7 @@ fn learn(
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();
-            of_backend(ctx, &backend.name)
+            archives_of(ctx, &backend.name)
                 .into_iter()
                 .for_each(|archive| ctx.requeue_archive(archive));
         }
@@ -293,7 +294,7 @@ fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, 
             gc_pending(&ctx, &backend, &export).await;
         }
         create_missing_objects(&ctx, &backend, &export).await;
-        clear_out(&ctx, &backend, &export).await;
+        gc_backups(&ctx, &backend, &export).await;
         drop(turn);
     });
 }

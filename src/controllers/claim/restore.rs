@@ -14,9 +14,10 @@ use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
-use crate::controllers::archive::{due, which};
+use crate::decide::archive_object::archive_ref;
 use crate::decide::placement::{admits, class_permits, quantity};
 use crate::runtime::writes::WriteError;
+use crate::state::archives::expiry_reason;
 use crate::state::context::Context;
 use export_store::ArchiveRef;
 
@@ -110,7 +111,7 @@ pub async fn origin(
         claim,
         request,
         namespace: &namespace,
-        due: due(ctx, &archive, jiff::Timestamp::now()),
+        due: expiry_reason(ctx, &archive, jiff::Timestamp::now()),
         alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
         labels: lies_on.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
@@ -164,7 +165,7 @@ fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> 
 /// A tenant learns nothing about an archive that is not for his namespace.
 fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(ArchiveSource, RestoreMode), PlannedCondition> {
     let (name, spec) = (archive.name_any(), &archive.spec);
-    let which = which(archive).ok_or_else(|| not_found(&name))?;
+    let which = archive_ref(archive).ok_or_else(|| not_found(&name))?;
     let came_from = is_where_it_came_from(asked.namespace, archive);
     let listed = is_listed(asked.namespace, archive);
     let by_name = asked.by_name && is_namesake(asked.namespace, archive);

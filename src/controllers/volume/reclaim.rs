@@ -12,9 +12,9 @@ use super::report::Outcome;
 use crate::api::backend::OnDelete;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ACKNOWLEDGE_MISSING, RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_NAMESPACE_UID};
+use crate::background::archive_objects::{CreateError, ensure_object};
 use crate::compat::nfs_subdir::location::alias_backend;
 use crate::compat::nfs_subdir::volume::Inherited;
-use crate::controllers::archive::{self, EnsureError};
 use crate::decide::policy::{Decision, ExpectedLocation, Refusal, locate, retention};
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::{Backend, ProbeSnapshot};
@@ -69,16 +69,16 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<Outcome, 
             backend.trash.notify_one();
             // Before the volume goes: whoever dies here finds the volume, and the archive again.
             if verdict.reason == Reason::VolumeArchived
-                && let Err(error) = archive::ensure(ctx, &backend.name, &export, &request.volume).await
+                && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume).await
             {
                 return match error {
-                    EnsureError::Write(error) => Err(error),
-                    EnsureError::Taken(verdict) => Ok(Outcome::Failed(verdict)),
-                    error @ EnsureError::Doubted => Ok(Outcome::Failed(PlannedCondition::fails(
+                    CreateError::Write(error) => Err(error),
+                    CreateError::NameTaken(verdict) => Ok(Outcome::Failed(verdict)),
+                    error @ CreateError::Unsigned => Ok(Outcome::Failed(PlannedCondition::fails(
                         Reason::RecordUnusable,
                         error.to_string(),
                     ))),
-                    EnsureError::Export(error) => Ok(failure(ctx, &backend, &error)),
+                    CreateError::Export(error) => Ok(failure(ctx, &backend, &error)),
                 };
             }
             remove(ctx, &volume).await?;

@@ -4,13 +4,14 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use super::super::object::{announce, object as described, terms};
 use super::super::{act, look};
 use super::find::{Found, find};
 use super::judge::{self, agrees, is_of};
 use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::background::archive_objects::announce;
+use crate::decide::archive_object::{archive_object, retention_terms};
 use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
@@ -71,7 +72,7 @@ fn copy(ctx: &Context, object: &NfsArchive, found: Found) {
         asked_by: object.uid().unwrap_or_default(),
         claim: subject.claim,
         of: located.request,
-        terms: terms(object),
+        terms: retention_terms(object),
     };
     let of = CopyLabels {
         uid: request.asked_by.clone(),
@@ -128,7 +129,7 @@ pub(crate) async fn complete(
         return Ok(Outcome::Waiting(verdict));
     }
     backend.trash.notify_one();
-    let wanted = described(kept, &backend.name);
+    let wanted = archive_object(kept, &backend.name);
     let spec = json!({
         "directory": wanted.spec.directory,
         "fileID": wanted.spec.file_id,

@@ -1,7 +1,6 @@
 //! Copies that nobody asks for any more: what there is of them goes into the trash, unless they are complete.
 
 use kube::ResourceExt;
-use kube::runtime::reflector::ObjectRef;
 
 use super::super::{act, look};
 use super::begin::complete;
@@ -10,9 +9,8 @@ use super::report::Outcome;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
-use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{Asked, Discarded, ExportStore};
+use export_store::{Asked, Discarded};
 
 /// The object is being deleted before its copy is complete: it goes when nothing is left of that.
 pub(crate) async fn cleanup(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
@@ -54,36 +52,4 @@ fn still_there(verdict: &PlannedCondition) -> PlannedCondition {
 async fn let_go(ctx: &Context, object: &NfsArchive) -> Result<Outcome, WriteError> {
     act::let_go(ctx, object).await?;
     Ok(Outcome::Gone)
-}
-
-/// Clears out a backend's copies whose objects are gone without our leave, or were made anew.
-pub async fn clear_out(ctx: &Context, backend: &Backend, export: &ExportStore) {
-    for (name, uid) in export.unfinished_archives() {
-        let cached = ctx.stores.archives.get(&ObjectRef::new(&name));
-        if cached.is_some_and(|object| object.uid().as_ref() == Some(&uid)) {
-            continue;
-        }
-        // Read live, for what follows removes things.
-        match act::api(ctx).get_opt(&name).await {
-            Ok(Some(object)) if object.uid().as_ref() == Some(&uid) => continue,
-            Ok(_) => {}
-            Err(error) => {
-                tracing::warn!(archive = name, "cannot look whether its copy is still wanted: {error}");
-                continue;
-            }
-        }
-        ctx.copy_jobs.end(&uid).await;
-        match export.discard_asked(&name, &uid).await {
-            Ok(done) => {
-                tracing::info!(
-                    archive = name,
-                    backend = backend.name,
-                    ?done,
-                    "nobody asks for its copy any more"
-                );
-                backend.trash.notify_one();
-            }
-            Err(error) => tracing::warn!(archive = name, reason = ?error.kind(), "its copy stays: {error}"),
-        }
-    }
 }

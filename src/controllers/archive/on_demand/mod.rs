@@ -24,8 +24,6 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{Asked, ExportError, ExportStore};
 
-pub use leave::clear_out;
-
 /// Looks at an object whose copy is not complete, and does what is left to do.
 pub(crate) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
     let outcome = if object.metadata.deletion_timestamp.is_some() {

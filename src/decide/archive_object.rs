@@ -1,0 +1,192 @@
+//! The NfsArchive object that describes an archive, and what an object requires of its archive.
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use kube::ResourceExt;
+
+use crate::api::archive::{ArchivedClaim, DeletionPolicy, FileId, NfsArchive, NfsArchiveSpec};
+use crate::api::names::ARCHIVE_FINALIZER;
+use export_store::{ArchiveRef, RecordedArchive, RetentionTerms};
+
+/// Returns the object that describes a recorded archive.
+pub fn archive_object(recorded: &RecordedArchive, backend: &str) -> NfsArchive {
+    let claim = &recorded.claim;
+    let terms = &recorded.note.terms;
+    NfsArchive {
+        metadata: ObjectMeta {
+            name: Some(recorded.volume.clone()),
+            finalizers: Some(vec![ARCHIVE_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: NfsArchiveSpec {
+            backend: backend.to_owned(),
+            export_id: recorded.export_id.clone(),
+            directory: recorded.note.target.clone(),
+            file_id: Some(FileId(recorded.file_id.to_string())),
+            volume: recorded.of_volume().to_owned(),
+            claim: ArchivedClaim {
+                namespace: claim.namespace.clone(),
+                namespace_uid: claim.namespace_uid.clone(),
+                name: claim.name.clone(),
+                uid: claim.uid.clone(),
+            },
+            size: recorded.note.size.clone(),
+            storage_class_name: recorded.note.class.clone(),
+            archived_at: recorded.note.since.and_then(time),
+            expires_at: terms.expires.and_then(time),
+            legal_hold: terms.held,
+            deletion_policy: match terms.delete {
+                true => DeletionPolicy::Delete,
+                false => DeletionPolicy::Retain,
+            },
+            allowed_namespaces: None,
+        },
+        status: None,
+    }
+}
+
+fn time(seconds: i64) -> Option<Time> {
+    Timestamp::from_second(seconds).ok().map(Time)
+}
+
+/// Returns the retention that the object asks for.
+pub fn retention_terms(object: &NfsArchive) -> RetentionTerms {
+    RetentionTerms {
+        held: object.spec.legal_hold,
+        expires: object.spec.expires_at.as_ref().map(|at| at.0.as_second()),
+        delete: object.spec.deletion_policy == DeletionPolicy::Delete,
+    }
+}
+
+/// Returns the archive that an object describes: the record on the export has the name of the object. None if the fileid is
+/// not a 64-bit number, or if the object is not complete.
+pub fn archive_ref(object: &NfsArchive) -> Option<ArchiveRef> {
+    Some(ArchiveRef {
+        volume: object.name_any(),
+        claim_uid: object.spec.claim.uid.clone(),
+        file_id: object.spec.file_id.as_ref()?.parse().ok()?,
+    })
+}
+
+/// Reports whether two objects describe the same directory.
+pub fn is_same_archive(one: &NfsArchive, other: &NfsArchive) -> bool {
+    let identity = |object: &NfsArchive| {
+        let spec = &object.spec;
+        let place = (spec.backend.clone(), spec.export_id.clone(), spec.directory.clone());
+        (place, spec.file_id.clone(), spec.volume.clone(), spec.claim.clone())
+    };
+    identity(one) == identity(other)
+}
+
+/// Reports whether an object has every value of the archive's record, except those that users may edit.
+pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backend: &str) -> bool {
+    let expected = archive_object(recorded, backend);
+    let fixed = |object: &NfsArchive| {
+        let spec = &object.spec;
+        (
+            spec.size.clone(),
+            spec.storage_class_name.clone(),
+            spec.archived_at.clone(),
+        )
+    };
+    is_same_archive(object, &expected) && fixed(object) == fixed(&expected)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use export_store::naming::DirectoryPath;
+    use export_store::{ArchiveState, ClaimRef, CopyState, Stage, Trust};
+
+    fn recorded() -> RecordedArchive {
+        RecordedArchive {
+            volume: "pvc-1".into(),
+            claim: ClaimRef {
+                namespace: "team".into(),
+                namespace_uid: "ns".into(),
+                name: "data".into(),
+                uid: "1".into(),
+            },
+            directory: DirectoryPath::parse("team-data").unwrap(),
+            file_id: u64::MAX,
+            note: ArchiveState {
+                target: "archived-team-data".into(),
+                mode: 0o777,
+                uid: Some(0),
+                gid: Some(0),
+                since: Some(1000),
+                size: Some("1Gi".into()),
+                class: Some("nfs".into()),
+                terms: RetentionTerms {
+                    held: true,
+                    expires: Some(2000),
+                    delete: true,
+                },
+                copy: None,
+            },
+            stage: Stage::Kept,
+            there: true,
+            export_id: "export".into(),
+            trust: Trust::Signed,
+        }
+    }
+
+    #[test]
+    fn an_object_that_is_made_again_says_what_the_lost_one_said() {
+        let recorded = recorded();
+        let made = archive_object(&recorded, "main");
+        assert_eq!(retention_terms(&made), recorded.note.terms);
+        let archive = archive_ref(&made).unwrap();
+        assert_eq!((archive.file_id, &*archive.claim_uid), (u64::MAX, "1"));
+        assert_eq!(made.metadata.finalizers.unwrap(), [ARCHIVE_FINALIZER]);
+    }
+
+    #[test]
+    fn the_object_of_a_copy_has_the_name_that_was_asked_for_and_names_the_volume_that_was_copied() {
+        let mut copied = recorded();
+        assert!(!archive_object(&copied, "main").is_on_demand());
+        copied.volume = "nightly".into();
+        copied.note.copy = Some(CopyState {
+            volume: "pvc-1".into(),
+            asked_by: "o".into(),
+            outcome: None,
+        });
+        let made = archive_object(&copied, "main");
+        assert!(made.is_on_demand() && made.is_complete());
+        assert_eq!(made.spec.volume, "pvc-1");
+        assert_eq!(archive_ref(&made).unwrap().volume, "nightly");
+        let asking = NfsArchive {
+            spec: NfsArchiveSpec {
+                file_id: None,
+                ..made.spec.clone()
+            },
+            ..made
+        };
+        assert_eq!(archive_ref(&asking), None);
+    }
+
+    #[test]
+    fn an_object_about_another_directory_is_not_taken_for_the_archives() {
+        let wanted = archive_object(&recorded(), "main");
+        let edited = NfsArchive {
+            spec: NfsArchiveSpec {
+                legal_hold: false,
+                ..wanted.spec.clone()
+            },
+            ..wanted.clone()
+        };
+        assert!(is_same_archive(&edited, &wanted));
+        for change in [
+            |spec: &mut NfsArchiveSpec| spec.backend = "other".into(),
+            |spec: &mut NfsArchiveSpec| spec.file_id = Some("7".into()),
+            |spec: &mut NfsArchiveSpec| spec.claim.uid = "2".into(),
+            |spec: &mut NfsArchiveSpec| spec.directory = "archived-x".into(),
+            |spec: &mut NfsArchiveSpec| spec.export_id = "copy".into(),
+        ] {
+            let mut other = wanted.clone();
+            change(&mut other.spec);
+            assert!(!is_same_archive(&other, &wanted));
+        }
+    }
+}

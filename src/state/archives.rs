@@ -1,0 +1,26 @@
+//! Questions about archives that the watch caches answer.
+
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+
+use crate::api::NfsArchive;
+use crate::decide::policy::retention;
+use crate::state::context::Context;
+
+/// Returns the archives that name a backend.
+pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
+    let all = ctx.stores.archives.state();
+    let named = all.iter().filter(|archive| archive.spec.backend == backend);
+    named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
+}
+
+/// Returns why an archive has expired at that time, or none if it has not.
+pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Option<String> {
+    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend))?;
+    let policy = &backend.spec.archive_policy;
+    let newer = policy.keep_last.map_or(0, |_| {
+        let all = ctx.stores.archives.state();
+        retention::newer(archive, all.iter().map(AsRef::as_ref))
+    });
+    retention::due(archive, policy, newer, now)
+}
