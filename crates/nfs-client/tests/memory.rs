@@ -155,7 +155,7 @@ async fn serve(listener: TcpListener, honest: &'static [Vec<u8>], attack: &'stat
 }
 
 #[tokio::test]
-async fn no_reply_makes_the_client_take_more_than_a_few_mebibytes() {
+async fn no_reply_makes_the_client_use_more_than_a_few_mebibytes() {
     let honest: &'static [Vec<u8>] = until_connected().leak();
     for attack in attacks().leak() as &'static [_] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();

@@ -27,7 +27,7 @@ fn copying(claim: Value, archive: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_claim_gets_a_copy_of_an_archive_when_it_asks_for_one_and_when_the_archive_is_held() -> Test {
+async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_held() -> Test {
     let env = TestEnv::new("archive-copy").await?;
     shared::backend(&env, "backend", json!({})).await?;
     // What a class asks for the directory is for new ones: this one is put back as it was.
@@ -74,7 +74,7 @@ async fn a_claim_gets_a_copy_of_an_archive_when_it_asks_for_one_and_when_the_arc
 }
 
 #[tokio::test]
-async fn an_archive_is_copied_to_another_backend_when_the_class_does_not_reach_its_own() -> Test {
+async fn an_archive_is_copied_to_another_backend_if_the_class_does_not_include_its_own() -> Test {
     let (env, other) = (TestEnv::new("copy-from").await?, TestEnv::new("copy-to").await?);
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -119,7 +119,7 @@ fn at_full_speed(stage: &Stage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_while_it_copies_an_archive_ends_with_one_whole_copy() -> Test {
+async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_complete_copy() -> Test {
     let (mut stage, archive, source) = kept().await?;
     let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
     for _ in 0..3 {
@@ -146,7 +146,7 @@ async fn an_operator_killed_again_and_again_while_it_copies_an_archive_ends_with
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_that_is_deleted_while_it_is_copied_goes_when_the_claim_has_its_copy() -> Test {
+async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_complete() -> Test {
     let (stage, archive, source) = kept().await?;
     let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
     under_way(&stage).await?;
@@ -188,7 +188,7 @@ async fn an_archive_that_is_deleted_while_it_is_copied_goes_when_the_claim_has_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_for_another_namespace_ends_when_that_may_not_have_it_any_more() -> Test {
+async fn a_copy_for_another_namespace_stops_when_its_permission_is_revoked() -> Test {
     let (stage, archive, _) = kept().await?;
     let other = reference("v1", "Namespace", None, "other");
     stage.objects.create(&other).await?;

@@ -70,7 +70,7 @@ fn names_of(volumes: &[Value]) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_makes_one_object_for_each_archive_and_purges_what_was_asked_for() -> Test {
+async fn an_operator_killed_repeatedly_creates_one_object_per_archive_and_completes_requested_purges() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&stage, 20).await?;
     kill_at_random(&mut stage, 4).await?;
@@ -107,7 +107,7 @@ async fn an_operator_killed_again_and_again_makes_one_object_for_each_archive_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn deleting_the_kind_purges_nothing_and_a_held_archive_is_held_again_when_it_comes_back() -> Test {
+async fn deleting_the_crd_purges_nothing_and_a_held_archive_is_held_again_after_reinstallation() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&stage, 3).await?;
     for volume in &volumes {
@@ -142,7 +142,7 @@ async fn deleting_the_kind_purges_nothing_and_a_held_archive_is_held_again_when_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_held_archive_whose_deletion_went_past_the_policy_stays_until_it_is_let_go() -> Test {
+async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_released() -> Test {
     let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&stage, 1).await?;
     stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
@@ -177,7 +177,7 @@ async fn a_held_archive_whose_deletion_went_past_the_policy_stays_until_it_is_le
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_of_a_former_release_gets_its_object_when_its_record_is_adopted() -> Test {
+async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_adopted() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let volumes = released(&stage, 1).await?;
     stage.objects.wait_gone(&volumes[0], PATIENCE).await?;

@@ -40,7 +40,7 @@ pub fn path(env: &TestEnv, archive: &Value) -> std::path::PathBuf {
 }
 
 #[tokio::test]
-async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_claims_namespace_hears_of_it() -> Test {
+async fn an_archive_gets_an_object_with_its_origin_and_an_event_in_the_namespace_of_the_claim() -> Test {
     let env = TestEnv::new("object").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -115,7 +115,7 @@ async fn what_is_archived_is_an_object_that_says_where_it_came_from_and_the_clai
 }
 
 #[tokio::test]
-async fn an_archive_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_delete() -> Test {
+async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its_policy_is_delete() -> Test {
     let env = TestEnv::new("deleted").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -149,7 +149,7 @@ async fn an_archive_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says
 }
 
 #[tokio::test]
-async fn an_archive_that_is_held_can_not_be_deleted() -> Test {
+async fn a_held_archive_cannot_be_deleted() -> Test {
     let env = TestEnv::new("held").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -169,7 +169,7 @@ async fn an_archive_that_is_held_can_not_be_deleted() -> Test {
 }
 
 #[tokio::test]
-async fn an_object_that_somebody_made_by_hand_gets_nothing_purged() -> Test {
+async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
     let env = TestEnv::new("forged").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

@@ -33,7 +33,7 @@ async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<St
 }
 
 #[tokio::test]
-async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> Test {
+async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test {
     let env = TestEnv::new("backup").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -106,7 +106,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_content_as_it_was() -> 
 }
 
 #[tokio::test]
-async fn a_backup_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_delete() -> Test {
+async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_policy_is_delete() -> Test {
     let env = TestEnv::new("backup-life").await?;
     shared::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -138,7 +138,7 @@ async fn a_backup_that_is_deleted_keeps_its_data_and_comes_back_unless_it_says_d
 }
 
 #[tokio::test]
-async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
+async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() -> Test {
     let env = TestEnv::new("backup-refused").await?;
     let backend = shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -185,7 +185,7 @@ async fn a_backup_that_can_not_be_made_says_why_and_nothing_is_there() -> Test {
 }
 
 #[tokio::test]
-async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
+async fn a_backup_is_refused_where_owners_cannot_be_preserved() -> Test {
     let env = TestEnv::new("backup-owner").await?;
     chown(env.data(), Some(4711), Some(4711))?;
     let credential = json!({"nfs": {"credential": {"uid": 4711, "gid": 4711}}});
@@ -203,7 +203,7 @@ async fn a_backup_is_not_made_where_owners_can_not_be_kept() -> Test {
 }
 
 #[tokio::test]
-async fn a_backup_that_finds_no_space_takes_none_and_is_made_when_there_is_some() -> Test {
+async fn a_backup_without_space_leaves_nothing_and_succeeds_once_there_is_space() -> Test {
     let env = TestEnv::with_export("backup-full", |export| export.tmpfs(4 << 20, None)).await?;
     shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -225,7 +225,7 @@ async fn a_backup_that_finds_no_space_takes_none_and_is_made_when_there_is_some(
 }
 
 #[tokio::test]
-async fn a_backup_takes_no_name_that_the_export_knows_already() -> Test {
+async fn a_backup_uses_no_name_that_exists_on_the_export() -> Test {
     let env = TestEnv::new("backup-name").await?;
     let probed_by_hand = json!({"probeInterval": "1h"});
     let backend = shared::backend(&env, "backend", probed_by_hand).await?;
@@ -313,7 +313,7 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
 }
 
 #[tokio::test]
-async fn a_backup_is_not_for_another_namespace_unless_it_says_so() -> Test {
+async fn a_backup_is_available_to_another_namespace_only_if_it_allows_that() -> Test {
     let (env, other) = (TestEnv::new("backup-of").await?, TestEnv::new("backup-for").await?);
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

@@ -53,7 +53,7 @@ async fn settled(stage: &Stage, records: usize) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_while_it_makes_a_backup_ends_with_one_whole_copy() -> Test {
+async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_copy() -> Test {
     let (mut stage, asked, source) = begun().await?;
     let told = stage
         .objects
@@ -84,7 +84,7 @@ async fn an_operator_killed_again_and_again_while_it_makes_a_backup_ends_with_on
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_dies_at_any_rename_of_a_backup_ends_with_one_whole_copy() -> Test {
+async fn an_operator_killed_at_any_rename_of_a_backup_ends_with_one_complete_copy() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let claim = stage.claim("old");
     stage.objects.create(&claim).await?;
@@ -115,7 +115,7 @@ async fn an_operator_that_dies_at_any_rename_of_a_backup_ends_with_one_whole_cop
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_is_deleted_while_it_is_made_leaves_nothing_behind() -> Test {
+async fn a_backup_that_is_deleted_during_the_copy_leaves_nothing_behind() -> Test {
     let (stage, asked, source) = begun().await?;
     stage.objects.delete(&asked).await?;
     stage.objects.wait_gone(&asked, PATIENCE).await?;
@@ -127,7 +127,7 @@ async fn a_backup_that_is_deleted_while_it_is_made_leaves_nothing_behind() -> Te
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_made_anew_under_the_name_of_one_that_was_taken_away_by_force_begins_its_own() -> Test {
+async fn a_backup_recreated_under_the_name_of_one_that_was_removed_by_force_starts_its_own_copy() -> Test {
     let (mut stage, asked, source) = begun().await?;
     stage.operator.kill9().await?;
     let record = |stage: &Stage| -> Result<Value, Failure> {
@@ -155,7 +155,7 @@ async fn a_backup_made_anew_under_the_name_of_one_that_was_taken_away_by_force_b
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_of_a_claim_that_goes_meanwhile_is_thrown_away_and_says_so() -> Test {
+async fn a_backup_of_a_claim_that_is_deleted_meanwhile_is_discarded_and_reported() -> Test {
     let (stage, asked, source) = begun().await?;
     let claim = stage.claim("old");
     let volume = stage.bound(&claim).await?;

@@ -34,7 +34,7 @@ async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Valu
 }
 
 #[tokio::test]
-async fn a_claim_gets_an_archive_back_at_once_with_its_mode_and_owner_and_the_archive_is_gone() -> Test {
+async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_archive_is_gone() -> Test {
     let env = TestEnv::new("restore").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -69,7 +69,7 @@ async fn a_claim_gets_an_archive_back_at_once_with_its_mode_and_owner_and_the_ar
 }
 
 #[tokio::test]
-async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_made_anew() -> Test {
+async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing() -> Test {
     let env = TestEnv::new("tenants").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -126,7 +126,7 @@ async fn a_claim_of_another_namespace_gets_nothing_nor_does_one_of_a_namespace_m
 }
 
 #[tokio::test]
-async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so_and_nobody_else_does() -> Test {
+async fn a_recreated_namespace_gets_a_copy_by_name_only_if_the_backend_allows_it() -> Test {
     let env = TestEnv::new("namesake").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -154,7 +154,7 @@ async fn a_namespace_made_anew_gets_a_copy_by_its_name_where_the_backend_says_so
 }
 
 #[tokio::test]
-async fn of_two_claims_that_ask_for_one_archive_one_gets_it_and_the_other_is_told() -> Test {
+async fn of_two_claims_that_request_one_archive_one_gets_it_and_the_other_is_refused() -> Test {
     let env = TestEnv::new("race").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -186,7 +186,7 @@ async fn of_two_claims_that_ask_for_one_archive_one_gets_it_and_the_other_is_tol
 }
 
 #[tokio::test]
-async fn a_claim_that_cannot_have_an_archive_is_told_why_and_nothing_is_lost() -> Test {
+async fn a_claim_that_cannot_have_an_archive_reports_the_reason_and_nothing_is_lost() -> Test {
     let env = TestEnv::new("refused").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

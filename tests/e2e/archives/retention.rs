@@ -59,7 +59,7 @@ async fn left(stage: &Stage, wanted: &[&str]) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_whose_time_is_over_is_purged_and_neither_one_that_is_held_nor_one_that_is_not_ours() -> Test {
+async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test {
     let stage = Stage::set_with(policy(json!({"retention": "1h"})), &QUICK).await?;
     let foreign = stage.data()?.join("archived-by-others");
     std::fs::create_dir(&foreign)?;
@@ -114,7 +114,7 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn purges_go_on_where_they_were_when_the_operator_was_killed() -> Test {
+async fn purges_resume_after_the_operator_is_killed() -> Test {
     let mut stage = Stage::set_with(policy(json!({"retention": "5s"})), &QUICK).await?;
     for n in 0..12 {
         stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
@@ -147,7 +147,7 @@ async fn purges_go_on_where_they_were_when_the_operator_was_killed() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_is_told_that_its_archive_has_expired_and_gets_it_when_an_administrator_prolongs_it() -> Test {
+async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrator_extends_the_retention() -> Test {
     let stage = Stage::set_with(policy(json!({})), &NEVER).await?;
     let archive = archived(&stage, "data", "late").await?;
     let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
@@ -173,7 +173,7 @@ async fn a_claim_is_told_that_its_archive_has_expired_and_gets_it_when_an_admini
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_while_claims_get_their_archives_back_loses_and_doubles_nothing() -> Test {
+async fn an_operator_killed_during_restores_loses_and_duplicates_nothing() -> Test {
     let mut stage = Stage::set_with(policy(json!({})), &QUICK).await?;
     let mut names = Vec::new();
     for n in 0..10 {
@@ -213,7 +213,7 @@ async fn an_operator_killed_while_claims_get_their_archives_back_loses_and_doubl
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_is_not_counted_among_the_last_and_goes_when_its_own_time_is_over() -> Test {
+async fn a_backup_does_not_count_as_a_last_archive_and_is_purged_when_it_expires() -> Test {
     let stage = Stage::set_with(policy(json!({"keepLast": 1})), &QUICK).await?;
     let claim = stage.claim("data");
     stage.objects.create(&claim).await?;

@@ -54,7 +54,7 @@ async fn settled(env: &TestEnv, bound: usize) -> rig::Result<(Vec<Value>, Vec<Va
 }
 
 #[tokio::test]
-async fn claims_that_race_for_a_limit_get_exactly_what_is_there_and_a_delete_lets_one_more_through() -> Test {
+async fn claims_that_race_for_a_limit_never_exceed_it_and_a_delete_admits_one_more() -> Test {
     let env = TestEnv::new("limit").await?;
     // A claim asks for 1Mi.
     let spec = json!({"capacity": {"limit": "20Mi"}});

@@ -50,7 +50,7 @@ async fn proxy_to(env: &TestEnv) -> rig::Result<Proxy> {
 }
 
 #[tokio::test]
-async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Test {
+async fn a_closed_port_is_reported_and_the_claim_is_provisioned_when_it_opens() -> Test {
     let env = TestEnv::new("refused").await?;
     let proxy = proxy_to(&env).await?;
     proxy.refuse(true).await?;
@@ -60,7 +60,7 @@ async fn a_closed_port_is_named_and_the_claim_goes_through_when_it_opens() -> Te
 }
 
 #[tokio::test]
-async fn a_read_only_export_is_named_and_the_claim_goes_through_when_it_is_writable() -> Test {
+async fn a_read_only_export_is_reported_and_the_claim_is_provisioned_when_it_is_writable() -> Test {
     let env = TestEnv::with_export("readonly", |export| export.access(Access::ReadOnly)).await?;
     let (backend, claim) = fails(&env, json!({}), "ReadOnly").await?;
     let mut nfs = env.rig.nfs.lock().await;
@@ -72,7 +72,7 @@ async fn a_read_only_export_is_named_and_the_claim_goes_through_when_it_is_writa
 }
 
 #[tokio::test]
-async fn a_full_export_is_named_and_the_claim_goes_through_when_there_is_room() -> Test {
+async fn a_full_export_is_reported_and_the_claim_is_provisioned_when_there_is_space() -> Test {
     let env = TestEnv::with_export("full", |export| export.tmpfs(1 << 20, None)).await?;
     let nfs = client(&env).await?;
     let root = nfs.root().await?.handle;
@@ -115,7 +115,7 @@ async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsErro
 }
 
 #[tokio::test]
-async fn a_changed_identity_is_named_and_nothing_is_made() -> Test {
+async fn a_changed_identity_is_reported_and_nothing_is_created() -> Test {
     let env = TestEnv::new("identity").await?;
     let first = backend(&env, "backend", json!({})).await?;
     let file = env.data().join(".nfs-operator/identity");

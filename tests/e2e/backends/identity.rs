@@ -85,7 +85,7 @@ fn lasting(tree: BTreeMap<String, String>) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn an_export_swapped_for_an_empty_one_is_left_alone_until_the_former_is_back() -> Test {
+async fn an_export_replaced_by_an_empty_one_is_left_alone_until_the_former_is_back() -> Test {
     let mut swapped = Swapped::start("swap-empty").await?;
     let former = swapped.disk()?;
     let empty = swapped.run.path().join("empty");
@@ -103,7 +103,7 @@ async fn an_export_swapped_for_an_empty_one_is_left_alone_until_the_former_is_ba
 }
 
 #[tokio::test]
-async fn an_export_swapped_for_a_copy_is_left_alone_until_somebody_accepts_it() -> Test {
+async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accepts_it() -> Test {
     let mut swapped = Swapped::start("swap-copy").await?;
     let former = swapped.disk()?;
     let copy = swapped.run.path().join("copy");
@@ -140,7 +140,7 @@ async fn an_export_swapped_for_a_copy_is_left_alone_until_somebody_accepts_it() 
 }
 
 #[tokio::test]
-async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_put_right() -> Test {
+async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_restored() -> Test {
     let env = TestEnv::new("edited").await?;
     shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     fs::create_dir(env.data().join("elsewhere"))?;
@@ -184,7 +184,7 @@ async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_pu
 }
 
 #[tokio::test]
-async fn a_volume_that_was_made_again_to_point_at_anothers_directory_reclaims_nothing() -> Test {
+async fn a_volume_that_was_recreated_with_the_directory_of_another_reclaims_nothing() -> Test {
     let env = TestEnv::new("forged").await?;
     shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -220,7 +220,7 @@ async fn a_volume_that_was_made_again_to_point_at_anothers_directory_reclaims_no
 }
 
 #[tokio::test]
-async fn a_backend_waits_for_its_volumes_and_archives_and_is_let_go_by_an_annotation() -> Test {
+async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotation_releases_it() -> Test {
     let env = TestEnv::new("departure").await?;
     let class = env.create_ready_class().await?;
     let backend = shared::backend_named(&env, "backend");
@@ -261,7 +261,7 @@ async fn a_backend_waits_for_its_volumes_and_archives_and_is_let_go_by_an_annota
 }
 
 #[tokio::test]
-async fn a_backend_goes_by_itself_when_its_last_volume_is_deleted() -> Test {
+async fn a_deleted_backend_disappears_when_its_last_volume_is_deleted() -> Test {
     let env = TestEnv::new("last-volume").await?;
     let backend = shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

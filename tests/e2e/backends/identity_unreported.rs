@@ -59,7 +59,7 @@ async fn probed(stage: &Stage, ready: u8) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_identity_is_not_made_twice_although_the_status_never_said_that_it_was_made() -> Test {
+async fn an_identity_is_not_created_twice_although_the_status_never_reported_it() -> Test {
     let stage = Stage::set(json!({})).await?;
     silence(&stage).await?;
     let root = stage.data()?.join(UNSAID);

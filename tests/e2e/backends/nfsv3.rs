@@ -60,7 +60,7 @@ async fn a_claim_over_version_3_is_bound_archived_and_deleted_like_any_other() -
 }
 
 #[tokio::test]
-async fn mounts_that_version_3_refuses_are_told_with_their_reason_and_waited_for() -> Test {
+async fn mounts_that_version_3_refuses_are_reported_with_the_reason_and_claims_wait() -> Test {
     let env = TestEnv::new("refused-three").await?;
     symlink("missing", env.data().join("link"))?;
     fs::write(env.data().join("file"), "")?;
@@ -91,7 +91,7 @@ async fn mounts_that_version_3_refuses_are_told_with_their_reason_and_waited_for
 }
 
 #[tokio::test]
-async fn an_export_that_wants_a_reserved_port_says_so_over_version_3() -> Test {
+async fn an_export_that_requires_a_reserved_port_is_reported_over_version_3() -> Test {
     let env = TestEnv::with_export("secure-three", |export| export.extra("PrivilegedPort", "true")).await?;
     let mut spec = pinned(&env);
     spec["nfs"]["sourcePort"] = json!("Any");
@@ -104,7 +104,7 @@ async fn an_export_that_wants_a_reserved_port_says_so_over_version_3() -> Test {
 }
 
 #[tokio::test]
-async fn auto_takes_version_3_where_there_is_no_other_and_stays_with_it_once_volumes_exist() -> Test {
+async fn auto_uses_version_3_if_there_is_no_other_and_keeps_it_while_volumes_exist() -> Test {
     let env = TestEnv::new("auto-three").await?;
     let run = RunDir::new()?;
     let options = NfsOptions {
@@ -157,7 +157,7 @@ async fn forward(at: SocketAddr, socket: PathBuf) -> std::io::Result<()> {
 }
 
 #[tokio::test]
-async fn without_a_mount_port_rpcbind_is_asked_for_it() -> Test {
+async fn without_a_mount_port_rpcbind_is_queried() -> Test {
     // An address of the loopback whose port 111 is nobody's.
     let [second, third, fourth] = rand::random::<[u8; 3]>();
     let address = IpAddr::from([127, second, third, fourth.clamp(1, 254)]);

@@ -212,7 +212,7 @@ async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_kind_of_orphan_is_reported_never_removed_and_forgotten_when_cured() -> Test {
+async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() -> Test {
     let stage = stage().await?;
     claim_with_data(&stage, "well").await?;
     strangers(&stage)?;
@@ -305,7 +305,7 @@ async fn claims_that_come_and_go_while_their_export_is_scanned_are_no_orphans() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scan_that_is_cut_off_leaves_the_report_as_it_was_and_is_begun_again() -> Test {
+async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Test {
     let mut stage = stage().await?;
     let (_, volume) = claim_with_data(&stage, "data").await?;
     let (directory, aside) = (stage.directory(&volume)?, stage.data()?.with_extension("aside"));
@@ -343,7 +343,7 @@ async fn a_scan_that_is_cut_off_leaves_the_report_as_it_was_and_is_begun_again()
 }
 
 #[tokio::test]
-async fn a_scan_can_be_asked_for() -> Test {
+async fn a_scan_can_be_requested() -> Test {
     let env = TestEnv::new("scan-now").await?;
     let class = env.create_ready_class().await?;
     crate::support::shared::bound_with(&env, "data", &class, "data").await?;

@@ -101,7 +101,7 @@ pub fn since(condition: &Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_is_told_and_waited_for() -> Test {
+async fn a_host_name_that_does_not_resolve_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("no-name").await?;
     // RFC 6761: never resolves.
     let spec = json!({"server": "nowhere.invalid"});
@@ -114,7 +114,7 @@ async fn a_name_that_does_not_resolve_is_told_and_waited_for() -> Test {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_listening_later_is_told_as_well() -> Test {
+async fn a_server_that_stops_listening_later_is_reported_as_well() -> Test {
     let env = TestEnv::new("closed").await?;
     let proxy = Proxy::start(nfs_address(&env)).await?;
     let spec = json!({"nfs": {"port": proxy.port()}});
@@ -128,7 +128,7 @@ async fn a_server_that_stops_listening_later_is_told_as_well() -> Test {
 }
 
 #[tokio::test]
-async fn a_server_that_takes_connections_and_says_nothing_is_told_and_waited_for() -> Test {
+async fn a_server_that_accepts_connections_and_never_replies_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("silent").await?;
     let proxy = Proxy::start(nfs_address(&env)).await?;
     proxy.hang(true);
@@ -140,7 +140,7 @@ async fn a_server_that_takes_connections_and_says_nothing_is_told_and_waited_for
 }
 
 #[tokio::test]
-async fn a_host_that_takes_no_connection_is_told_and_waited_for() -> Test {
+async fn a_host_that_accepts_no_connection_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("timed-out").await?;
     let (silent, _waiting) = deaf_listener().await?;
     let port = silent.local_addr()?.port();
@@ -168,7 +168,7 @@ async fn deaf_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
 }
 
 #[tokio::test]
-async fn an_export_path_that_is_missing_is_told_and_waited_for() -> Test {
+async fn a_missing_export_path_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("no-path").await?;
     let spec = json!({"path": format!("{}/later", env.export())});
     let broken = Broken::from_the_start(&env, spec, &["ExportNotFound"]).await?;
@@ -179,7 +179,7 @@ async fn an_export_path_that_is_missing_is_told_and_waited_for() -> Test {
 }
 
 #[tokio::test]
-async fn an_export_that_becomes_read_only_is_told_and_waited_for() -> Test {
+async fn an_export_that_becomes_read_only_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("turns-ro").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     change_export(&env, |export| export.access = Access::ReadOnly).await?;
@@ -190,7 +190,7 @@ async fn an_export_that_becomes_read_only_is_told_and_waited_for() -> Test {
 }
 
 #[tokio::test]
-async fn a_squashed_root_is_told_where_an_owner_is_asked_for_and_waited_for() -> Test {
+async fn a_squashed_root_is_reported_if_an_owner_is_requested_and_the_claim_waits() -> Test {
     let env = TestEnv::with_export("squashed", |export| export.squash(Squash::Root)).await?;
     chown(env.data(), Some(65534), Some(65534))?;
     let spec = json!({"directory": {"uid": 1234, "gid": 1234}});
@@ -205,7 +205,7 @@ async fn a_squashed_root_is_told_where_an_owner_is_asked_for_and_waited_for() ->
 }
 
 #[tokio::test]
-async fn an_export_without_its_identity_is_told_and_waited_for() -> Test {
+async fn an_export_without_its_identity_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("swapped").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let (own, aside) = (env.data().join(".nfs-operator"), env.data().join("aside"));
@@ -218,7 +218,7 @@ async fn an_export_without_its_identity_is_told_and_waited_for() -> Test {
 }
 
 #[tokio::test]
-async fn an_export_without_inodes_is_told_and_waited_for() -> Test {
+async fn an_export_without_inodes_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::with_export("inodes", |export| export.tmpfs(16 << 20, Some(64))).await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let ballast = env.data().join("ballast");

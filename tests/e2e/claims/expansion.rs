@@ -50,7 +50,7 @@ async fn refused(env: &TestEnv, claim: &Value) -> rig::Result<String> {
 }
 
 #[tokio::test]
-async fn a_claim_that_asks_for_more_gets_it_on_its_volume_and_in_its_status() -> Test {
+async fn a_claim_that_requests_more_gets_it_on_its_volume_and_in_its_status() -> Test {
     let env = TestEnv::new("expand").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = growing_class(&env, "backend").await?;
@@ -74,7 +74,7 @@ async fn a_claim_that_asks_for_more_gets_it_on_its_volume_and_in_its_status() ->
 }
 
 #[tokio::test]
-async fn a_class_without_expansion_lets_no_claim_ask_for_more() -> Test {
+async fn a_class_without_expansion_lets_no_claim_request_more() -> Test {
     let env = TestEnv::new("fixed").await?;
     let class = env.create_ready_class().await?;
     let (claim, _) = shared::bound(&env, "data", &class).await?;
@@ -84,7 +84,7 @@ async fn a_class_without_expansion_lets_no_claim_ask_for_more() -> Test {
 }
 
 #[tokio::test]
-async fn more_than_the_limit_is_refused_and_cured_by_asking_for_what_there_is() -> Test {
+async fn an_expansion_above_the_limit_is_refused_until_less_is_requested() -> Test {
     let env = TestEnv::new("toomuch").await?;
     shared::backend(&env, "backend", json!({"capacity": {"limit": "10Mi"}})).await?;
     let class = growing_class(&env, "backend").await?;
@@ -112,7 +112,7 @@ async fn more_than_the_limit_is_refused_and_cured_by_asking_for_what_there_is() 
 }
 
 #[tokio::test]
-async fn a_claim_that_was_refused_grows_when_the_limit_is_raised_or_another_is_deleted() -> Test {
+async fn a_refused_expansion_succeeds_when_the_limit_is_raised_or_another_claim_is_deleted() -> Test {
     let env = TestEnv::new("raised").await?;
     let backend = shared::backend(&env, "backend", json!({"capacity": {"limit": "4Mi"}})).await?;
     let class = growing_class(&env, "backend").await?;
@@ -131,7 +131,7 @@ async fn a_claim_that_was_refused_grows_when_the_limit_is_raised_or_another_is_d
 }
 
 #[tokio::test]
-async fn claims_that_race_to_grow_get_no_more_than_there_is() -> Test {
+async fn expansions_that_race_for_a_limit_never_exceed_it() -> Test {
     let env = TestEnv::new("grow-race").await?;
     shared::backend(&env, "backend", json!({"capacity": {"limit": "30Mi"}})).await?;
     let class = growing_class(&env, "backend").await?;
@@ -160,7 +160,7 @@ async fn claims_that_race_to_grow_get_no_more_than_there_is() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_died_between_volume_and_claim_says_it_after_its_start() -> Test {
+async fn an_operator_killed_between_volume_and_claim_updates_the_claim_after_its_restart() -> Test {
     let mut stage = Stage::set(json!({})).await?;
     let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "growing");
     let rest = json!({"provisioner": "nfs-operator.io/nfs", "allowVolumeExpansion": true});

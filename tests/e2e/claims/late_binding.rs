@@ -77,7 +77,7 @@ async fn late_class(env: &TestEnv, backends: &[String], topologies: Option<Value
 }
 
 #[tokio::test]
-async fn a_late_claim_waits_for_its_pod_and_goes_to_the_backend_of_the_pods_node() -> Test {
+async fn a_late_binding_claim_waits_for_its_pod_and_uses_the_backend_of_the_pods_node() -> Test {
     let env = TestEnv::new("late").await?;
     let nodes = Nodes(&env);
     let near = json!({"nodeAffinity": nodes.affinity("near")});
@@ -138,7 +138,7 @@ async fn a_claim_whose_node_no_backend_serves_is_scheduled_again() -> Test {
 }
 
 #[tokio::test]
-async fn a_node_stays_selected_while_another_one_would_not_help() -> Test {
+async fn a_node_stays_selected_if_no_other_node_would_help() -> Test {
     let env = TestEnv::new("stays").await?;
     let nodes = Nodes(&env);
     let suspended = json!({"nodeAffinity": nodes.affinity("served"), "suspend": true});
@@ -161,7 +161,7 @@ async fn a_node_stays_selected_while_another_one_would_not_help() -> Test {
 }
 
 #[tokio::test]
-async fn a_volume_is_reached_by_the_nodes_that_class_and_backend_both_allow() -> Test {
+async fn a_volume_is_available_on_the_nodes_that_both_class_and_backend_allow() -> Test {
     let env = TestEnv::new("topology").await?;
     let nodes = Nodes(&env);
     let both = json!({"key": nodes.zone(), "operator": "In", "values": ["a", "b"]});

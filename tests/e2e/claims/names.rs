@@ -38,7 +38,7 @@ fn only_archive(env: &TestEnv) -> Result<std::path::PathBuf, shared::Failure> {
 }
 
 #[tokio::test]
-async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_renames_reply_was_lost() -> Test {
+async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_reply_to_the_rename_is_lost() -> Test {
     let env = TestEnv::new("reply-lost").await?;
     let (proxy, class) = behind_a_proxy(&env).await?;
     let (claim, volume) = cut_short(&env, &proxy, &class, "old").await?;
@@ -55,7 +55,7 @@ async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_renames_reply_was_
 }
 
 #[tokio::test]
-async fn a_strangers_directory_of_the_same_name_is_untouched_when_the_renames_reply_was_lost() -> Test {
+async fn a_foreign_directory_of_the_same_name_is_untouched_when_the_reply_to_the_rename_is_lost() -> Test {
     let env = TestEnv::new("stranger").await?;
     let (proxy, class) = behind_a_proxy(&env).await?;
     let (_, volume) = cut_short(&env, &proxy, &class, "old").await?;
@@ -72,7 +72,7 @@ async fn a_strangers_directory_of_the_same_name_is_untouched_when_the_renames_re
 
 /// The reason and what the message must name, for each pattern that reaches for something that is not the claim's.
 #[tokio::test]
-async fn a_pattern_that_reaches_for_what_is_not_the_claims_is_refused_with_the_reason() -> Test {
+async fn a_pattern_that_leads_outside_the_claims_own_directory_is_refused_with_the_reason() -> Test {
     let env = TestEnv::new("overlap").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let plain = shared::class(&env, "plain", "backend", json!({ "pathPattern": "${pvc.name}" })).await?;
@@ -218,7 +218,7 @@ impl Own {
 }
 
 #[tokio::test]
-async fn names_that_came_back_while_the_operator_was_dead_belong_to_who_has_them_now() -> Test {
+async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -> Test {
     let mut own = Own::start().await?;
     let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "backend");
     let spec = json!({

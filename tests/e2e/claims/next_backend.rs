@@ -12,7 +12,7 @@ use crate::ha::crashes::making_of;
 use crate::support::shared::{self, PATIENCE, Test, text};
 
 #[tokio::test]
-async fn a_backend_that_refuses_for_certain_sends_its_claims_to_the_next_at_once() -> Test {
+async fn claims_move_to_the_next_backend_at_once_if_the_first_one_refuses_definitely() -> Test {
     let squashed = TestEnv::with_export("refusing", |export| export.squash(Squash::Root)).await?;
     std::os::unix::fs::chown(squashed.data(), Some(65534), Some(65534))?;
     let willing = TestEnv::new("willing").await?;
@@ -42,7 +42,7 @@ async fn a_backend_that_refuses_for_certain_sends_its_claims_to_the_next_at_once
 }
 
 #[tokio::test]
-async fn a_claim_whose_directory_may_have_been_made_goes_nowhere_else() -> Test {
+async fn a_claim_whose_directory_may_exist_is_not_moved_to_another_backend() -> Test {
     let first = TestEnv::new("unknown").await?;
     let second = TestEnv::new("second").await?;
     let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], first.nfs_port()))).await?;
@@ -90,7 +90,7 @@ async fn a_claim_whose_directory_may_have_been_made_goes_nowhere_else() -> Test 
 }
 
 #[tokio::test]
-async fn a_claim_that_can_never_be_served_is_looked_at_again_when_its_class_is_made_anew() -> Test {
+async fn a_claim_that_can_never_be_served_is_checked_again_when_its_class_is_recreated() -> Test {
     let env = TestEnv::new("anew").await?;
     let class = env.create_ready_class().await?;
     let typo = env.class(

@@ -19,7 +19,7 @@ fn annotated(env: &TestEnv, name: &str, class: &Value, words: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn what_a_backend_lets_claims_change_is_on_the_directory_and_the_volume() -> Test {
+async fn overrides_that_a_backend_allows_apply_to_the_directory_and_the_volume() -> Test {
     let env = TestEnv::new("overrides").await?;
     let allowed = json!(["mode", "uid", "gid", "on-delete", "mount-options"]);
     let spec = json!({"claimOverrides": allowed, "mountOptions": ["hard", "timeo=100", "noatime"]});
@@ -66,7 +66,7 @@ async fn what_a_backend_lets_claims_change_is_on_the_directory_and_the_volume() 
 }
 
 #[tokio::test]
-async fn an_annotation_that_is_not_allowed_is_named_with_the_remedy_and_goes_when_it_is_removed() -> Test {
+async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed() -> Test {
     let env = TestEnv::new("not-allowed").await?;
     let backend = shared::backend(&env, "backend", json!({"claimOverrides": ["mode", "mount-options"]})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -100,7 +100,7 @@ async fn an_annotation_that_is_not_allowed_is_named_with_the_remedy_and_goes_whe
 }
 
 #[tokio::test]
-async fn a_waiting_claim_says_why_each_backend_was_left_out() -> Test {
+async fn a_waiting_claim_reports_why_each_backend_was_excluded() -> Test {
     let env = TestEnv::new("left-out").await?;
     let full = json!({"capacity": {"limit": "1Ki"}});
     shared::backend(&env, "full", full).await?;

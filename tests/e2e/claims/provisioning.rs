@@ -16,7 +16,7 @@ use crate::support::shared::{self, PATIENCE, Test};
 const CONDITION: &str = "nfs-operator.io/Provisioned";
 
 #[tokio::test]
-async fn a_claim_becomes_bound_and_its_directory_has_the_asked_mode_uid_and_gid() -> Test {
+async fn a_claim_becomes_bound_and_its_directory_has_the_requested_mode_uid_and_gid() -> Test {
     let env = TestEnv::new("bound").await?;
     let settings = json!({"directory": {"mode": "2770", "uid": 1234, "gid": 4321}});
     shared::backend(&env, "backend", settings).await?;
@@ -140,7 +140,7 @@ async fn volumes_of(env: &TestEnv, claims: &[Value]) -> rig::Result<Vec<Value>> 
 }
 
 #[tokio::test]
-async fn a_volume_made_by_hand_for_a_claim_of_our_class_is_bound_and_nothing_is_provisioned() -> Test {
+async fn a_static_volume_for_a_claim_of_our_class_is_bound_and_nothing_is_provisioned() -> Test {
     let env = TestEnv::new("by-hand").await?;
     let class = env.create_ready_class().await?;
     fs::create_dir(env.data().join("mine"))?;
@@ -173,7 +173,7 @@ async fn a_volume_made_by_hand_for_a_claim_of_our_class_is_bound_and_nothing_is_
 }
 
 #[tokio::test]
-async fn a_claim_goes_through_when_the_backend_of_its_class_is_created_later() -> Test {
+async fn a_claim_is_provisioned_when_the_backend_of_its_class_is_created_later() -> Test {
     let env = TestEnv::new("later").await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
@@ -185,7 +185,7 @@ async fn a_claim_goes_through_when_the_backend_of_its_class_is_created_later() -
 }
 
 #[tokio::test]
-async fn a_squashed_root_matters_only_to_a_class_that_asks_for_an_owner() -> Test {
+async fn a_squashed_root_affects_only_a_class_that_requests_an_owner() -> Test {
     let env = TestEnv::with_export("squashed", |export| export.squash(rig::Squash::Root)).await?;
     // As an administrator of a squashed export does: what root becomes may write there.
     std::os::unix::fs::chown(env.data(), Some(65534), Some(65534))?;
@@ -217,7 +217,7 @@ async fn kept_out(env: &TestEnv, claim: &Value, reason: &str) -> Result<String, 
 }
 
 #[tokio::test]
-async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
+async fn annotations_lead_a_tenant_to_no_forbidden_backend() -> Test {
     let env = TestEnv::new("tenant").await?;
     let other = TestEnv::new("other").await?;
     let closed = json!({"allowedNamespaces": {"matchNames": ["nobody"]}});
@@ -263,7 +263,7 @@ async fn a_tenant_reaches_no_backend_that_he_may_not_by_annotations() -> Test {
 }
 
 #[tokio::test]
-async fn a_wish_for_a_backend_counts_where_it_is_allowed_and_opens_no_closed_one() -> Test {
+async fn a_preferred_backend_is_used_if_allowed_and_never_bypasses_a_restriction() -> Test {
     let env = TestEnv::new("wish").await?;
     let closed = TestEnv::new("wish-closed").await?;
     let beyond = TestEnv::new("wish-beyond").await?;

@@ -96,7 +96,7 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
 }
 
 #[tokio::test]
-async fn a_claim_that_cannot_be_served_says_why_once_and_makes_nothing() -> Test {
+async fn a_claim_that_cannot_be_served_reports_the_reason_once_and_creates_nothing() -> Test {
     let env = TestEnv::new("bad-claim").await?;
     env.create_ready_class().await?;
     let backend = env.unique_name("backend");

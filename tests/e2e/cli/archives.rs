@@ -52,7 +52,7 @@ async fn furnished() -> Lab {
 }
 
 #[tokio::test]
-async fn all_that_lies_on_an_export_is_listed_and_nothing_is_changed() {
+async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
     let lab = furnished().await;
     let before = rig::snapshot(&lab.disk).unwrap();
     let (found, code) = rows(&lab, &[]).await;
@@ -92,7 +92,7 @@ async fn all_that_lies_on_an_export_is_listed_and_nothing_is_changed() {
 }
 
 #[tokio::test]
-async fn with_the_key_it_is_told_which_records_its_cluster_wrote() {
+async fn with_the_key_the_records_of_its_cluster_are_identified() {
     let lab = furnished().await;
     let file = lab.disk.with_extension("key");
     fs::write(&file, KEY).unwrap();
@@ -135,7 +135,7 @@ fn forge(lab: &Lab, volume: &str, change: impl FnOnce(&mut Value)) {
 }
 
 #[tokio::test]
-async fn what_is_damaged_missing_forged_or_unrecorded_is_told_apart_and_nothing_of_it_is_an_order_to_a_terminal() {
+async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_print_no_terminal_escapes() {
     let lab = furnished().await;
     let evil = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}";
     forge(&lab, "pvc-missing", |record| {
@@ -201,7 +201,7 @@ fn open(lab: &Lab, path: &str) {
 }
 
 #[tokio::test]
-async fn what_the_server_refuses_in_part_is_said_and_the_rest_is_listed() {
+async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     let lab = furnished().await;
     for volume in ["pvc-1", "pvc-2"] {
         open(&lab, &format!(".nfs-operator/{CLUSTER}/records/{volume}"));
@@ -227,7 +227,7 @@ async fn what_the_server_refuses_in_part_is_said_and_the_rest_is_listed() {
 }
 
 #[tokio::test]
-async fn an_export_that_nobody_kept_is_listed_as_empty_and_no_identity_is_made() {
+async fn an_unused_export_is_listed_as_empty_and_gets_no_identity() {
     let lab = Lab::start().await;
     let (found, code) = rows(&lab, &[]).await;
     assert_eq!((found, code), (json!({}), Some(0)));

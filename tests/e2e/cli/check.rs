@@ -66,7 +66,7 @@ async fn a_check_of_a_class_that_works_passes_every_step_and_leaves_nothing() ->
 }
 
 #[tokio::test]
-async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
+async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
     let env = TestEnv::new("check-waits").await?;
     let suspended = env
         .objects
@@ -91,7 +91,7 @@ async fn a_check_says_why_its_claim_waits_and_takes_the_claim_away() -> Test {
 }
 
 #[tokio::test]
-async fn a_check_names_the_volume_that_a_class_with_retain_keeps() -> Test {
+async fn a_check_reports_the_volume_that_a_class_with_retain_keeps() -> Test {
     let env = TestEnv::new("check-keeps").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));
@@ -110,7 +110,7 @@ async fn a_check_names_the_volume_that_a_class_with_retain_keeps() -> Test {
 }
 
 #[tokio::test]
-async fn a_check_makes_nothing_when_the_class_is_missing_or_binds_late_without_a_node() -> Test {
+async fn a_check_creates_nothing_if_the_class_is_missing_or_binds_late_without_a_node() -> Test {
     let env = TestEnv::new("check-late").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let mut class = env.class("class", json!({"backend": env.unique_name("backend")}));

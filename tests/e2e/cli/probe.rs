@@ -54,7 +54,7 @@ fn row<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
 }
 
 #[tokio::test]
-async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
+async fn probe_reports_a_good_export_and_changes_nothing() -> Test {
     let env = TestEnv::new("probe").await?;
     let before = listing(env.data());
     let table = said(&of(&env), env.nfs_port(), &[]).await;
@@ -101,7 +101,7 @@ async fn probe_tells_of_a_good_export_and_changes_nothing() -> Test {
 }
 
 #[tokio::test]
-async fn probe_sees_the_identity_of_a_backend_and_never_makes_one() -> Test {
+async fn probe_shows_the_identity_of_a_backend_and_never_creates_one() -> Test {
     let env = TestEnv::new("probe-identity").await?;
     asked(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(std::fs::read_dir(env.data())?.count(), 0, "nothing is made");
@@ -120,7 +120,7 @@ async fn probe_sees_the_identity_of_a_backend_and_never_makes_one() -> Test {
 }
 
 #[tokio::test]
-async fn probe_with_write_tries_all_and_leaves_nothing_behind() -> Test {
+async fn probe_with_write_tests_everything_and_leaves_nothing_behind() -> Test {
     let env = TestEnv::new("probe-write").await?;
     let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(code, Some(0), "{report:#}");
@@ -132,7 +132,7 @@ async fn probe_with_write_tries_all_and_leaves_nothing_behind() -> Test {
 }
 
 #[tokio::test]
-async fn probe_speaks_version_3_with_a_mount_port() -> Test {
+async fn probe_supports_version_3_with_a_mount_port() -> Test {
     let env = TestEnv::new("probe-three").await?;
     let mount_port = env.mount_port().to_string();
     let arguments = ["--version", "3", "--mount-port", &mount_port, "--write"];
@@ -146,7 +146,7 @@ async fn probe_speaks_version_3_with_a_mount_port() -> Test {
 }
 
 #[tokio::test]
-async fn probe_names_what_is_wrong_and_exits_with_1() -> Test {
+async fn probe_reports_errors_and_exits_with_1() -> Test {
     let env = TestEnv::new("probe-bad").await?;
     let closed = rig::ports::free()?;
     let missing = format!("{}/missing", of(&env));
@@ -172,7 +172,7 @@ async fn probe_names_what_is_wrong_and_exits_with_1() -> Test {
 }
 
 #[tokio::test]
-async fn probe_tells_a_server_that_says_nothing_from_one_that_is_not_there() -> Test {
+async fn probe_distinguishes_a_silent_server_from_an_absent_one() -> Test {
     let env = TestEnv::new("probe-hang").await?;
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
     proxy.hang(true);
@@ -188,7 +188,7 @@ async fn probe_tells_a_server_that_says_nothing_from_one_that_is_not_there() -> 
 }
 
 #[tokio::test]
-async fn probe_with_write_names_a_read_only_export() -> Test {
+async fn probe_with_write_reports_a_read_only_export() -> Test {
     let env = TestEnv::with_export("probe-read-only", |export| export.access(Access::ReadOnly)).await?;
     let (report, code) = asked(&of(&env), env.nfs_port(), &[]).await;
     assert_eq!(code, Some(0), "it can be read: {report:#}");
@@ -202,7 +202,7 @@ async fn probe_with_write_names_a_read_only_export() -> Test {
 }
 
 #[tokio::test]
-async fn probe_with_write_says_that_root_is_squashed() -> Test {
+async fn probe_with_write_reports_a_squashed_root() -> Test {
     let env = TestEnv::with_export("probe-squash", |export| export.squash(Squash::Root)).await?;
     let (report, code) = asked(&of(&env), env.nfs_port(), &["--write"]).await;
     assert_eq!(
@@ -230,7 +230,7 @@ async fn probe_with_write_says_that_root_is_squashed() -> Test {
 }
 
 #[tokio::test]
-async fn probe_says_whether_the_server_wants_a_reserved_port() -> Test {
+async fn probe_reports_whether_the_server_requires_a_reserved_port() -> Test {
     let open = rig::Export::new("/data");
     let reserved = open.clone().extra("PrivilegedPort", "true");
     for (export, needed) in [(open, false), (reserved, true)] {
@@ -254,7 +254,7 @@ async fn probe_says_whether_the_server_wants_a_reserved_port() -> Test {
 }
 
 #[tokio::test]
-async fn probe_names_what_it_could_not_remove_and_exits_with_3() -> Test {
+async fn probe_reports_what_it_could_not_remove_and_exits_with_3() -> Test {
     const REMOVE: [u8; 4] = 28_u32.to_be_bytes();
     let env = TestEnv::new("probe-left").await?;
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;

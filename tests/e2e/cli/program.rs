@@ -25,7 +25,7 @@ pub fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn the_program_says_its_version() {
+async fn the_program_prints_its_version() {
     let said = program(&["--version"]).await;
     assert!(said.status.success());
     assert_eq!(
@@ -35,7 +35,7 @@ async fn the_program_says_its_version() {
 }
 
 #[tokio::test]
-async fn crd_prints_what_the_folder_crds_holds() {
+async fn crd_prints_the_content_of_the_folder_crds() {
     let said = program(&["crd"]).await;
     assert!(said.status.success());
     let kept = std::fs::read_to_string(repository_root().join("crds/nfs-operator.yaml")).unwrap();
@@ -52,7 +52,7 @@ fn metric(text: &str, name: &str, label: (&str, &str)) -> Option<f64> {
 }
 
 #[tokio::test]
-async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test {
+async fn the_endpoints_respond_and_metrics_count_provisions_and_deletes() -> Test {
     let env = TestEnv::new("metrics").await?;
     let operator = &env.rig.operator;
     assert_eq!(operator.http_get("/healthz").await?, "ok\n");
@@ -115,7 +115,7 @@ async fn the_endpoints_answer_and_metrics_count_provisions_and_deletes() -> Test
 }
 
 #[tokio::test]
-async fn metrics_count_what_failed() -> Test {
+async fn metrics_count_failures() -> Test {
     let env = TestEnv::new("metrics-failed").await?;
     env.create_ready_class().await?;
     let taken = json!({"backend": env.unique_name("backend"), "pathPattern": "taken-${pvc.name}"});
@@ -146,7 +146,7 @@ async fn metrics_count_what_failed() -> Test {
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_cleanly_among_claims_in_flight_and_the_next_start_finishes_them() -> Test {
+async fn sigterm_stops_it_cleanly_during_provisioning_and_the_next_start_completes_the_claims() -> Test {
     let run = RunDir::new()?;
     let (cluster, nfs) = tokio::try_join!(Cluster::start(&run), NfsServer::start(&run, NfsOptions::default()))?;
     let kubeconfig = Operator::install(&cluster).await?;

@@ -48,7 +48,7 @@ pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
 }
 
 #[tokio::test]
-async fn a_claim_with_another_claim_as_its_data_source_begins_with_a_copy_of_its_data() -> Test {
+async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its_data() -> Test {
     let env = TestEnv::new("clone").await?;
     let class = env.create_ready_class().await?;
     let (source, old) = bound_with(&env, "old", &class, "text").await?;
@@ -112,7 +112,7 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
 }
 
 #[tokio::test]
-async fn a_volume_that_the_operator_did_not_make_is_not_copied() -> Test {
+async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     let env = TestEnv::new("clone-foreign").await?;
     let class = env.create_ready_class().await?;
     let (source, volume) = shared::bound_by_hand(&env, "secret", "old").await?;
@@ -188,7 +188,7 @@ pub async fn under_way(stage: &Stage) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_while_it_copies_ends_with_one_whole_copy() -> Test {
+async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_copy() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let source = slow(&stage).await?;
     let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
@@ -214,7 +214,7 @@ async fn an_operator_killed_again_and_again_while_it_copies_ends_with_one_whole_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_whose_claim_is_deleted_ends_and_leaves_nothing_behind() -> Test {
+async fn a_copy_whose_claim_is_deleted_stops_and_leaves_nothing_behind() -> Test {
     let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     slow(&stage).await?;
     let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
@@ -227,7 +227,7 @@ async fn a_copy_whose_claim_is_deleted_ends_and_leaves_nothing_behind() -> Test 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copies_say_how_far_they_are_and_hold_up_no_other_claim() -> Test {
+async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
     // One place for claims: what held it would hold up all of them.
     let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--concurrency", "1"]).await?;
     let source = slow(&stage).await?;

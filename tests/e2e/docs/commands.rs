@@ -61,7 +61,7 @@ fn pages() -> Result<Vec<(String, String)>, Failure> {
 }
 
 #[tokio::test]
-async fn every_runnable_block_of_the_documentation_runs_as_it_stands() -> Test {
+async fn every_runnable_block_of_the_documentation_runs_unchanged() -> Test {
     let run = RunDir::new()?;
     let squashed = Export {
         anonymous: (65534, 65534),
@@ -91,7 +91,7 @@ async fn every_runnable_block_of_the_documentation_runs_as_it_stands() -> Test {
 }
 
 #[tokio::test]
-async fn who_follows_the_uninstall_guide_is_rid_of_all_objects_and_has_the_archives_on_the_export() -> Test {
+async fn the_uninstall_guide_removes_all_objects_and_keeps_the_archives_on_the_export() -> Test {
     let run = RunDir::new()?;
     let options = NfsOptions {
         exports: vec![Export::new("/export")],

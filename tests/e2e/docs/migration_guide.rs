@@ -72,7 +72,7 @@ fn replicas(deployment: Option<&Value>) -> Option<&Value> {
 }
 
 #[tokio::test]
-async fn each_command_of_the_migration_guide_does_what_the_guide_says() -> Test {
+async fn each_command_of_the_migration_guide_works_as_described() -> Test {
     let run = RunDir::new()?;
     let exports = ["/export", "/projects"].map(Export::new).to_vec();
     let nfs = NfsServer::start(

@@ -90,7 +90,7 @@ fn most_attempts(seconds: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_storm_of_failing_claims_is_tried_ever_more_seldom_and_good_claims_are_served_through_it() -> Test {
+async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others() -> Test {
     let (least, most) = (format!("{}s", PAUSES.0), format!("{}s", PAUSES.1));
     let stage = Stage::set_with(json!({}), &["--retry-min", &least, "--retry-max", &most]).await?;
     // One kind fails for what is on the export, and may succeed later; the other for what its class says.

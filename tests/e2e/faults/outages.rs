@@ -196,7 +196,7 @@ async fn class_on(env: &TestEnv, word: &str, port: u16, path: &str) -> rig::Resu
 }
 
 #[tokio::test]
-async fn a_hanging_server_holds_up_no_claim_of_another_backend() -> Test {
+async fn a_hanging_server_delays_no_claim_of_another_backend() -> Test {
     let env = TestEnv::new("hanging").await?;
     for part in ["well", "hangs"] {
         std::fs::create_dir(env.data().join(part))?;
@@ -243,17 +243,17 @@ async fn restarted_in_the_middle(name: &str, recovery: StableStorage) -> Test {
 }
 
 #[tokio::test]
-async fn work_goes_on_after_the_server_was_killed_and_started_again() -> Test {
+async fn provisioning_continues_after_the_server_is_killed_and_restarted() -> Test {
     restarted_in_the_middle("restarted", StableStorage::Kept).await
 }
 
 #[tokio::test]
-async fn work_goes_on_after_the_server_was_killed_and_forgot_its_clients() -> Test {
+async fn provisioning_continues_after_the_server_is_killed_and_loses_its_client_state() -> Test {
     restarted_in_the_middle("forgot", StableStorage::Lost).await
 }
 
 #[tokio::test]
-async fn work_goes_on_although_the_connection_is_cut_again_and_again() -> Test {
+async fn provisioning_continues_although_the_connection_is_cut_repeatedly() -> Test {
     let env = TestEnv::new("cut").await?;
     let proxy = Proxy::start(nfs_address(&env)).await?;
     // Slow enough for calls to be under way whenever it is cut.

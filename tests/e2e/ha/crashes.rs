@@ -38,7 +38,7 @@ fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_while_claims_come_and_go_loses_and_doubles_nothing() -> Test {
+async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplicates_nothing() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let mut chance = chances(seed()?);
     let mut doomed = Vec::new();

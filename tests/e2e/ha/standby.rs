@@ -117,7 +117,7 @@ async fn keep_running(operators: &mut [Operator]) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_operators_killed_and_stopped_in_turn_never_write_at_once_and_make_nothing_twice() -> Test {
+async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time_and_duplicate_nothing() -> Test {
     let (mut stage, mut others) = several(3).await?;
     let newcomers = Newcomers::at(&stage.proxy);
     let objects = stage.objects.clone();
@@ -144,7 +144,7 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_once_and_make
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_told_to_stop_hands_over_to_a_standby_which_touched_nothing_before() -> Test {
+async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before() -> Test {
     // The usual terms: what is left to run out would take 15 s.
     let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
     let former = holder(&stage.objects).await?.ok_or("nobody leads")?;
@@ -198,7 +198,7 @@ async fn an_operator_told_to_stop_hands_over_to_a_standby_which_touched_nothing_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
+async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     let stage = Stage::set(json!({})).await?;
     let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
     let second = stage.another(&[]).await?;
@@ -250,7 +250,7 @@ async fn a_second_operator_refuses_to_start_and_names_the_first() -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_whose_lease_was_given_to_another_ends_and_one_that_was_deleted_is_made_anew() -> Test {
+async fn an_operator_that_lost_its_lease_exits_and_a_deleted_lease_is_recreated() -> Test {
     let stage = Stage::set_with(json!({}), &["--retry-period", "500ms"]).await?;
     let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
     stage.objects.delete(&lease()).await?;
@@ -276,7 +276,7 @@ async fn an_operator_whose_lease_was_given_to_another_ends_and_one_that_was_dele
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_that_was_fenced_off_asks_the_api_server_before_it_comes_back() -> Test {
+async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
     let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let found = stage.objects.get(&backend).await?.ok_or("no backend")?;

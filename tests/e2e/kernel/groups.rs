@@ -10,7 +10,7 @@ use crate::support::shared::{Test, backend, bound, class};
 const GROUP: u32 = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn pods_of_one_group_share_a_volume_whatever_users_they_are_and_others_do_not_enter() -> Test {
+async fn pods_of_one_group_share_a_volume_and_others_have_no_access() -> Test {
     let vm = KernelVm::shared().await?;
     let env = TestEnv::new("kernel-groups").await?;
     let path = format!("/plain/{}", env.name);

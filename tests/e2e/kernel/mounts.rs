@@ -99,17 +99,17 @@ async fn lived_with(name: &str, version: &str) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_the_kernels_server_is_mounted_over_4_1_used_and_lost_with_its_claim() -> Test {
+async fn a_volume_of_the_kernels_server_is_mounted_over_4_1_and_inaccessible_after_its_claim_is_deleted() -> Test {
     lived_with("kernel-four-one", "4.1").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_the_kernels_server_is_mounted_over_4_2_used_and_lost_with_its_claim() -> Test {
+async fn a_volume_of_the_kernels_server_is_mounted_over_4_2_and_inaccessible_after_its_claim_is_deleted() -> Test {
     lived_with("kernel-four-two", "4.2").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_the_kernels_server_is_mounted_over_3_used_and_lost_with_its_claim() -> Test {
+async fn a_volume_of_the_kernels_server_is_mounted_over_3_and_inaccessible_after_its_claim_is_deleted() -> Test {
     lived_with("kernel-three", "3").await
 }
 
@@ -153,11 +153,11 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_another_server_is_mounted_over_4_1_used_and_lost_with_its_claim() -> Test {
+async fn a_volume_of_another_server_is_mounted_over_4_1_and_inaccessible_after_its_claim_is_deleted() -> Test {
     lived_with_another_server("kernel-ganesha", "4.1").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_another_server_is_mounted_over_3_used_and_lost_with_its_claim() -> Test {
+async fn a_volume_of_another_server_is_mounted_over_3_and_inaccessible_after_its_claim_is_deleted() -> Test {
     lived_with_another_server("kernel-ganesha-three", "3").await
 }

@@ -81,7 +81,7 @@ fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_option_that_a_claim_may_set_and_every_merged_list_is_one_that_the_kernel_takes() {
+async fn the_kernel_accepts_every_option_that_a_claim_may_set_and_every_merged_list() {
     let vm = KernelVm::shared().await.unwrap();
     for major in [Major::V4, Major::V3] {
         let mut script = String::from("mkdir -p /mnt/options && cd /\n");

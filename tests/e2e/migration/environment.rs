@@ -21,7 +21,7 @@ async fn refused(args: &[&str], variables: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn a_variable_that_is_missing_is_named() {
+async fn a_missing_environment_variable_is_reported() {
     let all = [
         ("NFS_SERVER", "nfs"),
         ("NFS_PATH", "/export"),
@@ -48,7 +48,7 @@ fn default_backend() -> Value {
 }
 
 #[tokio::test]
-async fn the_old_environment_serves_its_export_under_its_name_and_no_other_export() -> Test {
+async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -> Test {
     let run = RunDir::new()?;
     let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
     let cluster = Cluster::start(&run).await?;

@@ -15,7 +15,7 @@ fn on_delete(volume: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_class_of_an_alias_archives_whatever_its_backend_says_unless_it_says_otherwise_itself() -> Test {
+async fn a_class_of_an_alias_archives_regardless_of_its_backend_unless_the_class_overrides_it() -> Test {
     let env = TestEnv::new("alias-policy").await?;
     let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let cases = [
@@ -47,7 +47,7 @@ async fn a_class_of_an_alias_archives_whatever_its_backend_says_unless_it_says_o
 }
 
 #[tokio::test]
-async fn a_value_that_parse_bool_does_not_take_refuses_the_claim() -> Test {
+async fn a_value_that_parse_bool_rejects_refuses_the_claim() -> Test {
     let env = TestEnv::new("alias-bool").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class("class", json!({ "archiveOnDelete": "yes" })).await?;
@@ -88,7 +88,7 @@ async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewher
 }
 
 #[tokio::test]
-async fn patterns_in_both_spellings_lead_where_nfs_subdir_put_them() -> Test {
+async fn patterns_in_both_spellings_produce_the_directories_of_nfs_subdir() -> Test {
     let env = TestEnv::new("alias-pattern").await?;
     let old = Old::new(&env, json!({ "directory": { "pattern": "elsewhere/${pvc.name}" } })).await?;
     let namespace = &env.name;
@@ -147,7 +147,7 @@ async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
 }
 
 #[tokio::test]
-async fn an_existing_directory_is_used_as_it_is_and_never_deleted() -> Test {
+async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
     let env = TestEnv::new("alias-existing").await?;
     // The backend's own word is Refuse.
     let old = Old::new(&env, json!({})).await?;
@@ -166,7 +166,7 @@ async fn an_existing_directory_is_used_as_it_is_and_never_deleted() -> Test {
 }
 
 #[tokio::test]
-async fn what_adopting_never_takes_is_refused_with_the_remedy() -> Test {
+async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
     let env = TestEnv::new("alias-never").await?;
     let old = Old::new(&env, json!({})).await?;
     fs::create_dir(env.data().join("red"))?;

@@ -27,7 +27,7 @@ async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
 }
 
 #[tokio::test]
-async fn a_claim_that_the_other_one_serves_while_ours_waits_gets_one_directory_and_one_volume() -> Test {
+async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one_volume() -> Test {
     let env = TestEnv::new("other-first").await?;
     let old = Old::not_started(&env, "old", json!({})).await?;
     let class = old.class("class", json!({})).await?;
@@ -50,7 +50,7 @@ async fn a_claim_that_the_other_one_serves_while_ours_waits_gets_one_directory_a
 }
 
 #[tokio::test]
-async fn a_directory_that_the_other_one_made_a_moment_ago_is_used() -> Test {
+async fn a_directory_that_nfs_subdir_created_a_moment_ago_is_used() -> Test {
     let env = TestEnv::new("other-made").await?;
     let old = Old::not_started(&env, "old", json!({})).await?;
     let class = old.class("class", json!({})).await?;
@@ -70,7 +70,7 @@ async fn a_directory_that_the_other_one_made_a_moment_ago_is_used() -> Test {
 }
 
 #[tokio::test]
-async fn what_was_begun_here_when_the_other_one_was_faster_is_taken_back_or_taken_over() -> Test {
+async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> Test {
     let env = TestEnv::new("other-faster").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class("class", json!({ "pathPattern": "all/${.PVC.name}" })).await?;
@@ -113,7 +113,7 @@ fn is_mkdir_of(request: &[u8], name: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn an_archive_that_the_other_one_made_of_our_volume_is_the_archive() -> Test {
+async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     let env = TestEnv::new("other-archives").await?;
     let old = Old::new(&env, json!({ "probeInterval": "1s" })).await?;
     let class = old.class("class", json!({})).await?;
@@ -158,7 +158,7 @@ async fn an_archive_that_the_other_one_made_of_our_volume_is_the_archive() -> Te
 }
 
 #[tokio::test]
-async fn what_the_other_one_deleted_is_deleted() -> Test {
+async fn a_directory_that_nfs_subdir_deleted_counts_as_deleted() -> Test {
     let env = TestEnv::new("other-deletes").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class("class", json!({ "archiveOnDelete": "false" })).await?;

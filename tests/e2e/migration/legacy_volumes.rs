@@ -10,7 +10,7 @@ use crate::support::legacy_provisioner::{Made, Old, untouched};
 use crate::support::shared::{self, PATIENCE, Test, text};
 
 #[tokio::test]
-async fn old_volumes_are_left_as_they_are_and_counted_until_their_claims_go() -> Test {
+async fn volumes_of_nfs_subdir_are_left_unchanged_and_counted_until_their_claims_are_deleted() -> Test {
     let env = TestEnv::new("inherit").await?;
     let old = Old::not_started(&env, "old", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = old.class_object("class", &json!({}));
@@ -53,7 +53,7 @@ struct Case {
 }
 
 #[tokio::test]
-async fn the_class_as_it_is_when_the_claim_goes_decides_and_without_one_the_data_is_archived() -> Test {
+async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_archived() -> Test {
     let env = TestEnv::new("live-class").await?;
     let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let case = |parameters, reason, directory| Case {
@@ -99,7 +99,7 @@ async fn the_class_as_it_is_when_the_claim_goes_decides_and_without_one_the_data
 }
 
 #[tokio::test]
-async fn a_class_that_cannot_be_read_keeps_the_data_until_it_is_made_anew() -> Test {
+async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
     let env = TestEnv::new("bad-class").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class_object("class", &json!({ "archiveOnDelete": "on" }));
@@ -124,7 +124,7 @@ async fn a_class_that_cannot_be_read_keeps_the_data_until_it_is_made_anew() -> T
 }
 
 #[tokio::test]
-async fn two_old_deployments_become_one_operator_each_class_on_its_own_export() -> Test {
+async fn two_nfs_subdir_deployments_become_one_operator_with_each_class_on_its_own_export() -> Test {
     let env = TestEnv::new("two-old").await?;
     let mut olds = Vec::new();
     for word in ["one", "two"] {

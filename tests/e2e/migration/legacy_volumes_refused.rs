@@ -10,7 +10,7 @@ use crate::support::legacy_provisioner::Old;
 use crate::support::shared::{self, PATIENCE, Test, text};
 
 #[tokio::test]
-async fn a_volume_that_two_backends_or_another_than_the_alias_could_have_keeps_its_data() -> Test {
+async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_data() -> Test {
     let env = TestEnv::new("whose").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
@@ -63,7 +63,7 @@ async fn a_volume_that_two_backends_or_another_than_the_alias_could_have_keeps_i
 }
 
 #[tokio::test]
-async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_goes() -> Test {
+async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_is_deleted() -> Test {
     let env = TestEnv::new("same-directory").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
@@ -79,7 +79,7 @@ async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_goes() -> 
 }
 
 #[tokio::test]
-async fn a_directory_that_is_missing_is_success_for_a_class_that_deletes_and_for_no_other() -> Test {
+async fn a_missing_directory_is_success_only_for_a_class_that_deletes() -> Test {
     let env = TestEnv::new("missing-old").await?;
     let old = Old::new(&env, json!({})).await?;
     let deletes = old.class_object("deletes", &json!({ "archiveOnDelete": "false" }));
@@ -103,7 +103,7 @@ async fn a_directory_that_is_missing_is_success_for_a_class_that_deletes_and_for
 }
 
 #[tokio::test]
-async fn volumes_that_are_not_nfs_subdirs_or_are_to_be_kept_are_left_alone() -> Test {
+async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> Test {
     let env = TestEnv::new("not-inherited").await?;
     let old = Old::new(&env, json!({})).await?;
     let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));

@@ -48,7 +48,7 @@ fn config() -> PathBuf {
 }
 
 #[tokio::test]
-async fn promtool_accepts_the_metrics_of_an_operator_at_work() -> Test {
+async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
     let Some(promtool) = promtool().await? else {
         return Ok(());
     };
@@ -92,7 +92,7 @@ async fn the_alert_rules_fire_when_they_should_and_not_otherwise() -> Test {
 }
 
 #[tokio::test]
-async fn kustomize_makes_a_rule_and_a_dashboard_of_the_folder() -> Test {
+async fn kustomize_builds_a_rule_and_a_dashboard_from_the_folder() -> Test {
     let env = TestEnv::new("kustomize").await?;
     let printed = env
         .rig

@@ -78,7 +78,7 @@ async fn events(stage: &Stage, claim: &Value) -> Result<usize, Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_says_what_it_holds_and_its_claim_when_that_is_more_than_it_asked_for() -> Test {
+async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request() -> Test {
     let stage = Stage::set_with(counted_daily(), &["--volume-metrics"]).await?;
     let claim = stage.objects.create(&stage.claim("data")).await?;
     let volume = stage.bound(&claim).await?;
@@ -139,7 +139,7 @@ async fn a_volume_says_what_it_holds_and_its_claim_when_that_is_more_than_it_ask
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_counts_any_more() -> Test {
+async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let claim = stage.objects.create(&stage.claim("data")).await?;
     let volume = stage.bound(&claim).await?;
@@ -201,7 +201,7 @@ async fn nothing_is_counted_unasked_and_what_was_told_is_taken_back_when_nobody_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_is_counted_once_and_shows_its_size_beside_what_was_asked_for() -> Test {
+async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> Test {
     let stage = Stage::set(counted_daily()).await?;
     let claim = stage.objects.create(&stage.claim("data")).await?;
     let volume = stage.bound(&claim).await?;
@@ -246,7 +246,7 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_what_was_asked_for
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -> Test {
+async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted() -> Test {
     // Two hundred names take four seconds, and the second volume takes minutes.
     let mut stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--count-rate", "50"]).await?;
     let mut volumes = Vec::new();
@@ -298,7 +298,7 @@ async fn a_count_that_was_killed_goes_on_behind_the_volumes_that_it_had_done() -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
+async fn a_suspended_backend_is_not_counted_until_it_is_resumed() -> Test {
     let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
     let claim = stage.objects.create(&stage.claim("data")).await?;
     let volume = stage.bound(&claim).await?;
@@ -323,7 +323,7 @@ async fn a_suspended_backend_is_not_counted_before_it_serves_again() -> Test {
 }
 
 #[tokio::test]
-async fn an_interval_that_is_none_is_refused_by_the_field_and_the_remedy() -> Test {
+async fn an_invalid_interval_is_refused_with_the_field_and_the_remedy() -> Test {
     let env = rig::TestEnv::new("usage-schema").await?;
     for wrong in ["59s", "721h", "1d", "", "soon", "-5m"] {
         let backend = env.backend("backend", json!({"usage": {"interval": wrong}}));

@@ -17,7 +17,7 @@ fn note(event: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn a_backend_that_archives_keeps_the_data_where_only_root_gets_at_them() -> Test {
+async fn a_backend_that_archives_keeps_the_data_accessible_only_to_root() -> Test {
     let env = TestEnv::new("archive").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -57,7 +57,7 @@ async fn a_backend_that_deletes_leaves_nothing() -> Test {
 }
 
 #[tokio::test]
-async fn a_backend_that_retains_lets_the_volume_go_and_leaves_the_directory_as_it_is() -> Test {
+async fn a_backend_that_retains_releases_the_volume_and_leaves_the_directory_unchanged() -> Test {
     let env = TestEnv::new("retain").await?;
     shared::backend(&env, "backend", on_delete("Retain")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -72,7 +72,7 @@ async fn a_backend_that_retains_lets_the_volume_go_and_leaves_the_directory_as_i
 }
 
 #[tokio::test]
-async fn what_a_class_says_wins_over_its_backend() -> Test {
+async fn a_class_takes_precedence_over_its_backend() -> Test {
     let env = TestEnv::new("class-wins").await?;
     shared::backend(&env, "archives", on_delete("Archive")).await?;
     shared::backend(&env, "deletes", on_delete("Delete")).await?;
@@ -103,7 +103,7 @@ async fn what_a_class_says_wins_over_its_backend() -> Test {
 }
 
 #[tokio::test]
-async fn the_backends_policy_at_the_time_of_deletion_counts() -> Test {
+async fn the_backends_policy_at_the_time_of_deletion_applies() -> Test {
     let env = TestEnv::new("policy-time").await?;
     let backend = shared::backend(&env, "backend", on_delete("Archive")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -127,7 +127,7 @@ async fn the_backends_policy_at_the_time_of_deletion_counts() -> Test {
 }
 
 #[tokio::test]
-async fn a_volume_with_reclaim_policy_retain_is_touched_by_nobody() -> Test {
+async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
     let env = TestEnv::new("reclaim-retain").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
     let deleting = shared::class(&env, "deleting", "backend", json!({})).await?;
@@ -171,7 +171,7 @@ async fn a_volume_with_reclaim_policy_retain_is_touched_by_nobody() -> Test {
 }
 
 #[tokio::test]
-async fn a_volume_edited_to_recycle_is_refused_and_its_data_stay() -> Test {
+async fn a_volume_edited_to_recycle_is_refused_and_keeps_its_data() -> Test {
     let env = TestEnv::new("recycle").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -190,7 +190,7 @@ async fn a_volume_edited_to_recycle_is_refused_and_its_data_stay() -> Test {
 }
 
 #[tokio::test]
-async fn a_name_that_is_archived_already_is_archived_beside_it_and_usable_again_at_once() -> Test {
+async fn a_second_archive_of_a_name_gets_its_own_name_and_the_name_can_be_reused_at_once() -> Test {
     let env = TestEnv::new("twice").await?;
     shared::backend(&env, "backend", json!({ "directory": { "pattern": REUSED } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
@@ -223,7 +223,7 @@ async fn an_empty_directory_is_removed_instead_of_archived() -> Test {
 }
 
 #[tokio::test]
-async fn an_adopted_directory_is_archived_where_the_policy_says_delete() -> Test {
+async fn an_adopted_directory_is_archived_although_the_policy_is_delete() -> Test {
     let env = TestEnv::new("adopted").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
     let named = json!({ "existing": "Adopt", "pathPattern": REUSED });
@@ -242,7 +242,7 @@ async fn an_adopted_directory_is_archived_where_the_policy_says_delete() -> Test
 }
 
 #[tokio::test]
-async fn a_directory_that_exists_is_refused_unless_adoption_was_asked_for() -> Test {
+async fn a_directory_that_exists_is_refused_unless_adoption_is_requested() -> Test {
     let env = TestEnv::new("exists").await?;
     shared::backend(&env, "backend", json!({ "directory": { "pattern": REUSED } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

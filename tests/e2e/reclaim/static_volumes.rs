@@ -10,7 +10,7 @@ use crate::support::legacy_provisioner::{Old, untouched};
 use crate::support::shared::{self, PATIENCE, Test, text};
 
 #[tokio::test]
-async fn a_volume_made_by_hand_is_bound_and_left_alone_when_its_claim_goes() -> Test {
+async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> Test {
     let env = TestEnv::new("by-hand").await?;
     let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let alias = old.class("alias", json!({ "archiveOnDelete": "false" })).await?;
@@ -72,7 +72,7 @@ async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
 }
 
 #[tokio::test]
-async fn an_adopted_directory_is_used_as_it_is_and_archived_where_the_policy_says_delete() -> Test {
+async fn an_adopted_directory_is_used_unchanged_and_archived_although_the_policy_is_delete() -> Test {
     let env = TestEnv::new("adopt").await?;
     let spec = json!({
         "archivePolicy": { "onDelete": "Delete" },

@@ -48,7 +48,7 @@ fn grow(root: &Path, outside: &Path) -> std::io::Result<()> {
 }
 
 #[tokio::test]
-async fn a_hostile_tree_of_10_000_files_is_gone_completely_and_nothing_outside_it_was_touched() -> Test {
+async fn a_hostile_tree_of_10_000_files_is_removed_completely_and_nothing_outside_it_is_touched() -> Test {
     let env = TestEnv::new("hostile").await?;
     let backend = shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;

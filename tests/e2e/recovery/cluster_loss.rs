@@ -136,7 +136,7 @@ pub fn clusters(stage: &Stage) -> Result<Vec<PathBuf>, Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_built_anew_with_the_saved_secret_goes_on_in_its_own_folder_and_has_its_archives_back() -> Test {
+async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and_recovers_its_archives() -> Test {
     let stage = Stage::set(often()).await?;
     let archive = archived(&stage, "data").await?;
     let held = json!({"spec": {"legalHold": true, "expiresAt": "2100-01-01T00:00:00Z"}});
@@ -166,7 +166,7 @@ async fn a_cluster_built_anew_with_the_saved_secret_goes_on_in_its_own_folder_an
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_the_operator_was_there_before_the_saved_secret_that_takes_the_place_of_the_one_it_made() -> Test {
+async fn a_saved_secret_replaces_the_one_that_an_already_running_operator_created() -> Test {
     let stage = Stage::set(often()).await?;
     let archive = archived(&stage, "data").await?;
     let guide = guide()?;
@@ -184,8 +184,7 @@ async fn where_the_operator_was_there_before_the_saved_secret_that_takes_the_pla
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_built_anew_without_its_secret_makes_nothing_of_what_is_there_tells_it_and_adopts_it_by_name() -> Test
-{
+async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_adopts_by_name() -> Test {
     let stage = Stage::set(often()).await?;
     let archive = archived(&stage, "data").await?;
     let claim = stage.objects.create(&stage.claim("live")).await?;
@@ -220,7 +219,7 @@ async fn a_cluster_built_anew_without_its_secret_makes_nothing_of_what_is_there_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_somebody_forged_become_no_objects_and_are_named() -> Test {
+async fn forged_records_become_no_objects_and_are_reported() -> Test {
     let stage = Stage::set(often()).await?;
     let own = archived(&stage, "own").await?;
     let edited = archived(&stage, "edited").await?;
@@ -262,7 +261,7 @@ async fn records_that_somebody_forged_become_no_objects_and_are_named() -> Test 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_secret_that_cannot_be_used_stops_the_operator_which_names_it_and_the_remedy() -> Test {
+async fn an_unusable_secret_stops_the_operator_which_reports_it_and_the_remedy() -> Test {
     let stage = Stage::set(often()).await?;
     let found = stage.objects.get(&secret()).await?.ok_or("no Secret was made")?;
     assert_eq!(found["immutable"], true);
@@ -304,7 +303,7 @@ async fn a_secret_that_cannot_be_used_stops_the_operator_which_names_it_and_the_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_scan_signs_the_record_of_a_volume_that_agrees_with_it_and_leaves_the_others() -> Test {
+async fn a_scan_signs_the_records_that_agree_with_their_volumes_and_leaves_the_others() -> Test {
     let stage = Stage::set_with(often(), &["--scan-interval", "2s"]).await?;
     let mut volumes = Vec::new();
     for name in ["agrees", "differs"] {

@@ -54,7 +54,7 @@ async fn lose(stage: &Stage, volume: &Value) -> Test {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_secret_no_volume_is_made_and_claims_wait_until_one_is_adopted_or_nobody_asks_any_more() -> Test {
+async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is_no_longer_requested() -> Test {
     let stage = Stage::set(often()).await?;
     let (adopted, given_up) = (stage.claim("adopted"), stage.claim("given-up"));
     let (first, second) = (with_data(&stage, &adopted).await?, with_data(&stage, &given_up).await?);
@@ -87,7 +87,7 @@ async fn without_the_secret_no_volume_is_made_and_claims_wait_until_one_is_adopt
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn records_that_somebody_forged_become_no_volumes_and_their_claims_are_told() -> Test {
+async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
     let stage = Stage::set(often()).await?;
     let claims = ["own", "stolen", "unsigned", "moved"].map(|name| stage.claim(name));
     let mut volumes = Vec::new();
@@ -141,7 +141,7 @@ async fn records_that_somebody_forged_become_no_volumes_and_their_claims_are_tol
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn in_a_living_cluster_a_lost_volume_comes_back_to_its_own_claim_and_never_to_one_made_anew() -> Test {
+async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only() -> Test {
     let stage = Stage::set(often()).await?;
     stage.objects.create(&namespace("team")).await?;
     let (own, deleted, foreign) = (
@@ -181,7 +181,7 @@ async fn in_a_living_cluster_a_lost_volume_comes_back_to_its_own_claim_and_never
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_backend_is_for() -> Test {
+async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_allows() -> Test {
     let stage = Stage::set(often()).await?;
     let (absent, shop) = (claim_in(&stage, "absent", "data"), claim_in(&stage, "shop", "data"));
     let mut volumes = Vec::new();
@@ -223,7 +223,7 @@ async fn a_volume_comes_back_only_for_a_namespace_that_is_there_and_that_the_bac
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_two_volumes_for_one_claim_neither_comes_back_until_one_is_named() -> Test {
+async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() -> Test {
     let stage = Stage::set(often()).await?;
     let claim = stage.claim("data");
     let meant = with_data(&stage, &claim).await?;
@@ -253,8 +253,7 @@ async fn of_two_volumes_for_one_claim_neither_comes_back_until_one_is_named() ->
 
 /// An empty directory is all that there is of a volume that nobody has written to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_empty_directory_and_its_record_wait_for_their_claim_in_a_cluster_built_anew_and_what_was_only_begun_goes()
--> Test {
+async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfinished_one_is_removed() -> Test {
     let stage = Stage::set(often()).await?;
     let (empty, begun) = (stage.claim("empty"), stage.claim("begun"));
     stage.objects.create(&empty).await?;

@@ -104,7 +104,7 @@ fn known_of(volume: &Value) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_the_claim_of_its_name() -> Test {
+async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_claim_of_its_name() -> Test {
     let stage = Stage::set(often()).await?;
     let classes = [
         (
@@ -232,7 +232,7 @@ async fn a_cluster_built_anew_with_the_saved_secret_has_every_volume_back_for_th
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_killed_again_and_again_while_volumes_come_back_loses_and_doubles_none() -> Test {
+async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_volume() -> Test {
     const VOLUMES: usize = 40;
     let stage = Stage::set(often()).await?;
     let claims: Vec<Value> = (0..VOLUMES).map(|n| stage.claim(&format!("data-{n}"))).collect();
@@ -339,7 +339,7 @@ async fn said_of_silent(stage: &Stage, backend: &Value) -> Test {
 
 /// What was recorded for a backend of another name is that one's, and nobody's who came to this export later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_that_was_renamed_at_the_rebuild_says_so_and_claims_wait_for_the_one_that_is_missing() -> Test {
+async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wait_for_the_missing_one() -> Test {
     let stage = Stage::set(often()).await?;
     let claim = stage.claim("data");
     let volume = with_data(&stage, &claim).await?;

@@ -26,7 +26,7 @@ fn columns(table: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_security_guide_lists_what_the_operators_account_may_do() -> Test {
+async fn the_security_guide_lists_the_permissions_of_the_operator() -> Test {
     let env = TestEnv::new("can-i").await?;
     let account = [
         "--as=system:serviceaccount:nfs-operator-system:nfs-operator",
@@ -67,7 +67,7 @@ async fn allowed(cluster: &Cluster, user: &str, kind: &str, verbs: &[&str]) -> V
 }
 
 #[tokio::test]
-async fn people_see_or_change_backends_and_archives_by_roles_of_their_own_and_by_none_of_the_clusters() -> Test {
+async fn backends_and_archives_have_roles_of_their_own_and_the_default_roles_do_not_include_them() -> Test {
     let env = TestEnv::new("people").await?;
     let verbs = ["get", "list", "watch", "create", "update", "patch", "delete"];
     let (backends, archives) = ("nfsbackends.nfs-operator.io", "nfsarchives.nfs-operator.io");
@@ -160,7 +160,7 @@ async fn heeded(objects: &Objects, refused: &Value, words: &str) -> rig::Result<
 }
 
 #[tokio::test]
-async fn with_the_policy_no_pod_names_an_nfs_server_by_itself_unless_its_namespace_may() -> Test {
+async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allowed_to() -> Test {
     let run = RunDir::new()?;
     let cluster = Cluster::start(&run).await?;
     let objects = Objects::new(cluster.client().await?);
@@ -248,7 +248,7 @@ async fn maker_of_volumes(stage: &Stage) -> Result<Objects, Failure> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_the_policy_volumes_on_a_backends_server_are_the_operators_and_theirs_who_may_change_it() -> Test {
+async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volumes_on_its_server() -> Test {
     let stage = Stage::set(json!({"formerAddresses": [{"server": "Old.example.com", "path": "/export"}]})).await?;
     let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
     merge(
@@ -319,7 +319,7 @@ fn lets_through(policy: &Value, protocol: &str, port: u64) -> bool {
 }
 
 #[tokio::test]
-async fn the_network_policy_closes_the_ports_of_nfs_and_no_others() -> Test {
+async fn the_network_policy_blocks_the_nfs_ports_and_no_others() -> Test {
     let env = TestEnv::new("closed").await?;
     let folder = repository_root()
         .join("config/security/network-policy")

@@ -24,7 +24,7 @@ async fn refusal(export: &ExportStore, name: &str) -> ExportError {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then_neither_expires_nor_deletes() {
+async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expires_nor_deletes() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let name = archived(&export, &lab, "1").await;
@@ -67,7 +67,7 @@ async fn what_another_key_signed_is_doubted_until_it_is_adopted_by_name_and_then
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_is_adopted_only_if_what_it_says_is_so() {
+async fn a_record_is_adopted_only_if_it_matches_the_export() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     archived(&export, &lab, "1").await;
@@ -144,7 +144,7 @@ async fn a_record_is_adopted_only_if_what_it_says_is_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
+async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     let lab = Lab::start().await;
     let theirs = Life {
         cluster: OTHER_CLUSTER,
@@ -193,7 +193,7 @@ async fn another_clusters_record_is_counted_and_moves_here_only_by_its_name() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_of_another_backend_that_is_there_is_that_ones_to_adopt() {
+async fn records_of_another_existing_backend_are_adopted_there() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     archived(&export, &lab, "1").await;

@@ -27,7 +27,7 @@ pub async fn archived(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_purge_that_dies_anywhere_purges_it_all_and_no_stranger() {
+async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_foreign() {
     at_every_moment(
         archived,
         |uid, file_id| {
@@ -62,7 +62,7 @@ async fn a_purge_that_dies_anywhere_purges_it_all_and_no_stranger() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_purge_that_was_announced_and_dies_anywhere_can_be_taken_back() {
+async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
     at_every_moment(
         archived,
         |uid, file_id| {
@@ -117,7 +117,7 @@ pub async fn archived_as_it_was(lab: &Lab, export: &ExportStore, uid: &str) -> u
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_that_dies_anywhere_ends_with_the_data_in_one_place_as_they_were() {
+async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_one_place() {
     at_every_moment(
         archived_as_it_was,
         |uid, file_id| {
@@ -156,7 +156,7 @@ async fn a_restore_that_dies_anywhere_ends_with_the_data_in_one_place_as_they_we
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restore_that_dies_anywhere_and_whose_claim_is_gone_is_an_archive_again() {
+async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_an_archive_again() {
     at_every_moment(
         archived_as_it_was,
         |uid, file_id| {
@@ -190,7 +190,7 @@ async fn a_restore_that_dies_anywhere_and_whose_claim_is_gone_is_an_archive_agai
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn giving_back_a_restored_directory_that_dies_anywhere_ends_with_one_archive() {
+async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() {
     at_every_moment(
         async |lab, export, uid| {
             let file_id = archived_as_it_was(lab, export, uid).await;
@@ -222,7 +222,7 @@ async fn giving_back_a_restored_directory_that_dies_anywhere_ends_with_one_archi
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_moves_an_archive_to_one_claim_of_its_own_namespace_and_to_nobody_else() {
+async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let file_id = archived(&lab, &export, "1").await;

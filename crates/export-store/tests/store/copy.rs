@@ -194,12 +194,12 @@ async fn has_it_all(version: VersionChoice) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_has_all_that_its_source_has() {
+async fn a_copy_is_complete() {
     has_it_all(VersionChoice::Auto).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_has_all_that_its_source_has_without_holes_told_and_without_sessions() {
+async fn a_copy_is_complete_without_hole_detection_and_without_sessions() {
     has_it_all(VersionChoice::Exactly(Protocol::V4_0)).await;
     has_it_all(VersionChoice::Exactly(Protocol::V3)).await;
 }
@@ -238,7 +238,7 @@ async fn devices_sockets_and_fifos_are_left_out_and_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_could_not_keep_owners_is_refused_before_it_begins() {
+async fn a_copy_that_cannot_preserve_owners_is_refused_before_it_starts() {
     let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
     chown(&lab.disk, Some(65534), Some(65534)).unwrap();
     let export = Arc::new(lab.confirmed().await);
@@ -294,7 +294,7 @@ async fn a_file_that_changes_while_it_is_copied_is_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_what_was_removed_meanwhile_is_thrown_away() {
+async fn a_copy_of_a_source_that_is_removed_meanwhile_is_discarded() {
     let lab = Lab::start().await;
     let export = through_proxy(&lab).await;
     let file_id = volume(&export, "old").await;
@@ -316,7 +316,7 @@ async fn a_copy_of_what_was_removed_meanwhile_is_thrown_away() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_is_never_put_over_what_is_there() {
+async fn a_copy_never_replaces_existing_data() {
     let lab = Lab::start().await;
     let export = Arc::new(lab.confirmed().await);
     let file_id = volume(&export, "old").await;
@@ -329,7 +329,7 @@ async fn a_copy_is_never_put_over_what_is_there() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_restarts_under_a_copy_delays_it_and_no_more() {
+async fn a_server_restart_only_delays_a_copy() {
     let mut lab = Lab::start().await;
     let export = Arc::new(lab.confirmed().await);
     let file_id = volume(&export, "old").await;

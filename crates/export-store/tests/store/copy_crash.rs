@@ -58,7 +58,7 @@ fn whole_or_nothing(lab: &Lab, uid: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_dies_anywhere_ends_as_one_whole_copy() {
+async fn a_copy_that_is_interrupted_anywhere_ends_as_one_complete_copy() {
     at_every_moment(source, begun, async |lab, next, uid, file_id| {
         whole_or_nothing(lab, uid);
         let made = copy(&Arc::new(next), uid, file_id).await;
@@ -74,7 +74,7 @@ async fn a_copy_that_dies_anywhere_ends_as_one_whole_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_dies_anywhere_is_undone_unless_it_was_finished() {
+async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_complete() {
     at_every_moment(source, begun, async |lab, next, uid, _| {
         whole_or_nothing(lab, uid);
         let path = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-{uid}"));
@@ -110,7 +110,7 @@ fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Opera
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_of_an_archive_that_dies_anywhere_ends_as_one_whole_copy_and_the_archive_as_it_was() {
+async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_the_archive_unchanged() {
     at_every_moment(archived_as_it_was, copy_begun, async |lab, next, uid, file_id| {
         let next = Arc::new(next);
         let made = copy_of_archive(&next, uid, file_id).await;

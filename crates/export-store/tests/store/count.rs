@@ -95,7 +95,7 @@ async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<Co
 }
 
 #[tokio::test]
-async fn a_tree_is_counted_as_du_does_whatever_its_names_and_links_are_and_nothing_is_touched() {
+async fn a_tree_with_unusual_names_and_links_is_counted_like_du_and_nothing_is_touched() {
     for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
         let lab = Lab::over(version, rig::Export::new("/export")).await;
         let export = lab.confirmed().await;
@@ -117,7 +117,7 @@ async fn a_tree_is_counted_as_du_does_whatever_its_names_and_links_are_and_nothi
 }
 
 #[tokio::test]
-async fn what_is_not_the_directory_that_was_meant_is_not_counted() {
+async fn a_directory_other_than_the_expected_one_is_not_counted() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
@@ -148,7 +148,7 @@ async fn what_is_not_the_directory_that_was_meant_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_count_whose_connection_is_cut_again_and_again_comes_to_the_same() {
+async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
     let lab = Lab::start().await;
     let mut life = lab.life();
     life.port = lab.proxy.port();
@@ -171,7 +171,7 @@ async fn a_count_whose_connection_is_cut_again_and_again_comes_to_the_same() {
 }
 
 #[tokio::test]
-async fn a_directory_that_is_taken_away_while_it_is_counted_is_not_counted() {
+async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let made = export.provision(&request("1", "data")).await.unwrap();

@@ -148,7 +148,7 @@ pub fn clear(lab: &Lab) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn provisioning_that_dies_anywhere_ends_with_one_directory_and_one_record() {
+async fn provisioning_that_is_interrupted_anywhere_ends_with_one_directory_and_one_record() {
     at_every_moment(
         async |_, _, _| 0,
         |uid, _| {
@@ -173,7 +173,7 @@ async fn provisioning_that_dies_anywhere_ends_with_one_directory_and_one_record(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn provisioning_that_dies_anywhere_is_undone_without_a_trace() {
+async fn provisioning_that_is_interrupted_anywhere_is_rolled_back_completely() {
     at_every_moment(
         async |_, _, _| 0,
         |uid, _| {
@@ -195,7 +195,7 @@ async fn provisioning_that_dies_anywhere_is_undone_without_a_trace() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn undoing_that_dies_anywhere_ends_with_nothing() {
+async fn a_rollback_that_is_interrupted_anywhere_leaves_nothing() {
     at_every_moment(
         provisioned,
         |uid, _| {
@@ -217,7 +217,7 @@ async fn undoing_that_dies_anywhere_ends_with_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archive_that_dies_anywhere_is_one_archive_and_moves_no_stranger() {
+async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_nothing_foreign() {
     at_every_moment(
         with_data,
         |uid, file_id| {
@@ -252,7 +252,7 @@ async fn an_archive_that_dies_anywhere_is_one_archive_and_moves_no_stranger() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_removal_of_an_empty_directory_that_dies_anywhere_removes_no_stranger() {
+async fn the_removal_of_an_empty_directory_that_is_interrupted_anywhere_removes_nothing_foreign() {
     at_every_moment(
         provisioned,
         |uid, file_id| {
@@ -276,7 +276,7 @@ async fn the_removal_of_an_empty_directory_that_dies_anywhere_removes_no_strange
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_delete_that_dies_anywhere_deletes_it_all_and_no_stranger() {
+async fn a_delete_that_is_interrupted_anywhere_deletes_everything_and_nothing_foreign() {
     at_every_moment(
         with_data,
         |uid, file_id| {

@@ -9,7 +9,7 @@ use export_store::ExpectedIdentity;
 use crate::fixture::{CLUSTER, Lab, identify, names, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_changed_before_identity_was_confirmed() {
+async fn nothing_is_changed_before_the_identity_is_confirmed() {
     let lab = Lab::start().await;
     let export = lab.life().connect().await;
     let (reason, definite) = refused(&export, &request("1", "a")).await;
@@ -18,7 +18,7 @@ async fn nothing_is_changed_before_identity_was_confirmed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_gets_one_identity_however_many_come_at_once() {
+async fn an_export_gets_one_identity_from_many_concurrent_callers() {
     let lab = Lab::start().await;
     let lives = (0..8).map(|_| {
         let life = lab.life();
@@ -38,7 +38,7 @@ async fn an_export_gets_one_identity_however_many_come_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
+async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let identity = identify(&export).await;
@@ -90,7 +90,7 @@ async fn an_export_swapped_for_an_empty_one_or_a_copy_is_not_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() {
+async fn an_operator_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let own = lab.on_disk(".nfs-operator");
@@ -131,7 +131,7 @@ async fn a_folder_of_ours_that_others_may_enter_or_that_is_a_link_is_not_used() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn identity_is_read_again_after_a_reconnection_before_anything_is_changed() {
+async fn identity_is_read_again_after_a_reconnect_before_any_change() {
     let mut lab = Lab::start().await;
     let export = lab.confirmed().await;
     export.provision(&request("1", "a")).await.unwrap();

@@ -18,7 +18,7 @@ async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tree_of_odd_names_links_closed_directories_and_great_depth_goes_and_nothing_else() {
+async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_and_nothing_else() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
@@ -120,7 +120,7 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_trash_refuses_becomes_a_tombstone_that_is_found_again() {
+async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_found_again() {
     let lab = Lab::start().await;
     let life = Life {
         credential: Credential { uid: 1000, gid: 1000 },

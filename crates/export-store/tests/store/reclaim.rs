@@ -69,7 +69,7 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn archives_of_the_same_name_are_both_kept_and_strangers_are_not_replaced() {
+async fn two_archives_of_the_same_name_are_both_kept_and_nothing_foreign_is_replaced() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     fs::create_dir(lab.on_disk("archived-data")).unwrap();
@@ -91,7 +91,7 @@ async fn archives_of_the_same_name_are_both_kept_and_strangers_are_not_replaced(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn undo_never_removes_what_a_volume_names_or_what_holds_something() {
+async fn rollback_never_removes_a_directory_that_a_volume_uses_or_that_is_not_empty() {
     let lab = Lab::start().await;
     let life = lab.life();
     let export = life.begin().await;
@@ -119,7 +119,7 @@ async fn undo_never_removes_what_a_volume_names_or_what_holds_something() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_of_the_former_provisioner_is_recorded_before_it_is_touched() {
+async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
     let lab = Lab::start().await;
     let life = Life {
         credential: Credential::default(),
@@ -144,7 +144,7 @@ async fn a_volume_of_the_former_provisioner_is_recorded_before_it_is_touched() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_is_missing_can_be_given_up() {
+async fn a_missing_directory_can_be_retained() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
@@ -183,7 +183,7 @@ fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stranger_who_got_a_removed_directorys_fileid_and_name_is_not_taken_for_it() {
+async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistaken_for_it() {
     let lab = Lab::start().await;
     let life = lab.life();
     let export = life.begin().await;

@@ -12,7 +12,7 @@ use rig::Squash;
 use crate::fixture::{CLUSTER, Lab, Life, OTHER_CLUSTER, adopting, reclaim, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_that_is_there_is_refused_or_adopted_as_asked() {
+async fn an_existing_directory_is_refused_or_adopted_as_requested() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     fs::create_dir(lab.on_disk("old")).unwrap();
@@ -134,7 +134,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_record_of_another_claim_a_damaged_one_and_a_foreign_thing_stop_it() {
+async fn a_record_of_another_claim_a_damaged_record_or_a_foreign_object_in_its_place_stops_provisioning() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let records = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
@@ -175,7 +175,7 @@ async fn a_record_of_another_claim_a_damaged_one_and_a_foreign_thing_stop_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_nothing_is_left() {
+async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_leaves_nothing() {
     let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
     fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
     let export = lab.confirmed().await;
@@ -191,7 +191,7 @@ async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_nothing_is_left
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some() {
+async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_space() {
     let lab = Lab::with(rig::Export::new("/export").tmpfs(1 << 20, Some(24))).await;
     let export = lab.confirmed().await;
     let mut made = 0;
@@ -219,7 +219,7 @@ async fn a_full_disk_says_no_space_and_leaves_nothing_behind_once_there_is_some(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_after_the_server_was_restarted() {
+async fn operations_continue_after_a_server_restart() {
     let mut lab = Lab::start().await;
     let export = lab.confirmed().await;
     export.provision(&request("1", "a")).await.unwrap();
@@ -229,7 +229,7 @@ async fn work_goes_on_after_the_server_was_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_leadership_that_ends_before_any_of_its_changes_leaves_what_the_next_one_completes() {
+async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the_operation() {
     let lab = Lab::start().await;
     for allowed in 0.. {
         let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));

@@ -60,7 +60,7 @@ pub fn doubted(export: &ExportStore) -> Vec<(String, Trust)> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_begun_or_gone_on_with_on_the_word_of_a_record_alone() {
+async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     archived(&export, &lab, "1").await;
@@ -103,7 +103,7 @@ async fn nothing_is_begun_or_gone_on_with_on_the_word_of_a_record_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_vouches_for_its_own_record_and_for_no_other() {
+async fn a_volume_confirms_its_own_record_and_no_other() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let made = export.provision(&request("1", "data")).await.unwrap();
@@ -143,7 +143,7 @@ async fn a_volume_vouches_for_its_own_record_and_for_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_removed_moved_or_signed_on_the_word_of_records_that_nobody_vouches_for() {
+async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let name = archived(&export, &lab, "1").await;
@@ -193,7 +193,7 @@ async fn nothing_is_removed_moved_or_signed_on_the_word_of_records_that_nobody_v
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_archives_object_vouches_for_its_record_and_not_for_a_purge() {
+async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let name = archived(&export, &lab, "1").await;
@@ -224,7 +224,7 @@ async fn an_archives_object_vouches_for_its_record_and_not_for_a_purge() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_older_record_that_was_put_back_is_good_only_for_the_directory_that_it_knows() {
+async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory() {
     let lab = Lab::start().await;
     let export = lab.confirmed().await;
     let name = archived(&export, &lab, "1").await;

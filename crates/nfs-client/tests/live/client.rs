@@ -25,7 +25,7 @@ async fn connected(server: &DedicatedServer) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_is_made_with_mode_and_owner_then_found_renamed_and_removed() {
+async fn a_directory_is_created_with_mode_and_owner_then_found_renamed_and_removed() {
     let server = DedicatedServer::start().await;
     let export = connected(&server).await;
     println!("{:?}", export.negotiated());
@@ -145,7 +145,7 @@ async fn small_files_are_created_once_read_replaced_and_linked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_compound() {
+async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_per_compound() {
     let server = DedicatedServer::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -191,7 +191,7 @@ async fn a_large_directory_is_listed_in_pages_and_emptied_with_many_removals_a_c
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
+async fn the_path_to_the_export_fails_with_the_reason_and_the_component() {
     let server = DedicatedServer::start().await;
     std::fs::create_dir_all(server.data().join("a/b")).unwrap();
     std::fs::write(server.data().join("a/file"), b"").unwrap();
@@ -228,7 +228,7 @@ async fn the_way_to_the_export_fails_with_the_reason_and_the_component() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_walk_goes_deeper_than_one_compound_and_ends_where_a_name_is_missing() {
+async fn a_walk_exceeds_one_compound_and_ends_where_a_name_is_missing() {
     let server = DedicatedServer::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -244,7 +244,7 @@ async fn a_walk_goes_deeper_than_one_compound_and_ends_where_a_name_is_missing()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_after_the_server_was_restarted() {
+async fn operations_continue_after_a_server_restart() {
     let mut server = DedicatedServer::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -256,7 +256,7 @@ async fn work_goes_on_after_the_server_was_restarted() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
+async fn a_new_leader_fences_the_old_one_and_is_not_fenced_in_turn() {
     let server = DedicatedServer::start().await;
     let old = connected(&server).await;
     let root = old.root().await.unwrap().handle;
@@ -273,7 +273,7 @@ async fn a_new_leader_fences_off_the_old_one_and_is_not_evicted_in_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_is_asked_for_the_versions_it_offers() {
+async fn the_versions_that_a_server_offers_are_probed() {
     let server = DedicatedServer::speaking(&[1, 2]).await;
     let offered = Client::probe_versions(&target(&server, "asks", 1)).await.unwrap();
     assert_eq!(
@@ -283,7 +283,7 @@ async fn a_server_is_asked_for_the_versions_it_offers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
+async fn a_thousand_concurrent_calls_share_the_slots_and_all_get_replies() {
     let server = DedicatedServer::start().await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -304,7 +304,7 @@ async fn a_thousand_calls_at_once_share_the_slots_and_all_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_whose_reply_the_network_lost_is_made_once() {
+async fn a_change_whose_reply_is_lost_is_executed_once() {
     let server = DedicatedServer::start().await;
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
     let proxy = rig::Proxy::start(address).await.unwrap();
@@ -327,7 +327,7 @@ async fn a_change_whose_reply_the_network_lost_is_made_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn squashed_root_gets_a_directory_and_the_refusal_of_its_owner_beside_it() {
+async fn a_squashed_root_gets_a_directory_and_the_refused_owner_is_reported() {
     let server = DedicatedServer::naming_nobody().await;
     std::os::unix::fs::chown(server.data(), Some(65534), Some(65534)).unwrap();
     let export = connected(&server).await;

@@ -22,7 +22,7 @@ async fn connected(server: &DedicatedServer) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
+async fn auto_falls_back_to_4_0_and_reports_that_it_does_not_fence() {
     let server = DedicatedServer::speaking(&[0]).await;
     let export = Client::connect(target(server.port, VersionChoice::Auto)).await.unwrap();
     let negotiated = export.negotiated();
@@ -53,7 +53,7 @@ async fn auto_comes_down_to_4_0_and_says_that_it_does_not_fence() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_and_directories_come_and_go_without_a_session() {
+async fn files_and_directories_are_created_and_removed_without_a_session() {
     let server = DedicatedServer::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -115,7 +115,7 @@ async fn files_and_directories_come_and_go_without_a_session() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hundreds_of_files_at_once_share_a_bounded_connection() {
+async fn hundreds_of_concurrent_file_operations_share_a_bounded_connection() {
     let server = DedicatedServer::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -134,7 +134,7 @@ async fn hundreds_of_files_at_once_share_a_bounded_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_server_that_forgot_our_client_id_gets_another() {
+async fn a_restarted_server_that_lost_the_client_id_gets_a_new_one() {
     let mut server = DedicatedServer::speaking(&[0]).await;
     let export = connected(&server).await;
     let root = export.root().await.unwrap().handle;
@@ -146,7 +146,7 @@ async fn a_restarted_server_that_forgot_our_client_id_gets_another() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_change_whose_reply_was_lost_is_not_sent_again_without_a_session() {
+async fn a_change_whose_reply_is_lost_is_not_sent_again_without_a_session() {
     let server = DedicatedServer::speaking(&[0]).await;
     let proxy = rig::Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.port)))
         .await

@@ -58,7 +58,7 @@ async fn another_file_system_within_the_tree_is_not_counted() {
 }
 
 #[tokio::test]
-async fn a_listing_that_goes_in_circles_is_left_and_the_others_are_counted() {
+async fn a_listing_with_a_loop_is_skipped_and_the_others_are_counted() {
     let counted = counted(
         |tree, top| {
             let round = tree.add(top, b"a round", DIRECTORY);
@@ -76,13 +76,13 @@ async fn a_listing_that_goes_in_circles_is_left_and_the_others_are_counted() {
 }
 
 #[tokio::test]
-async fn a_listing_without_end_is_counted_until_somebody_says_stop() {
+async fn an_endless_listing_is_counted_until_the_count_is_stopped() {
     let endless = |tree: &mut Tree, top| tree.at(top).listing = Listing::Endless;
     assert_eq!(counted(endless, 3000).await, None);
 }
 
 #[tokio::test]
-async fn a_directory_that_the_server_refuses_is_said_to_be_uncounted() {
+async fn a_directory_that_the_server_refuses_is_reported_as_uncounted() {
     const ACCESS: u32 = 13;
     let counted = counted(
         |tree, top| {
@@ -95,7 +95,7 @@ async fn a_directory_that_the_server_refuses_is_said_to_be_uncounted() {
 }
 
 #[tokio::test]
-async fn what_is_no_directory_when_it_is_looked_at_is_not_counted_into() {
+async fn an_entry_that_is_no_longer_a_directory_is_not_entered_by_a_count() {
     let counted = counted(
         |tree, top| {
             let odd = tree.add(top, b"odd", DIRECTORY);
@@ -109,7 +109,7 @@ async fn what_is_no_directory_when_it_is_looked_at_is_not_counted_into() {
 }
 
 #[tokio::test]
-async fn a_directory_with_names_that_are_no_names_is_said_to_be_uncounted() {
+async fn a_directory_with_invalid_names_is_reported_as_uncounted() {
     for bad in [&b".."[..], b".", b"", b"a/b", b"a\0b"] {
         let counted = counted(
             |tree, top| {

@@ -94,7 +94,7 @@ pub fn says(report: &PurgeReport, words: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_directory_that_contains_itself_or_the_root_stops_the_purge_there() {
+async fn the_purge_does_not_follow_a_directory_that_contains_itself_or_the_root() {
     let (_server, report) = purged(|tree, top| {
         let inner = tree.add(top, b"inner", DIRECTORY);
         tree.graft(inner, b"itself", inner);
@@ -106,7 +106,7 @@ async fn a_directory_that_contains_itself_or_the_root_stops_the_purge_there() {
 }
 
 #[tokio::test]
-async fn another_file_system_within_the_tree_is_left_and_told() {
+async fn another_file_system_within_the_tree_is_left_and_reported() {
     let (server, report) = purged(|tree, top| {
         let mounted = tree.add(top, b"mounted", DIRECTORY);
         tree.at(mounted).fsid = 8;
@@ -118,7 +118,7 @@ async fn another_file_system_within_the_tree_is_left_and_told() {
 }
 
 #[tokio::test]
-async fn a_listing_that_never_ends_or_goes_in_circles_ends_the_purge_in_time() {
+async fn an_endless_or_circular_listing_ends_the_purge_in_time() {
     for listing in [Listing::Endless, Listing::Circular] {
         let began = std::time::Instant::now();
         let (_server, report) = purged(|tree, top| {
@@ -132,7 +132,7 @@ async fn a_listing_that_never_ends_or_goes_in_circles_ends_the_purge_in_time() {
 }
 
 #[tokio::test]
-async fn names_that_are_no_names_are_told_and_never_sent() {
+async fn invalid_names_are_reported_and_never_sent() {
     for bad in [&b".."[..], b".", b"", b"a/b", b"../../outside", b"a\0b"] {
         let (_server, report) = purged(|tree, top| {
             let inner = tree.add(top, b"inner", DIRECTORY);
@@ -145,7 +145,7 @@ async fn names_that_are_no_names_are_told_and_never_sent() {
 }
 
 #[tokio::test]
-async fn a_handle_that_changes_its_kind_is_not_gone_into() {
+async fn a_handle_that_changes_its_type_is_not_entered() {
     let (_server, report) = purged(|tree, top| {
         let odd = tree.add(top, b"odd", DIRECTORY);
         tree.add(odd, b"inside", FILE);
@@ -157,7 +157,7 @@ async fn a_handle_that_changes_its_kind_is_not_gone_into() {
 }
 
 #[tokio::test]
-async fn what_is_moved_wants_other_security_or_expires_is_told_and_the_rest_goes() {
+async fn moved_differently_secured_or_expired_entries_are_reported_and_the_rest_is_removed() {
     for status in [MOVED, WRONGSEC, FHEXPIRED] {
         let (_server, report) = purged(|tree, top| {
             let refused = tree.add(top, b"refused", DIRECTORY);
@@ -170,7 +170,7 @@ async fn what_is_moved_wants_other_security_or_expires_is_told_and_the_rest_goes
 }
 
 #[tokio::test]
-async fn referrals_security_and_expired_handles_on_the_way_to_the_export_are_named() {
+async fn referrals_security_and_expired_handles_on_the_path_to_the_export_are_reported() {
     let server = Hostile::start().await;
     let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
     let mut target = target(server.port, VersionChoice::Auto);
@@ -190,7 +190,7 @@ async fn referrals_security_and_expired_handles_on_the_way_to_the_export_are_nam
 }
 
 #[tokio::test]
-async fn a_handle_that_expired_is_walked_to_anew() {
+async fn an_expired_handle_is_looked_up_again() {
     let server = Hostile::start().await;
     let export = managed(&server).await;
     // The server gives the folder of the records a new handle, as volatile handles may change at any time.
@@ -210,7 +210,7 @@ async fn a_handle_that_expired_is_walked_to_anew() {
 }
 
 #[tokio::test]
-async fn what_fails_after_a_directory_or_file_was_made_does_not_deny_that_it_was() {
+async fn a_failure_after_a_directory_or_file_was_created_still_reports_it_as_created() {
     for operation in AFTER_THE_CHANGE {
         for status in [DELAY, 5] {
             let server = Hostile::start().await;
@@ -236,7 +236,7 @@ async fn what_fails_after_a_directory_or_file_was_made_does_not_deny_that_it_was
 }
 
 #[tokio::test]
-async fn a_listing_whose_reply_is_too_big_is_asked_for_in_shorter_pages() {
+async fn a_listing_whose_reply_is_too_big_is_requested_in_shorter_pages() {
     let server = Hostile::start().await;
     for number in 0..10 {
         server.tree().add(Tree::ROOT, format!("{number}").as_bytes(), FILE);

@@ -11,7 +11,7 @@ use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Tree};
 use crate::nfs::{name, target};
 
 #[tokio::test]
-async fn a_referral_on_the_way_to_the_export_is_told_and_not_followed() {
+async fn a_referral_on_the_path_to_the_export_is_reported_and_not_followed() {
     // The server's root itself, the export's own directory, and one above it.
     for (referral, path) in [("", "/"), ("inner", "/inner"), ("inner", "/inner/deeper")] {
         let server = Hostile::start().await;
@@ -37,7 +37,7 @@ async fn a_referral_on_the_way_to_the_export_is_told_and_not_followed() {
 }
 
 #[tokio::test]
-async fn an_export_that_becomes_a_referral_under_us_is_told_and_not_followed() {
+async fn an_export_that_becomes_a_referral_during_use_is_reported_and_not_followed() {
     let server = Hostile::start().await;
     let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
     let mut target = target(server.port, VersionChoice::Auto);
@@ -64,7 +64,7 @@ async fn an_export_that_becomes_a_referral_under_us_is_told_and_not_followed() {
 }
 
 #[tokio::test]
-async fn a_referral_within_a_tree_is_left_and_told_and_the_rest_goes() {
+async fn a_referral_within_a_tree_is_left_and_reported_and_the_rest_is_removed() {
     let (server, report) = purged(|tree, top| {
         let elsewhere = tree.add(top, b"elsewhere", DIRECTORY);
         tree.add(elsewhere, b"theirs", FILE);

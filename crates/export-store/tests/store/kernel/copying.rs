@@ -72,12 +72,12 @@ async fn copies_on_the_server(export: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn files_share_their_blocks_where_the_file_system_can_do_that() {
+async fn files_share_their_blocks_if_the_file_system_supports_it() {
     copies_on_the_server("/xfs").await;
     copies_on_the_server("/btrfs").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_server_copies_stretches_of_data_where_it_cannot_clone() {
+async fn the_server_copies_ranges_of_data_if_it_cannot_clone() {
     copies_on_the_server("/plain").await;
 }

@@ -17,7 +17,7 @@ async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, Err
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_export_for_kerberos_alone_is_told_as_such() {
+async fn an_export_that_requires_kerberos_is_reported() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/kerberos", version).await;
@@ -26,7 +26,7 @@ async fn an_export_for_kerberos_alone_is_told_as_such() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_referral_is_not_followed_and_told_as_such() {
+async fn a_referral_is_reported_and_not_followed() {
     let vm = KernelVm::shared().await.unwrap();
     for path in ["/referral", "/referral/below"] {
         for version in [Protocol::V4_2, Protocol::V4_1] {
@@ -37,7 +37,7 @@ async fn a_referral_is_not_followed_and_told_as_such() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
+async fn a_port_above_1023_is_reported_as_the_reason_and_a_reserved_port_works() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (error, reason) = refused(&vm, "/secure", version).await;
@@ -56,7 +56,7 @@ async fn a_port_above_1023_is_refused_as_such_and_one_below_lets_in() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quota_that_is_used_up_is_not_a_full_disk() {
+async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
     let vm = KernelVm::shared().await.unwrap();
     for (uid, version) in [(2001, Protocol::V4_2), (2002, Protocol::V4_1), (2003, Protocol::V3)] {
         let (export, root, _) = kernel_directory(&vm, "/quota", version).await;
@@ -83,7 +83,7 @@ async fn a_quota_that_is_used_up_is_not_a_full_disk() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_squashed_root_makes_directories_but_gives_none_away() {
+async fn a_squashed_root_creates_directories_but_cannot_change_their_owner() {
     let vm = KernelVm::shared().await.unwrap();
     let life = super::client(&vm, "/squashed");
     let export = life.begin().await;

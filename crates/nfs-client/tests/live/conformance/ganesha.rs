@@ -62,21 +62,21 @@ async fn conforms(version: Protocol) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nfs_ganesha_does_over_4_2_what_the_table_says() {
+async fn nfs_ganesha_conforms_to_the_table_over_4_2() {
     conforms(Protocol::V4_2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nfs_ganesha_does_over_4_1_what_the_table_says() {
+async fn nfs_ganesha_conforms_to_the_table_over_4_1() {
     conforms(Protocol::V4_1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nfs_ganesha_does_over_4_0_what_the_table_says() {
+async fn nfs_ganesha_conforms_to_the_table_over_4_0() {
     conforms(Protocol::V4_0).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nfs_ganesha_does_over_3_what_the_table_says() {
+async fn nfs_ganesha_conforms_to_the_table_over_3() {
     conforms(Protocol::V3).await;
 }

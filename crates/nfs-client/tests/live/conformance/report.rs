@@ -114,7 +114,7 @@ pub fn check_table(server: &str, version: Protocol, outcomes: &BTreeMap<&'static
 }
 
 #[test]
-fn the_table_is_read_by_server_and_version() {
+fn a_column_of_the_table_is_found_by_server_and_version() {
     let page = "# x\n### a\n\n| operation | 4.2 | 3 |\n|---|---|---|\n| link | yes | – |\n### b\n| operation | 3 |\n|---|---|\n| link | no |\n";
     let cell = |server, version| column(page, server, version).get("link").cloned();
     assert_eq!(cell("a", Protocol::V4_2).as_deref(), Some("yes"));
@@ -123,7 +123,7 @@ fn the_table_is_read_by_server_and_version() {
 }
 
 #[test]
-fn every_column_of_the_tables_is_found_and_has_a_version_that_there_is() {
+fn every_column_of_the_tables_is_found_and_has_a_known_version() {
     let columns = columns(&page());
     assert!(columns.len() >= 8, "{columns:?}");
     for (server, version) in &columns {
@@ -147,7 +147,7 @@ fn every_column_of_the_tables_is_found_and_has_a_version_that_there_is() {
 /// tests leaves most of them out, so this is for `make test` alone, which says when it began.
 #[test]
 #[ignore = "looks at what a whole run wrote: `make test` ends with it"]
-fn no_column_of_the_tables_was_run_by_nothing() {
+fn every_column_of_the_tables_was_run() {
     let began =
         std::env::var("CONFORMANCE_SINCE").expect("CONFORMANCE_SINCE: when the run began, in seconds since 1970");
     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(began.parse().unwrap());

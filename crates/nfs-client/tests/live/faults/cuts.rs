@@ -246,27 +246,27 @@ fn is_between(operation: &str, before: &Snapshot, now: &Snapshot, done: &Snapsho
 }
 
 #[tokio::test]
-async fn every_operation_cut_in_the_middle_is_done_once_over_4_2() {
+async fn every_interrupted_operation_is_executed_once_over_4_2() {
     every_operation_is_cut(Protocol::V4_2).await;
 }
 
 #[tokio::test]
-async fn every_operation_cut_in_the_middle_is_done_once_over_4_1() {
+async fn every_interrupted_operation_is_executed_once_over_4_1() {
     every_operation_is_cut(Protocol::V4_1).await;
 }
 
 #[tokio::test]
-async fn every_operation_cut_in_the_middle_is_done_once_or_unknown_over_4_0() {
+async fn every_interrupted_operation_is_executed_once_or_its_outcome_is_unknown_over_4_0() {
     every_operation_is_cut(Protocol::V4_0).await;
 }
 
 #[tokio::test]
-async fn every_operation_cut_in_the_middle_is_done_once_or_unknown_over_3() {
+async fn every_interrupted_operation_is_executed_once_or_its_outcome_is_unknown_over_3() {
     every_operation_is_cut(Protocol::V3).await;
 }
 
 #[tokio::test]
-async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
+async fn a_connect_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
     for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
         let scene = Scene::new(protocol).await;
         for direction in [Direction::Up, Direction::Down] {
@@ -286,7 +286,7 @@ async fn connecting_that_is_cut_anywhere_fails_and_the_next_attempt_connects() {
 }
 
 #[test]
-fn every_operation_of_an_export_is_in_the_table() {
+fn every_operation_of_the_client_is_tested_with_cuts() {
     let source = include_str!("../../../src/client.rs");
     let operations = source
         .lines()

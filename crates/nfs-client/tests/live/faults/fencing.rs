@@ -10,7 +10,7 @@ use rig::Proxy;
 use crate::support::{DedicatedServer, name, target};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn calls_of_a_paused_leader_that_arrive_late_change_nothing() {
+async fn late_calls_of_a_paused_leader_change_nothing() {
     for protocol in [Protocol::V4_1, Protocol::V4_2] {
         let server = DedicatedServer::start().await;
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], server.port)))

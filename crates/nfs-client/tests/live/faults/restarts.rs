@@ -54,14 +54,14 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_that_comes_back_with_its_state_makes_each_file_once_or_unknown() {
+async fn a_killed_server_that_keeps_its_state_creates_each_file_once_or_the_outcome_is_unknown() {
     for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
         restarted(protocol, StableStorage::Kept).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_server_that_comes_back_without_its_state_makes_each_file_once_or_unknown() {
+async fn a_killed_server_that_loses_its_state_creates_each_file_once_or_the_outcome_is_unknown() {
     for protocol in [Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
         restarted(protocol, StableStorage::Lost).await;
     }

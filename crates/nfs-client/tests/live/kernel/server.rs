@@ -10,7 +10,7 @@ use crate::support::{kernel_directory, kernel_target, mode, name};
 const SESSIONS: [Protocol; 2] = [Protocol::V4_2, Protocol::V4_1];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fifty_operations_a_compound_are_enough_for_deep_walks_and_many_removals() {
+async fn fifty_operations_per_compound_suffice_for_deep_walks_and_many_removals() {
     let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
         let (export, root, path) = kernel_directory(&vm, "/plain", version).await;
@@ -57,7 +57,7 @@ async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn work_goes_on_after_a_restart_with_and_without_what_the_server_knew_of_its_clients() {
+async fn operations_continue_after_a_restart_with_and_without_the_servers_client_state() {
     let vm = KernelVm::exclusive().await.unwrap();
     for version in SESSIONS {
         for (way, restart) in [("kept", "stop; serve"), ("lost", "stop; forget; serve")] {
@@ -89,7 +89,7 @@ async fn work_goes_on_after_a_restart_with_and_without_what_the_server_knew_of_i
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn handles_go_stale_with_their_export_and_come_back_with_it() {
+async fn handles_become_stale_with_their_export_and_valid_again_with_it() {
     let vm = KernelVm::exclusive().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let offer = ". /sbin/functions; mkdir -p /passing; offer passing rw,no_root_squash,insecure,fsid=77";
@@ -127,7 +127,7 @@ async fn seen(vm: &KernelVm, path: &str, version: Protocol) -> (FsId, Option<FsI
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_file_system_inside_an_export_shows_where_it_begins() {
+async fn a_file_system_inside_an_export_is_detected_by_its_fsid() {
     let vm = KernelVm::shared().await.unwrap();
     for version in [Protocol::V4_2, Protocol::V4_1, Protocol::V3] {
         let (root, listed, found) = seen(&vm, "/crossing", version).await;
@@ -142,7 +142,7 @@ async fn a_file_system_inside_an_export_shows_where_it_begins() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn directories_are_made_renamed_and_removed_on_btrfs_and_xfs() {
+async fn directories_are_created_renamed_and_removed_on_btrfs_and_xfs() {
     let vm = KernelVm::shared().await.unwrap();
     for disk in ["/btrfs", "/xfs"] {
         let (export, root, path) = kernel_directory(&vm, disk, Protocol::V4_2).await;
