@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
-use nfs_operator::controllers::volume::cache;
 use nfs_operator::runtime::watch_filters::{concerning, pending};
 use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::Settings;
+use nfs_operator::state::volume_indexer::index_volume;
 use serde_json::{Value, json};
 use tikv_jemalloc_ctl::thread;
 
@@ -109,7 +109,7 @@ fn of_a_volume_less_than_a_kilobyte_is_kept() {
     let (settings, inventory, ledger) = (settings(), CapacityTracker::default(), PathReservations::default());
     let before = held();
     for number in 0..MANY {
-        cache::saved(&volume(number), &settings, &inventory, &ledger);
+        index_volume(&volume(number), &settings, &inventory, &ledger);
     }
     let each = (held() - before) as usize / MANY;
     println!("{each} bytes a volume");

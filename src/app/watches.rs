@@ -14,12 +14,12 @@ use kube::{Api, ResourceExt};
 use tokio::sync::mpsc;
 
 use crate::api::{NfsArchive, NfsBackend};
-use crate::controllers::volume::cache::VolumeIndexer;
 use crate::controllers::{archive, backend, claim, volume};
 use crate::runtime::stop::Stop;
 use crate::runtime::watch_filters::{Seen, applied, concerning, pending, touched};
 use crate::state::context::Context;
 use crate::state::recovery::Missing;
+use crate::state::volume_indexer::VolumeIndexer;
 use crate::state::waiting::{ClaimRef, VolumeRef};
 
 /// Reports a cache as ready once it is filled; to be put behind the cache.
@@ -164,7 +164,7 @@ pub async fn volumes(
                 follower.observe(event, &following);
             }
         })
-        .filter_map(pending(move |volume| volume::settled(volume, &settled.settings)))
+        .filter_map(pending(move |volume| volume::is_settled(volume, &settled.settings)))
         .reflect(writer)
         .inspect(report_filled(&ctx, "volumes"));
     Controller::for_stream(applied(stream), reader)

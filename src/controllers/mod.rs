@@ -3,6 +3,4 @@
 pub mod archive;
 pub mod backend;
 pub mod claim;
-pub mod expansion;
-mod source;
 pub mod volume;

@@ -4,3 +4,5 @@ pub mod archive_object;
 pub mod mount_options;
 pub mod placement;
 pub mod policy;
+pub mod reclaim_request;
+pub mod restore_source;

@@ -14,12 +14,12 @@ use kube::{Api, ResourceExt};
 use super::asked::RecoveryRequest;
 use super::object::{ClusterView, Ownership, SkippedVolume, is_it, object, whose};
 use crate::api::NfsBackend;
-use crate::controllers::volume::cache;
 use crate::decide::placement::admits;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::recovery::{ClaimName, Missing, Outcome, Word};
+use crate::state::volume_indexer::index_volume;
 use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
 /// Records looked at side by side: enough to hide the round trips, few beside what servers and API servers bear.
@@ -191,7 +191,7 @@ impl RecoveryPass<'_> {
             Err(error) => return Err(Box::new(error).into()),
         };
         let ctx = self.ctx;
-        cache::saved(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+        index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
         ctx.recovery_holds.see(&volume);
         self.backend.settled(&kept.record.volume);
         Ok(fate)

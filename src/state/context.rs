@@ -11,7 +11,9 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::api::{NfsArchive, NfsBackend};
+use crate::decide::restore_source::requested_archive;
 use crate::runtime::clients::Clients;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
@@ -66,6 +68,16 @@ impl Settings {
     /// is changed before that (design 6.11).
     pub fn previous_process_deadline(&self) -> Instant {
         self.started_at + self.deadline
+    }
+
+    /// Parses a class's parameters; under an alias, they have the meaning that nfs-subdir gives them.
+    pub fn class_parameters(&self, class: &StorageClass) -> Result<ClassParameters, ParameterError> {
+        let parameters = class.parameters.clone().unwrap_or_default();
+        if self.aliases.contains_key(&class.provisioner) {
+            ClassParameters::parse_as_nfs_subdir(&parameters)
+        } else {
+            ClassParameters::parse(&parameters)
+        }
     }
 
     /// Whether a provisioner name is ours.
@@ -178,6 +190,15 @@ impl Context {
     pub fn requeue_archive(&self, archive: ObjectRef<NfsArchive>) {
         // As above.
         let _ = self.archive_requests.send(archive);
+    }
+
+    /// Wakes the claims that request an archive as their data source: it changed.
+    pub fn wake_restores(&self, archive: &str) {
+        for claim in self.stores.claims.state() {
+            if requested_archive(&claim) == Some(archive) {
+                self.waiting_claims.wake(ObjectRef::from_obj(claim.as_ref()));
+            }
+        }
     }
 
     /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.

@@ -2,11 +2,15 @@
 
 pub mod archives;
 pub mod backends;
+pub mod candidates;
 pub mod capacity;
+pub mod claim_source;
 pub mod context;
 pub mod copy_jobs;
 pub mod last_reported;
 pub mod recovery;
 pub mod reschedules;
 pub mod usage;
+pub mod volume_indexer;
+pub mod volume_metadata;
 pub mod waiting;

@@ -4,8 +4,8 @@
 use kube::ResourceExt;
 
 use super::walk::{OrphanScan, ScanError, speaks_of_the_export};
-use crate::controllers::volume::{note, request};
 use crate::decide::placement::quantity::bytes;
+use crate::state::volume_metadata;
 use export_store::{Found, Inspection, State, Trust};
 
 /// Whether the record is there and needs somebody who vouches for it.
@@ -33,7 +33,7 @@ impl OrphanScan<'_> {
         if (unsigned || says_too_little(look, self.ctx.capacity.size_of(volume)))
             && let Some(object) = self.volume(volume).await?
         {
-            note::keep(self.ctx, &object).await;
+            volume_metadata::save(self.ctx, &object).await;
         }
         Ok(())
     }
@@ -44,7 +44,7 @@ impl OrphanScan<'_> {
             return Ok(());
         };
         let backend = &self.backend.name;
-        let said = match request(&object, self.backend, &self.backend.known()) {
+        let said = match self.backend.known().reclaim_request(&object) {
             Ok(said) => said,
             Err(verdict) => {
                 tracing::warn!(backend, volume, reason = %verdict.reason, "its record is not signed: {}", verdict.message);

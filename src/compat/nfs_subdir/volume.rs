@@ -1,5 +1,5 @@
-//! Volumes that nfs-subdir-external-provisioner made under a name that is an alias now: found on the export and
-//! recorded there before anything is touched (design 6.8).
+//! Reclaim of volumes that nfs-subdir-external-provisioner made under a name that is now an alias: each is located on
+//! the export and recorded there before anything is touched (data-safety rule 8).
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -11,85 +11,96 @@ use crate::api::backend::OnDelete;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BETA_STORAGE_CLASS;
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::compat::nfs_subdir::location as inherited;
-use crate::controllers::claim::class_parameters;
-use crate::controllers::volume::reclaim::{Refused, archive_metadata, claim_of};
+use crate::compat::nfs_subdir::location::{self, alias_backend, directory_on};
 use crate::decide::policy::{Refusal, is_released};
+use crate::decide::reclaim_request::{archive_metadata, claim_ref};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::ProbeSnapshot;
 use crate::state::context::Context;
 use export_store::naming::DirectoryPath;
 use export_store::{ExportError, ExportStore, ReclaimRequest};
 
-/// One of these volumes, and the backend of its alias.
-pub(crate) struct Inherited<'a> {
+/// A volume that nfs-subdir made, and the backend of its alias.
+pub(crate) struct NfsSubdirVolume<'a> {
     ctx: &'a Context,
     volume: &'a PersistentVolume,
     alias: &'a str,
 }
 
-impl<'a> Inherited<'a> {
-    pub(crate) fn of(ctx: &'a Context, volume: &'a PersistentVolume, alias: &'a str) -> Self {
+/// Why a volume cannot be reclaimed now.
+pub(crate) enum PrepareError {
+    /// The objects in the cluster do not agree.
+    Condition(PlannedCondition),
+    /// The export does not agree, or cannot be read.
+    Export(ExportError),
+}
+
+impl From<Refusal> for PrepareError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Condition(PlannedCondition::fails(refusal.reason, refusal.message))
+    }
+}
+
+impl<'a> NfsSubdirVolume<'a> {
+    pub(crate) fn new(ctx: &'a Context, volume: &'a PersistentVolume, alias: &'a str) -> Self {
         Self { ctx, volume, alias }
     }
 
-    /// Its directory, if its address leads to just one, on the backend of its alias.
+    /// Returns the directory on the alias's backend, if the volume's address leads to exactly one.
     pub(crate) fn locate(&self) -> Result<DirectoryPath, Refusal> {
         let backends = self.ctx.stores.backends.state();
         let backends: Vec<&NfsBackend> = backends.iter().map(AsRef::as_ref).collect();
-        inherited::locate(self.volume, self.alias, &backends)
+        location::locate(self.volume, self.alias, &backends)
     }
 
-    /// What is to be reclaimed, recorded on the export, and how.
+    /// Records the volume on the export, and returns what to reclaim by which policy.
     pub(crate) async fn prepare(
         &self,
-        known: &ProbeSnapshot,
+        snapshot: &ProbeSnapshot,
         export: &ExportStore,
-    ) -> Result<Result<(ReclaimRequest, OnDelete), Refused>, WriteError> {
-        let located = self.locate().and_then(|directory| {
-            self.check_connection(&directory, known)?;
-            Ok(directory)
-        });
-        let class = self.class().await?;
-        let directory = match located {
-            Ok(directory) => directory,
-            Err(stop) => return Ok(Err(refused(stop))),
+    ) -> Result<Result<(ReclaimRequest, OnDelete), PrepareError>, WriteError> {
+        let class = self.read_class().await?;
+        let plan = || {
+            let directory = self.locate()?;
+            self.check_connection(&directory, snapshot)?;
+            Ok::<_, Refusal>((directory, location::policy(class)?))
         };
-        let policy = match inherited::policy(class) {
-            Ok(policy) => policy,
-            Err(stop) => return Ok(Err(refused(stop))),
+        let (directory, policy) = match plan() {
+            Ok(planned) => planned,
+            Err(refusal) => return Ok(Err(refusal.into())),
         };
         let mut request = ReclaimRequest {
-            claim: claim_of(self.volume),
+            claim: claim_ref(self.volume),
             volume: self.volume.name_any(),
             directory,
             file_id: None,
-            archive_metadata: archive_metadata(self.volume, known),
+            archive_metadata: archive_metadata(self.volume, &snapshot.object),
         };
         if policy != OnDelete::Retain {
             match export.register(&request, false).await {
                 Ok(file_id) => request.file_id = Some(file_id),
-                // Whether that is success is for the policy to say.
+                // The policy decides whether a missing directory is success.
                 Err(ExportError::DirectoryMissing { .. }) => {}
-                Err(error) => return Ok(Err(Refused::Export(error))),
+                Err(error) => return Ok(Err(PrepareError::Export(error))),
             }
         }
         Ok(Ok((request, policy)))
     }
 
-    /// The connection must be to where the backend says it is now, not to where it was before an edit.
-    fn check_connection(&self, directory: &DirectoryPath, known: &ProbeSnapshot) -> Result<(), Refusal> {
-        if inherited::directory_on(self.volume, &known.object) == Some(directory.to_string().as_str()) {
+    /// Checks that the connection is to the backend's current address, not to the one before an edit.
+    fn check_connection(&self, directory: &DirectoryPath, snapshot: &ProbeSnapshot) -> Result<(), Refusal> {
+        if directory_on(self.volume, &snapshot.object) == Some(directory.to_string().as_str()) {
             return Ok(());
         }
         Err(Refusal {
             reason: Reason::NotProbed,
-            message: format!("backend {} is not probed yet since it was edited", self.alias),
+            message: format!("backend {} has not been probed since it was edited", self.alias),
         })
     }
 
-    /// What the volume's class says now: read live, for it decides about data. One that is not ours any more is none.
-    async fn class(&self) -> Result<Option<Result<ClassParameters, ParameterError>>, WriteError> {
+    /// Reads the parameters of the volume's class live, because they decide about data. None if the operator does not
+    /// serve the class anymore.
+    async fn read_class(&self) -> Result<Option<Result<ClassParameters, ParameterError>>, WriteError> {
         let Some(name) = class_name(self.volume) else {
             return Ok(None);
         };
@@ -99,22 +110,22 @@ impl<'a> Inherited<'a> {
             .await
             .map_err(WriteError::of("read the volume's StorageClass before its reclaim"))?;
         let settings = &self.ctx.settings;
-        let ours = class.filter(|class| settings.serves(&class.provisioner));
-        Ok(ours.map(|class| class_parameters(&class, settings)))
+        let served = class.filter(|class| settings.serves(&class.provisioner));
+        Ok(served.map(|class| settings.class_parameters(&class)))
     }
 }
 
-/// A class was made, or is gone: its volumes that wait for what it says are looked at again.
+/// Wakes the released volumes of a class that was created, changed or deleted.
 pub fn class_changed(ctx: &Context, class: &StorageClass) {
     if ctx.settings.aliases.is_empty() {
         return;
     }
     let name = class.metadata.name.as_deref();
     for volume in ctx.stores.volumes.state() {
-        let asks = class_name(&volume).as_deref() == name
+        let depends_on_class = class_name(&volume).as_deref() == name
             && is_released(&volume)
-            && inherited::alias_backend(&volume, &ctx.settings.aliases).is_some();
-        if asks {
+            && alias_backend(&volume, &ctx.settings.aliases).is_some();
+        if depends_on_class {
             ctx.waiting_volumes.wake(ObjectRef::from_obj(volume.as_ref()));
         }
     }
@@ -124,8 +135,4 @@ fn class_name(volume: &PersistentVolume) -> Option<String> {
     let field = || volume.spec.as_ref()?.storage_class_name.clone();
     let annotated = volume.annotations().get(BETA_STORAGE_CLASS).cloned();
     annotated.or_else(field).filter(|name| !name.is_empty())
-}
-
-fn refused(stop: Refusal) -> Refused {
-    Refused::Verdict(PlannedCondition::fails(stop.reason, stop.message))
 }

@@ -17,7 +17,6 @@ use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ARCHIVE_FINALIZER, managers};
-use crate::controllers::claim;
 use crate::decide::archive_object::retention_terms;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -46,7 +45,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     let (step, report) = plan(&look.situation);
     let told = write_status(&ctx, &object, &report).await?;
     if told {
-        claim::archive_changed(&ctx, &object.name_any());
+        ctx.wake_restores(&object.name_any());
     }
     if step == Step::NoOp && !told {
         call_older(&ctx, &object);

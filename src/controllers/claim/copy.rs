@@ -13,10 +13,10 @@ use super::provision::{BackendOutcome, ProvisionAttempt};
 use super::report::Outcome;
 use super::restore::ArchiveSource;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::controllers::source;
 use crate::decide::placement::quantity::bytes;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::claim_source;
 use crate::state::context::Context;
 use crate::state::copy_jobs::{CopyLabels, CopyResult, Progress};
 use export_store::text::format_bytes;
@@ -101,7 +101,7 @@ fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), Planne
     if size <= asked {
         return Ok(());
     }
-    Err(source::unsuitable(
+    Err(claim_source::unsuitable(
         name,
         &format!(
             "it has {}, and this claim asks for {}: ask for at least as much",
@@ -195,15 +195,15 @@ impl ProvisionAttempt<'_> {
     /// Where the data of that claim is: claim and volume read live, and all that the volume says of itself compared.
     async fn claimed_source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
         let namespace = self.claim.namespace().unwrap_or_default();
-        let (claim, volume) = match source::bound(self.ctx, &namespace, name).await? {
+        let (claim, volume) = match claim_source::read_bound_claim(self.ctx, &namespace, name).await? {
             Ok(bound) => bound,
             Err(verdict) => return Ok(Err(Outcome::Copying(verdict))),
         };
-        let suitable = source::suitable(&volume, &claim, &self.ctx.settings.provisioners());
+        let suitable = claim_source::check_ownership(&volume, &claim, &self.ctx.settings.provisioners());
         if let Err(verdict) = suitable.and_then(|()| fits(&volume, name, self.request.bytes)) {
             return Ok(Err(Outcome::Infeasible(verdict)));
         }
-        let located = source::locate(self.ctx, name, &volume);
+        let located = claim_source::locate(self.ctx, name, &volume);
         Ok(located.map_err(Outcome::Copying).map(|located| Source {
             export: located.export,
             original: CopySource::Volume(located.request),

@@ -4,10 +4,10 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 
-use super::restore::asked_archive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
-use crate::api::parameters::{ClassParameters, ParameterError};
+use crate::api::parameters::ClassParameters;
+use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
 use export_store::naming::is_object_name;
 
@@ -116,7 +116,7 @@ fn request(
     settings: &Settings,
 ) -> Result<ClaimRequest, PlannedCondition> {
     feasible(claim)?;
-    let parameters = parameters(class, settings).map_err(|error| {
+    let parameters = settings.class_parameters(class).map_err(|error| {
         PlannedCondition::fails(
             Reason::InvalidParameter,
             format!("StorageClass {}: {error}", class.name_any()),
@@ -140,20 +140,10 @@ fn request(
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
         bytes: storage,
-        restore: asked_archive(claim).map(str::to_owned),
+        restore: requested_archive(claim).map(str::to_owned),
         topologies: class.allowed_topologies.clone().unwrap_or_default(),
         node,
     })
-}
-
-/// A class's parameters: under an alias with the meaning that nfs-subdir gives them.
-pub fn parameters(class: &StorageClass, settings: &Settings) -> Result<ClassParameters, ParameterError> {
-    let written = class.parameters.clone().unwrap_or_default();
-    if settings.aliases.contains_key(&class.provisioner) {
-        ClassParameters::parse_as_nfs_subdir(&written)
-    } else {
-        ClassParameters::parse(&written)
-    }
 }
 
 /// What NFS volumes of ours can't be, whatever the backend.
@@ -206,7 +196,7 @@ fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondit
             ),
         )
     };
-    if let Some(archive) = asked_archive(claim) {
+    if let Some(archive) = requested_archive(claim) {
         return if is_object_name(archive) {
             Ok(None)
         } else {

@@ -3,6 +3,7 @@
 mod concern;
 mod copy;
 mod directory;
+mod expansion;
 mod guard;
 mod overrides;
 pub(crate) mod place;
@@ -17,7 +18,5 @@ mod save;
 mod volume;
 
 pub use concern::concern;
-pub use guard::parameters as class_parameters;
 pub use reconcile::{gone, on_error, reconcile, settled};
 pub use report::waiting;
-pub use restore::archive_changed;

@@ -1,22 +1,19 @@
 //! Places a claim on a backend and holds the room for it, in one step.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
 
 use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
 use super::guard::ClaimRequest;
-use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
 use crate::decide::placement::topology::SelectedNode;
 use crate::decide::placement::{self, Candidate, Claim, Placement};
-use crate::state::backends::{Backend, ProbeSnapshot};
-use crate::state::capacity::CapacityState;
+use crate::state::backends::Backend;
+use crate::state::candidates::BackendView;
 use crate::state::context::Context;
 
 /// Where a claim goes.
@@ -36,36 +33,6 @@ pub enum PlacementResult {
     Infeasible(PlannedCondition),
 }
 
-/// A backend at one moment: its object as it is now, and what the last probe found, if there was one.
-pub struct View {
-    object: Arc<NfsBackend>,
-    backend: Option<Arc<Backend>>,
-    known: Option<Arc<ProbeSnapshot>>,
-    ready: PlannedCondition,
-}
-
-impl View {
-    /// The backend's name.
-    pub fn name(&self) -> &str {
-        self.object.metadata.name.as_deref().unwrap_or_default()
-    }
-
-    /// Whether a probe ever ended.
-    pub fn is_probed(&self) -> bool {
-        self.known
-            .as_ref()
-            .is_some_and(|known| known.ready.reason != Reason::NotProbed)
-    }
-
-    fn export_id(&self) -> Option<&str> {
-        self.known
-            .as_ref()?
-            .identity
-            .as_ref()
-            .map(|identity| identity.id.as_str())
-    }
-}
-
 /// Places a claim; `refused` are the backends that refused it just now, with their verdicts.
 pub fn place(
     ctx: &Context,
@@ -78,7 +45,7 @@ pub fn place(
         Ok(class) => class,
         Err(verdict) => return PlacementResult::Infeasible(verdict),
     };
-    let views = views(ctx, refused);
+    let views = BackendView::all(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
     let claim_namespace = namespace.name_any();
     let annotations = claim.annotations();
@@ -100,7 +67,7 @@ pub fn place(
         topologies: &request.topologies,
     };
     let placement = ctx.capacity.promise(&volume, request.bytes, |books| {
-        let candidates: Vec<Candidate<'_>> = views.iter().map(|view| candidate(view, &views, books)).collect();
+        let candidates: Vec<Candidate<'_>> = views.iter().map(|view| view.candidate(&views, books)).collect();
         let placement = placement::place(&asked, &candidates);
         let chosen = match &placement {
             Placement::On(order) => order.first().cloned(),
@@ -110,7 +77,7 @@ pub fn place(
     });
     match placement {
         Placement::On(order) => {
-            let chosen = |view: &&View| order.first().is_some_and(|name| name == view.name());
+            let chosen = |view: &&BackendView| order.first().is_some_and(|name| name == view.name());
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
                 Some(backend) => PlacementResult::On(backend),
                 // Only a backend that was probed can be ready.
@@ -158,69 +125,3 @@ fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) ->
     let unknown = ctx.backends.get(annotated).is_none_or(|backend| !backend.is_taken_in());
     unknown.then(|| annotated.clone())
 }
-
-/// All backends as they are now; those in `refused` with that verdict instead of their own.
-pub fn views(ctx: &Context, refused: &[(String, PlannedCondition)]) -> Vec<View> {
-    let now = Instant::now();
-    let view = |object: Arc<NfsBackend>| {
-        let name = object.metadata.name.clone().unwrap_or_default();
-        let backend = ctx
-            .backends
-            .get(&name)
-            .filter(|backend| Some(&backend.uid) == object.metadata.uid.as_ref());
-        let known = backend.as_ref().map(|backend| backend.known());
-        let verdict = refused
-            .iter()
-            .find(|(refused, _)| *refused == name)
-            .map(|(_, verdict)| verdict.clone());
-        let probed = || known.as_ref().map(|known| known.ready_now(now));
-        let ready = verdict
-            .or_else(probed)
-            .unwrap_or_else(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
-        View {
-            object,
-            backend,
-            known,
-            ready,
-        }
-    };
-    ctx.stores.backends.state().into_iter().map(view).collect()
-}
-
-/// What placement needs to know of a backend.
-pub fn candidate<'a>(view: &'a View, all: &[View], books: &CapacityState) -> Candidate<'a> {
-    let spec = &view.object.spec;
-    let totals = books.totals(view.name());
-    let on_export: Vec<&View> = all
-        .iter()
-        .filter(|other| other.export_id().is_some() && other.export_id() == view.export_id())
-        .collect();
-    let provisioned_on_export = on_export
-        .iter()
-        .map(|other| books.totals(other.name()).bytes)
-        .sum::<u128>();
-    let at_probe = on_export
-        .iter()
-        .filter_map(|other| Some(other.known.as_ref()?.provisioned))
-        .sum::<u128>();
-    let statistics = view.known.as_ref().and_then(|known| known.statistics);
-    Candidate {
-        name: view.name(),
-        labels: view.object.metadata.labels.as_ref().unwrap_or(&NO_LABELS),
-        ready: &view.ready,
-        suspended: spec.suspend,
-        deleting: view.object.metadata.deletion_timestamp.is_some(),
-        allowed_namespaces: spec.allowed_namespaces.as_ref(),
-        limits: spec.capacity.as_ref(),
-        claim_overrides: &spec.claim_overrides,
-        node_affinity: spec.node_affinity.as_ref(),
-        total: statistics.map(|statistics| u128::from(statistics.total)),
-        available: statistics.map(|statistics| u128::from(statistics.available)),
-        provisioned_since_probe: provisioned_on_export.saturating_sub(at_probe),
-        provisioned: totals.bytes,
-        provisioned_on_export,
-        volumes: totals.volumes,
-    }
-}
-
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();

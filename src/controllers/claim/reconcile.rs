@@ -8,13 +8,13 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
+use super::expansion;
 use super::guard::{Eligibility, class_name, guard};
 use super::provision::provision;
 use super::report::{Outcome, condition, report};
 use super::volume::{is_of_this_operator, located};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
-use crate::controllers::expansion;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};

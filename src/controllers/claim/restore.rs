@@ -242,21 +242,5 @@ fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<Resto
     }
 }
 
-/// The archive that a claim asks for.
-pub fn asked_archive(claim: &PersistentVolumeClaim) -> Option<&str> {
-    let source = claim.spec.as_ref()?.data_source_ref.as_ref()?;
-    let ours = source.api_group.as_deref() == Some(crate::api::names::GROUP) && source.kind == "NfsArchive";
-    (ours && source.namespace.as_deref().is_none_or(str::is_empty)).then_some(source.name.as_str())
-}
-
-/// An archive changed: claims that ask for it may get it now.
-pub fn archive_changed(ctx: &Context, archive: &str) {
-    for claim in ctx.stores.claims.state() {
-        if asked_archive(&claim) == Some(archive) {
-            ctx.waiting_claims.wake(ObjectRef::from_obj(claim.as_ref()));
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;

@@ -9,10 +9,11 @@ use super::provision::ProvisionAttempt;
 use super::report::{self, Outcome};
 use super::volume::{self, Parts, located};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::controllers::volume::{cache, note};
 use crate::runtime::events::Severity;
 use crate::runtime::writes;
 use crate::state::backends::ProbeSnapshot;
+use crate::state::volume_indexer::index_volume;
+use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::DirectoryPath;
 use export_store::{ExportStore, ProvisionedDirectory, VolumeMetadata};
 
@@ -59,7 +60,7 @@ impl ProvisionAttempt<'_> {
             mode_not_kept: None,
         };
         let object = self.object(known, export, wanted, node_affinity, &directory);
-        note::volume_metadata(&object, &self.ctx.cluster_uid())
+        volume_metadata(&object, &self.ctx.cluster_uid())
     }
 
     /// Creates the volume.
@@ -76,7 +77,7 @@ impl ProvisionAttempt<'_> {
             Ok(saved) => saved,
             Err(outcome) => return outcome,
         };
-        cache::saved(
+        index_volume(
             &saved,
             &self.ctx.settings,
             &self.ctx.capacity,

@@ -1,11 +1,10 @@
-//! Volumes: when a claim is gone, the archive policy is carried out on its directory.
+//! Volumes: once a claim is deleted, the archive policy is applied to the volume's directory.
 
-pub mod cache;
-pub mod hand_over;
-pub mod note;
-pub mod reclaim;
-pub mod reconcile;
-pub mod report;
+mod plan;
+mod reclaim;
+mod reconcile;
+mod report;
+mod transfer_record;
 
-pub(crate) use reclaim::request;
-pub use reconcile::{on_error, reconcile, settled};
+pub use plan::is_settled;
+pub use reconcile::{on_error, reconcile};

@@ -1,4 +1,4 @@
-//! What a reclaim came to: the one place that turns an outcome into event, metric, log line and requeue.
+//! The one place that turns the outcome of a volume's reconciliation into event, metric, log line and requeue.
 
 use std::time::{Duration, Instant};
 
@@ -13,37 +13,42 @@ use crate::runtime::retry::jittered;
 use crate::state::context::Context;
 use crate::state::waiting::Moment;
 
-/// The outcome of a call is unknown: looked at again soon.
+/// The outcome of a call is unknown: check again soon.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// The backend is not there or not reachable: looked at again after about its probe.
+/// The backend does not exist or cannot be reached: check again after about a probe interval.
 const WAITING: Duration = Duration::from_secs(15);
-
-/// A volume in the queue of a busy backend is woken by it; this catches a bell that was missed.
+/// A busy backend wakes the volumes in its queue; this catches a missed wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
 
-/// What became of an attempt.
+/// The outcome of a volume's reconciliation.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ReclaimOutcome {
     /// Nothing to do.
     Nothing,
-    /// The data is dealt with and the volume object is gone.
+    /// The policy was applied and the volume object is deleted.
     Reclaimed(PlannedCondition),
-    /// It changed while it was looked at: its next event tells.
+    /// The volume changed in the meantime; its next event follows.
     Changed,
-    /// All of its backend's slots for reclaims are in use: the volume is in its queue.
+    /// All of its backend's slots for reclaims are in use; the volume is in its queue.
     Queued,
-    /// Its record can't be given to its claim now, which nobody waits for.
-    Later(PlannedCondition),
-    /// The backend can't be reached now; not a failure of this volume.
+    /// Its record cannot be transferred to its claim now. Nothing waits for that.
+    Postponed(PlannedCondition),
+    /// The backend cannot be reached now, which is no failure of this volume.
     Waiting(PlannedCondition),
-    /// A call's outcome is unknown: looking tells.
+    /// The outcome of a call is unknown until the volume is checked again.
     Unknown(PlannedCondition),
-    /// The data stays as it is, and so does the volume.
+    /// The data and the volume stay as they are.
     Failed(PlannedCondition),
 }
 
-/// Tells it, and answers when to look at the volume again.
-pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, started: Instant, looked: Moment) -> Action {
+/// Reports the outcome, and returns when to reconcile the volume again.
+pub fn report(
+    ctx: &Context,
+    volume: &PersistentVolume,
+    outcome: &ReclaimOutcome,
+    started: Instant,
+    epoch: Moment,
+) -> Action {
     let uid = volume.uid().unwrap_or_default();
     let class = volume
         .spec
@@ -52,32 +57,32 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
         .unwrap_or_default();
     let ms = started.elapsed().as_millis();
     match outcome {
-        Outcome::Nothing | Outcome::Changed => Action::await_change(),
-        Outcome::Queued => Action::requeue(jittered(QUEUED)),
-        Outcome::Reclaimed(verdict) => {
+        ReclaimOutcome::Nothing | ReclaimOutcome::Changed => Action::await_change(),
+        ReclaimOutcome::Queued => Action::requeue(jittered(QUEUED)),
+        ReclaimOutcome::Reclaimed(condition) => {
             ctx.volume_retries.forget(&uid);
             ctx.last_reported.forget(&uid);
             ctx.metrics.volume_reclaimed(&class, started.elapsed());
-            event(ctx, volume, Severity::Normal, verdict.reason, &verdict.message);
-            tracing::info!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
+            event(ctx, volume, Severity::Normal, condition.reason, &condition.message);
+            tracing::info!(volume = volume.name_any(), ms, reason = %condition.reason, "{}", condition.message);
             Action::await_change()
         }
-        Outcome::Later(verdict) => {
-            tracing::info!(volume = volume.name_any(), reason = %verdict.reason, "{}", verdict.message);
-            wait(ctx, volume, looked, jittered(WAITING))
+        ReclaimOutcome::Postponed(condition) => {
+            tracing::info!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
+            wait(ctx, volume, epoch, jittered(WAITING))
         }
-        Outcome::Waiting(verdict) => {
-            tell_once(ctx, volume, verdict);
-            wait(ctx, volume, looked, jittered(WAITING))
+        ReclaimOutcome::Waiting(condition) => {
+            warn_once(ctx, volume, condition);
+            wait(ctx, volume, epoch, jittered(WAITING))
         }
-        Outcome::Unknown(verdict) => {
-            tracing::warn!(volume = volume.name_any(), ms, reason = %verdict.reason, "{}", verdict.message);
+        ReclaimOutcome::Unknown(condition) => {
+            tracing::warn!(volume = volume.name_any(), ms, reason = %condition.reason, "{}", condition.message);
             Action::requeue(jittered(UNKNOWN))
         }
-        Outcome::Failed(verdict) => {
+        ReclaimOutcome::Failed(condition) => {
             ctx.metrics.volume_failed(&class);
-            tell_once(ctx, volume, verdict);
-            let waits = ctx.waiting_volumes.add_failing(ObjectRef::from_obj(volume), looked);
+            warn_once(ctx, volume, condition);
+            let waits = ctx.waiting_volumes.add_failing(ObjectRef::from_obj(volume), epoch);
             let pause = ctx.volume_retries.failed(&uid);
             Action::requeue(if waits { pause } else { Duration::ZERO })
         }
@@ -85,22 +90,21 @@ pub fn report(ctx: &Context, volume: &PersistentVolume, outcome: &Outcome, start
 }
 
 /// Waits for a change of a backend, or for the pause to end.
-fn wait(ctx: &Context, volume: &PersistentVolume, looked: Moment, pause: Duration) -> Action {
-    let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), looked);
+fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Moment, pause: Duration) -> Action {
+    let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), epoch);
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }
 
-/// Sends a warning, unless it was the last thing that was said of this volume.
-fn tell_once(ctx: &Context, volume: &PersistentVolume, verdict: &PlannedCondition) {
-    tracing::warn!(volume = volume.name_any(), reason = %verdict.reason, "{}", verdict.message);
-    if ctx.last_reported.changed(&volume.uid().unwrap_or_default(), verdict) {
-        let note = format!("{}: {}", verdict.reason, verdict.message);
+/// Logs a warning, and publishes it unless it equals the last one about this volume.
+fn warn_once(ctx: &Context, volume: &PersistentVolume, condition: &PlannedCondition) {
+    tracing::warn!(volume = volume.name_any(), reason = %condition.reason, "{}", condition.message);
+    if ctx.last_reported.changed(&volume.uid().unwrap_or_default(), condition) {
+        let note = format!("{}: {}", condition.reason, condition.message);
         event(ctx, volume, Severity::Warning, Reason::VolumeFailedDelete, &note);
     }
 }
 
-/// Sends an event about a volume.
-pub fn event(ctx: &Context, volume: &PersistentVolume, severity: Severity, reason: Reason, note: &str) {
+fn event(ctx: &Context, volume: &PersistentVolume, severity: Severity, reason: Reason, note: &str) {
     ctx.events
         .publish(volume.object_ref(&()), severity, reason, "Reclaim", note);
 }

@@ -2,7 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::controllers::volume::note::volume_metadata;
+use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::DirectoryPath;
 use export_store::{ClaimRef, Record, State, VolumeMetadata};
 

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::core::v1::PersistentVolume;
+
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
-use export_store::{ExportStore, Identity};
+use crate::decide::reclaim_request::reclaim_request;
+use export_store::{ExportStore, Identity, ReclaimRequest};
 use nfs_client::Statistics;
 
 /// A backend is believed for this many probe intervals (design 6.13).
@@ -36,6 +39,19 @@ impl ProbeSnapshot {
     /// Whether the probe found that claims can be provisioned here, however long ago.
     pub fn is_ready(&self) -> bool {
         self.ready.status == Some(true)
+    }
+
+    /// The ID of the export's identity, once confirmed.
+    pub fn export_id(&self) -> Option<&str> {
+        self.identity.as_ref().map(|identity| identity.id.as_str())
+    }
+
+    /// Returns the request to reclaim a volume on this backend.
+    ///
+    /// # Errors
+    /// The condition that explains what does not agree; the data stays.
+    pub fn reclaim_request(&self, volume: &PersistentVolume) -> Result<ReclaimRequest, PlannedCondition> {
+        reclaim_request(volume, &self.object, self.export_id())
     }
 
     /// Whether claims can be provisioned here, and not while the probe is too old to be believed.

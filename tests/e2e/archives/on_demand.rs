@@ -148,13 +148,13 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     };
     let absent = make("absent", "nothing").await?;
     let message = pending(&env, &absent, "CopySourceNotReady").await?;
-    assert!(message.contains("claim nothing to copy does not exist"), "{message}");
+    assert!(message.contains("source claim nothing does not exist"), "{message}");
     let mut waits = env.claim("waits", &class);
     waits["spec"]["storageClassName"] = json!("no-such-class");
     env.objects.create(&waits).await?;
     let unbound = make("unbound", "waits").await?;
     let message = pending(&env, &unbound, "CopySourceNotReady").await?;
-    assert!(message.contains("is Pending: it has to be Bound"), "{message}");
+    assert!(message.contains("is Pending: it must be Bound"), "{message}");
 
     let (theirs, volume) = shared::bound_by_hand(&env, "secret", "theirs").await?;
     let foreign = make("foreign", "theirs").await?;

@@ -97,7 +97,7 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
     let class = env.create_ready_class().await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
     let message = refused(&env, &claim, "CopySourceNotReady").await?;
-    assert!(message.contains("claim old to copy does not exist"), "{message}");
+    assert!(message.contains("source claim old does not exist"), "{message}");
     let mut large = env.claim("old", &class);
     large["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
     let source = env.objects.create(&large).await?;

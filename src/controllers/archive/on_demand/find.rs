@@ -8,15 +8,15 @@ use kube::{Api, ResourceExt};
 use super::judge::{Subject, nameable};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::PlannedCondition;
-use crate::controllers::source::{self, Located};
 use crate::runtime::writes::WriteError;
+use crate::state::claim_source::{self, ClaimSource};
 use crate::state::context::Context;
 use export_store::ClaimRef;
 
 /// What is to be copied, and where it is.
 pub(crate) struct Found {
     pub(crate) subject: Subject,
-    pub(crate) located: Located,
+    pub(crate) located: ClaimSource,
 }
 
 /// Claim, volume and namespace are read live: what follows keeps a tenant's data, for those who are in his namespace.
@@ -28,7 +28,7 @@ pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
     let namespace = namespaces.get_metadata_opt(&asked.namespace).await;
     let namespace = namespace.map_err(WriteError::of("read the namespace of the claim to copy"))?;
-    let (claim, volume) = match source::bound(ctx, &asked.namespace, &asked.name).await? {
+    let (claim, volume) = match claim_source::read_bound_claim(ctx, &asked.namespace, &asked.name).await? {
         Ok(bound) => bound,
         Err(verdict) => return Ok(Err(verdict)),
     };
@@ -36,15 +36,15 @@ pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
         return Err(WriteError::Conflict);
     };
-    let suitable = source::suitable(&volume, &claim, &ctx.settings.provisioners());
-    let located = match suitable.and_then(|()| source::locate(ctx, &asked.name, &volume)) {
+    let suitable = claim_source::check_ownership(&volume, &claim, &ctx.settings.provisioners());
+    let located = match suitable.and_then(|()| claim_source::locate(ctx, &asked.name, &volume)) {
         Ok(located) => located,
         Err(verdict) => return Ok(Err(verdict)),
     };
     if let Err(verdict) = takes_copies(&located) {
         return Ok(Err(verdict));
     }
-    let identity = located.known.identity.as_ref();
+    let identity = located.snapshot.identity.as_ref();
     let subject = Subject {
         claim: ClaimRef {
             namespace: asked.namespace.clone(),
@@ -60,8 +60,8 @@ pub(crate) async fn find(ctx: &Context, object: &NfsArchive) -> Result<Result<Fo
 }
 
 /// A copy takes room as a new volume does: only where one could be made now.
-fn takes_copies(located: &Located) -> Result<(), PlannedCondition> {
-    let ready = located.known.ready_now(Instant::now());
+fn takes_copies(located: &ClaimSource) -> Result<(), PlannedCondition> {
+    let ready = located.snapshot.ready_now(Instant::now());
     if ready.status == Some(true) {
         return Ok(());
     }

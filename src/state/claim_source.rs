@@ -1,11 +1,10 @@
-//! The data of a claim in use, to be copied: for another claim, or for an archive that somebody asks for.
+//! A bound claim whose data is copied, for another claim or for an on-demand archive.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::{Api, ResourceExt};
 
-use super::volume;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::runtime::writes::WriteError;
@@ -13,20 +12,20 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{ExportStore, ReclaimRequest};
 
-/// Where the data of a claim are.
-pub(crate) struct Located {
+/// The location of a claim's data.
+pub(crate) struct ClaimSource {
     /// The backend.
     pub(crate) backend: Arc<Backend>,
-    /// What its last probe found.
-    pub(crate) known: Arc<ProbeSnapshot>,
+    /// The result of its last probe.
+    pub(crate) snapshot: Arc<ProbeSnapshot>,
     /// Its export.
     pub(crate) export: Arc<ExportStore>,
-    /// The volume, as it says of itself.
+    /// The volume's directory and claim, as its annotations have them.
     pub(crate) request: ReclaimRequest,
 }
 
-/// A claim that is Bound, and its volume: both read live.
-pub(crate) async fn bound(
+/// Reads a bound claim and its volume, both live.
+pub(crate) async fn read_bound_claim(
     ctx: &Context,
     namespace: &str,
     name: &str,
@@ -34,9 +33,9 @@ pub(crate) async fn bound(
     let read = WriteError::of("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     let claim = claims.get_opt(name).await.map_err(read)?;
-    let (claim, volume) = match copyable(claim, name) {
-        Ok(found) => found,
-        Err(verdict) => return Ok(Err(verdict)),
+    let (claim, volume) = match check_bound(claim, name) {
+        Ok(bound) => bound,
+        Err(condition) => return Ok(Err(condition)),
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let volume = volumes.get_opt(&volume).await.map_err(read)?;
@@ -44,15 +43,15 @@ pub(crate) async fn bound(
     Ok(volume.map(|volume| (claim, volume)).ok_or_else(lost))
 }
 
-/// Whether a claim as it stands can be copied; it, and its volume's name. Pure.
-fn copyable(
+/// Returns the claim and its volume's name, if the claim is bound and not being deleted. Pure.
+fn check_bound(
     claim: Option<PersistentVolumeClaim>,
     name: &str,
 ) -> Result<(PersistentVolumeClaim, String), PlannedCondition> {
     let Some(claim) = claim else {
         return Err(not_ready(
             name,
-            "does not exist in this namespace: create it, or name another one in a new object",
+            "does not exist in this namespace: create it, or name another claim in a new object",
         ));
     };
     if claim.metadata.deletion_timestamp.is_some() {
@@ -62,71 +61,72 @@ fn copyable(
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
     match (phase, volume) {
         (Some("Bound"), Some(volume)) if !volume.is_empty() => Ok((claim, volume)),
-        (phase, _) => {
-            let phase = phase.unwrap_or("not looked at yet");
-            Err(not_ready(name, &format!("is {phase}: it has to be Bound")))
-        }
+        (Some(phase), _) => Err(not_ready(name, &format!("is {phase}: it must be Bound"))),
+        (None, _) => Err(not_ready(name, "has no phase yet: it must be Bound")),
     }
 }
 
-/// Whether a volume can be copied: bound to that claim, and ours. Pure.
-pub(crate) fn suitable(
+/// Checks that the volume is bound to that claim and was made by this operator. Pure.
+pub(crate) fn check_ownership(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
     provisioners: &[&str],
 ) -> Result<(), PlannedCondition> {
-    let (name, found) = (claim.name_any(), volume.name_any());
+    let (name, volume_name) = (claim.name_any(), volume.name_any());
     let claim_ref = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let bound_to = claim_ref.and_then(|claim| claim.uid.clone());
     if bound_to.is_none() || bound_to != claim.uid() {
-        return Err(unsuitable(&name, &format!("volume {found} is bound to another claim")));
+        return Err(unsuitable(
+            &name,
+            &format!("volume {volume_name} is bound to another claim"),
+        ));
     }
-    let by = volume.annotations().get(PROVISIONED_BY);
-    let ours = by.is_some_and(|name| provisioners.contains(&name.as_str()));
+    let provisioner = volume.annotations().get(PROVISIONED_BY);
+    let ours = provisioner.is_some_and(|name| provisioners.contains(&name.as_str()));
     if !ours || !volume.annotations().contains_key(VOLUME_BACKEND) {
         return Err(unsuitable(
             &name,
-            &format!("volume {found} was not made by this operator"),
+            &format!("volume {volume_name} was not made by this operator"),
         ));
     }
     Ok(())
 }
 
-/// Where a claim's data are, if all that its volume says of itself agrees with its backend.
-pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<Located, PlannedCondition> {
-    let home = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
-    let Some(backend) = ctx.backends.get(&home) else {
-        let what = format!("is on backend {home}, which does not exist or is not probed yet");
+/// Returns the location of a claim's data, if its volume agrees with its backend.
+pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<ClaimSource, PlannedCondition> {
+    let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
+    let Some(backend) = ctx.backends.get(&name) else {
+        let what = format!("is on backend {name}, which does not exist or is not probed yet");
         return Err(not_ready(claim, &what));
     };
-    let known = backend.known();
-    let Some(export) = known.export.clone() else {
+    let snapshot = backend.known();
+    let Some(export) = snapshot.export.clone() else {
         return Err(not_ready(
             claim,
-            &format!("is on backend {home}: {}", known.ready.message),
+            &format!("is on backend {name}: {}", snapshot.ready.message),
         ));
     };
-    match volume::request(volume, &backend, &known) {
-        Ok(request) => Ok(Located {
+    match snapshot.reclaim_request(volume) {
+        Ok(request) => Ok(ClaimSource {
             backend,
-            known,
+            snapshot,
             export,
             request,
         }),
-        Err(verdict) => Err(not_ready(claim, &format!("can't be found: {}", verdict.message))),
+        Err(condition) => Err(not_ready(claim, &format!("cannot be found: {}", condition.message))),
     }
 }
 
-/// A claim can't be copied now.
+/// The claim cannot be copied yet.
 fn not_ready(claim: &str, what: &str) -> PlannedCondition {
-    PlannedCondition::fails(Reason::CopySourceNotReady, format!("claim {claim} to copy {what}"))
+    PlannedCondition::fails(Reason::CopySourceNotReady, format!("source claim {claim} {what}"))
 }
 
-/// A claim can't be copied.
+/// The claim cannot be copied.
 pub(crate) fn unsuitable(claim: &str, what: &str) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::CopySourceUnsuitable,
-        format!("claim {claim} can't be copied: {what}"),
+        format!("claim {claim} cannot be copied: {what}"),
     )
 }
 
@@ -147,23 +147,23 @@ mod tests {
     }
 
     #[test]
-    fn only_a_bound_claim_that_stays_is_copied() {
-        let told = |claim: Option<PersistentVolumeClaim>| {
-            let found = copyable(claim, "old").map(|(_, volume)| volume);
-            found.map_err(|verdict| verdict.reason)
+    fn only_a_bound_claim_that_is_not_being_deleted_is_copied() {
+        let result = |claim: Option<PersistentVolumeClaim>| {
+            let found = check_bound(claim, "old").map(|(_, volume)| volume);
+            found.map_err(|condition| condition.reason)
         };
-        assert_eq!(told(Some(bound())), Ok("pvc-u1".to_owned()));
-        let mut leaving = bound();
-        leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        assert_eq!(result(Some(bound())), Ok("pvc-u1".to_owned()));
+        let mut deleting = bound();
+        deleting.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
         let pending = claim(&json!({"phase": "Pending"}), &json!({}));
         let lost = claim(&json!({"phase": "Lost"}), &json!({"volumeName": "pvc-u1"}));
-        for claim in [None, Some(leaving), Some(pending), Some(lost)] {
-            assert_eq!(told(claim), Err(Reason::CopySourceNotReady));
+        for claim in [None, Some(deleting), Some(pending), Some(lost)] {
+            assert_eq!(result(claim), Err(Reason::CopySourceNotReady));
         }
     }
 
     #[test]
-    fn only_a_volume_of_ours_is_copied() {
+    fn only_a_volume_of_this_operator_is_copied() {
         let volume = |change: &Value| -> PersistentVolume {
             let mut object = json!({
                 "metadata": {"name": "pvc-u1", "annotations": {PROVISIONED_BY: "us", VOLUME_BACKEND: "fast"}},
@@ -174,15 +174,16 @@ mod tests {
             }
             serde_json::from_value(object).unwrap()
         };
-        let told = |change: &Value| suitable(&volume(change), &bound(), &["us"]).map_err(|verdict| verdict.reason);
-        assert_eq!(told(&json!({})), Ok(()));
+        let result =
+            |change: &Value| check_ownership(&volume(change), &bound(), &["us"]).map_err(|condition| condition.reason);
+        assert_eq!(result(&json!({})), Ok(()));
         for change in [
             json!({"at": "/spec/claimRef/uid", "to": "other"}),
             json!({"at": "/spec/claimRef", "to": null}),
             json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "us"}}),
             json!({"at": "/metadata/annotations", "to": {PROVISIONED_BY: "them", VOLUME_BACKEND: "fast"}}),
         ] {
-            assert_eq!(told(&change), Err(Reason::CopySourceUnsuitable), "{change}");
+            assert_eq!(result(&change), Err(Reason::CopySourceUnsuitable), "{change}");
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Room for a volume that grows, taken under the same lock as that of new volumes.
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::controllers::claim::place::{candidate, views};
 use crate::decide::placement::room;
+use crate::state::candidates::BackendView;
 use crate::state::context::Context;
 
 /// Whether a volume may have so much.
@@ -19,7 +19,7 @@ pub enum Room {
 /// Asks for room, and holds it where there is some. Neither readiness nor `suspend` counts: no new volume is made, and
 /// the export has no part in it.
 pub fn hold(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Room {
-    let views = views(ctx, &[]);
+    let views = BackendView::all(ctx, &[]);
     let Some(view) = views.iter().find(|view| view.name() == backend) else {
         let message = format!("backend {backend} does not exist: create it again, or request no more than before");
         return Room::Refused(PlannedCondition::fails(Reason::BackendNotFound, message));
@@ -28,7 +28,7 @@ pub fn hold(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Room {
         return Room::Unknown;
     }
     let held = ctx.capacity.grow(volume, bytes, |books| {
-        room::enough_for(bytes, &candidate(view, &views, books))
+        room::enough_for(bytes, &view.candidate(&views, books))
     });
     match held {
         Ok(()) => Room::Held,

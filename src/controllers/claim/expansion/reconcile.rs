@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 use super::plan::{Plan, at_rest, plan, refused, settled};
 use super::room::{Room, hold};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::controllers::volume::{cache, note};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
+use crate::state::volume_indexer::index_volume;
+use crate::state::volume_metadata;
 use crate::state::waiting::Moment;
 
 /// Somebody else wrote meanwhile, or the backend is about to be probed: looked at again soon.
@@ -68,7 +69,7 @@ async fn carry_out(
     let volume = live(&volumes, volume).await?;
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, Plan::Grow { .. }) {
-        cache::saved(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+        index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
         ctx.capacity.settle(&volume.name_any());
     }
     match plan {
@@ -79,7 +80,7 @@ async fn carry_out(
                 // Counted until the watch tells that it has it.
                 writes::patch_as_read(&volumes, &volume, capacity, false, "set the volume's capacity").await?;
                 say(&claims, &claim, &size, ctx).await?;
-                note::keep(ctx, &grown(volume, size)).await;
+                volume_metadata::save(ctx, &grown(volume, size)).await;
             }
             Room::Unknown => return Ok(Action::requeue(SOON)),
             Room::Refused(verdict) => {
@@ -89,7 +90,7 @@ async fn carry_out(
         },
         Plan::Say(size) => {
             say(&claims, &claim, &size, ctx).await?;
-            note::keep(ctx, &volume).await;
+            volume_metadata::save(ctx, &volume).await;
         }
         Plan::Clear => write(&claims, &claim, settled(&claim, None)).await?,
     }

@@ -1,0 +1,75 @@
+//! What to do about a volume as it is now. Pure.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+
+use crate::api::backend::OnDelete;
+use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_READOPTED};
+use crate::decide::policy::{self, Decision, Refusal};
+use crate::decide::reclaim_request::claim_ref;
+use crate::runtime::writes::with_finalizer;
+use crate::state::context::Settings;
+use crate::state::volume_metadata::is_retained_without_claim;
+
+/// What to do about a volume.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// Transfer its record on the export to the claim that it is bound to.
+    TransferRecord,
+    /// Leave the directory alone.
+    Keep {
+        /// Save the volume's metadata in its record: recovery must know that it is not to be reclaimed.
+        save_metadata: bool,
+        /// The finalizers to set; none if they are right.
+        finalizers: Option<Vec<String>>,
+    },
+    /// Leave everything alone, and report why.
+    Refuse(Refusal),
+    /// Apply this policy to the directory.
+    Reclaim(OnDelete),
+}
+
+/// Plans what to do about a volume. `on_delete` is the policy of its backend.
+pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> Plan {
+    // First: until the record is transferred, it is not that of the volume's claim.
+    if needs_transfer(volume) {
+        return Plan::TransferRecord;
+    }
+    // Whether the directory was adopted is in its record: the export store archives it then.
+    match policy::decide(volume, &settings.provisioners(), on_delete, false) {
+        Decision::Nothing => Plan::Keep {
+            save_metadata: is_retained_without_claim(volume),
+            finalizers: missing_finalizer(volume, settings),
+        },
+        Decision::DropFinalizer => Plan::Keep {
+            save_metadata: true,
+            finalizers: with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false),
+        },
+        Decision::Stop(refusal) => Plan::Refuse(refusal),
+        Decision::Reclaim(on_delete) => Plan::Reclaim(on_delete),
+    }
+}
+
+/// Returns true if there is nothing to do about a volume until it changes.
+pub fn is_settled(volume: &PersistentVolume, settings: &Settings) -> bool {
+    // The backend's policy does not matter: it only selects how to reclaim.
+    plan(volume, settings, OnDelete::Archive)
+        == Plan::Keep {
+            save_metadata: false,
+            finalizers: None,
+        }
+}
+
+/// Returns true if a recovered volume is bound, and its record may still be that of its former claim.
+fn needs_transfer(volume: &PersistentVolume) -> bool {
+    volume.annotations().contains_key(VOLUME_READOPTED)
+        && volume.annotations().contains_key(VOLUME_BACKEND)
+        && !claim_ref(volume).uid.is_empty()
+}
+
+/// Returns all finalizers that a volume needs, if ours is missing. After its reclaim policy was edited to Delete, the
+/// volume must not be deleted before its directory is reclaimed.
+fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
+    let needed = policy::needs_finalizer(volume, &settings.provisioners());
+    needed.then(|| with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true))?
+}

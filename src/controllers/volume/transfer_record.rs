@@ -1,0 +1,93 @@
+//! Transfer of a recovered volume's record to the claim that the volume is bound to now. Afterwards, the deletion of that
+//! claim releases the volume as any other.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::report::ReclaimOutcome;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
+use crate::decide::policy::is_released;
+use crate::decide::reclaim_request::claim_ref;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
+use crate::state::volume_metadata::volume_metadata;
+use export_store::{ClaimRef, ReclaimRequest};
+
+/// Transfers the record, then records that on the volume. Safe to repeat.
+pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
+    let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
+    let not_now = |condition: PlannedCondition| {
+        // While the claim exists, nothing waits for the transfer. The reclaim does.
+        Ok(match is_released(volume) {
+            true => ReclaimOutcome::Waiting(condition),
+            false => ReclaimOutcome::Postponed(condition),
+        })
+    };
+    let postponed = |reason, message: String| not_now(PlannedCondition::fails(reason, message));
+    let Some(backend) = ctx.backends.get(&name) else {
+        return postponed(
+            Reason::NotProbed,
+            format!("backend {name} does not exist or is not probed yet"),
+        );
+    };
+    let snapshot = backend.known();
+    let Some(export) = &snapshot.export else {
+        return not_now(snapshot.ready.clone());
+    };
+    let request = match snapshot.reclaim_request(volume) {
+        Ok(request) => with_former_claim(volume, request),
+        Err(condition) => return not_now(condition),
+    };
+    let claim = current_claim(ctx, volume);
+    let Some(metadata) = volume_metadata(volume, &ctx.cluster_uid()) else {
+        let message = "the volume has no size or no provisioner annotation: restore them".to_owned();
+        return postponed(Reason::ReclaimUnsafe, message);
+    };
+    if let Err(error) = export.transfer_record(&request, &claim, &metadata).await {
+        ctx.request_probe(&backend.name);
+        return postponed(
+            Reason::from(error.kind()),
+            format!("failed to transfer the volume's record to its claim: {error}"),
+        );
+    }
+    let annotations = json!({VOLUME_READOPTED: null, VOLUME_NAMESPACE_UID: claim.namespace_uid});
+    let fields = json!({"metadata": {"annotations": annotations}});
+    let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
+    match writes::patch_as_read(&api, volume, fields, false, "set the volume's claim").await {
+        Ok(()) => {
+            tracing::info!(
+                volume = request.volume,
+                claim = claim.name,
+                namespace = claim.namespace,
+                "transferred the record of the recovered volume to its claim"
+            );
+            Ok(ReclaimOutcome::Nothing)
+        }
+        Err(WriteError::NotFound | WriteError::Conflict) => Ok(ReclaimOutcome::Changed),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the request with the claim of the record: the one that the volume was made for first.
+fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> ReclaimRequest {
+    let uid = volume.annotations().get(VOLUME_READOPTED).cloned().unwrap_or_default();
+    ReclaimRequest {
+        claim: ClaimRef { uid, ..request.claim },
+        ..request
+    }
+}
+
+/// Returns the claim that the volume is bound to, in its namespace as it is now.
+fn current_claim(ctx: &Context, volume: &PersistentVolume) -> ClaimRef {
+    let claim = claim_ref(volume);
+    let namespace = ctx.namespace(&claim.namespace);
+    ClaimRef {
+        // Empty if the namespace was deleted: then nobody in it can request the archive.
+        namespace_uid: namespace
+            .and_then(|namespace| namespace.metadata.uid.clone())
+            .unwrap_or_default(),
+        ..claim
+    }
+}

@@ -1,0 +1,73 @@
+//! What is known of a volume's directory for its reclaim: from the volume object and its backend. Pure.
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+
+use crate::api::NfsBackend;
+use crate::api::conditions::PlannedCondition;
+use crate::api::names::VOLUME_NAMESPACE_UID;
+use crate::decide::policy::{ExpectedLocation, locate, retention};
+use export_store::{ArchiveMetadata, ClaimRef, ReclaimRequest};
+
+/// Returns the request to reclaim a volume, if its address, annotations and backend agree.
+///
+/// `export_id` is the identity confirmed on the backend's export.
+///
+/// # Errors
+/// The condition that explains the disagreement; the data stays.
+pub fn reclaim_request(
+    volume: &PersistentVolume,
+    backend: &NfsBackend,
+    export_id: Option<&str>,
+) -> Result<ReclaimRequest, PlannedCondition> {
+    let spec = &backend.spec;
+    let own = std::iter::once((&*spec.server, &*spec.path));
+    let former = spec
+        .former_addresses
+        .iter()
+        .map(|address| (&*address.server, &*address.path));
+    let addresses: Vec<(&str, &str)> = own.chain(former).collect();
+    let expected = ExpectedLocation {
+        backend: &backend.name_any(),
+        export_id,
+        addresses: &addresses,
+    };
+    let location =
+        locate(volume, &expected).map_err(|refusal| PlannedCondition::fails(refusal.reason, refusal.message))?;
+    Ok(ReclaimRequest {
+        claim: claim_ref(volume),
+        volume: volume.name_any(),
+        directory: location.directory,
+        file_id: Some(location.file_id),
+        archive_metadata: archive_metadata(volume, backend),
+    })
+}
+
+/// Returns what an archive's record stores about the volume. Like the policy, the retention is that of the time of
+/// deletion.
+pub fn archive_metadata(volume: &PersistentVolume, backend: &NfsBackend) -> ArchiveMetadata {
+    let spec = volume.spec.clone().unwrap_or_default();
+    ArchiveMetadata {
+        size: spec
+            .capacity
+            .and_then(|capacity| capacity.get("storage").map(|size| size.0.clone())),
+        class: spec.storage_class_name.filter(|name| !name.is_empty()),
+        retention: retention::seconds(&backend.spec.archive_policy),
+    }
+}
+
+/// Returns the claim that a volume is bound to.
+pub fn claim_ref(volume: &PersistentVolume) -> ClaimRef {
+    let claim = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.clone())
+        .unwrap_or_default();
+    let namespace_uid = volume.annotations().get(VOLUME_NAMESPACE_UID);
+    ClaimRef {
+        namespace: claim.namespace.unwrap_or_default(),
+        namespace_uid: namespace_uid.cloned().unwrap_or_default(),
+        name: claim.name.unwrap_or_default(),
+        uid: claim.uid.unwrap_or_default(),
+    }
+}

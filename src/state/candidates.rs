@@ -1,0 +1,105 @@
+//! The backends as placement sees them: each object as it is now, with the result of its last probe.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::api::NfsBackend;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::placement::Candidate;
+use crate::state::backends::{Backend, ProbeSnapshot};
+use crate::state::capacity::CapacityState;
+use crate::state::context::Context;
+
+/// One backend at one moment.
+pub struct BackendView {
+    object: Arc<NfsBackend>,
+    /// The running backend; none before its first reconciliation.
+    pub backend: Option<Arc<Backend>>,
+    snapshot: Option<Arc<ProbeSnapshot>>,
+    ready: PlannedCondition,
+}
+
+impl BackendView {
+    /// Returns all backends as they are now. A backend in `refused` has that condition instead of its own.
+    pub fn all(ctx: &Context, refused: &[(String, PlannedCondition)]) -> Vec<Self> {
+        let now = Instant::now();
+        let view = |object: Arc<NfsBackend>| {
+            let name = object.metadata.name.clone().unwrap_or_default();
+            let backend = ctx
+                .backends
+                .get(&name)
+                .filter(|backend| Some(&backend.uid) == object.metadata.uid.as_ref());
+            let snapshot = backend.as_ref().map(|backend| backend.known());
+            let refusal = refused
+                .iter()
+                .find(|(refused, _)| *refused == name)
+                .map(|(_, condition)| condition.clone());
+            let probed = || snapshot.as_ref().map(|snapshot| snapshot.ready_now(now));
+            let ready = refusal
+                .or_else(probed)
+                .unwrap_or_else(|| PlannedCondition::unknown(Reason::NotProbed, "not probed yet"));
+            Self {
+                object,
+                backend,
+                snapshot,
+                ready,
+            }
+        };
+        ctx.stores.backends.state().into_iter().map(view).collect()
+    }
+
+    /// The backend's name.
+    pub fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Returns true once a probe has completed.
+    pub fn is_probed(&self) -> bool {
+        self.snapshot
+            .as_ref()
+            .is_some_and(|snapshot| snapshot.ready.reason != Reason::NotProbed)
+    }
+
+    /// Returns what placement needs to know of this backend. `all` are the backends that may share its export.
+    pub fn candidate<'a>(&'a self, all: &[Self], allocated: &CapacityState) -> Candidate<'a> {
+        let spec = &self.object.spec;
+        let totals = allocated.totals(self.name());
+        let on_export: Vec<&Self> = all
+            .iter()
+            .filter(|other| other.export_id().is_some() && other.export_id() == self.export_id())
+            .collect();
+        let provisioned_on_export = on_export
+            .iter()
+            .map(|other| allocated.totals(other.name()).bytes)
+            .sum::<u128>();
+        let at_probe = on_export
+            .iter()
+            .filter_map(|other| Some(other.snapshot.as_ref()?.provisioned))
+            .sum::<u128>();
+        let statistics = self.snapshot.as_ref().and_then(|snapshot| snapshot.statistics);
+        Candidate {
+            name: self.name(),
+            labels: self.object.metadata.labels.as_ref().unwrap_or(&NO_LABELS),
+            ready: &self.ready,
+            suspended: spec.suspend,
+            deleting: self.object.metadata.deletion_timestamp.is_some(),
+            allowed_namespaces: spec.allowed_namespaces.as_ref(),
+            limits: spec.capacity.as_ref(),
+            claim_overrides: &spec.claim_overrides,
+            node_affinity: spec.node_affinity.as_ref(),
+            total: statistics.map(|statistics| u128::from(statistics.total)),
+            available: statistics.map(|statistics| u128::from(statistics.available)),
+            provisioned_since_probe: provisioned_on_export.saturating_sub(at_probe),
+            provisioned: totals.bytes,
+            provisioned_on_export,
+            volumes: totals.volumes,
+        }
+    }
+
+    fn export_id(&self) -> Option<&str> {
+        self.snapshot.as_ref()?.export_id()
+    }
+}
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();

@@ -1,0 +1,199 @@
+//! Keeps capacity and path reservations in step with the volumes of the cluster.
+
+use std::collections::HashSet;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
+use kube::runtime::watcher::Event;
+
+use crate::api::names;
+use crate::decide::placement::quantity::bytes;
+use crate::decide::policy::is_released;
+use crate::state::capacity::CapacityTracker;
+use crate::state::context::{Context, Settings};
+use export_store::ledger::FileKey;
+use export_store::{Holder, PathReservations, ReservedPath};
+
+/// Indexes the volumes of the volume watch: each counts, and its directory is reserved, as soon as it is seen.
+#[derive(Default)]
+pub struct VolumeIndexer {
+    relist: RelistDiff,
+}
+
+/// Compares a new list of volumes with those indexed before.
+#[derive(Default)]
+struct RelistDiff {
+    before: HashSet<String>,
+    listed: HashSet<String>,
+}
+
+impl RelistDiff {
+    /// Starts when a list is requested.
+    fn begin(before: HashSet<String>) -> Self {
+        let listed = HashSet::new();
+        Self { before, listed }
+    }
+
+    /// Returns the deleted volumes at the end of the list. A volume created after the request is in no page of the list
+    /// and was not known before, so it is not among them; the watch reports it.
+    fn deleted(&mut self) -> Vec<String> {
+        let Self { before, listed } = std::mem::take(self);
+        before.into_iter().filter(|name| !listed.contains(name)).collect()
+    }
+}
+
+impl VolumeIndexer {
+    /// Handles one event of the watch.
+    pub fn observe(&mut self, event: &Event<PersistentVolume>, ctx: &Context) {
+        match event {
+            Event::Init => {
+                // Volumes with neither capacity nor path need no cleanup.
+                let mut before = ctx.capacity.saved_volumes();
+                before.extend(ctx.path_reservations.volumes());
+                self.relist = RelistDiff::begin(before);
+            }
+            Event::InitApply(volume) => {
+                self.relist.listed.insert(volume.name_any());
+                add(volume, ctx);
+            }
+            Event::InitDone => {
+                let deleted = self.relist.deleted();
+                deleted.iter().for_each(|name| remove(name, ctx));
+            }
+            Event::Apply(volume) => add(volume, ctx),
+            Event::Delete(volume) => {
+                let uid = volume.uid().unwrap_or_default();
+                ctx.volume_retries.forget(&uid);
+                ctx.last_reported.forget(&uid);
+                remove(&volume.name_any(), ctx);
+            }
+        }
+    }
+}
+
+fn add(volume: &PersistentVolume, ctx: &Context) {
+    index_volume(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
+    ctx.recovery_holds.see(volume);
+    let name = volume.name_any();
+    match ctx.capacity.saved_on(&name) {
+        Some(backend) => ctx.usage.see(volume, &backend),
+        None => ctx.usage.forget(&name),
+    }
+}
+
+/// Forgets a deleted volume. Claims may have waited for its capacity or its path.
+fn remove(name: &str, ctx: &Context) {
+    ctx.capacity.gone(name);
+    ctx.recovery_holds.gone(name);
+    ctx.usage.forget(name);
+    ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
+    ctx.waiting_claims.wake_soon();
+}
+
+/// Indexes a volume that exists: a volume of this operator counts on its backend; any volume reserves its directory.
+pub fn index_volume(
+    volume: &PersistentVolume,
+    settings: &Settings,
+    capacity: &CapacityTracker,
+    path_reservations: &PathReservations,
+) {
+    let name = volume.name_any();
+    let annotations = volume.annotations();
+    let provisioner = annotations.get(names::PROVISIONED_BY);
+    let ours = provisioner.is_some_and(|provisioner| settings.serves(provisioner));
+    // A volume that nfs-subdir made under an alias counts on the alias's backend, which is where it can be reclaimed.
+    let aliased = provisioner.and_then(|provisioner| settings.aliases.get(provisioner));
+    let backend = annotations.get(names::VOLUME_BACKEND).or(aliased);
+    if let Some(backend) = backend.filter(|_| ours) {
+        let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
+        capacity.saved(&name, backend, size_of(volume), export_id);
+        if is_released(volume) {
+            // It cannot be expanded anymore. The deletion of its claim may have been missed.
+            capacity.settle(&name);
+        }
+    }
+    let paths = paths(volume, ours);
+    if !paths.is_empty() {
+        path_reservations.insert(Holder::Volume(name), paths, file_key(volume).filter(|_| ours));
+    }
+}
+
+/// Returns the paths that a volume reserves: its absolute path on its server, and its directory on its export.
+fn paths(volume: &PersistentVolume, ours: bool) -> Vec<ReservedPath> {
+    let mut paths = Vec::new();
+    if let Some(nfs) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) {
+        paths.push(ReservedPath::on_server(&nfs.server, &nfs.path));
+    }
+    let annotations = volume.annotations();
+    let recorded = (
+        annotations.get(names::VOLUME_EXPORT_ID),
+        annotations.get(names::VOLUME_DIRECTORY),
+    );
+    if let (true, (Some(export), Some(directory))) = (ours, recorded) {
+        paths.push(ReservedPath::on_export(export, directory));
+    }
+    paths
+}
+
+fn file_key(volume: &PersistentVolume) -> Option<FileKey> {
+    let annotations = volume.annotations();
+    let file_id = annotations.get(names::VOLUME_FILE_ID)?.parse().ok()?;
+    Some((annotations.get(names::VOLUME_EXPORT_ID)?.clone(), file_id))
+}
+
+/// Returns a volume's size in bytes; 0 if it has no valid size, which no volume of this operator lacks.
+fn size_of(volume: &PersistentVolume) -> u128 {
+    volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.capacity.as_ref()?.get("storage"))
+        .and_then(|quantity| bytes(&quantity.0))
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings::for_tests("p", &[])
+    }
+
+    #[test]
+    fn a_released_volume_reserves_nothing_for_an_expansion_that_nobody_requests_anymore() {
+        let volume = |phase: &str| -> PersistentVolume {
+            let annotations = BTreeMap::from([(names::PROVISIONED_BY, "p"), (names::VOLUME_BACKEND, "a")]);
+            serde_json::from_value(json!({
+                "metadata": {"name": "v", "annotations": annotations},
+                "spec": {"capacity": {"storage": "5"}}, "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        let (settings, capacity, paths) = (settings(), CapacityTracker::default(), PathReservations::default());
+        let see = |phase| index_volume(&volume(phase), &settings, &capacity, &paths);
+        see("Bound");
+        capacity.grow("v", 15, |_| Ok::<(), ()>(())).unwrap();
+        see("Bound");
+        assert_eq!(capacity.totals("a").bytes, 15, "its size before the expansion");
+        // Its claim was deleted while the watch of claims was disconnected.
+        see("Released");
+        assert_eq!(capacity.totals("a").bytes, 5);
+    }
+
+    #[test]
+    fn a_volume_created_while_the_volumes_are_listed_does_not_count_as_deleted() {
+        let capacity = CapacityTracker::default();
+        capacity.saved("stays", "a", 1, None);
+        capacity.saved("deleted", "a", 1, None);
+        let mut relist = RelistDiff::begin(capacity.saved_volumes());
+        relist.listed.insert("stays".to_owned());
+        capacity.saved("made meanwhile", "a", 1, None);
+        assert_eq!(relist.deleted(), ["deleted"]);
+        assert!(relist.deleted().is_empty(), "each is forgotten once");
+    }
+}
