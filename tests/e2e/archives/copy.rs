@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use crate::archives::objects::{archive_of, archived, in_state, path};
 use crate::archives::restore::asking;
 use crate::clones::claims::{contents, copy_gone, said, slow, staging, under_way};
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
@@ -69,7 +69,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
     let moved = env.objects.create(&moved).await?;
     let third = fs::metadata(env.directory(&env.wait_bound(&moved).await?)?)?;
     assert_eq!(third.ino().to_string(), text(&archive, "/spec/fileID"));
-    env.objects.wait_gone(&archive, PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     Ok(())
 }
 
@@ -94,79 +94,71 @@ async fn an_archive_is_copied_to_another_backend_if_the_class_does_not_include_i
     Ok(())
 }
 
-/// A stage with an archive of many files, and a way to its server that is slow; with what is in it.
-async fn kept() -> Result<(Stage, Value, Contents), shared::Failure> {
-    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let source = slow(&stage).await?;
-    let claim = stage.claim("old");
-    let volume = stage.bound(&claim).await?;
-    stage.objects.delete(&claim).await?;
-    stage.objects.wait_gone(&volume, PATIENCE).await?;
+/// A env with an archive of many files, and a way to its server that is slow; with what is in it.
+async fn kept() -> Result<(DedicatedCluster, Value, Contents), shared::Failure> {
+    let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let source = slow(&env).await?;
+    let claim = env.claim("old");
+    let volume = env.bound(&claim).await?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     let archive = archive_of(&volume);
     let there = |found: &Value| match text(found, "/status/state") {
         "Available" => Ok(found.clone()),
         state => Err(state.to_owned()),
     };
-    let archive = stage.objects.wait(&archive, "to be Available", PATIENCE, there).await?;
-    Ok((stage, archive, source))
+    let archive = env.objects.wait(&archive, "to be Available", TIMEOUT, there).await?;
+    Ok((env, archive, source))
 }
 
 type Contents = std::collections::BTreeMap<String, Vec<u8>>;
 
-fn at_full_speed(stage: &Stage) {
-    stage.proxy.clear_hooks();
-    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+fn at_full_speed(env: &DedicatedCluster) {
+    env.proxy.clear_hooks();
+    env.proxy.delay(Duration::ZERO, Duration::ZERO);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_complete_copy() -> Test {
-    let (mut stage, archive, source) = kept().await?;
-    let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
+    let (mut env, archive, source) = kept().await?;
+    let claim = env.objects.create(&copying(env.claim("new"), &archive)).await?;
     for _ in 0..3 {
-        under_way(&stage).await?;
-        let seen = stage.names()?;
+        under_way(&env).await?;
+        let seen = env.names()?;
         assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
-        stage.operator.kill9().await?;
+        env.operator.kill9().await?;
         // From now on it would be moved: what was begun as a copy stays one.
         let annotations = json!({"metadata": {"annotations": {"nfs-operator.io/restore": null}}});
-        stage.objects.patch(&claim, annotations).await?;
-        stage.operator.restart().await?;
+        env.objects.patch(&claim, annotations).await?;
+        env.operator.restart().await?;
     }
-    at_full_speed(&stage);
-    let volume = stage.bound(&claim).await?;
-    assert_eq!(contents(&stage.directory(&volume)?)?, source);
-    assert_eq!(
-        contents(&stage.data()?.join(text(&archive, "/spec/directory")))?,
-        source
-    );
-    assert_eq!(stage.volumes().await?.len(), 1);
-    assert_eq!(staging(&stage)?, Vec::<String>::new());
-    shared::trash_empty(&stage.data()?).await?;
+    at_full_speed(&env);
+    let volume = env.bound(&claim).await?;
+    assert_eq!(contents(&env.directory(&volume)?)?, source);
+    assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
+    assert_eq!(env.volumes().await?.len(), 1);
+    assert_eq!(staging(&env)?, Vec::<String>::new());
+    shared::trash_empty(&env.data()?).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_complete() -> Test {
-    let (stage, archive, source) = kept().await?;
-    let claim = stage.objects.create(&copying(stage.claim("new"), &archive)).await?;
-    under_way(&stage).await?;
-    let told = stage.objects.wait_condition(
-        &claim,
-        "nfs-operator.io/Provisioned",
-        "False",
-        Some("Copying"),
-        PATIENCE,
-    );
+    let (env, archive, source) = kept().await?;
+    let claim = env.objects.create(&copying(env.claim("new"), &archive)).await?;
+    under_way(&env).await?;
+    let told = env
+        .objects
+        .wait_condition(&claim, "nfs-operator.io/Provisioned", "False", Some("Copying"), TIMEOUT);
     let message = text(&told.await?, "/message").to_owned();
     assert!(
         message.starts_with(&format!("copying NfsArchive {}: ", name_of(&archive))),
         "{message}"
     );
-    stage
-        .objects
+    env.objects
         .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;
-    stage.objects.delete(&archive).await?;
+    env.objects.delete(&archive).await?;
     let waits = |found: &Value| {
         let said = rig::objects::condition(found, "Available").cloned().unwrap_or_default();
         match text(&said, "/message") {
@@ -174,45 +166,43 @@ async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_co
             message => Err(message.to_owned()),
         }
     };
-    stage
-        .objects
-        .wait(&archive, "to wait for the copy", PATIENCE, waits)
+    env.objects
+        .wait(&archive, "to wait for the copy", TIMEOUT, waits)
         .await?;
-    at_full_speed(&stage);
-    let volume = stage.bound(&claim).await?;
-    assert_eq!(contents(&stage.directory(&volume)?)?, source);
-    stage.objects.wait_gone(&archive, PATIENCE).await?;
-    shared::trash_empty(&stage.data()?).await?;
-    assert_eq!(stage.names()?.len(), 1);
+    at_full_speed(&env);
+    let volume = env.bound(&claim).await?;
+    assert_eq!(contents(&env.directory(&volume)?)?, source);
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    shared::trash_empty(&env.data()?).await?;
+    assert_eq!(env.names()?.len(), 1);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_for_another_namespace_stops_when_its_permission_is_revoked() -> Test {
-    let (stage, archive, _) = kept().await?;
+    let (env, archive, _) = kept().await?;
     let other = reference("v1", "Namespace", None, "other");
-    stage.objects.create(&other).await?;
+    env.objects.create(&other).await?;
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": ["other"]}}});
-    stage.objects.patch(&archive, allowed).await?;
-    let mut claim = asking(stage.claim("new"), name_of(&archive));
+    env.objects.patch(&archive, allowed).await?;
+    let mut claim = asking(env.claim("new"), name_of(&archive));
     merge(&mut claim, &json!({"metadata": {"namespace": "other"}}));
-    let claim = stage.objects.create(&claim).await?;
-    under_way(&stage).await?;
-    stage
-        .objects
+    let claim = env.objects.create(&claim).await?;
+    under_way(&env).await?;
+    env.objects
         .patch(&archive, json!({"spec": {"allowedNamespaces": null}}))
         .await?;
-    let refused = stage.objects.wait_condition(
+    let refused = env.objects.wait_condition(
         &claim,
         "nfs-operator.io/Provisioned",
         "False",
         Some("ArchiveNotAllowed"),
-        PATIENCE,
+        TIMEOUT,
     );
     refused.await?;
-    copy_gone(&stage).await?;
-    assert_eq!(stage.names()?.len(), 1);
-    at_full_speed(&stage);
-    shared::trash_empty(&stage.data()?).await?;
+    copy_gone(&env).await?;
+    assert_eq!(env.names()?.len(), 1);
+    at_full_speed(&env);
+    shared::trash_empty(&env.data()?).await?;
     Ok(())
 }

@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 
 use crate::archives::objects::archive_of;
 use crate::recovery::cluster_loss::{adopt, said_of};
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const KIND: &str = "nfsarchives.nfs-operator.io";
 
 /// The names of all archives' objects.
-async fn archives(stage: &Stage) -> rig::Result<BTreeSet<String>> {
+async fn archives(env: &DedicatedCluster) -> rig::Result<BTreeSet<String>> {
     let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
-    let found = stage.objects.list(&any).await?;
+    let found = env.objects.list(&any).await?;
     Ok(found
         .iter()
         .map(|archive| text(archive, "/metadata/name").to_owned())
@@ -24,34 +24,34 @@ async fn archives(stage: &Stage) -> rig::Result<BTreeSet<String>> {
 }
 
 /// Claims with data of their own, deleted; gives back their volumes.
-async fn released(stage: &Stage, count: usize) -> Result<Vec<Value>, Failure> {
+async fn released(env: &DedicatedCluster, count: usize) -> Result<Vec<Value>, Failure> {
     let mut volumes = Vec::new();
     for n in 0..count {
-        stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
+        env.objects.create(&env.claim(&format!("data-{n}"))).await?;
     }
     for n in 0..count {
-        let volume = stage.bound(&stage.claim(&format!("data-{n}"))).await?;
-        std::fs::write(stage.directory(&volume)?.join("data"), format!("data-{n}"))?;
+        let volume = env.bound(&env.claim(&format!("data-{n}"))).await?;
+        std::fs::write(env.directory(&volume)?.join("data"), format!("data-{n}"))?;
         volumes.push(volume);
     }
     for n in 0..count {
-        stage.objects.delete(&stage.claim(&format!("data-{n}"))).await?;
+        env.objects.delete(&env.claim(&format!("data-{n}"))).await?;
     }
     Ok(volumes)
 }
 
-async fn kill_at_random(stage: &mut Stage, times: u32) -> Test {
+async fn kill_at_random(env: &mut DedicatedCluster, times: u32) -> Test {
     for _ in 0..times {
         tokio::time::sleep(Duration::from_millis(100 + u64::from(rand::random::<u16>() % 900))).await;
-        stage.operator.kill9().await?;
-        stage.operator.restart().await?;
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
     }
     Ok(())
 }
 
-async fn settle(stage: &Stage, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
-    let names = rig::wait::until(what, PATIENCE, async || {
-        let names = archives(stage).await.map_err(|error| error.to_string())?;
+async fn settle(env: &DedicatedCluster, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
+    let names = rig::wait::until(what, TIMEOUT, async || {
+        let names = archives(env).await.map_err(|error| error.to_string())?;
         if wanted(&names) {
             Ok(names)
         } else {
@@ -71,36 +71,35 @@ fn names_of(volumes: &[Value]) -> BTreeSet<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_creates_one_object_per_archive_and_completes_requested_purges() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let volumes = released(&stage, 20).await?;
-    kill_at_random(&mut stage, 4).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&env, 20).await?;
+    kill_at_random(&mut env, 4).await?;
     for volume in &volumes {
-        stage.objects.wait_gone(volume, PATIENCE).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
     }
     assert_eq!(
-        archives(&stage).await?,
+        archives(&env).await?,
         names_of(&volumes),
         "an object from the moment the volume is gone"
     );
-    assert_eq!(stage.names()?.len(), 20);
+    assert_eq!(env.names()?.len(), 20);
     let (doomed, kept) = volumes.split_at(12);
     for volume in doomed {
         let archive = archive_of(volume);
-        stage
-            .objects
+        env.objects
             .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
             .await?;
-        stage.objects.delete(&archive).await?;
+        env.objects.delete(&archive).await?;
     }
-    kill_at_random(&mut stage, 4).await?;
+    kill_at_random(&mut env, 4).await?;
     let left = names_of(kept);
-    settle(&stage, "the deleted archives to be gone", |names| *names == left).await?;
-    assert_eq!(stage.names()?.len(), kept.len());
-    let records: BTreeSet<String> = stage.records()?.into_iter().map(|(name, _)| name).collect();
+    settle(&env, "the deleted archives to be gone", |names| *names == left).await?;
+    assert_eq!(env.names()?.len(), kept.len());
+    let records: BTreeSet<String> = env.records()?.into_iter().map(|(name, _)| name).collect();
     assert_eq!(records, left);
     for volume in kept {
-        let archive = stage.objects.get(&archive_of(volume)).await?.ok_or("no object")?;
-        let data = stage.data()?.join(text(&archive, "/spec/directory")).join("data");
+        let archive = env.objects.get(&archive_of(volume)).await?.ok_or("no object")?;
+        let data = env.data()?.join(text(&archive, "/spec/directory")).join("data");
         assert_eq!(std::fs::read_to_string(data)?, text(&archive, "/spec/claim/name"));
     }
     Ok(())
@@ -108,51 +107,50 @@ async fn an_operator_killed_repeatedly_creates_one_object_per_archive_and_comple
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deleting_the_crd_purges_nothing_and_a_held_archive_is_held_again_after_reinstallation() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let volumes = released(&stage, 3).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&env, 3).await?;
     for volume in &volumes {
-        stage.objects.wait_gone(volume, PATIENCE).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
         let delete = json!({"spec": {"deletionPolicy": "Delete"}});
-        stage.objects.patch(&archive_of(volume), delete).await?;
+        env.objects.patch(&archive_of(volume), delete).await?;
     }
     let held = archive_of(&volumes[0]);
-    stage.objects.patch(&held, json!({"spec": {"legalHold": true}})).await?;
+    env.objects.patch(&held, json!({"spec": {"legalHold": true}})).await?;
     let word = |found: &Value| match text(found, "/status/state") {
         "Held" => Ok(()),
         state => Err(state.to_owned()),
     };
-    stage.objects.wait(&held, "to be Held", PATIENCE, word).await?;
-    stage.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
+    env.objects.wait(&held, "to be Held", TIMEOUT, word).await?;
+    env.cluster.kubectl(["delete", "crd", KIND, "--wait=false"]).await?;
     let kind = reference("apiextensions.k8s.io/v1", "CustomResourceDefinition", None, KIND);
-    stage.objects.wait_gone(&kind, PATIENCE).await?;
-    assert_eq!(stage.names()?.len(), 3, "the data stay");
-    stage.operator.kill9().await?;
-    stage
-        .cluster
+    env.objects.wait_gone(&kind, TIMEOUT).await?;
+    assert_eq!(env.names()?.len(), 3, "the data stay");
+    env.operator.kill9().await?;
+    env.cluster
         .apply_crds(&rig::operator::repository_root().join("crds"))
         .await?;
-    stage.operator.restart().await?;
+    env.operator.restart().await?;
     let all = names_of(&volumes);
-    settle(&stage, "the objects to be made again", |names| *names == all).await?;
-    stage.objects.wait(&held, "to be Held", PATIENCE, word).await?;
-    let again = stage.objects.get(&held).await?.ok_or("no object")?;
+    settle(&env, "the objects to be made again", |names| *names == all).await?;
+    env.objects.wait(&held, "to be Held", TIMEOUT, word).await?;
+    let again = env.objects.get(&held).await?.ok_or("no object")?;
     assert_eq!(text(&again, "/spec/deletionPolicy"), "Delete");
-    assert_eq!(stage.names()?.len(), 3);
+    assert_eq!(env.names()?.len(), 3);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_released() -> Test {
-    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let volumes = released(&stage, 1).await?;
-    stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
+    let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&env, 1).await?;
+    env.objects.wait_gone(&volumes[0], TIMEOUT).await?;
     let archive = archive_of(&volumes[0]);
     let held = json!({"spec": {"legalHold": true, "deletionPolicy": "Delete"}});
-    stage.objects.patch(&archive, held).await?;
+    env.objects.patch(&archive, held).await?;
     let policy = "validatingadmissionpolicybinding/nfs-operator-archive-hold";
-    stage.cluster.kubectl(["delete", policy]).await?;
-    rig::wait::until("the deletion to go past", PATIENCE, async || {
-        stage.objects.delete(&archive).await.map_err(|error| error.to_string())
+    env.cluster.kubectl(["delete", policy]).await?;
+    rig::wait::until("the deletion to go past", TIMEOUT, async || {
+        env.objects.delete(&archive).await.map_err(|error| error.to_string())
     })
     .await?;
     let waits = |found: &Value| {
@@ -162,34 +160,31 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
             None => Err("not said".to_owned()),
         }
     };
-    stage
-        .objects
-        .wait(&archive, "to say that it is held", PATIENCE, waits)
+    env.objects
+        .wait(&archive, "to say that it is held", TIMEOUT, waits)
         .await?;
-    assert_eq!(stage.names()?.len(), 1);
-    stage
-        .objects
+    assert_eq!(env.names()?.len(), 1);
+    env.objects
         .patch(&archive, json!({"spec": {"legalHold": false}}))
         .await?;
-    stage.objects.wait_gone(&archive, PATIENCE).await?;
-    assert_eq!(stage.names()?.len(), 0);
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    assert_eq!(env.names()?.len(), 0);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_adopted() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let volumes = released(&stage, 1).await?;
-    stage.objects.wait_gone(&volumes[0], PATIENCE).await?;
-    stage.operator.kill9().await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let volumes = released(&env, 1).await?;
+    env.objects.wait_gone(&volumes[0], TIMEOUT).await?;
+    env.operator.kill9().await?;
     let archive = archive_of(&volumes[0]);
-    stage
-        .objects
+    env.objects
         .patch(&archive, json!({"metadata": {"finalizers": null}}))
         .await?;
-    stage.objects.delete(&archive).await?;
+    env.objects.delete(&archive).await?;
     // What was written before records were signed and archives expired.
-    for cluster in std::fs::read_dir(stage.data()?.join(".nfs-operator"))? {
+    for cluster in std::fs::read_dir(env.data()?.join(".nfs-operator"))? {
         let record = cluster?
             .path()
             .join("records")
@@ -201,14 +196,14 @@ async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_ado
         content.as_object_mut().ok_or("no record")?.remove("signature");
         std::fs::write(&record, serde_json::to_vec(&content)?)?;
     }
-    stage.operator.restart().await?;
+    env.operator.restart().await?;
     let volume = text(&volumes[0], "/metadata/name");
-    said_of(&stage, "RecordsTrusted", "RecordsUnsigned", &[volume]).await?;
-    assert_eq!(archives(&stage).await?, BTreeSet::new());
-    adopt(&stage, None, volume).await?;
+    said_of(&env, "RecordsTrusted", "RecordsUnsigned", &[volume]).await?;
+    assert_eq!(archives(&env).await?, BTreeSet::new());
+    adopt(&env, None, volume).await?;
     let all = names_of(&volumes);
-    settle(&stage, "the object to be made", |names| *names == all).await?;
-    let made = stage.objects.get(&archive).await?.ok_or("no object")?;
+    settle(&env, "the object to be made", |names| *names == all).await?;
+    let made = env.objects.get(&archive).await?.ok_or("no object")?;
     assert!(made["spec"]["archivedAt"].is_null() && made["spec"]["expiresAt"].is_null());
     assert_eq!(text(&made, "/spec/claim/name"), "data-0");
     Ok(())

@@ -6,7 +6,7 @@ use rig::TestEnv;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 /// A reference to the archive of a volume.
 pub fn archive_of(volume: &Value) -> Value {
@@ -32,7 +32,7 @@ pub async fn in_state(env: &TestEnv, archive: &Value, state: &str) -> rig::Resul
         said if said == state => Ok(found.clone()),
         said => Err(said.to_owned()),
     };
-    env.objects.wait(archive, &format!("to be {state}"), PATIENCE, is).await
+    env.objects.wait(archive, &format!("to be {state}"), TIMEOUT, is).await
 }
 
 pub fn path(env: &TestEnv, archive: &Value) -> std::path::PathBuf {
@@ -79,7 +79,7 @@ async fn an_archive_gets_an_object_with_its_origin_and_an_event_in_the_namespace
         condition(&archive, "Available").map(|found| &found["status"]),
         Some(&json!("True"))
     );
-    let event = env.objects.wait_event(&claim, "Archived", PATIENCE).await?;
+    let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
     assert!(
         text(&event, "/note").contains(text(&volume, "/metadata/name")),
         "{event}"
@@ -122,7 +122,7 @@ async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its
     let [_, volume, archive] = archived(&env, "data", &class, "kept").await?;
     env.objects.delete(&archive).await?;
     let uid = archive.pointer("/metadata/uid").cloned();
-    let again = env.objects.wait(&archive, "to be made again", PATIENCE, |found| {
+    let again = env.objects.wait(&archive, "to be made again", TIMEOUT, |found| {
         match found.pointer("/metadata/uid") {
             now if now == uid.as_ref() => Err("the former one".to_owned()),
             _ => Ok(found.clone()),
@@ -135,15 +135,15 @@ async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its
         .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;
     env.objects.delete(&archive).await?;
-    env.objects.wait_gone(&archive, PATIENCE).await?;
-    env.objects.wait_event(&archive, "ArchivePurged", PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    env.objects.wait_event(&archive, "ArchivePurged", TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     shared::trash_empty(env.data()).await?;
     let counted = |backend: &Value| match &backend["status"]["archives"] {
         archives if archives == 0 => Ok(()),
         archives => Err(format!("{archives} archives")),
     };
-    env.objects.wait(&backend, "to count none", PATIENCE, counted).await?;
+    env.objects.wait(&backend, "to count none", TIMEOUT, counted).await?;
     assert!(env.objects.get(&archive_of(&volume)).await?.is_none());
     Ok(())
 }
@@ -163,7 +163,7 @@ async fn a_held_archive_cannot_be_deleted() -> Test {
         .patch(&archive, json!({"spec": {"legalHold": false}}))
         .await?;
     env.objects.delete(&archive).await?;
-    env.objects.wait_gone(&archive, PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
 }
@@ -197,7 +197,7 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
     for forged in [in_use, alias] {
         let made = env.objects.create(&forged).await?;
         env.objects
-            .wait(&made, "to be looked at", PATIENCE, |found| {
+            .wait(&made, "to be looked at", TIMEOUT, |found| {
                 match text(found, "/status/state") {
                     "Missing" | "Unknown" => Ok(()),
                     state => Err(state.to_owned()),
@@ -208,7 +208,7 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
             .patch(&made, json!({"spec": {"deletionPolicy": "Retain"}}))
             .await?;
         env.objects.delete(&made).await?;
-        env.objects.wait_gone(&made, PATIENCE).await?;
+        env.objects.wait_gone(&made, TIMEOUT).await?;
     }
     let unchanged = |tree: std::collections::BTreeMap<String, String>| {
         let data = tree.into_iter().filter(|(path, _)| !path.contains("/.nfs-operator/"));
@@ -227,13 +227,13 @@ async fn a_backend_that_is_deleted_waits_for_its_archives() -> Test {
     env.objects.delete(&backend).await?;
     let waits = env
         .objects
-        .wait_condition(&backend, "Ready", "False", Some("Deleting"), PATIENCE);
+        .wait_condition(&backend, "Ready", "False", Some("Deleting"), TIMEOUT);
     let waits = waits.await?;
     assert!(text(&waits, "/message").contains("1 archives"), "{waits}");
     env.objects
         .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;
     env.objects.delete(&archive).await?;
-    env.objects.wait_gone(&backend, PATIENCE).await?;
+    env.objects.wait_gone(&backend, TIMEOUT).await?;
     Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::archives::objects::{in_state, path};
 use crate::archives::restore::asking;
 use crate::clones::claims::staged_on;
-use crate::support::shared::{self, PATIENCE, Test, refused, text};
+use crate::support::shared::{self, TIMEOUT, Test, refused, text};
 
 /// An archive of that name, of a claim in that namespace.
 pub fn backup(name: &str, namespace: &str, claim: &str) -> Value {
@@ -28,7 +28,7 @@ fn name_of(object: &Value) -> &str {
 async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<String> {
     let said = env
         .objects
-        .wait_condition(archive, "Available", "False", Some(reason), PATIENCE);
+        .wait_condition(archive, "Available", "False", Some(reason), TIMEOUT);
     Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -78,7 +78,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     let said = condition(&archive, "Available").cloned().unwrap_or_default();
     let told = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
     assert!(text(&said, "/message").contains(&told), "{said}");
-    let event = env.objects.wait_event(&claim, "Archived", PATIENCE).await?;
+    let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
     assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");
 
     fs::write(root.join("data"), "changed since")?;
@@ -99,7 +99,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
         (moved.ino(), moved.mode() & 0o7777, moved.uid()),
         (closed.ino(), 0o2770, 1000)
     );
-    env.objects.wait_gone(&archive, PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     assert_eq!(fs::read_to_string(root.join("data"))?, "changed since");
     shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
     Ok(())
@@ -118,7 +118,7 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
     assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
     env.objects.delete(&kept).await?;
     let uid = kept.pointer("/metadata/uid").cloned();
-    let again = env.objects.wait(&kept, "to be made again", PATIENCE, |found| {
+    let again = env.objects.wait(&kept, "to be made again", TIMEOUT, |found| {
         match found.pointer("/metadata/uid") {
             now if now == uid.as_ref() => Err("the former one".to_owned()),
             _ => Ok(found.clone()),
@@ -130,7 +130,7 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
         .patch(&kept, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;
     env.objects.delete(&kept).await?;
-    env.objects.wait_gone(&kept, PATIENCE).await?;
+    env.objects.wait_gone(&kept, TIMEOUT).await?;
     shared::trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
@@ -166,7 +166,7 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     env.objects.patch(&backend, json!({"spec": {"suspend": true}})).await?;
     let not_ready = env
         .objects
-        .wait_condition(&backend, "Ready", "False", Some("Suspended"), PATIENCE);
+        .wait_condition(&backend, "Ready", "False", Some("Suspended"), TIMEOUT);
     not_ready.await?;
     let suspended = make("suspended", "data").await?;
     let message = pending(&env, &suspended, "Suspended").await?;
@@ -177,7 +177,7 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     in_state(&env, &suspended, "Available").await?;
     for refused in [&absent, &unbound, &foreign] {
         env.objects.delete(refused).await?;
-        env.objects.wait_gone(refused, PATIENCE).await?;
+        env.objects.wait_gone(refused, TIMEOUT).await?;
     }
     env.objects.delete(&theirs).await?;
     env.objects.delete(&volume).await?;
@@ -237,13 +237,13 @@ async fn a_backup_uses_no_name_that_exists_on_the_export() -> Test {
     let first = in_state(&env, &first, "Available").await?;
     // Its data stay, and so does its name, although another object has that for now.
     env.objects.delete(&first).await?;
-    env.objects.wait_gone(&first, PATIENCE).await?;
+    env.objects.wait_gone(&first, TIMEOUT).await?;
     let second = backup(&env.unique_name("nightly"), &env.name, "two");
     let second = env.objects.create(&second).await?;
     let message = pending(&env, &second, "ArchiveNameTaken").await?;
     assert!(message.contains("(archived)"), "{message}");
     env.objects.delete(&second).await?;
-    env.objects.wait_gone(&second, PATIENCE).await?;
+    env.objects.wait_gone(&second, TIMEOUT).await?;
     env.objects
         .patch(&backend, json!({"spec": {"probeInterval": "1s"}}))
         .await?;

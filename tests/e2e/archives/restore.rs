@@ -8,7 +8,7 @@ use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
 use crate::archives::objects::{archive_of, archived, in_state};
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 /// A claim that asks for an archive.
 pub fn asking(mut claim: Value, archive: &str) -> Value {
@@ -25,7 +25,7 @@ fn name_of(object: &Value) -> &str {
 async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Value> {
     let namespace = reference("v1", "Namespace", None, &env.name);
     env.objects.delete(&namespace).await?;
-    env.objects.wait_gone(&namespace, PATIENCE).await?;
+    env.objects.wait_gone(&namespace, TIMEOUT).await?;
     env.objects.create(&namespace).await?;
     let heir = asking(env.claim("data", class), name_of(archive));
     let heir = env.objects.create(&heir).await?;
@@ -54,13 +54,13 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
     let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
     assert_eq!(seen, (inode, 0o2770, 1000, 1001));
     assert_eq!(fs::read_to_string(env.directory(&restored)?.join("data"))?, "precious");
-    env.objects.wait_gone(&archive, PATIENCE).await?;
-    env.objects.wait_event(&archive, "ArchiveRestored", PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
+    env.objects.wait_event(&archive, "ArchiveRestored", TIMEOUT).await?;
     let counted = |backend: &Value| match &backend["status"]["archives"] {
         archives if archives == 0 => Ok(()),
         archives => Err(format!("{archives} archives")),
     };
-    env.objects.wait(&backend, "to count none", PATIENCE, counted).await?;
+    env.objects.wait(&backend, "to count none", TIMEOUT, counted).await?;
     // What was restored is archived again like any other.
     shared::reclaimed(&env, &again, &restored, "VolumeArchived").await?;
     let twice = in_state(&env, &archive_of(&restored), "Available").await?;
@@ -100,7 +100,7 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
     let empty = env.wait_bound(&crossing).await?;
     assert_eq!(fs::read_dir(env.directory(&empty)?)?.count(), 0);
     env.objects.delete(&crossing).await?;
-    env.objects.wait_gone(&empty, PATIENCE).await?;
+    env.objects.wait_gone(&empty, TIMEOUT).await?;
     let heir = heir(&env, &class, &archive).await?;
     // Nor does a word of their own help.
     env.objects
@@ -172,10 +172,10 @@ async fn of_two_claims_that_request_one_archive_one_gets_it_and_the_other_is_ref
             said => Err(format!("{said:?}")),
         }
     };
-    env.objects.wait_gone(&archive, PATIENCE).await?;
+    env.objects.wait_gone(&archive, TIMEOUT).await?;
     let mut outcomes = Vec::new();
     for claim in [&one, &two] {
-        outcomes.push(env.objects.wait(claim, "to be told", PATIENCE, told).await?);
+        outcomes.push(env.objects.wait(claim, "to be told", TIMEOUT, told).await?);
     }
     outcomes.sort();
     assert_eq!(outcomes, [false, true], "one gets it, and one only");

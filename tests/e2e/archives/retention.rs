@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::archives::objects::archive_of;
 use crate::archives::on_demand::backup;
 use crate::archives::restore::asking;
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 /// One archive more often than the tests are patient.
 const QUICK: [&str; 2] = ["--archive-purge-pause", "200ms"];
@@ -21,31 +21,31 @@ fn policy(policy: Value) -> Value {
     json!({"probeInterval": "1s", "archivePolicy": policy})
 }
 
-async fn archives(stage: &Stage) -> rig::Result<Vec<Value>> {
+async fn archives(env: &DedicatedCluster) -> rig::Result<Vec<Value>> {
     let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
-    stage.objects.list(&any).await
+    env.objects.list(&any).await
 }
 
 /// A claim with a file that says so, archived; gives back the archive's object.
-async fn archived(stage: &Stage, name: &str, content: &str) -> Result<Value, Failure> {
-    let claim = stage.claim(name);
-    stage.objects.create(&claim).await?;
-    let volume = stage.bound(&claim).await?;
-    std::fs::write(stage.directory(&volume)?.join("data"), content)?;
-    stage.objects.delete(&claim).await?;
-    stage.objects.wait_gone(&volume, PATIENCE).await?;
-    stage.objects.wait_gone(&claim, PATIENCE).await?;
-    let archive = stage.objects.get(&archive_of(&volume)).await?;
+async fn archived(env: &DedicatedCluster, name: &str, content: &str) -> Result<Value, Failure> {
+    let claim = env.claim(name);
+    env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    std::fs::write(env.directory(&volume)?.join("data"), content)?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
+    let archive = env.objects.get(&archive_of(&volume)).await?;
     Ok(archive.unwrap_or_else(|| archive_of(&volume)))
 }
 
 /// Waits until just these contents are left on the export.
-async fn left(stage: &Stage, wanted: &[&str]) -> Test {
+async fn left(env: &DedicatedCluster, wanted: &[&str]) -> Test {
     let wanted: BTreeSet<String> = wanted.iter().map(|&content| content.to_owned()).collect();
-    rig::wait::until("the others to be purged", PATIENCE, async || {
+    rig::wait::until("the others to be purged", TIMEOUT, async || {
         let mut found = BTreeSet::new();
-        for name in stage.names().map_err(|error| error.to_string())? {
-            let data = stage.data().map_err(|error| error.to_string())?.join(name).join("data");
+        for name in env.names().map_err(|error| error.to_string())? {
+            let data = env.data().map_err(|error| error.to_string())?.join(name).join("data");
             found.extend(std::fs::read_to_string(data));
         }
         if found == wanted {
@@ -60,179 +60,166 @@ async fn left(stage: &Stage, wanted: &[&str]) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_expired_archive_is_purged_but_not_a_held_or_a_foreign_one() -> Test {
-    let stage = Stage::set_with(policy(json!({"retention": "1h"})), &QUICK).await?;
-    let foreign = stage.data()?.join("archived-by-others");
+    let env = DedicatedCluster::start_with_args(policy(json!({"retention": "1h"})), &QUICK).await?;
+    let foreign = env.data()?.join("archived-by-others");
     std::fs::create_dir(&foreign)?;
     std::fs::write(foreign.join("data"), "foreign")?;
     let (held, gone, prolonged) = (
-        archived(&stage, "held", "held").await?,
-        archived(&stage, "gone", "gone").await?,
-        archived(&stage, "prolonged", "prolonged").await?,
+        archived(&env, "held", "held").await?,
+        archived(&env, "gone", "gone").await?,
+        archived(&env, "prolonged", "prolonged").await?,
     );
     for archive in [&held, &gone, &prolonged] {
         assert!(archive["spec"]["expiresAt"].is_string(), "{archive}");
     }
-    stage
-        .objects
+    env.objects
         .patch(&prolonged, json!({"spec": {"expiresAt": null}}))
         .await?;
     let past = json!({"expiresAt": "2020-01-01T00:00:00Z"});
     let mut both = past.clone();
     both["legalHold"] = json!(true);
-    stage.objects.patch(&held, json!({ "spec": both })).await?;
-    stage.objects.patch(&gone, json!({ "spec": past })).await?;
-    stage.objects.wait_gone(&gone, PATIENCE).await?;
-    stage.objects.wait_event(&gone, "ArchivePurged", PATIENCE).await?;
-    left(&stage, &["foreign", "held", "prolonged"]).await?;
-    stage
-        .objects
-        .wait_condition(&held, "Expired", "True", None, PATIENCE)
+    env.objects.patch(&held, json!({ "spec": both })).await?;
+    env.objects.patch(&gone, json!({ "spec": past })).await?;
+    env.objects.wait_gone(&gone, TIMEOUT).await?;
+    env.objects.wait_event(&gone, "ArchivePurged", TIMEOUT).await?;
+    left(&env, &["foreign", "held", "prolonged"]).await?;
+    env.objects
+        .wait_condition(&held, "Expired", "True", None, TIMEOUT)
         .await?;
-    stage
-        .objects
-        .patch(&held, json!({"spec": {"legalHold": false}}))
-        .await?;
-    stage.objects.wait_gone(&held, PATIENCE).await?;
-    left(&stage, &["foreign", "prolonged"]).await?;
+    env.objects.patch(&held, json!({"spec": {"legalHold": false}})).await?;
+    env.objects.wait_gone(&held, TIMEOUT).await?;
+    left(&env, &["foreign", "prolonged"]).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
-    let stage = Stage::set_with(policy(json!({"keepLast": 2})), &QUICK).await?;
+    let env = DedicatedCluster::start_with_args(policy(json!({"keepLast": 2})), &QUICK).await?;
     let mut former = Value::Null;
     for round in ["first", "second", "third", "fourth"] {
-        let archive = archived(&stage, "data", round).await?;
+        let archive = archived(&env, "data", round).await?;
         // The order of two of one second is that of their names, which says nothing.
         assert_ne!(former, archive["spec"]["archivedAt"]);
         former = archive["spec"]["archivedAt"].clone();
         tokio::time::sleep(Duration::from_millis(1100)).await;
     }
-    archived(&stage, "other", "another claim's").await?;
-    left(&stage, &["third", "fourth", "another claim's"]).await?;
+    archived(&env, "other", "another claim's").await?;
+    left(&env, &["third", "fourth", "another claim's"]).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn purges_resume_after_the_operator_is_killed() -> Test {
-    let mut stage = Stage::set_with(policy(json!({"retention": "5s"})), &QUICK).await?;
+    let mut env = DedicatedCluster::start_with_args(policy(json!({"retention": "5s"})), &QUICK).await?;
     for n in 0..12 {
-        stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
+        env.objects.create(&env.claim(&format!("data-{n}"))).await?;
     }
     let mut volumes = Vec::new();
     for n in 0..12 {
-        let volume = stage.bound(&stage.claim(&format!("data-{n}"))).await?;
-        std::fs::write(stage.directory(&volume)?.join("data"), format!("{n}"))?;
-        stage.objects.delete(&stage.claim(&format!("data-{n}"))).await?;
+        let volume = env.bound(&env.claim(&format!("data-{n}"))).await?;
+        std::fs::write(env.directory(&volume)?.join("data"), format!("{n}"))?;
+        env.objects.delete(&env.claim(&format!("data-{n}"))).await?;
         volumes.push(volume);
     }
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(200 + u64::from(rand::random::<u16>() % 1000))).await;
-        stage.operator.kill9().await?;
-        stage.operator.restart().await?;
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
     }
     for volume in &volumes {
-        stage.objects.wait_gone(volume, PATIENCE).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
     }
-    rig::wait::until("all archives to be purged", PATIENCE, async || {
-        let (objects, names) = (archives(&stage).await, stage.names());
+    rig::wait::until("all archives to be purged", TIMEOUT, async || {
+        let (objects, names) = (archives(&env).await, env.names());
         match (objects, names) {
             (Ok(objects), Ok(names)) if objects.is_empty() && names.is_empty() => Ok(()),
             (objects, names) => Err(format!("{} objects, {names:?}", objects.map_or(0, |all| all.len()))),
         }
     })
     .await?;
-    assert_eq!(stage.records()?.len(), 0);
+    assert_eq!(env.records()?.len(), 0);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_reports_that_its_archive_expired_and_gets_it_if_an_administrator_extends_the_retention() -> Test {
-    let stage = Stage::set_with(policy(json!({})), &NEVER).await?;
-    let archive = archived(&stage, "data", "late").await?;
+    let env = DedicatedCluster::start_with_args(policy(json!({})), &NEVER).await?;
+    let archive = archived(&env, "data", "late").await?;
     let past = json!({"spec": {"expiresAt": "2020-01-01T00:00:00Z"}});
-    stage.objects.patch(&archive, past).await?;
-    stage
-        .objects
-        .wait_condition(&archive, "Expired", "True", None, PATIENCE)
+    env.objects.patch(&archive, past).await?;
+    env.objects
+        .wait_condition(&archive, "Expired", "True", None, TIMEOUT)
         .await?;
-    let claim = asking(stage.claim("again"), text(&archive, "/metadata/name"));
-    let claim = stage.objects.create(&claim).await?;
+    let claim = asking(env.claim("again"), text(&archive, "/metadata/name"));
+    let claim = env.objects.create(&claim).await?;
     let kind = "nfs-operator.io/Provisioned";
-    stage
-        .objects
-        .wait_condition(&claim, kind, "False", Some("ArchiveExpired"), PATIENCE)
+    env.objects
+        .wait_condition(&claim, kind, "False", Some("ArchiveExpired"), TIMEOUT)
         .await?;
-    stage
-        .objects
+    env.objects
         .patch(&archive, json!({"spec": {"expiresAt": null}}))
         .await?;
-    let volume = stage.bound(&claim).await?;
-    assert_eq!(std::fs::read_to_string(stage.directory(&volume)?.join("data"))?, "late");
+    let volume = env.bound(&claim).await?;
+    assert_eq!(std::fs::read_to_string(env.directory(&volume)?.join("data"))?, "late");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_during_restores_loses_and_duplicates_nothing() -> Test {
-    let mut stage = Stage::set_with(policy(json!({})), &QUICK).await?;
+    let mut env = DedicatedCluster::start_with_args(policy(json!({})), &QUICK).await?;
     let mut names = Vec::new();
     for n in 0..10 {
-        let archive = archived(&stage, &format!("data-{n}"), &format!("{n}")).await?;
+        let archive = archived(&env, &format!("data-{n}"), &format!("{n}")).await?;
         names.push(text(&archive, "/metadata/name").to_owned());
     }
     for (n, name) in names.iter().enumerate() {
-        stage
-            .objects
-            .create(&asking(stage.claim(&format!("again-{n}")), name))
+        env.objects
+            .create(&asking(env.claim(&format!("again-{n}")), name))
             .await?;
     }
     for _ in 0..5 {
         tokio::time::sleep(Duration::from_millis(50 + u64::from(rand::random::<u16>() % 500))).await;
-        stage.operator.kill9().await?;
-        stage.operator.restart().await?;
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
     }
     for n in 0..names.len() {
-        let volume = stage.bound(&stage.claim(&format!("again-{n}"))).await?;
+        let volume = env.bound(&env.claim(&format!("again-{n}"))).await?;
         assert_eq!(
-            std::fs::read_to_string(stage.directory(&volume)?.join("data"))?,
+            std::fs::read_to_string(env.directory(&volume)?.join("data"))?,
             format!("{n}")
         );
     }
-    rig::wait::until("the archives to be gone", PATIENCE, async || {
-        match archives(&stage).await {
+    rig::wait::until("the archives to be gone", TIMEOUT, async || {
+        match archives(&env).await {
             Ok(left) if left.is_empty() => Ok(()),
             left => Err(format!("{left:?}")),
         }
     })
     .await?;
-    assert_eq!(
-        (stage.names()?.len(), stage.records()?.len()),
-        (names.len(), names.len())
-    );
+    assert_eq!((env.names()?.len(), env.records()?.len()), (names.len(), names.len()));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backup_does_not_count_as_a_last_archive_and_is_purged_when_it_expires() -> Test {
-    let stage = Stage::set_with(policy(json!({"keepLast": 1})), &QUICK).await?;
-    let claim = stage.claim("data");
-    stage.objects.create(&claim).await?;
-    let volume = stage.bound(&claim).await?;
-    std::fs::write(stage.directory(&volume)?.join("data"), "backup")?;
+    let env = DedicatedCluster::start_with_args(policy(json!({"keepLast": 1})), &QUICK).await?;
+    let claim = env.claim("data");
+    env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    std::fs::write(env.directory(&volume)?.join("data"), "backup")?;
     let mut nightly = backup("nightly", "default", "data");
-    let nightly_made = stage.objects.create(&nightly).await?;
-    stage
-        .objects
-        .wait_condition(&nightly_made, "Available", "True", None, PATIENCE)
+    let nightly_made = env.objects.create(&nightly).await?;
+    env.objects
+        .wait_condition(&nightly_made, "Available", "True", None, TIMEOUT)
         .await?;
     nightly["metadata"]["name"] = json!("brief");
     nightly["spec"]["expiresAt"] = json!("2020-01-01T00:00:00Z");
-    let brief = stage.objects.create(&nightly).await?;
-    stage.objects.wait_event(&brief, "ArchivePurged", PATIENCE).await?;
-    std::fs::write(stage.directory(&volume)?.join("data"), "first")?;
-    stage.objects.delete(&claim).await?;
-    stage.objects.wait_gone(&volume, PATIENCE).await?;
-    stage.objects.wait_gone(&claim, PATIENCE).await?;
-    archived(&stage, "data", "second").await?;
-    left(&stage, &["backup", "second"]).await
+    let brief = env.objects.create(&nightly).await?;
+    env.objects.wait_event(&brief, "ArchivePurged", TIMEOUT).await?;
+    std::fs::write(env.directory(&volume)?.join("data"), "first")?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
+    archived(&env, "data", "second").await?;
+    left(&env, &["backup", "second"]).await
 }

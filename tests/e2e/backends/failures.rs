@@ -7,7 +7,7 @@ use nfs_client::{self, Name, Status};
 use rig::{Access, Proxy, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::shared::{PATIENCE, Test, backend, class};
+use crate::support::shared::{TIMEOUT, Test, backend, class};
 
 const CONDITION: &str = "nfs-operator.io/Provisioned";
 
@@ -18,7 +18,7 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let said = env
         .objects
-        .wait_condition(&backend, "Ready", "False", Some(reason), PATIENCE)
+        .wait_condition(&backend, "Ready", "False", Some(reason), TIMEOUT)
         .await?;
     assert!(
         said["message"].as_str().is_some_and(|message| message.len() > 20),
@@ -26,7 +26,7 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
     );
     let said = env
         .objects
-        .wait_condition(&claim, CONDITION, "False", Some(reason), PATIENCE)
+        .wait_condition(&claim, CONDITION, "False", Some(reason), TIMEOUT)
         .await?;
     assert!(
         said["message"].as_str().unwrap().contains(&env.unique_name("backend")),
@@ -38,7 +38,7 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
 /// The backend turns Ready, and that serves the claim: its own timer is minutes away, and nobody waits here as long as that.
 async fn cured(env: &TestEnv, backend: &Value, claim: &Value) -> Test {
     for (object, condition) in [(backend, "Ready"), (claim, CONDITION)] {
-        let turned = env.objects.wait_condition(object, condition, "True", None, PATIENCE);
+        let turned = env.objects.wait_condition(object, condition, "True", None, TIMEOUT);
         turned.await?;
     }
     env.wait_bound(claim).await?;
@@ -127,12 +127,12 @@ async fn a_changed_identity_is_reported_and_nothing_is_created() -> Test {
     let strange: String = id.chars().rev().collect();
     std::fs::write(&file, other.replace(&id, &strange))?;
     env.objects
-        .wait_condition(&first, "Ready", "False", Some("IdentityMismatch"), PATIENCE)
+        .wait_condition(&first, "Ready", "False", Some("IdentityMismatch"), TIMEOUT)
         .await?;
     let class = class(&env, "class", "backend", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     env.objects
-        .wait_condition(&claim, CONDITION, "False", Some("IdentityMismatch"), PATIENCE)
+        .wait_condition(&claim, CONDITION, "False", Some("IdentityMismatch"), TIMEOUT)
         .await?;
     assert_eq!(std::fs::read_dir(env.data())?.count(), 1, "only .nfs-operator");
     std::fs::write(&file, other)?;

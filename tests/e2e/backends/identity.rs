@@ -9,7 +9,7 @@ use rig::objects::{merge, reference};
 use rig::{Export, NfsOptions, NfsServer, RunDir, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 /// A server of the test's own, whose export is swapped, and a volume with data on the first one.
 struct Swapped {
@@ -64,9 +64,9 @@ impl Swapped {
         let before = rig::snapshot(&disk)?;
         let objects = &self.env.objects;
         let mismatch = Some("IdentityMismatch");
-        let said = objects.wait_condition(&self.backend, "Ready", "False", mismatch, PATIENCE);
+        let said = objects.wait_condition(&self.backend, "Ready", "False", mismatch, TIMEOUT);
         said.await?;
-        let said = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, PATIENCE);
+        let said = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, TIMEOUT);
         said.await?;
         let waiting = objects.create(&self.env.claim("waiting", &self.class)).await?;
         shared::refused(&self.env, &waiting, "IdentityMismatch").await?;
@@ -97,7 +97,7 @@ async fn an_export_replaced_by_an_empty_one_is_left_alone_until_the_former_is_ba
     assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
     swapped.swap(&former).await?;
     swapped.env.wait_bound(&waiting).await?;
-    swapped.env.objects.wait_gone(&swapped.volume, PATIENCE).await?;
+    swapped.env.objects.wait_gone(&swapped.volume, TIMEOUT).await?;
     assert_eq!(shared::names(&former)?.len(), 1, "the waiting claim's alone");
     Ok(())
 }
@@ -123,9 +123,9 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
         other => Err(format!("{other:?}")),
     };
     let what = "to say that another identity is there";
-    objects.wait(&swapped.backend, what, PATIENCE, names_it).await?;
+    objects.wait(&swapped.backend, what, TIMEOUT, names_it).await?;
     objects.patch(&swapped.backend, accept(id)).await?;
-    let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, PATIENCE);
+    let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, TIMEOUT);
     ready.await?;
     swapped.env.wait_bound(&waiting).await?;
     // Accepted once and not for ever: the annotation is gone, and the next copy would be refused again.
@@ -134,7 +134,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
         Some(left) => Err(left.to_string()),
     };
     let what = "to be without the acceptance";
-    objects.wait(&swapped.backend, what, PATIENCE, accepted).await?;
+    objects.wait(&swapped.backend, what, TIMEOUT, accepted).await?;
     assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
     Ok(())
 }
@@ -176,7 +176,7 @@ async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_re
         assert_eq!(fs::read_to_string(&data)?, "stays", "{annotation}");
         assert!(env.objects.get(&volume).await?.is_some());
         env.objects.patch(&volume, annotated(&before)).await?;
-        env.objects.wait_gone(&volume, PATIENCE).await?;
+        env.objects.wait_gone(&volume, TIMEOUT).await?;
         assert!(!data.exists(), "{annotation}");
     }
     assert_eq!(rig::snapshot(&env.directory(&neighbour)?)?, beside);
@@ -235,7 +235,7 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
             other => Err(format!("{other:?}")),
         };
         env.objects
-            .wait(&backend, "to say what it waits for", PATIENCE, look)
+            .wait(&backend, "to say what it waits for", TIMEOUT, look)
             .await
     };
     says("2 volumes and 0 archives").await?;
@@ -254,7 +254,7 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
     let before = volumes_and_archives()?;
     let abandon = json!({ "metadata": { "annotations": { "nfs-operator.io/abandon-volumes": "true" } } });
     env.objects.patch(&backend, abandon).await?;
-    env.objects.wait_gone(&backend, PATIENCE).await?;
+    env.objects.wait_gone(&backend, TIMEOUT).await?;
     assert_eq!(volumes_and_archives()?, before);
     assert!(env.objects.get(&second).await?.is_some());
     Ok(())
@@ -270,10 +270,10 @@ async fn a_deleted_backend_disappears_when_its_last_volume_is_deleted() -> Test 
     let deleting = Some("Deleting");
     let held = env
         .objects
-        .wait_condition(&backend, "Ready", "False", deleting, PATIENCE);
+        .wait_condition(&backend, "Ready", "False", deleting, TIMEOUT);
     held.await?;
     shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
-    env.objects.wait_gone(&backend, PATIENCE).await?;
+    env.objects.wait_gone(&backend, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
 }

@@ -6,13 +6,13 @@ use rig::objects::{merge, reference};
 use rig::wait;
 use serde_json::json;
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// The API server refuses every word about it.
 const UNSAID: &str = "unsaid";
 
-async fn silence(stage: &Stage) -> Test {
+async fn silence(env: &DedicatedCluster) -> Test {
     let kind = "admissionregistration.k8s.io/v1";
     let mut policy = reference(kind, "ValidatingAdmissionPolicy", None, UNSAID);
     let statuses = json!({
@@ -25,15 +25,15 @@ async fn silence(stage: &Stage) -> Test {
         "validations": [{"expression": "false", "message": "nothing is said"}],
     });
     merge(&mut policy, &json!({ "spec": spec }));
-    stage.objects.create(&policy).await?;
+    env.objects.create(&policy).await?;
     let mut binding = reference(kind, "ValidatingAdmissionPolicyBinding", None, UNSAID);
     let spec = json!({"policyName": UNSAID, "validationActions": ["Deny"]});
     merge(&mut binding, &json!({ "spec": spec }));
-    stage.objects.create(&binding).await?;
+    env.objects.create(&binding).await?;
     // API servers learn of policies a moment later; the other backend is silenced as well, to see when.
     let said = "kubectl patch nfsb main --subresource=status --type=merge --patch '{\"status\": {}}' 2>&1 || true";
-    wait::until("the policy to be in force", PATIENCE, async || {
-        match stage.does(said).await {
+    wait::until("the policy to be in force", TIMEOUT, async || {
+        match env.run_as_admin(said).await {
             Ok(answer) if answer.contains("nothing is said") => Ok(()),
             Ok(answer) => Err(answer),
             Err(error) => Err(error.to_string()),
@@ -44,10 +44,10 @@ async fn silence(stage: &Stage) -> Test {
 }
 
 /// Waits for a probe after which the backend is as `ready`, by the metrics: nothing else tells.
-async fn probed(stage: &Stage, ready: u8) -> Test {
+async fn probed(env: &DedicatedCluster, ready: u8) -> Test {
     let series = format!("nfs_operator_backend_ready{{backend=\"{UNSAID}\"}} {ready}.0");
-    wait::until(&format!("{series} in the metrics"), PATIENCE, async || {
-        let metrics = stage.operator.metrics().await.map_err(|error| error.to_string())?;
+    wait::until(&format!("{series} in the metrics"), TIMEOUT, async || {
+        let metrics = env.operator.metrics().await.map_err(|error| error.to_string())?;
         let told = metrics.lines().find(|line| line.contains(UNSAID));
         match metrics.lines().any(|line| line == series) {
             true => Ok(()),
@@ -60,29 +60,29 @@ async fn probed(stage: &Stage, ready: u8) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_identity_is_not_created_twice_although_the_status_never_reported_it() -> Test {
-    let stage = Stage::set(json!({})).await?;
-    silence(&stage).await?;
-    let root = stage.data()?.join(UNSAID);
+    let env = DedicatedCluster::start(json!({})).await?;
+    silence(&env).await?;
+    let root = env.data()?.join(UNSAID);
     fs::create_dir(&root)?;
     let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, UNSAID);
     let spec = json!({
         "server": "127.0.0.1", "path": format!("/export/{UNSAID}"), "probeInterval": "1s",
-        "nfs": {"port": stage.proxy.port()},
+        "nfs": {"port": env.proxy.port()},
     });
     merge(&mut backend, &json!({ "spec": spec }));
-    let backend = stage.objects.create(&backend).await?;
-    probed(&stage, 1).await?;
+    let backend = env.objects.create(&backend).await?;
+    probed(&env, 1).await?;
     let said = || async {
-        let found = stage.objects.get(&backend).await?.ok_or("the backend is gone")?;
+        let found = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
         Ok::<_, Failure>(found["status"]["exportID"].clone())
     };
     assert!(said().await?.is_null(), "it was not silenced in time");
     let own = root.join(".nfs-operator");
     // As a disk that is not mounted.
     fs::rename(&own, root.join("aside"))?;
-    probed(&stage, 0).await?;
+    probed(&env, 0).await?;
     assert!(said().await?.is_null());
     assert!(!own.exists(), "nothing is made on a stranger");
     fs::rename(root.join("aside"), &own)?;
-    probed(&stage, 1).await
+    probed(&env, 1).await
 }

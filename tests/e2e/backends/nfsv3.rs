@@ -13,7 +13,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, UnixStream};
 
 use crate::backends::reasons::Broken;
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 /// A backend's `spec` that pins version 3 on the shared server.
 fn pinned(env: &TestEnv) -> Value {
@@ -75,7 +75,7 @@ async fn mounts_that_version_3_refuses_are_reported_with_the_reason_and_claims_w
         let backend = env.objects.create(&env.backend(word, spec)).await?;
         let ready = env
             .objects
-            .wait_condition(&backend, "Ready", "False", Some(reason), PATIENCE);
+            .wait_condition(&backend, "Ready", "False", Some(reason), TIMEOUT);
         let message = ready.await?["message"].clone();
         assert!(
             message.as_str().is_some_and(|message| message.contains(&path)),
@@ -138,7 +138,7 @@ async fn auto_uses_version_3_if_there_is_no_other_and_keeps_it_while_volumes_exi
     // And it doesn't go back by itself.
     server.set_minor_versions(vec![]).await?;
     env.objects
-        .wait_condition(&backend, "Ready", "False", Some("ProtocolNotSupported"), PATIENCE)
+        .wait_condition(&backend, "Ready", "False", Some("ProtocolNotSupported"), TIMEOUT)
         .await?;
     Ok(())
 }
@@ -205,5 +205,5 @@ async fn wait_version(env: &TestEnv, backend: &Value, version: &str) -> rig::Res
         Some(spoken) if spoken == version => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    env.objects.wait(backend, &what, PATIENCE, speaks).await
+    env.objects.wait(backend, &what, TIMEOUT, speaks).await
 }

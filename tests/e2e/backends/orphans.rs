@@ -8,8 +8,8 @@ use rig::TestEnv;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const KINDS: [&str; 7] = [
     "DirectoryWithoutVolume",
@@ -24,8 +24,8 @@ const KINDS: [&str; 7] = [
 /// What is looked at again is looked at after half of it.
 const OFTEN: [&str; 2] = ["--scan-interval", "2s"];
 
-async fn stage() -> Result<Stage, Failure> {
-    Stage::set_with(json!({"probeInterval": "1s"}), &OFTEN).await
+async fn env() -> Result<DedicatedCluster, Failure> {
+    DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &OFTEN).await
 }
 
 fn main() -> Value {
@@ -33,24 +33,24 @@ fn main() -> Value {
 }
 
 /// A claim that is Bound, with a file in its directory; and its volume.
-async fn claim_with_data(stage: &Stage, name: &str) -> Result<(Value, Value), Failure> {
-    let claim = stage.objects.create(&stage.claim(name)).await?;
-    let volume = stage.bound(&claim).await?;
-    fs::write(stage.directory(&volume)?.join("data"), name)?;
+async fn claim_with_data(env: &DedicatedCluster, name: &str) -> Result<(Value, Value), Failure> {
+    let claim = env.objects.create(&env.claim(name)).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("data"), name)?;
     Ok((claim, volume))
 }
 
 /// Takes a volume object away as an administrator does who does not wait for anybody.
-async fn force_away(stage: &Stage, volume: &Value) -> Test {
-    stage.objects.delete(volume).await?;
+async fn force_away(env: &DedicatedCluster, volume: &Value) -> Test {
+    env.objects.delete(volume).await?;
     let finalizers = json!({"metadata": {"finalizers": null}});
-    stage.objects.patch(volume, finalizers).await?;
-    Ok(stage.objects.wait_gone(volume, PATIENCE).await?)
+    env.objects.patch(volume, finalizers).await?;
+    Ok(env.objects.wait_gone(volume, TIMEOUT).await?)
 }
 
 /// This cluster's folder of records on disk.
-fn records(stage: &Stage) -> Result<PathBuf, Failure> {
-    let folders = fs::read_dir(stage.data()?.join(".nfs-operator"))?;
+fn records(env: &DedicatedCluster) -> Result<PathBuf, Failure> {
+    let folders = fs::read_dir(env.data()?.join(".nfs-operator"))?;
     let mut records = folders.flatten().map(|folder| folder.path().join("records"));
     let ours = records.find(|path| path.is_dir() && !path.to_string_lossy().contains(STRANGER));
     Ok(ours.ok_or("no records")?)
@@ -60,8 +60,8 @@ fn records(stage: &Stage) -> Result<PathBuf, Failure> {
 const STRANGER: &str = "99999999-8888-7777-6666-555555555555";
 
 /// What another cluster keeps on the export, all of it without volume or directory, and what nobody keeps.
-fn strangers(stage: &Stage) -> Result<(), Failure> {
-    let folder = stage.data()?.join(".nfs-operator").join(STRANGER).join("records");
+fn strangers(env: &DedicatedCluster) -> Result<(), Failure> {
+    let folder = env.data()?.join(".nfs-operator").join(STRANGER).join("records");
     fs::create_dir_all(&folder)?;
     let volume = "pvc-00000000-1111-2222-3333-444444444444";
     let record = json!({
@@ -71,7 +71,7 @@ fn strangers(stage: &Stage) -> Result<(), Failure> {
     fs::write(folder.join(volume), record.to_string())?;
     fs::write(folder.join("pvc-broken"), "nothing")?;
     for name in ["their-data", "archived-by-hand", "default-data-pvc-0", "photos"] {
-        fs::create_dir(stage.data()?.join(name))?;
+        fs::create_dir(env.data()?.join(name))?;
     }
     Ok(())
 }
@@ -88,22 +88,22 @@ fn named(backend: &Value) -> BTreeMap<String, Vec<String>> {
 }
 
 /// A series of the operator's metrics; none where it is not there.
-async fn metric(stage: &Stage, series: &str) -> Result<Option<f64>, Failure> {
-    let metrics = stage.operator.metrics().await?;
+async fn metric(env: &DedicatedCluster, series: &str) -> Result<Option<f64>, Failure> {
+    let metrics = env.operator.metrics().await?;
     let line = metrics
         .lines()
         .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     Ok(line.map(str::parse).transpose()?)
 }
 
-async fn orphans(stage: &Stage, kind: &str) -> Result<Option<f64>, Failure> {
+async fn orphans(env: &DedicatedCluster, kind: &str) -> Result<Option<f64>, Failure> {
     let series = format!("nfs_operator_backend_orphans{{backend=\"main\",kind=\"{kind}\"}}");
-    metric(stage, &series).await
+    metric(env, &series).await
 }
 
 /// How many scans came to their end so far.
-fn scans(stage: &Stage) -> Result<usize, Failure> {
-    let log = fs::read_to_string(stage.operator.log())?;
+fn scans(env: &DedicatedCluster) -> Result<usize, Failure> {
+    let log = fs::read_to_string(env.operator.log())?;
     Ok(log
         .lines()
         .filter(|line| line.contains("scanned for orphans") && !line.contains("not scanned"))
@@ -111,10 +111,10 @@ fn scans(stage: &Stage) -> Result<usize, Failure> {
 }
 
 /// Waits until so many more scans have ended.
-async fn scanned(stage: &Stage, more: usize) -> Test {
-    let before = scans(stage)?;
-    let ended = rig::wait::until("the export to be scanned", PATIENCE, async || {
-        match scans(stage).map_err(|error| error.to_string())? {
+async fn scanned(env: &DedicatedCluster, more: usize) -> Test {
+    let before = scans(env)?;
+    let ended = rig::wait::until("the export to be scanned", TIMEOUT, async || {
+        match scans(env).map_err(|error| error.to_string())? {
             now if now >= before + more => Ok(()),
             now => Err(format!("{now} scans, {before} before")),
         }
@@ -123,9 +123,9 @@ async fn scanned(stage: &Stage, more: usize) -> Test {
 }
 
 /// Waits until the status names just these.
-async fn reported(stage: &Stage, expected: &BTreeMap<String, Vec<String>>) -> Result<Value, Failure> {
+async fn reported(env: &DedicatedCluster, expected: &BTreeMap<String, Vec<String>>) -> Result<Value, Failure> {
     let main = main();
-    let said = stage.objects.wait(&main, "to report orphans", PATIENCE, |backend| {
+    let said = env.objects.wait(&main, "to report orphans", TIMEOUT, |backend| {
         let named = named(backend);
         if named == *expected {
             Ok(backend.clone())
@@ -152,13 +152,13 @@ struct Damage {
 }
 
 /// One orphan of each kind.
-async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
-    let (records, aside) = (records(stage)?, stage.data()?.with_extension("aside"));
+async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
+    let (records, aside) = (records(env)?, env.data()?.with_extension("aside"));
     fs::create_dir_all(&aside)?;
     let mut all = Vec::new();
     for kind in KINDS {
-        let (claim, volume) = claim_with_data(stage, &kind.to_lowercase()).await?;
-        let (name, directory) = (text(&volume, "/metadata/name").to_owned(), stage.directory(&volume)?);
+        let (claim, volume) = claim_with_data(env, &kind.to_lowercase()).await?;
+        let (name, directory) = (text(&volume, "/metadata/name").to_owned(), env.directory(&volume)?);
         let (record, away) = (records.join(&name), aside.join(&name));
         let moved_back = {
             let (away, directory) = (away.clone(), directory.clone());
@@ -166,7 +166,7 @@ async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
         };
         let cure: Box<dyn Fn() -> std::io::Result<()>> = match kind {
             "DirectoryWithoutVolume" => {
-                force_away(stage, &volume).await?;
+                force_away(env, &volume).await?;
                 Box::new(move || fs::remove_dir_all(&directory).and_then(|()| fs::remove_file(&record)))
             }
             "VolumeWithoutDirectory" => {
@@ -183,14 +183,14 @@ async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
                 Box::new(move || fs::rename(&away, &record))
             }
             "RecordWithoutDirectory" => {
-                force_away(stage, &volume).await?;
-                stage.objects.delete(&claim).await?;
+                force_away(env, &volume).await?;
+                env.objects.delete(&claim).await?;
                 fs::rename(&directory, &away)?;
                 Box::new(move || fs::remove_file(&record))
             }
             "ArchiveWithoutDirectory" => {
-                stage.objects.delete(&claim).await?;
-                stage.objects.wait_gone(&volume, PATIENCE).await?;
+                env.objects.delete(&claim).await?;
+                env.objects.wait_gone(&volume, TIMEOUT).await?;
                 let own = directory.file_name().unwrap_or_default().to_string_lossy();
                 let archive = directory.with_file_name(format!("archived-{own}"));
                 fs::rename(&archive, &away)?;
@@ -213,23 +213,23 @@ async fn damages(stage: &Stage) -> Result<Vec<Damage>, Failure> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() -> Test {
-    let stage = stage().await?;
-    claim_with_data(&stage, "well").await?;
-    strangers(&stage)?;
+    let env = env().await?;
+    claim_with_data(&env, "well").await?;
+    strangers(&env)?;
     let main = main();
     // All this is somebody's, or another cluster's.
-    let said = stage
+    let said = env
         .objects
-        .wait_condition(&main, "NoOrphans", "True", Some("NoOrphansFound"), PATIENCE);
+        .wait_condition(&main, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);
     said.await?;
-    scanned(&stage, 2).await?;
-    reported(&stage, &BTreeMap::new()).await?;
+    scanned(&env, 2).await?;
+    reported(&env, &BTreeMap::new()).await?;
 
-    let damages = damages(&stage).await?;
+    let damages = damages(&env).await?;
     let expected = damages
         .iter()
         .map(|damage| (damage.kind.to_owned(), vec![damage.volume.clone()]));
-    let backend = reported(&stage, &expected.collect()).await?;
+    let backend = reported(&env, &expected.collect()).await?;
     assert_eq!(backend.pointer("/status/orphans/total"), Some(&json!(KINDS.len())));
     let said = condition(&backend, "NoOrphans").ok_or("no condition")?;
     assert_eq!(
@@ -242,49 +242,45 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
             message.contains(damage.kind) && message.contains(&damage.volume),
             "{message}"
         );
-        assert_eq!(orphans(&stage, damage.kind).await?, Some(1.0), "{}", damage.kind);
+        assert_eq!(orphans(&env, damage.kind).await?, Some(1.0), "{}", damage.kind);
     }
     let ready = condition(&backend, "Ready").ok_or("no condition")?;
     assert_eq!(ready["status"], "True", "orphans keep no claim waiting");
 
-    let before = kept(&stage.data()?)?;
-    scanned(&stage, 3).await?;
-    assert_eq!(kept(&stage.data()?)?, before, "nothing is removed or changed");
+    let before = kept(&env.data()?)?;
+    scanned(&env, 3).await?;
+    assert_eq!(kept(&env.data()?)?, before, "nothing is removed or changed");
 
     for damage in &damages {
         (damage.cure)()?;
     }
-    reported(&stage, &BTreeMap::new()).await?;
-    stage
-        .objects
-        .wait_condition(&main, "NoOrphans", "True", None, PATIENCE)
+    reported(&env, &BTreeMap::new()).await?;
+    env.objects
+        .wait_condition(&main, "NoOrphans", "True", None, TIMEOUT)
         .await?;
     for kind in KINDS {
-        assert_eq!(orphans(&stage, kind).await?, Some(0.0), "{kind}");
+        assert_eq!(orphans(&env, kind).await?, Some(0.0), "{kind}");
     }
     Ok(())
 }
 
 /// One claim after another: made, used, deleted; every third before it is Bound.
-async fn come_and_go(stage: &Stage, who: usize, until: usize) -> Test {
+async fn come_and_go(env: &DedicatedCluster, who: usize, until: usize) -> Test {
     let mut turn = 0;
-    while scans(stage)? < until {
+    while scans(env)? < until {
         turn += 1;
-        let claim = stage
-            .objects
-            .create(&stage.claim(&format!("guest-{who}-{turn}")))
-            .await?;
+        let claim = env.objects.create(&env.claim(&format!("guest-{who}-{turn}"))).await?;
         if turn % 3 == 0 {
-            stage.objects.delete(&claim).await?;
-            stage.objects.wait_gone(&claim, PATIENCE).await?;
+            env.objects.delete(&claim).await?;
+            env.objects.wait_gone(&claim, TIMEOUT).await?;
             continue;
         }
-        let volume = stage.bound(&claim).await?;
+        let volume = env.bound(&claim).await?;
         if turn % 3 == 1 {
-            fs::write(stage.directory(&volume)?.join("data"), "to be archived")?;
+            fs::write(env.directory(&volume)?.join("data"), "to be archived")?;
         }
-        stage.objects.delete(&claim).await?;
-        stage.objects.wait_gone(&volume, PATIENCE).await?;
+        env.objects.delete(&claim).await?;
+        env.objects.wait_gone(&volume, TIMEOUT).await?;
     }
     eprintln!("guest {who} came {turn} times");
     Ok(())
@@ -292,40 +288,40 @@ async fn come_and_go(stage: &Stage, who: usize, until: usize) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_that_come_and_go_while_their_export_is_scanned_are_no_orphans() -> Test {
-    let stage = stage().await?;
-    let until = scans(&stage)? + 4;
-    let guests = (0..4).map(|who| come_and_go(&stage, who, until));
+    let env = env().await?;
+    let until = scans(&env)? + 4;
+    let guests = (0..4).map(|who| come_and_go(&env, who, until));
     futures::future::try_join_all(guests).await?;
-    let log = fs::read_to_string(stage.operator.log())?;
+    let log = fs::read_to_string(env.operator.log())?;
     let alone: Vec<&str> = log.lines().filter(|line| line.contains("orphan: ")).collect();
     assert!(alone.is_empty(), "{alone:#?}");
-    let backend = reported(&stage, &BTreeMap::new()).await?;
+    let backend = reported(&env, &BTreeMap::new()).await?;
     assert_eq!(backend.pointer("/status/orphans/skipped"), Some(&json!(0)));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Test {
-    let mut stage = stage().await?;
-    let (_, volume) = claim_with_data(&stage, "data").await?;
-    let (directory, aside) = (stage.directory(&volume)?, stage.data()?.with_extension("aside"));
+    let mut env = env().await?;
+    let (_, volume) = claim_with_data(&env, "data").await?;
+    let (directory, aside) = (env.directory(&volume)?, env.data()?.with_extension("aside"));
     fs::rename(&directory, &aside)?;
     let name = text(&volume, "/metadata/name").to_owned();
     let alone = BTreeMap::from([("VolumeWithoutDirectory".to_owned(), vec![name])]);
-    reported(&stage, &alone).await?;
+    reported(&env, &alone).await?;
 
-    stage.proxy.refuse(true).await?;
-    stage.proxy.cut();
+    env.proxy.refuse(true).await?;
+    env.proxy.cut();
     let main = main();
-    let failed = stage.objects.wait_condition(&main, "Ready", "False", None, PATIENCE);
+    let failed = env.objects.wait_condition(&main, "Ready", "False", None, TIMEOUT);
     failed.await?;
     fs::rename(&aside, &directory)?;
-    let before = scans(&stage)?;
+    let before = scans(&env)?;
     // A new life starts with what the former one found, and cannot look either.
-    stage.operator.restart().await?;
-    stage.operator.wait_ready().await?;
-    rig::wait::until("the former life's report", PATIENCE, async || {
-        match orphans(&stage, "VolumeWithoutDirectory")
+    env.operator.restart().await?;
+    env.operator.wait_ready().await?;
+    rig::wait::until("the former life's report", TIMEOUT, async || {
+        match orphans(&env, "VolumeWithoutDirectory")
             .await
             .map_err(|error| error.to_string())?
         {
@@ -334,11 +330,11 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
         }
     })
     .await?;
-    assert_eq!(scans(&stage)?, before, "no scan came to its end");
-    reported(&stage, &alone).await?;
+    assert_eq!(scans(&env)?, before, "no scan came to its end");
+    reported(&env, &alone).await?;
 
-    stage.proxy.refuse(false).await?;
-    reported(&stage, &BTreeMap::new()).await?;
+    env.proxy.refuse(false).await?;
+    reported(&env, &BTreeMap::new()).await?;
     Ok(())
 }
 
@@ -350,13 +346,13 @@ async fn a_scan_can_be_requested() -> Test {
     let backend = crate::support::shared::backend_named(&env, "backend");
     let never = env
         .objects
-        .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), PATIENCE);
+        .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), TIMEOUT);
     never.await?;
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/scan-now": "true"}}});
     env.objects.patch(&backend, asked).await?;
     let found = env
         .objects
-        .wait_condition(&backend, "NoOrphans", "True", Some("NoOrphansFound"), PATIENCE);
+        .wait_condition(&backend, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);
     found.await?;
     let now = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
     assert_eq!(text(&now, "/metadata/annotations/nfs-operator.io~1scan-now"), "");

@@ -4,8 +4,8 @@ use rig::TestEnv;
 use rig::objects::{condition, merge, reference};
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 const CLAIM_SAYS: &str = "/status/capacity/storage";
 const VOLUME_HAS: &str = "/spec/capacity/storage";
@@ -25,7 +25,7 @@ async fn ask(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
 /// Waits until a claim says that it has so much, and nothing else of an expansion.
 async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
     env.objects
-        .wait(claim, "to say its size", PATIENCE, |claim| {
+        .wait(claim, "to say its size", TIMEOUT, |claim| {
             let silent = condition(claim, "ControllerResizeError").is_none() && claim.pointer(STATE).is_none();
             match text(claim, CLAIM_SAYS) {
                 said if said == size && silent => Ok(claim.clone()),
@@ -38,7 +38,7 @@ async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
 /// Waits until a claim says that it cannot have what it asks for; gives back why.
 async fn refused(env: &TestEnv, claim: &Value) -> rig::Result<String> {
     env.objects
-        .wait(claim, "to be refused", PATIENCE, |claim| {
+        .wait(claim, "to be refused", TIMEOUT, |claim| {
             match condition(claim, "ControllerResizeError") {
                 Some(error) if text(claim, STATE) == "ControllerResizeInfeasible" => {
                     Ok(text(error, "/message").to_owned())
@@ -56,7 +56,7 @@ async fn a_claim_that_requests_more_gets_it_on_its_volume_and_in_its_status() ->
     let class = growing_class(&env, "backend").await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     env.objects
-        .wait_condition(&claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE)
+        .wait_condition(&claim, "nfs-operator.io/Provisioned", "True", None, TIMEOUT)
         .await?;
     ask(&env, &claim, "5Mi").await?;
     let claim = has(&env, &claim, "5Mi").await?;
@@ -68,7 +68,7 @@ async fn a_claim_that_requests_more_gets_it_on_its_volume_and_in_its_status() ->
         "the other condition stays"
     );
     env.objects
-        .wait_event(&claim, "VolumeResizeSuccessful", PATIENCE)
+        .wait_event(&claim, "VolumeResizeSuccessful", TIMEOUT)
         .await?;
     Ok(())
 }
@@ -95,7 +95,7 @@ async fn an_expansion_above_the_limit_is_refused_until_less_is_requested() -> Te
         message.contains("capacity.limit is 10Mi") && message.contains("request less"),
         "{message}"
     );
-    env.objects.wait_event(&claim, "VolumeResizeFailed", PATIENCE).await?;
+    env.objects.wait_event(&claim, "VolumeResizeFailed", TIMEOUT).await?;
     let unchanged = env.objects.get(&volume).await?.unwrap();
     assert_eq!(text(&unchanged, VOLUME_HAS), "1Mi");
     // What was refused takes no room: the rest is another's.
@@ -141,7 +141,7 @@ async fn expansions_that_race_for_a_limit_never_exceed_it() -> Test {
     }
     // 20 of 30 are taken: there is room for five to have two more.
     futures::future::try_join_all(claims.iter().map(|claim| ask(&env, claim, "3Mi"))).await?;
-    let sizes = rig::wait::until("every claim to be told", PATIENCE, async || {
+    let sizes = rig::wait::until("every claim to be told", TIMEOUT, async || {
         let mut grown = 0;
         for claim in &claims {
             let now = env.objects.get(claim).await.map_err(|error| error.to_string())?;
@@ -161,26 +161,25 @@ async fn expansions_that_race_for_a_limit_never_exceed_it() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_between_volume_and_claim_updates_the_claim_after_its_restart() -> Test {
-    let mut stage = Stage::set(json!({})).await?;
+    let mut env = DedicatedCluster::start(json!({})).await?;
     let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "growing");
     let rest = json!({"provisioner": "nfs-operator.io/nfs", "allowVolumeExpansion": true});
     merge(&mut class, &rest);
-    stage.objects.create(&class).await?;
-    let mut claim = stage.claim("data");
+    env.objects.create(&class).await?;
+    let mut claim = env.claim("data");
     merge(&mut claim, &json!({"spec": {"storageClassName": "growing"}}));
-    let claim = stage.objects.create(&claim).await?;
-    let volume = stage.bound(&claim).await?;
-    stage.operator.kill9().await?;
+    let claim = env.objects.create(&claim).await?;
+    let volume = env.bound(&claim).await?;
+    env.operator.kill9().await?;
     // As it leaves them: the volume has it, the claim says nothing of it, and less is asked for since.
     let asked = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
-    stage.objects.patch(&claim, asked("8Mi")).await?;
+    env.objects.patch(&claim, asked("8Mi")).await?;
     let capacity = json!({"spec": {"capacity": {"storage": "8Mi"}}});
-    stage.objects.patch(&volume, capacity).await?;
-    stage.objects.patch(&claim, asked("2Mi")).await?;
-    stage.operator.restart().await?;
-    stage
-        .objects
-        .wait(&claim, "to say what the volume has", PATIENCE, |claim| {
+    env.objects.patch(&volume, capacity).await?;
+    env.objects.patch(&claim, asked("2Mi")).await?;
+    env.operator.restart().await?;
+    env.objects
+        .wait(&claim, "to say what the volume has", TIMEOUT, |claim| {
             match text(claim, CLAIM_SAYS) {
                 "8Mi" => Ok(()),
                 other => Err(other.to_owned()),

@@ -4,7 +4,7 @@ use rig::TestEnv;
 use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
@@ -58,7 +58,7 @@ impl Nodes<'_> {
     async fn of(&self, pod: &Value) -> rig::Result<String> {
         self.0
             .objects
-            .wait(pod, "to have a node", PATIENCE, |pod| {
+            .wait(pod, "to have a node", TIMEOUT, |pod| {
                 match text(pod, "/spec/nodeName") {
                     "" => Err("none yet".to_owned()),
                     node => Ok(node.to_owned()),
@@ -122,7 +122,7 @@ async fn a_claim_whose_node_no_backend_serves_is_scheduled_again() -> Test {
     for part in [text(&wrong, "/metadata/name"), "nodeAffinity", "no allowedTopologies"] {
         assert!(message.contains(part), "{message}");
     }
-    env.objects.wait_event(&claim, "Rescheduled", PATIENCE).await?;
+    env.objects.wait_event(&claim, "Rescheduled", TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
     // Now there is a node that is served, and the wrong one takes no more pods.
     env.objects

@@ -7,7 +7,7 @@ use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Proxy, RunDir, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, REUSED, Test};
+use crate::support::shared::{self, REUSED, TIMEOUT, Test};
 
 /// Binds a claim, loses the reply to the rename of its directory when it is deleted, and answers with the volume.
 async fn cut_short(env: &TestEnv, proxy: &Proxy, class: &Value, text: &str) -> Result<(Value, Value), shared::Failure> {
@@ -18,7 +18,7 @@ async fn cut_short(env: &TestEnv, proxy: &Proxy, class: &Value, text: &str) -> R
         has_bytes(request, &encode_rename(name.as_bytes()))
     });
     env.objects.delete(&claim).await?;
-    lost.wait(PATIENCE).await?;
+    lost.wait(TIMEOUT).await?;
     assert!(!env.directory(&volume)?.exists(), "the server has not renamed it");
     Ok((claim, volume))
 }
@@ -42,15 +42,15 @@ async fn a_new_claim_of_the_same_name_keeps_its_data_when_the_reply_to_the_renam
     let env = TestEnv::new("reply-lost").await?;
     let (proxy, class) = behind_a_proxy(&env).await?;
     let (claim, volume) = cut_short(&env, &proxy, &class, "old").await?;
-    env.objects.wait_gone(&claim, PATIENCE).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     proxy.cut();
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     let new = env.wait_bound(&claim).await?;
     assert_eq!(env.directory(&new)?, env.directory(&volume)?);
     assert_eq!(fs::read_dir(env.directory(&new)?)?.count(), 0);
     assert_eq!(fs::read_to_string(only_archive(&env)?.join("data"))?, "old");
-    env.objects.wait_event(&volume, "VolumeArchived", PATIENCE).await?;
+    env.objects.wait_event(&volume, "VolumeArchived", TIMEOUT).await?;
     Ok(())
 }
 
@@ -64,7 +64,7 @@ async fn a_foreign_directory_of_the_same_name_is_untouched_when_the_reply_to_the
     fs::write(directory.join("theirs"), "theirs")?;
     let before = rig::snapshot(&directory)?;
     proxy.cut();
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     assert_eq!(rig::snapshot(&directory)?, before);
     assert_eq!(fs::read_to_string(only_archive(&env)?.join("data"))?, "old");
     Ok(())
@@ -139,8 +139,8 @@ async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each
         let volume = env.wait_bound(&waiting).await?;
         assert!(env.directory(&volume)?.is_dir());
         shared::reclaimed(&env, &waiting, &volume, "VolumeDeleted").await?;
-        env.objects.wait_gone(&claim, PATIENCE).await?;
-        env.objects.wait_gone(&waiting, PATIENCE).await?;
+        env.objects.wait_gone(&claim, TIMEOUT).await?;
+        env.objects.wait_gone(&waiting, TIMEOUT).await?;
     }
     Ok(())
 }
@@ -212,7 +212,7 @@ impl Own {
             "Bound" => Ok(shared::text(claim, "/spec/volumeName").to_owned()),
             phase => Err(phase.to_owned()),
         };
-        let name = self.objects.wait(claim, "to be Bound", PATIENCE, bound).await?;
+        let name = self.objects.wait(claim, "to be Bound", TIMEOUT, bound).await?;
         Ok(reference("v1", "PersistentVolume", None, &name))
     }
 }
@@ -246,12 +246,12 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
         old.push((claim, volume, lost));
     }
     for (_, _, lost) in &mut old {
-        lost.wait(PATIENCE).await?;
+        lost.wait(TIMEOUT).await?;
     }
     own.operator.kill9().await?;
     // Both are renamed, and nobody was told. One name is asked for again, the other one is taken by hand.
     for (claim, volume, _) in &old {
-        own.objects.wait_gone(claim, PATIENCE).await?;
+        own.objects.wait_gone(claim, TIMEOUT).await?;
         assert!(own.objects.get(volume).await?.is_some());
     }
     assert_eq!(
@@ -265,7 +265,7 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
     let before = rig::snapshot(&taken)?;
     own.operator.restart().await?;
     for (_, volume, _) in &old {
-        own.objects.wait_gone(volume, PATIENCE).await?;
+        own.objects.wait_gone(volume, TIMEOUT).await?;
     }
     own.volume(&again).await?;
     fs::write(own.disk.join("default-again/data"), "new")?;

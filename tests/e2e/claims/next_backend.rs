@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::faults::outages::claims_of;
 use crate::ha::crashes::making_of;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
 async fn claims_move_to_the_next_backend_at_once_if_the_first_one_refuses_definitely() -> Test {
@@ -61,12 +61,12 @@ async fn a_claim_whose_directory_may_exist_is_not_moved_to_another_backend() -> 
     let making = making_of(&format!("{}-lost-reply-pvc-", first.name), 36);
     let mut lost = proxy.lose_reply(Action::Drop, move |request| has_bytes(request, &making));
     let claim = first.objects.create(&claim).await?;
-    lost.wait(PATIENCE).await?;
+    lost.wait(TIMEOUT).await?;
     proxy.hang(true);
     // The reply never comes; meanwhile the other backend opens, and serves who may go there.
     first
         .objects
-        .wait(&claim, "to say that it is not served", PATIENCE, |claim| {
+        .wait(&claim, "to say that it is not served", TIMEOUT, |claim| {
             condition(claim, "nfs-operator.io/Provisioned").map_or(Err("nothing".to_owned()), |_| Ok(()))
         })
         .await?;
@@ -76,7 +76,7 @@ async fn a_claim_whose_directory_may_exist_is_not_moved_to_another_backend() -> 
         .await?;
     second
         .objects
-        .wait_condition(&waiting, "Ready", "True", None, PATIENCE)
+        .wait_condition(&waiting, "Ready", "True", None, TIMEOUT)
         .await?;
     let free = shared::class(&second, "class", "backend", json!({})).await?;
     shared::bound(&second, "free", &free).await?;

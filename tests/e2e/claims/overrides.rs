@@ -6,7 +6,7 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 /// A claim with annotations of ours.
 fn annotated(env: &TestEnv, name: &str, class: &Value, words: &Value) -> Value {
@@ -86,7 +86,7 @@ async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed(
         for expected in [&format!("nfs-operator.io/{word}"), part, "remove"] {
             assert!(message.contains(expected), "{message}");
         }
-        env.objects.wait_event(&claim, "ProvisioningFailed", PATIENCE).await?;
+        env.objects.wait_event(&claim, "ProvisioningFailed", TIMEOUT).await?;
     }
     assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
     // Its author takes it off, or the administrator allows it.
@@ -110,7 +110,7 @@ async fn a_waiting_claim_reports_why_each_backend_was_excluded() -> Test {
         let backend = env.backend(dead, json!({"nfs": {"port": 9}}));
         let backend = env.objects.create(&backend).await?;
         env.objects
-            .wait_condition(&backend, "Ready", "False", Some("ConnectionRefused"), PATIENCE)
+            .wait_condition(&backend, "Ready", "False", Some("ConnectionRefused"), TIMEOUT)
             .await?;
     }
     let name = |word: &str| env.unique_name(word);

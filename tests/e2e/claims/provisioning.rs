@@ -11,7 +11,7 @@ use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
 use crate::faults::outages::claims_of;
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 const CONDITION: &str = "nfs-operator.io/Provisioned";
 
@@ -29,12 +29,10 @@ async fn a_claim_becomes_bound_and_its_directory_has_the_requested_mode_uid_and_
     );
     let said = env
         .objects
-        .wait_condition(&claim, CONDITION, "True", Some("Provisioned"), PATIENCE)
+        .wait_condition(&claim, CONDITION, "True", Some("Provisioned"), TIMEOUT)
         .await?;
     assert!(said["message"].as_str().unwrap().contains(&env.export()), "{said}");
-    env.objects
-        .wait_event(&claim, "ProvisioningSucceeded", PATIENCE)
-        .await?;
+    env.objects.wait_event(&claim, "ProvisioningSucceeded", TIMEOUT).await?;
     Ok(())
 }
 
@@ -92,7 +90,7 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
         let backend = export.objects.create(&backend).await?;
         export
             .objects
-            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
             .await?;
     }
     let chosen = json!({"backendSelector": format!("for={}", env.name)});
@@ -122,7 +120,7 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
 /// The volumes of claims, once all of them are Bound; read together, since one by one is many reads.
 async fn volumes_of(env: &TestEnv, claims: &[Value]) -> rig::Result<Vec<Value>> {
     let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
-    rig::wait::until("all claims to be Bound", PATIENCE, async || {
+    rig::wait::until("all claims to be Bound", TIMEOUT, async || {
         let all = env.objects.list(&like).await.map_err(|error| error.to_string())?;
         let bound = |claim: &&Value| shared::text(claim, "/status/phase") == "Bound";
         match all.iter().filter(bound).count() {
@@ -156,7 +154,7 @@ async fn a_static_volume_for_a_claim_of_our_class_is_bound_and_nothing_is_provis
     let volume = env.objects.create(&volume).await?;
     // As soon as the controller knows the volume, it binds instead of asking for one.
     env.objects
-        .wait(&volume, "to be Available", PATIENCE, |volume| {
+        .wait(&volume, "to be Available", TIMEOUT, |volume| {
             match shared::text(volume, "/status/phase") {
                 "Available" => Ok(()),
                 other => Err(other.to_owned()),
@@ -167,7 +165,7 @@ async fn a_static_volume_for_a_claim_of_our_class_is_bound_and_nothing_is_provis
     assert_eq!(bound["metadata"]["name"], volume["metadata"]["name"]);
     assert_eq!(shared::names(env.data())?, ["mine"], "nothing was made");
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&claim, PATIENCE).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, ["mine"], "nothing was reclaimed");
     Ok(())
 }
@@ -196,7 +194,7 @@ async fn a_squashed_root_affects_only_a_class_that_requests_an_owner() -> Test {
     let claim = env.objects.create(&env.claim("owned", &owned)).await?;
     shared::refused(&env, &claim, "RootSquashed").await?;
     // It is tried again now and then, so its directory may be there for a moment.
-    rig::wait::until("nothing of the refused one to be left", PATIENCE, async || {
+    rig::wait::until("nothing of the refused one to be left", TIMEOUT, async || {
         let names = shared::names(env.data()).map_err(|error| error.to_string())?;
         if names.len() == 1 {
             Ok(())

@@ -4,7 +4,7 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 #[tokio::test]
 async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy() -> Test {
@@ -90,7 +90,7 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
         merge(&mut backend, &json!({"metadata": {"name": env.unique_name("good")}}));
         let good = env.objects.create(&backend).await?;
         env.objects.delete(&good).await?;
-        env.objects.wait_gone(&good, PATIENCE).await?;
+        env.objects.wait_gone(&good, TIMEOUT).await?;
     }
     Ok(())
 }
@@ -144,7 +144,7 @@ async fn a_claim_that_cannot_be_served_reports_the_reason_once_and_creates_nothi
         let message = shared::refused(&env, &claim, reason).await?;
         assert!(message.contains(word), "{message}");
         // The controller manager sends events of the same name, so ours is told by its note.
-        rig::wait::until("our event", PATIENCE, async || {
+        rig::wait::until("our event", TIMEOUT, async || {
             let events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
             let ours = |event: &Value| {
                 event["reason"] == "ProvisioningFailed" && shared::text(event, "/note").contains(reason)

@@ -7,19 +7,19 @@ use std::process::Output;
 use serde_json::{Value, json};
 
 use crate::cli::program::{program, text};
-use crate::support::store::{CLUSTER, Lab, OTHER_CLUSTER, reclaim, request};
+use crate::support::store::{CLUSTER, OTHER_CLUSTER, StoreFixture, reclaim, request};
 
-/// What the lab's records are signed with.
+/// What the fixture's records are signed with.
 const KEY: [u8; 32] = [7; 32];
 
-async fn asked(lab: &Lab, more: &[&str]) -> Output {
-    let port = lab.nfs.port().to_string();
+async fn asked(fixture: &StoreFixture, more: &[&str]) -> Output {
+    let port = fixture.nfs.port().to_string();
     program(&[&["archives", "127.0.0.1:/export", "--port", &port], more].concat()).await
 }
 
 /// The rows of the JSON, by the volume's name or else the directory's, and the exit code.
-async fn rows(lab: &Lab, more: &[&str]) -> (Value, Option<i32>) {
-    let said = asked(lab, &[&["--output", "json"], more].concat()).await;
+async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
+    let said = asked(fixture, &[&["--output", "json"], more].concat()).await;
     assert!(said.stdout.is_ascii(), "{said:?}");
     let found: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
     let mut by_name = json!({});
@@ -34,28 +34,28 @@ async fn rows(lab: &Lab, more: &[&str]) -> (Value, Option<i32>) {
 }
 
 /// Two volumes and an archive of one cluster, and a volume of another; each with something in it.
-async fn furnished() -> Lab {
-    let lab = Lab::start().await;
-    let ours = lab.confirmed().await;
+async fn furnished() -> StoreFixture {
+    let fixture = StoreFixture::start().await;
+    let ours = fixture.store().await;
     for (uid, directory) in [("1", "team/live"), ("2", "gone")] {
         let made = ours.provision(&request(uid, directory)).await.unwrap();
-        fs::write(lab.on_disk(directory).join("data"), b"data").unwrap();
+        fs::write(fixture.on_disk(directory).join("data"), b"data").unwrap();
         if uid == "2" {
             ours.archive(&reclaim(uid, directory, made.file_id)).await.unwrap();
         }
     }
-    let mut other = lab.life();
+    let mut other = fixture.client();
     other.cluster = OTHER_CLUSTER;
     other.backend = "other";
-    other.begin().await.provision(&request("3", "theirs")).await.unwrap();
-    lab
+    other.open().await.provision(&request("3", "theirs")).await.unwrap();
+    fixture
 }
 
 #[tokio::test]
 async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
-    let lab = furnished().await;
-    let before = rig::snapshot(&lab.disk).unwrap();
-    let (found, code) = rows(&lab, &[]).await;
+    let fixture = furnished().await;
+    let before = rig::snapshot(&fixture.disk).unwrap();
+    let (found, code) = rows(&fixture, &[]).await;
     assert_eq!(code, Some(0), "{found:#}");
     let is = |volume: &str, pointer: &str| found[volume][pointer].clone();
     for (volume, cluster, backend, state, directory) in [
@@ -78,7 +78,7 @@ async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
     }
     assert!(is("pvc-2", "archivedAt").is_number(), "{found:#}");
     assert_eq!(found.as_object().unwrap().len(), 3);
-    let table = asked(&lab, &[]).await;
+    let table = asked(&fixture, &[]).await;
     assert_eq!(table.status.code(), Some(0));
     let table = text(&table.stdout);
     assert!(table.starts_with("DIRECTORY"), "{table}");
@@ -88,18 +88,18 @@ async fn everything_on_an_export_is_listed_and_nothing_is_changed() {
             .any(|line| line.starts_with("archived-gone") && line.contains("team/data")),
         "{table}"
     );
-    assert_eq!(rig::snapshot(&lab.disk).unwrap(), before);
+    assert_eq!(rig::snapshot(&fixture.disk).unwrap(), before);
 }
 
 #[tokio::test]
 async fn with_the_key_the_records_of_its_cluster_are_identified() {
-    let lab = furnished().await;
-    let file = lab.disk.with_extension("key");
+    let fixture = furnished().await;
+    let file = fixture.disk.with_extension("key");
     fs::write(&file, KEY).unwrap();
-    let record = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
+    let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
     let forged = fs::read_to_string(&record).unwrap().replace("\"team\"", "\"evil\"");
     fs::write(&record, forged).unwrap();
-    let (found, code) = rows(&lab, &["--key-file", file.to_str().unwrap()]).await;
+    let (found, code) = rows(&fixture, &["--key-file", file.to_str().unwrap()]).await;
     let signature = |volume: &str| found[volume]["signature"].as_str().unwrap();
     assert_eq!(
         (signature("pvc-1"), signature("pvc-2"), signature("pvc-3")),
@@ -107,7 +107,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     );
     assert_eq!(code, Some(3));
     fs::write(&file, [8; 32]).unwrap();
-    let (found, code) = rows(&lab, &["--key-file", file.to_str().unwrap()]).await;
+    let (found, code) = rows(&fixture, &["--key-file", file.to_str().unwrap()]).await;
     assert!(
         found
             .as_object()
@@ -118,46 +118,46 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     );
     assert_eq!(code, Some(3), "another cluster's key");
     fs::write(&file, "no key").unwrap();
-    let said = asked(&lab, &["--key-file", file.to_str().unwrap()]).await;
+    let said = asked(&fixture, &["--key-file", file.to_str().unwrap()]).await;
     assert_eq!(said.status.code(), Some(2));
     assert!(text(&said.stderr).contains("--key-file"), "{said:?}");
     fs::remove_file(file).unwrap();
 }
 
 /// A record that anybody could have written, of an archive of that name.
-fn forge(lab: &Lab, volume: &str, change: impl FnOnce(&mut Value)) {
-    let mut record = lab.record("pvc-2");
+fn forge(fixture: &StoreFixture, volume: &str, change: impl FnOnce(&mut Value)) {
+    let mut record = fixture.record("pvc-2");
     record["volume"] = json!(volume);
     record.as_object_mut().unwrap().remove("signature");
     change(&mut record);
-    let path = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/{volume}"));
+    let path = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/{volume}"));
     fs::write(path, record.to_string()).unwrap();
 }
 
 #[tokio::test]
 async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_print_no_terminal_escapes() {
-    let lab = furnished().await;
+    let fixture = furnished().await;
     let evil = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}";
-    forge(&lab, "pvc-missing", |record| {
+    forge(&fixture, "pvc-missing", |record| {
         record["state"]["target"] = json!("archived-nowhere")
     });
-    forge(&lab, "pvc-other", |record| record["fileID"] = json!(1));
-    forge(&lab, "pvc-evil", |record| {
+    forge(&fixture, "pvc-other", |record| record["fileID"] = json!(1));
+    forge(&fixture, "pvc-evil", |record| {
         record["claim"]["name"] = json!(format!("{evil}{}", "x".repeat(5000)));
         record["backend"] = json!(evil);
     });
-    forge(&lab, "pvc-up", |record| record["directory"] = json!("../../etc"));
-    let records = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
+    forge(&fixture, "pvc-up", |record| record["directory"] = json!("../../etc"));
+    let records = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
     fs::write(records.join("pvc-broken"), evil).unwrap();
     fs::write(records.join(evil), "{}").unwrap();
     fs::write(records.join("pvc-large"), vec![b' '; 1 << 20]).unwrap();
     symlink("/etc/passwd", records.join("pvc-link")).unwrap();
-    symlink("/", lab.on_disk(".nfs-operator/elsewhere")).unwrap();
+    symlink("/", fixture.on_disk(".nfs-operator/elsewhere")).unwrap();
     let stray = format!("archived-{evil}");
-    fs::create_dir(lab.on_disk(&stray)).unwrap();
-    fs::create_dir(lab.on_disk("archived-lost")).unwrap();
-    fs::write(lab.on_disk("archived-file"), b"no directory").unwrap();
-    let (found, code) = rows(&lab, &[]).await;
+    fs::create_dir(fixture.on_disk(&stray)).unwrap();
+    fs::create_dir(fixture.on_disk("archived-lost")).unwrap();
+    fs::write(fixture.on_disk("archived-file"), b"no directory").unwrap();
+    let (found, code) = rows(&fixture, &[]).await;
     assert_eq!(code, Some(3), "{found:#}");
     let is = |name: &str, field: &str| found[name][field].as_str().unwrap_or_default().to_owned();
     assert_eq!(is("pvc-missing", "presence"), "missing");
@@ -182,7 +182,7 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
         .values()
         .filter(|row| row["state"] == "Unrecorded");
     assert_eq!(unrecorded.count(), 2, "{found:#}");
-    let table = asked(&lab, &[]).await;
+    let table = asked(&fixture, &[]).await;
     for stream in [&table.stdout, &table.stderr] {
         let printable = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\n');
         assert!(stream.iter().all(printable), "{}", String::from_utf8_lossy(stream));
@@ -191,8 +191,8 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
 }
 
 /// Opens what the operator closed, from the export's root down to this.
-fn open(lab: &Lab, path: &str) {
-    let mut at = lab.disk.clone();
+fn open(fixture: &StoreFixture, path: &str) {
+    let mut at = fixture.disk.clone();
     for step in path.split('/') {
         at.push(step);
         let mode = if at.is_dir() { 0o755 } else { 0o644 };
@@ -202,13 +202,13 @@ fn open(lab: &Lab, path: &str) {
 
 #[tokio::test]
 async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
-    let lab = furnished().await;
+    let fixture = furnished().await;
     for volume in ["pvc-1", "pvc-2"] {
-        open(&lab, &format!(".nfs-operator/{CLUSTER}/records/{volume}"));
+        open(&fixture, &format!(".nfs-operator/{CLUSTER}/records/{volume}"));
     }
-    open(&lab, ".nfs-operator/identity");
-    fs::set_permissions(lab.on_disk("team"), fs::Permissions::from_mode(0o700)).unwrap();
-    let (found, code) = rows(&lab, &["--credential", "1000:1000"]).await;
+    open(&fixture, ".nfs-operator/identity");
+    fs::set_permissions(fixture.on_disk("team"), fs::Permissions::from_mode(0o700)).unwrap();
+    let (found, code) = rows(&fixture, &["--credential", "1000:1000"]).await;
     let presence = |volume: &str| found[volume]["presence"].as_str().unwrap_or_default();
     assert_eq!(
         (presence("pvc-1"), presence("pvc-2")),
@@ -217,22 +217,28 @@ async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     );
     assert!(found["pvc-3"].is_null(), "{found:#}");
     assert_eq!(code, Some(3));
-    let said = asked(&lab, &["--credential", "1000:1000"]).await;
+    let said = asked(&fixture, &["--credential", "1000:1000"]).await;
     assert!(text(&said.stderr).contains("records"), "{said:?}");
     // Nothing of ours may be looked at: that is no empty export.
-    fs::set_permissions(lab.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
-    let said = asked(&lab, &["--credential", "1000:1000"]).await;
+    fs::set_permissions(fixture.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
+    let said = asked(&fixture, &["--credential", "1000:1000"]).await;
     assert_eq!(said.status.code(), Some(1), "{said:?}");
     assert!(said.stdout.is_empty(), "{said:?}");
 }
 
 #[tokio::test]
 async fn an_unused_export_is_listed_as_empty_and_gets_no_identity() {
-    let lab = Lab::start().await;
-    let (found, code) = rows(&lab, &[]).await;
+    let fixture = StoreFixture::start().await;
+    let (found, code) = rows(&fixture, &[]).await;
     assert_eq!((found, code), (json!({}), Some(0)));
-    assert_eq!(fs::read_dir(&lab.disk).unwrap().count(), 0);
-    let said = program(&["archives", "127.0.0.1:/missing", "--port", &lab.nfs.port().to_string()]).await;
+    assert_eq!(fs::read_dir(&fixture.disk).unwrap().count(), 0);
+    let said = program(&[
+        "archives",
+        "127.0.0.1:/missing",
+        "--port",
+        &fixture.nfs.port().to_string(),
+    ])
+    .await;
     assert_eq!(said.status.code(), Some(1));
     assert!(text(&said.stderr).contains("ExportNotFound"), "{said:?}");
     assert!(said.stdout.is_empty());

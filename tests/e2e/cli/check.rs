@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::cli::program::text;
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 /// Runs it as an administrator in the test's namespace; gives back its exit code and its steps.
 async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
@@ -74,7 +74,7 @@ async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
         .await?;
     let ready = env
         .objects
-        .wait_condition(&suspended, "Ready", "False", Some("Suspended"), PATIENCE);
+        .wait_condition(&suspended, "Ready", "False", Some("Suspended"), TIMEOUT);
     ready.await?;
     shared::class(&env, "class", "backend", json!({})).await?;
     let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=5s"]).await;

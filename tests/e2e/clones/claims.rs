@@ -10,8 +10,8 @@ use rig::objects::merge;
 use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{self, Failure, PATIENCE, Test, bound_with, refused, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{self, Failure, TIMEOUT, Test, bound_with, refused, text};
 
 /// That claim, to begin with the data of another one.
 fn copy_of(source: &str, mut claim: Value) -> Value {
@@ -43,7 +43,7 @@ pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
     let kind = "nfs-operator.io/Provisioned";
     let said = env
         .objects
-        .wait_condition(claim, kind, "True", Some("Provisioned"), PATIENCE);
+        .wait_condition(claim, kind, "True", Some("Provisioned"), TIMEOUT);
     Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -125,11 +125,11 @@ async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     Ok(())
 }
 
-/// A claim of the stage with many files, and a way to its server that is slow.
-pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
-    stage.objects.create(&stage.claim("old")).await?;
-    let volume = stage.bound(&stage.claim("old")).await?;
-    let root = stage.directory(&volume)?;
+/// A claim of the env with many files, and a way to its server that is slow.
+pub async fn slow(env: &DedicatedCluster) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
+    env.objects.create(&env.claim("old")).await?;
+    let volume = env.bound(&env.claim("old")).await?;
+    let root = env.directory(&volume)?;
     for folder in 0..20 {
         fs::create_dir(root.join(folder.to_string()))?;
         for file in 0..20 {
@@ -137,19 +137,19 @@ pub async fn slow(stage: &Stage) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
         }
     }
     fs::write(root.join("big"), vec![7; 5_000_000])?;
-    stage.proxy.delay(Duration::from_millis(20), Duration::from_millis(20));
+    env.proxy.delay(Duration::from_millis(20), Duration::from_millis(20));
     Ok(contents(&root)?)
 }
 
-pub fn staging(stage: &Stage) -> Result<Vec<String>, Failure> {
-    staged_on(&stage.data()?)
+pub fn staging(env: &DedicatedCluster) -> Result<Vec<String>, Failure> {
+    staged_on(&env.data()?)
 }
 
 /// Waits until nothing is left of a copy: one record, of the volume that was copied from, and nothing in staging.
-pub async fn copy_gone(stage: &Stage) -> rig::Result<()> {
-    wait::until("record and copy to be gone", PATIENCE, async || {
-        let records = stage.records().map_err(|error| error.to_string())?.len();
-        let staged = staging(stage).map_err(|error| error.to_string())?;
+pub async fn copy_gone(env: &DedicatedCluster) -> rig::Result<()> {
+    wait::until("record and copy to be gone", TIMEOUT, async || {
+        let records = env.records().map_err(|error| error.to_string())?.len();
+        let staged = staging(env).map_err(|error| error.to_string())?;
         if records == 1 && staged.is_empty() {
             Ok(())
         } else {
@@ -172,9 +172,9 @@ pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
 }
 
 /// Waits until a copy is under way, with some of it there.
-pub async fn under_way(stage: &Stage) -> Test {
-    wait::until("a copy to be under way", PATIENCE, async || {
-        let staged = staging(stage).map_err(|error| error.to_string())?;
+pub async fn under_way(env: &DedicatedCluster) -> Test {
+    wait::until("a copy to be under way", TIMEOUT, async || {
+        let staged = staging(env).map_err(|error| error.to_string())?;
         let copied = staged.iter().map(|copy| contents(&Path::new(copy).join("tree")));
         let files: usize = copied.flatten().map(|files| files.len()).sum();
         if files > 20 {
@@ -189,75 +189,71 @@ pub async fn under_way(stage: &Stage) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_copy() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let source = slow(&stage).await?;
-    let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let source = slow(&env).await?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new"))).await?;
     for _ in 0..3 {
-        under_way(&stage).await?;
-        let made: Vec<_> = stage
-            .names()?
-            .into_iter()
-            .filter(|name| name.contains("-new-"))
-            .collect();
+        under_way(&env).await?;
+        let made: Vec<_> = env.names()?.into_iter().filter(|name| name.contains("-new-")).collect();
         assert_eq!(made, Vec::<String>::new(), "seen before it was complete");
-        stage.operator.kill9().await?;
-        stage.operator.restart().await?;
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
     }
-    stage.proxy.clear_hooks();
-    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
-    let volume = stage.bound(&claim).await?;
-    assert_eq!(contents(&stage.directory(&volume)?)?, source);
-    assert_eq!(stage.volumes().await?.len(), 2);
-    assert_eq!(staging(&stage)?, Vec::<String>::new());
-    shared::trash_empty(&stage.data()?).await?;
+    env.proxy.clear_hooks();
+    env.proxy.delay(Duration::ZERO, Duration::ZERO);
+    let volume = env.bound(&claim).await?;
+    assert_eq!(contents(&env.directory(&volume)?)?, source);
+    assert_eq!(env.volumes().await?.len(), 2);
+    assert_eq!(staging(&env)?, Vec::<String>::new());
+    shared::trash_empty(&env.data()?).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_whose_claim_is_deleted_stops_and_leaves_nothing_behind() -> Test {
-    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    slow(&stage).await?;
-    let claim = stage.objects.create(&copy_of("old", stage.claim("new"))).await?;
-    under_way(&stage).await?;
-    stage.objects.delete(&claim).await?;
-    copy_gone(&stage).await?;
-    assert_eq!(stage.names()?.len(), 1);
-    shared::trash_empty(&stage.data()?).await?;
+    let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    slow(&env).await?;
+    let claim = env.objects.create(&copy_of("old", env.claim("new"))).await?;
+    under_way(&env).await?;
+    env.objects.delete(&claim).await?;
+    copy_gone(&env).await?;
+    assert_eq!(env.names()?.len(), 1);
+    shared::trash_empty(&env.data()?).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
     // One place for claims: what held it would hold up all of them.
-    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--concurrency", "1"]).await?;
-    let source = slow(&stage).await?;
+    let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--concurrency", "1"]).await?;
+    let source = slow(&env).await?;
     let mut copies = Vec::new();
     for number in 0..6 {
-        let copy = copy_of("old", stage.claim(&format!("copy-{number}")));
-        copies.push(stage.objects.create(&copy).await?);
+        let copy = copy_of("old", env.claim(&format!("copy-{number}")));
+        copies.push(env.objects.create(&copy).await?);
     }
-    under_way(&stage).await?;
-    stage.objects.create(&stage.claim("plain")).await?;
-    stage.bound(&stage.claim("plain")).await?;
-    let seen = stage.objects.wait_condition(
+    under_way(&env).await?;
+    env.objects.create(&env.claim("plain")).await?;
+    env.bound(&env.claim("plain")).await?;
+    let seen = env.objects.wait_condition(
         &copies[0],
         "nfs-operator.io/Provisioned",
         "False",
         Some("Copying"),
-        PATIENCE,
+        TIMEOUT,
     );
     let message = text(&seen.await?, "/message").to_owned();
     assert!(message.starts_with("copying claim old: "), "{message}");
-    let metrics = stage.operator.metrics().await?;
+    let metrics = env.operator.metrics().await?;
     assert!(
         metrics.contains("nfs_operator_copy_files{namespace=\"default\",claim=\"copy-"),
         "{metrics}"
     );
-    stage.proxy.delay(Duration::ZERO, Duration::ZERO);
+    env.proxy.delay(Duration::ZERO, Duration::ZERO);
     for copy in &copies {
-        let volume = stage.bound(copy).await?;
-        assert_eq!(contents(&stage.directory(&volume)?)?, source);
+        let volume = env.bound(copy).await?;
+        assert_eq!(contents(&env.directory(&volume)?)?, source);
     }
-    assert_eq!(staging(&stage)?, Vec::<String>::new());
+    assert_eq!(staging(&env)?, Vec::<String>::new());
     Ok(())
 }

@@ -5,7 +5,7 @@ use rig::operator::{find_binary, repository_root};
 use rig::{Cluster, Export, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, RunDir};
 use serde_json::{Value, json};
 
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 use crate::support::shell::Shell;
 
 const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
@@ -59,11 +59,9 @@ async fn old_objects(objects: &Objects) -> rig::Result<Value> {
 async fn at_this_port(objects: &Objects, name: &str, port: u16) -> rig::Result<()> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name);
     let port = json!({ "spec": { "nfs": { "port": port } } });
-    objects.wait(&backend, "to be there", PATIENCE, |_| Ok(())).await?;
+    objects.wait(&backend, "to be there", TIMEOUT, |_| Ok(())).await?;
     objects.patch(&backend, port).await?;
-    objects
-        .wait_condition(&backend, "Ready", "True", None, PATIENCE)
-        .await?;
+    objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT).await?;
     Ok(())
 }
 
@@ -152,7 +150,7 @@ async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str,
 async fn bound(objects: &Objects) -> Result<(Value, Value), Failure> {
     let claim = reference("v1", "PersistentVolumeClaim", Some("default"), "data");
     let name = objects
-        .wait(&claim, "to be Bound", PATIENCE, |claim| {
+        .wait(&claim, "to be Bound", TIMEOUT, |claim| {
             match text(claim, "/status/phase") {
                 "Bound" => Ok(text(claim, "/spec/volumeName").to_owned()),
                 phase => Err(phase.to_owned()),

@@ -7,8 +7,8 @@ use rig::objects::{merge, reference};
 use serde_json::{Value, json};
 
 use crate::support::audit::{is_write, requests};
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 /// How many fail, of each kind.
 const STORM: usize = 500;
@@ -25,24 +25,24 @@ fn class(name: &str, parameters: Value) -> Value {
 }
 
 /// Claims of a class, created.
-async fn claims(stage: &Stage, class: &str) -> rig::Result<()> {
+async fn claims(env: &DedicatedCluster, class: &str) -> rig::Result<()> {
     let all: Vec<Value> = (0..STORM)
         .map(|n| {
-            let mut claim = stage.claim(&format!("{class}-{n}"));
+            let mut claim = env.claim(&format!("{class}-{n}"));
             merge(&mut claim, &json!({"spec": {"storageClassName": class}}));
             claim
         })
         .collect();
     for some in all.chunks(50) {
-        try_join_all(some.iter().map(|claim| stage.objects.create(claim))).await?;
+        try_join_all(some.iter().map(|claim| env.objects.create(claim))).await?;
     }
     Ok(())
 }
 
 /// How many claims of a class say that they are not provisioned for this reason.
-async fn refused(stage: &Stage, class: &str, reason: &str) -> rig::Result<usize> {
+async fn refused(env: &DedicatedCluster, class: &str, reason: &str) -> rig::Result<usize> {
     let like = reference("v1", "PersistentVolumeClaim", Some("default"), "any");
-    let all = stage.objects.list(&like).await?;
+    let all = env.objects.list(&like).await?;
     let says = |claim: &&Value| {
         let condition = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
         text(claim, "/spec/storageClassName") == class
@@ -52,10 +52,10 @@ async fn refused(stage: &Stage, class: &str, reason: &str) -> rig::Result<usize>
 }
 
 /// Attempts that failed so far, by the operator's own count.
-async fn failures(stage: &Stage, class: &str) -> Result<u64, Failure> {
+async fn failures(env: &DedicatedCluster, class: &str) -> Result<u64, Failure> {
     let name = "controller_persistentvolumeclaim_provision_failed_total{";
     let label = format!("class=\"{class}\"");
-    let metrics = stage.operator.metrics().await?;
+    let metrics = env.operator.metrics().await?;
     let line = metrics
         .lines()
         .find(|line| line.starts_with(name) && line.contains(&label));
@@ -65,9 +65,9 @@ async fn failures(stage: &Stage, class: &str) -> Result<u64, Failure> {
 }
 
 /// The writes to claims of a class so far; their events, which come when there is time, apart.
-fn writes(stage: &Stage, class: &str) -> Result<usize, Failure> {
+fn writes(env: &DedicatedCluster, class: &str) -> Result<usize, Failure> {
     let begin = format!("{class}-");
-    let all = requests(&stage.cluster.audit_log())?;
+    let all = requests(&env.cluster.audit_log())?;
     let own = all.iter().filter(|request| is_write(request));
     let to_claims = own.filter(|request| text(request, "/objectRef/resource") == "persistentvolumeclaims");
     Ok(to_claims
@@ -92,26 +92,22 @@ fn most_attempts(seconds: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others() -> Test {
     let (least, most) = (format!("{}s", PAUSES.0), format!("{}s", PAUSES.1));
-    let stage = Stage::set_with(json!({}), &["--retry-min", &least, "--retry-max", &most]).await?;
+    let env = DedicatedCluster::start_with_args(json!({}), &["--retry-min", &least, "--retry-max", &most]).await?;
     // One kind fails for what is on the export, and may succeed later; the other for what its class says.
-    stage
-        .objects
+    env.objects
         .create(&class("taken", json!({"pathPattern": "taken/${pvc.name}"})))
         .await?;
-    stage
-        .objects
-        .create(&class("never", json!({"nonsense": "yes"})))
-        .await?;
+    env.objects.create(&class("never", json!({"nonsense": "yes"}))).await?;
     for n in 0..STORM {
-        std::fs::create_dir_all(stage.data()?.join(format!("taken/taken-{n}")))?;
+        std::fs::create_dir_all(env.data()?.join(format!("taken/taken-{n}")))?;
     }
-    claims(&stage, "taken").await?;
-    claims(&stage, "never").await?;
-    rig::wait::until("every claim to have failed once", PATIENCE, async || {
-        let taken = refused(&stage, "taken", "DirectoryExists")
+    claims(&env, "taken").await?;
+    claims(&env, "never").await?;
+    rig::wait::until("every claim to have failed once", TIMEOUT, async || {
+        let taken = refused(&env, "taken", "DirectoryExists")
             .await
             .map_err(|error| error.to_string())?;
-        let never = refused(&stage, "never", "InvalidParameter")
+        let never = refused(&env, "never", "InvalidParameter")
             .await
             .map_err(|error| error.to_string())?;
         if (taken, never) == (STORM, STORM) {
@@ -123,21 +119,21 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
     .await?;
 
     let begun = Instant::now();
-    let (failed, written) = (failures(&stage, "taken").await?, writes(&stage, "taken")?);
-    let never = writes(&stage, "never")?;
+    let (failed, written) = (failures(&env, "taken").await?, writes(&env, "taken")?);
+    let never = writes(&env, "never")?;
     for n in 0..20 {
-        let claim = stage.objects.create(&stage.claim(&format!("good-{n}"))).await?;
+        let claim = env.objects.create(&env.claim(&format!("good-{n}"))).await?;
         let since = Instant::now();
-        let volume = stage.bound(&claim).await?;
+        let volume = env.bound(&claim).await?;
         eprintln!("good-{n} was bound after {:?}", since.elapsed());
         // Each volume that goes is a change that others may have waited for.
-        stage.objects.delete(&claim).await?;
-        stage.objects.wait_gone(&volume, PATIENCE).await?;
+        env.objects.delete(&claim).await?;
+        env.objects.wait_gone(&volume, TIMEOUT).await?;
     }
     // Long enough for every claim to be tried again.
     let storm = u64::try_from(STORM)?;
-    rig::wait::until("the storm to go on", PATIENCE, async || {
-        let more = failures(&stage, "taken").await.map_err(|error| error.to_string())? - failed;
+    rig::wait::until("the storm to go on", TIMEOUT, async || {
+        let more = failures(&env, "taken").await.map_err(|error| error.to_string())? - failed;
         if more >= storm {
             Ok(())
         } else {
@@ -145,8 +141,8 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
         }
     })
     .await?;
-    let more = failures(&stage, "taken").await? - failed;
-    let written = u64::try_from(writes(&stage, "taken")? - written)?;
+    let more = failures(&env, "taken").await? - failed;
+    let written = u64::try_from(writes(&env, "taken")? - written)?;
     let bound = storm * most_attempts(begun.elapsed().as_secs() + 1);
     eprintln!(
         "{more} attempts and {written} writes in {:?}, at most {bound} attempts",
@@ -156,14 +152,14 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
     // Who was refused before looks first, and announces nothing that would be refused again.
     assert!(written <= storm / 10, "{written} writes for {more} attempts");
     assert_eq!(
-        writes(&stage, "never")?,
+        writes(&env, "never")?,
         never,
         "who can never succeed waits for a change"
     );
-    assert_eq!(refused(&stage, "taken", "DirectoryExists").await?, STORM);
+    assert_eq!(refused(&env, "taken", "DirectoryExists").await?, STORM);
 
     // The change comes.
-    std::fs::remove_dir(stage.data()?.join("taken/taken-7"))?;
-    stage.bound(&stage.claim("taken-7")).await?;
+    std::fs::remove_dir(env.data()?.join("taken/taken-7"))?;
+    env.bound(&env.claim("taken-7")).await?;
     Ok(())
 }

@@ -7,8 +7,8 @@ use rig::Action;
 use rig::proxy::has_bytes;
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{TIMEOUT, Test, text};
 
 /// What a CREATE of a directory contains (RFC 8881 section 18.4: the operation's number, the type, the name), when the
 /// name begins so and goes on for that many bytes.
@@ -39,25 +39,20 @@ fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplicates_nothing() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let mut chance = chances(seed()?);
     let mut doomed = Vec::new();
     for n in 0..50 {
-        stage.objects.create(&stage.claim(&format!("doomed-{n}"))).await?;
+        env.objects.create(&env.claim(&format!("doomed-{n}"))).await?;
     }
     for n in 0..50 {
-        let volume = stage.bound(&stage.claim(&format!("doomed-{n}"))).await?;
-        std::fs::write(stage.directory(&volume)?.join("data"), format!("doomed-{n}"))?;
+        let volume = env.bound(&env.claim(&format!("doomed-{n}"))).await?;
+        std::fs::write(env.directory(&volume)?.join("data"), format!("doomed-{n}"))?;
         doomed.push(volume);
     }
-    let objects = stage.objects.clone();
+    let objects = env.objects.clone();
     let claims: Vec<(Value, Value)> = (0..100)
-        .map(|n| {
-            (
-                stage.claim(&format!("new-{n}")),
-                stage.claim(&format!("doomed-{}", n / 2)),
-            )
-        })
+        .map(|n| (env.claim(&format!("new-{n}")), env.claim(&format!("doomed-{}", n / 2))))
         .collect();
     let traffic = tokio::spawn(async move {
         for (n, (new, doomed)) in claims.iter().enumerate() {
@@ -70,16 +65,15 @@ async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplic
     });
     for _ in 0..6 {
         tokio::time::sleep(Duration::from_millis(100 + chance(900))).await;
-        stage.operator.kill9().await?;
-        stage.operator.restart().await?;
+        env.operator.kill9().await?;
+        env.operator.restart().await?;
     }
     traffic.await??;
     let mut kept = BTreeSet::new();
     for n in 0..100 {
-        let volume = stage.bound(&stage.claim(&format!("new-{n}"))).await?;
+        let volume = env.bound(&env.claim(&format!("new-{n}"))).await?;
         kept.insert(
-            stage
-                .directory(&volume)?
+            env.directory(&volume)?
                 .file_name()
                 .unwrap()
                 .to_string_lossy()
@@ -87,33 +81,33 @@ async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplic
         );
     }
     for volume in &doomed {
-        stage.objects.wait_gone(volume, PATIENCE).await?;
+        env.objects.wait_gone(volume, TIMEOUT).await?;
     }
     let archived: BTreeSet<String> = doomed
         .iter()
         .map(|volume| {
             Ok(format!(
                 "archived-{}",
-                stage.directory(volume)?.file_name().unwrap().to_string_lossy()
+                env.directory(volume)?.file_name().unwrap().to_string_lossy()
             ))
         })
         .collect::<Result<_, crate::support::shared::Failure>>()?;
     assert_eq!(kept.len(), 100);
-    assert_eq!(stage.volumes().await?.len(), 100, "no volume without a claim");
+    assert_eq!(env.volumes().await?.len(), 100, "no volume without a claim");
     assert_eq!(
-        stage.names()?,
+        env.names()?,
         kept.union(&archived).cloned().collect(),
         "a directory for each volume and archive"
     );
     for archive in &archived {
-        let text = std::fs::read_to_string(stage.data()?.join(archive).join("data"))?;
+        let text = std::fs::read_to_string(env.data()?.join(archive).join("data"))?;
         assert!(
             archive.contains(&format!("-{text}-")),
             "{archive} holds the data of {text}"
         );
     }
     let mut states = BTreeMap::new();
-    for (name, record) in stage.records()? {
+    for (name, record) in env.records()? {
         let state = record["state"]["name"].as_str().unwrap_or_default();
         states
             .entry(state.to_owned())
@@ -125,7 +119,7 @@ async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplic
         names.collect()
     };
     let expected = [
-        ("Live".to_owned(), named(&stage.volumes().await?)),
+        ("Live".to_owned(), named(&env.volumes().await?)),
         ("Archived".to_owned(), named(&doomed)),
     ];
     assert_eq!(
@@ -138,15 +132,15 @@ async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplic
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_behind() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     // The reply to the making of the directory never arrives, so the volume can't have been created.
-    let mut lost = stage.proxy.lose_reply(Action::Drop, |request| {
+    let mut lost = env.proxy.lose_reply(Action::Drop, |request| {
         has_bytes(request, &making_of("default-data-pvc-", 36))
     });
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    lost.wait(PATIENCE).await?;
-    rig::wait::until("the directory to be made", PATIENCE, async || {
-        let names = stage.names().map_err(|error| error.to_string())?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    lost.wait(TIMEOUT).await?;
+    rig::wait::until("the directory to be made", TIMEOUT, async || {
+        let names = env.names().map_err(|error| error.to_string())?;
         if names.is_empty() {
             Err("no directory yet".to_owned())
         } else {
@@ -154,15 +148,15 @@ async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_beh
         }
     })
     .await?;
-    stage.operator.kill9().await?;
-    assert_eq!(stage.volumes().await?.len(), 0);
-    stage.objects.delete(&claim).await?;
-    stage.objects.wait_gone(&claim, PATIENCE).await?;
-    stage.proxy.clear_hooks();
-    stage.operator.restart().await?;
-    rig::wait::until("directory and record to be gone", PATIENCE, async || {
-        let names = stage.names().map_err(|error| error.to_string())?;
-        let records = stage.records().map_err(|error| error.to_string())?;
+    env.operator.kill9().await?;
+    assert_eq!(env.volumes().await?.len(), 0);
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
+    env.proxy.clear_hooks();
+    env.operator.restart().await?;
+    rig::wait::until("directory and record to be gone", TIMEOUT, async || {
+        let names = env.names().map_err(|error| error.to_string())?;
+        let records = env.records().map_err(|error| error.to_string())?;
         if names.is_empty() && records.is_empty() {
             Ok(())
         } else {

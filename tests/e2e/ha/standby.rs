@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::support::audit::{Newcomers, each_once, holder, lease, next_holder, one_after_the_other};
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 /// Short terms, so that a test sees many leaders.
 const SHORT: [&str; 7] = [
@@ -24,20 +24,20 @@ const SHORT: [&str; 7] = [
 ];
 
 /// That many operators, and who leads among them.
-async fn several(count: usize) -> Result<(Stage, Vec<Operator>), Failure> {
-    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &SHORT).await?;
+async fn several(count: usize) -> Result<(DedicatedCluster, Vec<Operator>), Failure> {
+    let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &SHORT).await?;
     let mut others = Vec::new();
     for _ in 1..count {
-        let operator = stage.another(&SHORT).await?;
+        let operator = env.start_operator(&SHORT).await?;
         operator.wait_ready().await?;
         others.push(operator);
     }
-    Ok((stage, others))
+    Ok((env, others))
 }
 
 /// Waits until an operator has ended by itself; fails when it says that all was well.
 async fn fails(operator: &Operator) -> Result<String, Failure> {
-    let ended = rig::wait::until("an operator to end", PATIENCE, async || {
+    let ended = rig::wait::until("an operator to end", TIMEOUT, async || {
         operator.exit_status().ok_or_else(|| "it runs".to_owned())
     })
     .await?;
@@ -52,10 +52,10 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn begin(stage: &Stage, word: &str) -> Self {
+    fn begin(env: &DedicatedCluster, word: &str) -> Self {
         let (enough, mut told) = oneshot::channel();
-        let objects = stage.objects.clone();
-        let claims: Vec<Value> = (0..2000).map(|n| stage.claim(&format!("{word}-{n}"))).collect();
+        let objects = env.objects.clone();
+        let claims: Vec<Value> = (0..2000).map(|n| env.claim(&format!("{word}-{n}"))).collect();
         let making = tokio::spawn(async move {
             let mut made = Vec::new();
             for claim in claims {
@@ -118,15 +118,15 @@ async fn keep_running(operators: &mut [Operator]) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time_and_duplicate_nothing() -> Test {
-    let (mut stage, mut others) = several(3).await?;
-    let newcomers = Newcomers::at(&stage.proxy);
-    let objects = stage.objects.clone();
-    let traffic = Traffic::begin(&stage, "data");
+    let (mut env, mut others) = several(3).await?;
+    let newcomers = Newcomers::at(&env.proxy);
+    let objects = env.objects.clone();
+    let traffic = Traffic::begin(&env, "data");
     for round in 0..4 {
         // In the midst of work.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let former = holder(&objects).await?.ok_or("nobody leads")?;
-        let operators = std::iter::once(&mut stage.operator).chain(&mut others);
+        let operators = std::iter::once(&mut env.operator).chain(&mut others);
         let leader = leader(operators, &former).ok_or("nobody knows the leader")?;
         unseat(leader, &objects, &former, round % 2 == 0).await?;
     }
@@ -134,10 +134,10 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time
     eprintln!("{} claims", claims.len());
     // On a busy machine a leader may be too late for its short Lease, and ends.
     tokio::select! {
-        checked = each_once(&stage, &claims) => checked?,
+        checked = each_once(&env, &claims) => checked?,
         failed = keep_running(&mut others) => failed?,
     }
-    let order = one_after_the_other(&stage.cluster.audit_log())?;
+    let order = one_after_the_other(&env.cluster.audit_log())?;
     assert!(order.len() >= 4, "most rounds had a leader of their own: {order:?}");
     newcomers.each_came_once();
     Ok(())
@@ -146,10 +146,10 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before() -> Test {
     // The usual terms: what is left to run out would take 15 s.
-    let stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
-    let former = holder(&stage.objects).await?.ok_or("nobody leads")?;
-    let newcomers = Newcomers::at(&stage.proxy);
-    let standby = stage.another(&["--leader-elect"]).await?;
+    let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
+    let former = holder(&env.objects).await?.ok_or("nobody leads")?;
+    let newcomers = Newcomers::at(&env.proxy);
+    let standby = env.start_operator(&["--leader-elect"]).await?;
     standby.wait_ready().await?;
     assert_eq!(
         standby.http_get("/readyz").await?,
@@ -162,7 +162,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
             .lines()
             .any(|line| line == "nfs_operator_leader 1"))
     };
-    assert!(leads(&stage.operator).await? && !leads(&standby).await?);
+    assert!(leads(&env.operator).await? && !leads(&standby).await?);
     assert!(
         standby
             .metrics()
@@ -171,18 +171,18 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
             .any(|line| line == "nfs_operator_leader 0")
     );
 
-    let traffic = Traffic::begin(&stage, "data");
+    let traffic = Traffic::begin(&env, "data");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(newcomers.seen().len(), 0, "a standby does not come near the NFS server");
     let since = Instant::now();
-    let ended = stage.operator.terminate().await?;
+    let ended = env.operator.terminate().await?;
     eprintln!("SIGTERM: ended after {:?}", since.elapsed());
     assert_eq!(ended.code(), Some(0));
-    let log = std::fs::read_to_string(stage.operator.log())?;
+    let log = std::fs::read_to_string(env.operator.log())?;
     assert!(log.contains("gave the Lease back"), "{log}");
-    next_holder(&stage.objects, &former).await?;
+    next_holder(&env.objects, &former).await?;
     eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
-    rig::wait::until("the standby to be ready", PATIENCE, async || {
+    rig::wait::until("the standby to be ready", TIMEOUT, async || {
         match standby.http_get("/readyz").await {
             Ok(said) if said == "ok\n" => Ok(()),
             other => Err(format!("{other:?}")),
@@ -192,16 +192,16 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     eprintln!("SIGTERM: the standby was at work after {:?}", since.elapsed());
     assert!(leads(&standby).await?);
     let claims = traffic.end().await?;
-    each_once(&stage, &claims).await?;
-    assert_eq!(one_after_the_other(&stage.cluster.audit_log())?.len(), 2);
+    each_once(&env, &claims).await?;
+    assert_eq!(one_after_the_other(&env.cluster.audit_log())?.len(), 2);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
-    let stage = Stage::set(json!({})).await?;
-    let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
-    let second = stage.another(&[]).await?;
+    let env = DedicatedCluster::start(json!({})).await?;
+    let first = holder(&env.objects).await?.ok_or("nobody leads")?;
+    let second = env.start_operator(&[]).await?;
     let log = fails(&second).await?;
     assert!(log.contains(&format!("is held by {first}")), "{log}");
     assert!(log.contains("--leader-elect"), "{log}");
@@ -222,13 +222,12 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     ] {
         let mut object = reference("rbac.authorization.k8s.io/v1", kind, Some("default"), "elsewhere");
         merge(&mut object, &rest);
-        stage.objects.create(&object).await?;
+        env.objects.create(&object).await?;
     }
-    stage
-        .cluster
+    env.cluster
         .expect_violation("not granted by config/rbac but by RoleBinding \"elsewhere/default\"")?;
-    let elsewhere = stage
-        .another(&["--lease-namespace", "default", "--leader-elect"])
+    let elsewhere = env
+        .start_operator(&["--lease-namespace", "default", "--leader-elect"])
         .await?;
     let log = fails(&elsewhere).await?;
     assert!(
@@ -236,13 +235,12 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
         "{log}"
     );
     assert!(log.contains(&first), "{log}");
-    assert_eq!(holder(&stage.objects).await?, Some(first));
+    assert_eq!(holder(&env.objects).await?, Some(first));
 
     // One without the rights says which it lacks.
-    stage
-        .cluster
+    env.cluster
         .expect_violation("refused: get leases.coordination.k8s.io in kube-system")?;
-    let unable = stage.another(&["--lease-namespace", "kube-system"]).await?;
+    let unable = env.start_operator(&["--lease-namespace", "kube-system"]).await?;
     let log = fails(&unable).await?;
     assert!(log.contains("cannot read the Lease kube-system/nfs-operator"), "{log}");
     assert!(log.contains("config/rbac"), "{log}");
@@ -251,11 +249,11 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_lost_its_lease_exits_and_a_deleted_lease_is_recreated() -> Test {
-    let stage = Stage::set_with(json!({}), &["--retry-period", "500ms"]).await?;
-    let first = holder(&stage.objects).await?.ok_or("nobody leads")?;
-    stage.objects.delete(&lease()).await?;
-    rig::wait::until("the Lease to be made anew", PATIENCE, async || {
-        let found = holder(&stage.objects).await.map_err(|error| error.to_string())?;
+    let env = DedicatedCluster::start_with_args(json!({}), &["--retry-period", "500ms"]).await?;
+    let first = holder(&env.objects).await?.ok_or("nobody leads")?;
+    env.objects.delete(&lease()).await?;
+    rig::wait::until("the Lease to be made anew", TIMEOUT, async || {
+        let found = holder(&env.objects).await.map_err(|error| error.to_string())?;
         if found.as_ref() == Some(&first) {
             Ok(())
         } else {
@@ -265,25 +263,25 @@ async fn an_operator_that_lost_its_lease_exits_and_a_deleted_lease_is_recreated(
     .await?;
     // An annotation is no loss.
     let note = json!({"metadata": {"annotations": {"by": "a person"}}});
-    stage.objects.patch(&lease(), note).await?;
+    env.objects.patch(&lease(), note).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(stage.operator.exit_status(), None);
+    assert_eq!(env.operator.exit_status(), None);
     let given = json!({"spec": {"holderIdentity": "somebody-else"}});
-    stage.objects.patch(&lease(), given).await?;
-    let log = fails(&stage.operator).await?;
+    env.objects.patch(&lease(), given).await?;
+    let log = fails(&env.operator).await?;
     assert!(log.contains("somebody-else holds it now"), "{log}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
-    let mut stage = Stage::set(json!({"probeInterval": "1s"})).await?;
+    let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let found = stage.objects.get(&backend).await?.ok_or("no backend")?;
+    let found = env.objects.get(&backend).await?.ok_or("no backend")?;
     let system = reference("v1", "Namespace", None, "kube-system");
-    let system = stage.objects.get(&system).await?.ok_or("no kube-system")?;
-    let newcomers = Newcomers::at(&stage.proxy);
-    stage.cluster.kill9(Component::ApiServer).await?;
+    let system = env.objects.get(&system).await?.ok_or("no kube-system")?;
+    let newcomers = Newcomers::at(&env.proxy);
+    env.cluster.kill9(Component::ApiServer).await?;
     // As another operator of this cluster would come.
     let owner = format!(
         "nfs-operator/{}/{}",
@@ -294,7 +292,7 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
         server: "127.0.0.1".to_owned(),
         path: "/export".to_owned(),
         version: nfs_client::VersionChoice::Auto,
-        port: stage.proxy.port(),
+        port: env.proxy.port(),
         mount_port: None,
         source_port: nfs_client::SourcePort::Any,
         credential: nfs_client::Credential { uid: 0, gid: 0 },
@@ -314,12 +312,12 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
         .filter(|verifier| verifier != b"a rival!")
         .collect();
     assert!(came.is_empty(), "it took the NFS lease back without asking: {came:?}");
-    let log = std::fs::read_to_string(stage.operator.log())?;
+    let log = std::fs::read_to_string(env.operator.log())?;
     assert!(log.contains("fenced off"), "it noticed: {log}");
     drop(rival);
-    stage.cluster.restart(Component::ApiServer).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    stage.bound(&claim).await?;
+    env.cluster.restart(Component::ApiServer).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    env.bound(&claim).await?;
     assert!(newcomers.seen().iter().any(|verifier| verifier != b"a rival!"));
     Ok(())
 }

@@ -4,7 +4,7 @@ use rig::{KernelVm, TestEnv, kernel_vm::HOST, wait};
 use serde_json::{Value, json};
 
 use super::node::Mounted;
-use crate::support::shared::{PATIENCE, Test, backend, bound, class, text};
+use crate::support::shared::{TIMEOUT, Test, backend, bound, class, text};
 
 /// The user that a pod runs as, and no other.
 const TENANT: u32 = 1001;
@@ -52,7 +52,7 @@ async fn used(vm: &KernelVm, mounted: &Mounted<'_>) -> Test {
 
 /// Waits until the tenant's write is refused, for the node remembers for a while what it may.
 async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()> {
-    wait::until("the mount to be refused", PATIENCE, async || {
+    wait::until("the mount to be refused", TIMEOUT, async || {
         let said = mounted.refused(TENANT, "touch again && rm again").await;
         match said.map_err(|error| error.to_string())? {
             said if said.contains(complaint) => Ok(()),
@@ -73,8 +73,8 @@ async fn lived_with(name: &str, version: &str) -> Test {
     let mounted = Mounted::volume(&vm, &volume, None).await?;
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
-    wait::until("the trash to be empty", PATIENCE, async || {
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    wait::until("the trash to be empty", TIMEOUT, async || {
         let left = vm.run(&format!("ls {path}/.nfs-operator/*/trash")).await;
         match left.map_err(|error| error.to_string())? {
             left if left.is_empty() => Ok(()),
@@ -89,7 +89,7 @@ async fn lived_with(name: &str, version: &str) -> Test {
     let mounted = Mounted::volume(&vm, &volume, None).await?;
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();
@@ -134,7 +134,7 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
     let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     crate::support::shared::trash_empty(env.data()).await?;
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
@@ -143,7 +143,7 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
     let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();

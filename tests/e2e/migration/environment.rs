@@ -6,7 +6,7 @@ use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorOptions, Ru
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::support::shared::{PATIENCE, Test, text};
+use crate::support::shared::{TIMEOUT, Test, text};
 
 const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
 
@@ -54,14 +54,14 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
     let cluster = Cluster::start(&run).await?;
     let objects = Objects::new(cluster.client().await?);
     let kubeconfig = Operator::install(&cluster).await?;
-    let old = [
+    let legacy = [
         ("NFS_SERVER", "127.0.0.1"),
         ("NFS_PATH", "/export/"),
         ("PROVISIONER_NAME", NAME),
         ("ENABLE_LEADER_ELECTION", "false"),
     ];
     let options = OperatorOptions {
-        env: old.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
+        env: legacy.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec(),
         ..OperatorOptions::new(find_binary()?, kubeconfig)
     };
     let mut operator = Operator::start(&run, options).await?;
@@ -76,9 +76,7 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
     objects
         .patch(&backend, json!({ "spec": { "nfs": { "port": nfs.port() } } }))
         .await?;
-    objects
-        .wait_condition(&backend, "Ready", "True", None, PATIENCE)
-        .await?;
+    objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT).await?;
 
     let mut class = reference("storage.k8s.io/v1", "StorageClass", None, "nfs-client");
     merge(
@@ -97,7 +95,7 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
         "Bound" => Ok(()),
         phase => Err(phase.to_owned()),
     };
-    objects.wait(&claim, "to be Bound", PATIENCE, bound).await?;
+    objects.wait(&claim, "to be Bound", TIMEOUT, bound).await?;
     let directory = format!("default-test-claim-pvc-{}", text(&claim, "/metadata/uid"));
     assert!(nfs.data_dir("/export")?.join(directory).is_dir());
 
@@ -114,7 +112,7 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
         .patch(&backend, json!({ "spec": { "path": "/another" } }))
         .await?;
     operator.restart().await?;
-    wait::until("the operator to refuse", PATIENCE, async || {
+    wait::until("the operator to refuse", TIMEOUT, async || {
         match operator.exit_status() {
             Some(ended) if !ended.success() => Ok(()),
             other => Err(format!("{other:?}")),

@@ -5,8 +5,8 @@ use std::fs;
 use rig::TestEnv;
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::Old;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::legacy_provisioner::LegacyProvisioner;
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 fn on_delete(volume: &Value) -> &str {
     volume["metadata"]["annotations"]["nfs-operator.io/on-delete"]
@@ -17,7 +17,7 @@ fn on_delete(volume: &Value) -> &str {
 #[tokio::test]
 async fn a_class_of_an_alias_archives_regardless_of_its_backend_unless_the_class_overrides_it() -> Test {
     let env = TestEnv::new("alias-policy").await?;
-    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let cases = [
         (json!({}), "archive", "VolumeArchived"),
         (json!({ "archiveOnDelete": "true" }), "archive", "VolumeArchived"),
@@ -34,12 +34,12 @@ async fn a_class_of_an_alias_archives_regardless_of_its_backend_unless_the_class
         ),
     ];
     for (number, (parameters, recorded, reason)) in cases.into_iter().enumerate() {
-        let class = old.class(&format!("class{number}"), parameters).await?;
+        let class = legacy.class(&format!("class{number}"), parameters).await?;
         let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "data").await?;
         assert_eq!(on_delete(&volume), recorded, "case {number}");
         assert_eq!(
             volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
-            json!(old.provisioner)
+            json!(legacy.provisioner)
         );
         shared::reclaimed(&env, &claim, &volume, reason).await?;
     }
@@ -49,8 +49,8 @@ async fn a_class_of_an_alias_archives_regardless_of_its_backend_unless_the_class
 #[tokio::test]
 async fn a_value_that_parse_bool_rejects_refuses_the_claim() -> Test {
     let env = TestEnv::new("alias-bool").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class("class", json!({ "archiveOnDelete": "yes" })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class("class", json!({ "archiveOnDelete": "yes" })).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let message = shared::refused(&env, &claim, "InvalidParameter").await?;
     assert!(
@@ -64,12 +64,12 @@ async fn a_value_that_parse_bool_rejects_refuses_the_claim() -> Test {
 #[tokio::test]
 async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewhere() -> Test {
     let env = TestEnv::new("alias-unknown").await?;
-    let old = Old::new(&env, json!({})).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let unknown = json!({ "server": "elsewhere", "onDelete": "Delete" });
-    let class = old.class("class", unknown.clone()).await?;
+    let class = legacy.class("class", unknown.clone()).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(on_delete(&volume), "archive", "only nfs-subdir's own spelling deletes");
-    rig::wait::until("a warning for each parameter", PATIENCE, async || {
+    rig::wait::until("a warning for each parameter", TIMEOUT, async || {
         let mut events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
         events.retain(|event| event["reason"] == "ParameterIgnored" && event["type"] == "Warning");
         let named = |parameter| events.iter().any(|event| text(event, "/note").contains(parameter));
@@ -90,7 +90,7 @@ async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewher
 #[tokio::test]
 async fn patterns_in_both_spellings_produce_the_directories_of_nfs_subdir() -> Test {
     let env = TestEnv::new("alias-pattern").await?;
-    let old = Old::new(&env, json!({ "directory": { "pattern": "elsewhere/${pvc.name}" } })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({ "directory": { "pattern": "elsewhere/${pvc.name}" } })).await?;
     let namespace = &env.name;
     let cases = [
         ("${.PVC.namespace}/${.PVC.name}", format!("{namespace}/data0")),
@@ -104,7 +104,7 @@ async fn patterns_in_both_spellings_produce_the_directories_of_nfs_subdir() -> T
         ("${.PVC.labels.absent}${.PVC.uid}", String::new()),
     ];
     for (number, (pattern, directory)) in cases.into_iter().enumerate() {
-        let class = old
+        let class = legacy
             .class(&format!("class{number}"), json!({ "pathPattern": pattern }))
             .await?;
         let mut claim = env.claim(&format!("data{number}"), &class);
@@ -131,9 +131,9 @@ async fn patterns_in_both_spellings_produce_the_directories_of_nfs_subdir() -> T
 #[tokio::test]
 async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
     let env = TestEnv::new("alias-missing").await?;
-    let old = Old::new(&env, json!({})).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let pattern = "${.PVC.namespace}/${.PVC.annotations.nfs.io/storage-path}";
-    let class = old.class("class", json!({ "pathPattern": pattern })).await?;
+    let class = legacy.class("class", json!({ "pathPattern": pattern })).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let message = shared::refused(&env, &claim, "InvalidDirectoryName").await?;
     assert!(message.contains("nfs.io/storage-path"), "{message}");
@@ -150,9 +150,9 @@ async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
 async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
     let env = TestEnv::new("alias-existing").await?;
     // The backend's own word is Refuse.
-    let old = Old::new(&env, json!({})).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let parameters = json!({ "pathPattern": "shared/${.PVC.name}", "archiveOnDelete": "false" });
-    let class = old.class("class", parameters).await?;
+    let class = legacy.class("class", parameters).await?;
     let directory = env.data().join("shared/data");
     fs::create_dir_all(&directory)?;
     fs::write(directory.join("theirs"), "before")?;
@@ -168,7 +168,7 @@ async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
 #[tokio::test]
 async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
     let env = TestEnv::new("alias-never").await?;
-    let old = Old::new(&env, json!({})).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     fs::create_dir(env.data().join("red"))?;
     fs::create_dir(env.data().join("real"))?;
     std::os::unix::fs::symlink("real", env.data().join("linked"))?;
@@ -179,7 +179,7 @@ async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
         ("out", "../${.PVC.name}", "InvalidDirectoryName", ".."),
     ];
     for (word, pattern, reason, remedy) in cases {
-        let class = old.class(word, json!({ "pathPattern": pattern })).await?;
+        let class = legacy.class(word, json!({ "pathPattern": pattern })).await?;
         let mut claim = env.claim(word, &class);
         rig::objects::merge(&mut claim, &json!({ "metadata": { "labels": { "team": "red" } } }));
         let claim = env.objects.create(&claim).await?;
@@ -193,20 +193,20 @@ async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
 #[tokio::test]
 async fn a_class_of_an_alias_reaches_no_other_backend() -> Test {
     let env = TestEnv::new("alias-only").await?;
-    let old = Old::not_started(&env, "old", json!({})).await?;
+    let legacy = LegacyProvisioner::without_backend(&env, "old", json!({})).await?;
     shared::backend(&env, "other", json!({})).await?;
-    let class = old.class("class", json!({})).await?;
+    let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let name = text(&old.backend, "/metadata/name").to_owned();
+    let name = text(&legacy.backend, "/metadata/name").to_owned();
     let message = shared::refused(&env, &claim, "BackendNotFound").await?;
     assert!(message.contains(&name), "{message}");
-    let named = old
+    let named = legacy
         .class("named", json!({ "backend": env.unique_name("other") }))
         .await?;
     let refused = env.objects.create(&env.claim("named", &named)).await?;
     let message = shared::refused(&env, &refused, "InvalidParameter").await?;
     assert!(message.contains(&name), "{message}");
-    old.start().await?;
+    legacy.create_backend().await?;
     env.wait_bound(&claim).await?;
     let claim = env.objects.get(&claim).await?.unwrap_or_default();
     assert_eq!(text(&claim, "/metadata/annotations/nfs-operator.io~1placed-on"), name);

@@ -8,8 +8,8 @@ use rig::proxy::{encode_rename, has_bytes};
 use rig::{Action, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::Old;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::legacy_provisioner::LegacyProvisioner;
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 /// The only volume for a claim.
 async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
@@ -29,16 +29,16 @@ async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
 #[tokio::test]
 async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one_volume() -> Test {
     let env = TestEnv::new("other-first").await?;
-    let old = Old::not_started(&env, "old", json!({})).await?;
-    let class = old.class("class", json!({})).await?;
+    let legacy = LegacyProvisioner::without_backend(&env, "old", json!({})).await?;
+    let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     shared::refused(&env, &claim, "BackendNotFound").await?;
-    let made = old.made_for(&claim, &class, None).await?;
-    old.start().await?;
+    let made = legacy.provision_for(&claim, &class, None).await?;
+    legacy.create_backend().await?;
     // It was waiting, and says now that it does not wait any more.
     let kind = "nfs-operator.io/Provisioned";
     env.objects
-        .wait_condition(&claim, kind, "True", Some("Provisioned"), PATIENCE)
+        .wait_condition(&claim, kind, "True", Some("Provisioned"), TIMEOUT)
         .await?;
     shared::bound(&env, "later", &class).await?;
     let volume = only_volume(&env, &claim).await?;
@@ -52,13 +52,13 @@ async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one
 #[tokio::test]
 async fn a_directory_that_nfs_subdir_created_a_moment_ago_is_used() -> Test {
     let env = TestEnv::new("other-made").await?;
-    let old = Old::not_started(&env, "old", json!({})).await?;
-    let class = old.class("class", json!({})).await?;
+    let legacy = LegacyProvisioner::without_backend(&env, "old", json!({})).await?;
+    let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let (directory, theirs) = old.object(&claim, &class, None)?;
+    let (directory, theirs) = legacy.object(&claim, &class, None)?;
     fs::create_dir(&directory)?;
     let inode = fs::metadata(&directory)?.ino();
-    old.start().await?;
+    legacy.create_backend().await?;
     let volume = env.wait_bound(&claim).await?;
     assert_eq!(env.directory(&volume)?, directory);
     assert_eq!(fs::metadata(&directory)?.ino(), inode);
@@ -72,23 +72,25 @@ async fn a_directory_that_nfs_subdir_created_a_moment_ago_is_used() -> Test {
 #[tokio::test]
 async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> Test {
     let env = TestEnv::new("other-faster").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class("class", json!({ "pathPattern": "all/${.PVC.name}" })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy
+        .class("class", json!({ "pathPattern": "all/${.PVC.name}" }))
+        .await?;
     for (name, theirs) in [("same", "all/same"), ("different", "all/elsewhere")] {
         let made = name.to_owned();
-        let mut lost = old
+        let mut lost = legacy
             .proxy
             .lose_reply(Action::Drop, move |request| is_mkdir_of(request, made.as_bytes()));
         let claim = env.objects.create(&env.claim(name, &class)).await?;
-        lost.wait(PATIENCE).await?;
+        lost.wait(TIMEOUT).await?;
         // Ours is made and ours does not know: the other one makes its own and saves the volume.
-        let (directory, volume) = old.object(&claim, &class, Some(theirs))?;
+        let (directory, volume) = legacy.object(&claim, &class, Some(theirs))?;
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
         let volume = env.objects.create(&volume).await?;
         env.wait_bound(&claim).await?;
         fs::write(directory.join("data"), "data")?;
-        rig::wait::until("one directory to be left", PATIENCE, async || {
+        rig::wait::until("one directory to be left", TIMEOUT, async || {
             match shared::names(&env.data().join("all")).map_err(|error| error.to_string())? {
                 names if names.len() == 1 => Ok(()),
                 names => Err(format!("{names:?}")),
@@ -115,8 +117,8 @@ fn is_mkdir_of(request: &[u8], name: &[u8]) -> bool {
 #[tokio::test]
 async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     let env = TestEnv::new("other-archives").await?;
-    let old = Old::new(&env, json!({ "probeInterval": "1s" })).await?;
-    let class = old.class("class", json!({})).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({ "probeInterval": "1s" })).await?;
+    let class = legacy.class("class", json!({})).await?;
     let mut volumes = Vec::new();
     for name in ["before", "between"] {
         let (claim, volume) = shared::bound_with(&env, name, &class, name).await?;
@@ -126,31 +128,31 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     }
     // One is archived by the other before ours looks, one after ours has written down that it will.
     let (claim, volume, directory, archive, _) = &volumes[0];
-    old.proxy.refuse(true).await?;
-    old.proxy.cut();
+    legacy.proxy.refuse(true).await?;
+    legacy.proxy.cut();
     env.objects.delete(claim).await?;
-    env.objects.wait_gone(claim, PATIENCE).await?;
+    env.objects.wait_gone(claim, TIMEOUT).await?;
     fs::rename(directory, env.data().join(archive))?;
-    old.proxy.refuse(false).await?;
-    env.objects.wait_gone(volume, PATIENCE).await?;
+    legacy.proxy.refuse(false).await?;
+    env.objects.wait_gone(volume, TIMEOUT).await?;
 
     let (claim, volume, directory, archive, base) = &volumes[1];
     let (from, to) = (directory.clone(), env.data().join(archive));
     let name = encode_rename(base.as_bytes());
     let once = std::sync::Once::new();
-    old.proxy.on_record(rig::Direction::Up, move |request| {
+    legacy.proxy.on_record(rig::Direction::Up, move |request| {
         if has_bytes(request, &name) {
             once.call_once(|| fs::rename(&from, &to).expect("the other one archives"));
         }
         Action::Forward
     });
     env.objects.delete(claim).await?;
-    env.objects.wait_gone(volume, PATIENCE).await?;
+    env.objects.wait_gone(volume, TIMEOUT).await?;
     for (_, volume, directory, archive, _) in &volumes {
         let archive = env.data().join(archive);
         assert!(!directory.exists());
         assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
-        let event = env.objects.wait_event(volume, "VolumeArchived", PATIENCE).await?;
+        let event = env.objects.wait_event(volume, "VolumeArchived", TIMEOUT).await?;
         assert!(text(&event, "/note").contains("archived-"), "{event}");
     }
     assert_eq!(shared::names(env.data())?.len(), 2);
@@ -160,18 +162,18 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
 #[tokio::test]
 async fn a_directory_that_nfs_subdir_deleted_counts_as_deleted() -> Test {
     let env = TestEnv::new("other-deletes").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class("class", json!({ "archiveOnDelete": "false" })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class("class", json!({ "archiveOnDelete": "false" })).await?;
     let (claim, volume) = shared::bound_with(&env, "data", &class, "data").await?;
-    old.proxy.refuse(true).await?;
-    old.proxy.cut();
+    legacy.proxy.refuse(true).await?;
+    legacy.proxy.cut();
     env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&claim, PATIENCE).await?;
+    env.objects.wait_gone(&claim, TIMEOUT).await?;
     fs::remove_dir_all(env.directory(&volume)?)?;
     // It asks for the volume's end too: ours lets it go when it has looked.
     env.objects.delete(&volume).await?;
-    old.proxy.refuse(false).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    legacy.proxy.refuse(false).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
 }

@@ -6,25 +6,26 @@ use std::os::unix::fs::MetadataExt as _;
 use rig::TestEnv;
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::{Made, Old, untouched};
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::legacy_provisioner::{LegacyProvisioner, LegacyVolume, untouched};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
 async fn volumes_of_nfs_subdir_are_left_unchanged_and_counted_until_their_claims_are_deleted() -> Test {
     let env = TestEnv::new("inherit").await?;
-    let old = Old::not_started(&env, "old", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
-    let class = old.class_object("class", &json!({}));
-    let first = old.volume("first", &class, None).await?;
-    let second = old.volume("second", &class, None).await?;
+    let legacy =
+        LegacyProvisioner::without_backend(&env, "old", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let class = legacy.class_object("class", &json!({}));
+    let first = legacy.volume("first", &class, None).await?;
+    let second = legacy.volume("second", &class, None).await?;
     let before = (rig::snapshot(&first.directory)?, rig::snapshot(&second.directory)?);
     env.objects.create(&class).await?;
-    old.start().await?;
+    legacy.create_backend().await?;
     let counted = |backend: &Value| match &backend["status"]["volumes"] {
         volumes if volumes == 2 => Ok(()),
         volumes => Err(format!("{volumes} volumes")),
     };
     env.objects
-        .wait(&old.backend, "to count both volumes", PATIENCE, counted)
+        .wait(&legacy.backend, "to count both volumes", TIMEOUT, counted)
         .await?;
     for object in [&first.claim, &first.volume, &second.claim, &second.volume] {
         untouched(&env, object).await?;
@@ -55,7 +56,7 @@ struct Case {
 #[tokio::test]
 async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_archived() -> Test {
     let env = TestEnv::new("live-class").await?;
-    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let case = |parameters, reason, directory| Case {
         parameters,
         reason,
@@ -76,8 +77,8 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
         case(json!({ "onDelete": "Delete" }), "VolumeArchived", None),
     ];
     for (number, case) in cases.into_iter().enumerate() {
-        let class = old.class_object(&format!("class{number}"), &case.parameters);
-        let made = old.volume(&format!("data{number}"), &class, case.directory).await?;
+        let class = legacy.class_object(&format!("class{number}"), &case.parameters);
+        let made = legacy.volume(&format!("data{number}"), &class, case.directory).await?;
         if case.parameters != Value::Null {
             env.objects.create(&class).await?;
         }
@@ -101,9 +102,9 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
 #[tokio::test]
 async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
     let env = TestEnv::new("bad-class").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class_object("class", &json!({ "archiveOnDelete": "on" }));
-    let made = old.volume("data", &class, None).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class_object("class", &json!({ "archiveOnDelete": "on" }));
+    let made = legacy.volume("data", &class, None).await?;
     let before = rig::snapshot(&made.directory)?;
     env.objects.create(&class).await?;
     env.objects.delete(&made.claim).await?;
@@ -114,10 +115,10 @@ async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
     );
     assert_eq!(rig::snapshot(&made.directory)?, before);
     env.objects.delete(&class).await?;
-    env.objects.wait_gone(&class, PATIENCE).await?;
-    let good = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    env.objects.wait_gone(&class, TIMEOUT).await?;
+    let good = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
     env.objects.create(&good).await?;
-    env.objects.wait_gone(&made.volume, PATIENCE).await?;
+    env.objects.wait_gone(&made.volume, TIMEOUT).await?;
     assert!(!made.directory.exists());
     assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
     Ok(())
@@ -126,20 +127,20 @@ async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
 #[tokio::test]
 async fn two_nfs_subdir_deployments_become_one_operator_with_each_class_on_its_own_export() -> Test {
     let env = TestEnv::new("two-old").await?;
-    let mut olds = Vec::new();
+    let mut deployments = Vec::new();
     for word in ["one", "two"] {
         fs::create_dir(env.data().join(word))?;
         let path = json!({ "path": format!("{}/{word}", env.export()) });
-        let old = Old::not_started(&env, word, path).await?;
-        let class = old.class_object(word, &json!({ "archiveOnDelete": "true" }));
-        let made: Made = old.volume(&format!("old-{word}"), &class, None).await?;
-        olds.push((word, old, class, made));
+        let legacy = LegacyProvisioner::without_backend(&env, word, path).await?;
+        let class = legacy.class_object(word, &json!({ "archiveOnDelete": "true" }));
+        let made: LegacyVolume = legacy.volume(&format!("old-{word}"), &class, None).await?;
+        deployments.push((word, legacy, class, made));
     }
-    for (_, old, class, _) in &olds {
+    for (_, legacy, class, _) in &deployments {
         env.objects.create(class).await?;
-        old.start().await?;
+        legacy.create_backend().await?;
     }
-    for (word, _, class, made) in &olds {
+    for (word, _, class, made) in &deployments {
         let root = env.data().join(word);
         let (claim, volume) = shared::bound_with(&env, &format!("new-{word}"), class, "new").await?;
         assert!(env.directory(&volume)?.starts_with(&root));
@@ -159,18 +160,18 @@ async fn two_nfs_subdir_deployments_become_one_operator_with_each_class_on_its_o
 #[tokio::test]
 async fn an_old_volume_at_a_former_address_is_reclaimed_there() -> Test {
     let env = TestEnv::new("former").await?;
-    let old = Old::not_started(&env, "old", json!({})).await?;
-    let class = old.class_object("class", &json!({}));
+    let legacy = LegacyProvisioner::without_backend(&env, "old", json!({})).await?;
+    let class = legacy.class_object("class", &json!({}));
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let (directory, mut volume) = old.object(&claim, &class, None)?;
+    let (directory, mut volume) = legacy.object(&claim, &class, None)?;
     fs::create_dir(&directory)?;
     fs::write(directory.join("data"), "old")?;
     let name = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap().to_owned();
-    let former = json!({ "spec": { "nfs": { "server": "nfs.old.example.org", "path": format!("/srv/{name}") } } });
+    let former = json!({ "spec": { "nfs": { "server": "nfs.legacy.example.org", "path": format!("/srv/{name}") } } });
     rig::objects::merge(&mut volume, &former);
     let volume = env.objects.create(&volume).await?;
     env.wait_bound(&claim).await?;
-    old.start().await?;
+    legacy.create_backend().await?;
     env.objects.delete(&claim).await?;
     let note = shared::kept(&env, &volume).await?;
     assert!(
@@ -178,9 +179,9 @@ async fn an_old_volume_at_a_former_address_is_reclaimed_there() -> Test {
         "{note}"
     );
     assert_eq!(fs::read_to_string(directory.join("data"))?, "old");
-    let former = json!({ "spec": { "formerAddresses": [{ "server": "NFS.old.example.org", "path": "/srv" }] } });
-    env.objects.patch(&old.backend, former).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    let former = json!({ "spec": { "formerAddresses": [{ "server": "NFS.legacy.example.org", "path": "/srv" }] } });
+    env.objects.patch(&legacy.backend, former).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     assert_eq!(
         fs::read_to_string(env.data().join(format!("archived-{name}/data")))?,
         "old"

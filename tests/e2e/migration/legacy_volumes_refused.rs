@@ -6,17 +6,17 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::json;
 
-use crate::support::legacy_provisioner::Old;
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::legacy_provisioner::LegacyProvisioner;
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
 async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_data() -> Test {
     let env = TestEnv::new("whose").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
     fs::create_dir(env.data().join("team"))?;
-    let outer = old.volume("outer", &class, None).await?;
-    let inner = old.volume("inner", &class, Some("team/inner")).await?;
+    let outer = legacy.volume("outer", &class, None).await?;
+    let inner = legacy.volume("inner", &class, Some("team/inner")).await?;
     env.objects.create(&class).await?;
     let before = rig::snapshot(env.data())?;
     let team = env.backend("team", json!({ "path": format!("{}/team", env.export()) }));
@@ -25,7 +25,7 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
         env.objects.create(backend).await?;
     }
     env.objects
-        .wait_condition(&twin, "Ready", "True", None, PATIENCE)
+        .wait_condition(&twin, "Ready", "True", None, TIMEOUT)
         .await?;
     for (made, named) in [(&outer, "twin"), (&inner, "team")] {
         env.objects.delete(&made.claim).await?;
@@ -43,17 +43,17 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
     assert_eq!(after, before);
     // With one backend left there, it is plain whose it is.
     env.objects.delete(&twin).await?;
-    env.objects.wait_gone(&twin, PATIENCE).await?;
+    env.objects.wait_gone(&twin, TIMEOUT).await?;
     env.objects.delete(&team).await?;
-    env.objects.wait_gone(&team, PATIENCE).await?;
-    env.objects.wait_gone(&outer.volume, PATIENCE).await?;
+    env.objects.wait_gone(&team, TIMEOUT).await?;
+    env.objects.wait_gone(&outer.volume, TIMEOUT).await?;
     // The inner backend's mark is left there, and could be another cluster's as well.
     let said = |events: Vec<serde_json::Value>| {
         let notes: Vec<String> = events.iter().map(|event| text(event, "/note").to_owned()).collect();
         let nested = notes.iter().any(|note| note.starts_with("DirectoryOverlaps"));
         if nested { Ok(()) } else { Err(notes.join("; ")) }
     };
-    rig::wait::until("the inner volume to say what is in its way", PATIENCE, async || {
+    rig::wait::until("the inner volume to say what is in its way", TIMEOUT, async || {
         let events = env.objects.events(&inner.volume).await;
         said(events.map_err(|error| error.to_string())?)
     })
@@ -65,10 +65,10 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
 #[tokio::test]
 async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_is_deleted() -> Test {
     let env = TestEnv::new("same-directory").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
-    let first = old.volume("first", &class, Some("shared")).await?;
-    let second = old.volume("second", &class, Some("shared")).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    let first = legacy.volume("first", &class, Some("shared")).await?;
+    let second = legacy.volume("second", &class, Some("shared")).await?;
     env.objects.create(&class).await?;
     env.objects.delete(&first.claim).await?;
     let note = shared::kept(&env, &first.volume).await?;
@@ -81,11 +81,11 @@ async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_is_deleted
 #[tokio::test]
 async fn a_missing_directory_is_success_only_for_a_class_that_deletes() -> Test {
     let env = TestEnv::new("missing-old").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let deletes = old.class_object("deletes", &json!({ "archiveOnDelete": "false" }));
-    let archives = old.class_object("archives", &json!({}));
-    let gone = old.volume("gone", &deletes, None).await?;
-    let missing = old.volume("missing", &archives, None).await?;
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let deletes = legacy.class_object("deletes", &json!({ "archiveOnDelete": "false" }));
+    let archives = legacy.class_object("archives", &json!({}));
+    let gone = legacy.volume("gone", &deletes, None).await?;
+    let missing = legacy.volume("missing", &archives, None).await?;
     for class in [&deletes, &archives] {
         env.objects.create(class).await?;
     }
@@ -98,18 +98,18 @@ async fn a_missing_directory_is_success_only_for_a_class_that_deletes() -> Test 
     assert!(note.starts_with("DirectoryMissing"), "{note}");
     let acknowledged = json!({ "metadata": { "annotations": { "nfs-operator.io/acknowledge-missing": "true" } } });
     env.objects.patch(&missing.volume, acknowledged).await?;
-    env.objects.wait_gone(&missing.volume, PATIENCE).await?;
+    env.objects.wait_gone(&missing.volume, TIMEOUT).await?;
     Ok(())
 }
 
 #[tokio::test]
 async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> Test {
     let env = TestEnv::new("not-inherited").await?;
-    let old = Old::new(&env, json!({})).await?;
-    let class = old.class_object("class", &json!({ "archiveOnDelete": "false" }));
+    let legacy = LegacyProvisioner::new(&env, json!({})).await?;
+    let class = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
     // Another name than its claim's: nobody knows whose it is.
     let claim = env.objects.create(&env.claim("renamed", &class)).await?;
-    let (directory, mut renamed) = old.object(&claim, &class, None)?;
+    let (directory, mut renamed) = legacy.object(&claim, &class, None)?;
     fs::create_dir(&directory)?;
     fs::write(directory.join("data"), "kept")?;
     merge(
@@ -118,19 +118,19 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
     );
     let renamed = env.objects.create(&renamed).await?;
     env.wait_bound(&claim).await?;
-    let retained = old.volume("retained", &class, None).await?;
+    let retained = legacy.volume("retained", &class, None).await?;
     let retain = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
     env.objects.patch(&retained.volume, retain).await?;
     // One that another provisioner made, at an address of ours.
     let other = env.objects.create(&env.claim("other", &class)).await?;
-    let (others, mut volume) = old.object(&other, &class, None)?;
+    let (others, mut volume) = legacy.object(&other, &class, None)?;
     fs::create_dir(&others)?;
     fs::write(others.join("data"), "kept")?;
     let by = json!({ "metadata": { "annotations": { "pv.kubernetes.io/provisioned-by": "third.example.org/nfs" } } });
     merge(&mut volume, &by);
     let volume = env.objects.create(&volume).await?;
     env.wait_bound(&other).await?;
-    let last = old.volume("last", &class, None).await?;
+    let last = legacy.volume("last", &class, None).await?;
     env.objects.create(&class).await?;
 
     env.objects.delete(&claim).await?;
@@ -142,7 +142,7 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
             "Released" | "Failed" => Ok(()),
             phase => Err(phase.to_owned()),
         };
-        env.objects.wait(volume, "to be Released", PATIENCE, released).await?;
+        env.objects.wait(volume, "to be Released", TIMEOUT, released).await?;
     }
     // What would be done to them would be done by the time that one is done with which is released last.
     shared::reclaimed(&env, &last.claim, &last.volume, "VolumeDeleted").await?;

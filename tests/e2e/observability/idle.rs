@@ -6,7 +6,7 @@ use std::time::Duration;
 use rig::objects::reference;
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
+use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, Test};
 
 /// The writes of the operator in the audit log, by verb and resource.
@@ -20,7 +20,7 @@ fn writes(audit: &str) -> BTreeMap<String, usize> {
             .as_str()
             .is_some_and(|user| user.ends_with(":nfs-operator"));
         let verb = event["verb"].as_str().unwrap_or_default();
-        if by_operator && event["stage"] == "ResponseComplete" && !matches!(verb, "get" | "list" | "watch") {
+        if by_operator && event["env"] == "ResponseComplete" && !matches!(verb, "get" | "list" | "watch") {
             let resource = event["objectRef"]["resource"].as_str().unwrap_or_default();
             let part = event["objectRef"]["subresource"].as_str().unwrap_or_default();
             *counts.entry(format!("{verb} {resource}/{part}")).or_default() += 1;
@@ -30,9 +30,9 @@ fn writes(audit: &str) -> BTreeMap<String, usize> {
 }
 
 /// The backend's status, without what a probe brings: its time, and the room that other programs leave on the disk.
-async fn status(stage: &Stage) -> Result<Value, Failure> {
+async fn status(env: &DedicatedCluster) -> Result<Value, Failure> {
     let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
-    let backend = stage.objects.get(&main).await?.ok_or("the backend is gone")?;
+    let backend = env.objects.get(&main).await?.ok_or("the backend is gone")?;
     let mut status = backend["status"].clone();
     status["lastProbeTime"].take();
     for measured in ["available", "inodesFree"] {
@@ -43,30 +43,29 @@ async fn status(stage: &Stage) -> Result<Value, Failure> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_probes_time() -> Test {
-    let stage = Stage::set(json!({"probeInterval": "5s"})).await?;
+    let env = DedicatedCluster::start(json!({"probeInterval": "5s"})).await?;
     for n in 0..50 {
-        stage.objects.create(&stage.claim(&format!("data-{n}"))).await?;
+        env.objects.create(&env.claim(&format!("data-{n}"))).await?;
     }
     for n in 0..50 {
-        let claim = stage.claim(&format!("data-{n}"));
-        stage.bound(&claim).await?;
+        let claim = env.claim(&format!("data-{n}"));
+        env.bound(&claim).await?;
         let said = "nfs-operator.io/Provisioned";
-        stage
-            .objects
-            .wait_condition(&claim, said, "True", None, crate::support::shared::PATIENCE)
+        env.objects
+            .wait_condition(&claim, said, "True", None, crate::support::shared::TIMEOUT)
             .await?;
     }
     // The count of volumes is news to the status once; two probes later there is none.
     tokio::time::sleep(Duration::from_secs(11)).await;
-    let before = writes(&std::fs::read_to_string(stage.cluster.audit_log())?);
+    let before = writes(&std::fs::read_to_string(env.cluster.audit_log())?);
     assert!(
         before.values().sum::<usize>() > 100,
         "the log has the writes of before: {before:?}"
     );
-    let status_before = status(&stage).await?;
+    let status_before = status(&env).await?;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    assert_eq!(status(&stage).await?, status_before);
-    let after = writes(&std::fs::read_to_string(stage.cluster.audit_log())?);
+    assert_eq!(status(&env).await?, status_before);
+    let after = writes(&std::fs::read_to_string(env.cluster.audit_log())?);
     let mut news: BTreeMap<&String, usize> = BTreeMap::new();
     for (what, count) in &after {
         let more = count - before.get(what).copied().unwrap_or(0);

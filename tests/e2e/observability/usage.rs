@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 use rig::objects::{condition, reference};
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const OVER: &str = "nfs-operator.io/OverRequest";
 
@@ -34,8 +34,8 @@ fn says<'a>(volume: &'a Value, word: &str) -> &'a str {
 }
 
 /// How many counts came to their end so far.
-fn counts(stage: &Stage) -> std::io::Result<usize> {
-    let log = fs::read_to_string(stage.operator.log())?;
+fn counts(env: &DedicatedCluster) -> std::io::Result<usize> {
+    let log = fs::read_to_string(env.operator.log())?;
     Ok(log
         .lines()
         .filter(|line| line.contains("counted what volumes hold"))
@@ -43,66 +43,66 @@ fn counts(stage: &Stage) -> std::io::Result<usize> {
 }
 
 /// Asks for a count, and waits until it ended.
-async fn count(stage: &Stage) -> Test {
+async fn count(env: &DedicatedCluster) -> Test {
     // One that goes on already may be past what is to be counted.
     for _ in 0..2 {
-        let before = counts(stage)?;
+        let before = counts(env)?;
         let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-        stage.objects.patch(&MAIN, asked).await?;
-        let ended = rig::wait::until("all to be counted", PATIENCE, async || match counts(stage) {
+        env.objects.patch(&MAIN, asked).await?;
+        let ended = rig::wait::until("all to be counted", TIMEOUT, async || match counts(env) {
             Ok(now) if now > before => Ok(()),
             now => Err(format!("{now:?}, {before} before")),
         });
         ended.await?;
-        heard(stage).await?;
+        heard(env).await?;
     }
     Ok(())
 }
 
 /// Waits until nobody asks for a count any more.
-async fn heard(stage: &Stage) -> Test {
-    let heard = stage.objects.wait(&MAIN, "to be heard", PATIENCE, |backend| {
+async fn heard(env: &DedicatedCluster) -> Test {
+    let heard = env.objects.wait(&MAIN, "to be heard", TIMEOUT, |backend| {
         let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
         annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
     });
     Ok(heard.await?)
 }
 
-async fn now(stage: &Stage, object: &Value) -> Result<Value, Failure> {
-    Ok(stage.objects.get(object).await?.ok_or("it is gone")?)
+async fn now(env: &DedicatedCluster, object: &Value) -> Result<Value, Failure> {
+    Ok(env.objects.get(object).await?.ok_or("it is gone")?)
 }
 
-async fn events(stage: &Stage, claim: &Value) -> Result<usize, Failure> {
-    let events = stage.objects.events(claim).await?;
+async fn events(env: &DedicatedCluster, claim: &Value) -> Result<usize, Failure> {
+    let events = env.objects.events(claim).await?;
     Ok(events.iter().filter(|event| event["reason"] == "OverRequest").count())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request() -> Test {
-    let stage = Stage::set_with(counted_daily(), &["--volume-metrics"]).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    let volume = stage.bound(&claim).await?;
-    let directory = stage.directory(&volume)?;
+    let env = DedicatedCluster::start_with_args(counted_daily(), &["--volume-metrics"]).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
+    let directory = env.directory(&volume)?;
     fs::write(directory.join("large"), vec![1; 5 << 20])?;
     fs::hard_link(directory.join("large"), directory.join("again"))?;
     std::os::unix::fs::symlink("/", directory.join("everything"))?;
-    count(&stage).await?;
-    let told = now(&stage, &volume).await?;
+    count(&env).await?;
+    let told = now(&env, &volume).await?;
     assert_eq!(says(&told, "used-bytes"), du(&directory)?);
     assert_eq!(
         (says(&told, "apparent-bytes"), says(&told, "used-files")),
         ("5242880", "3")
     );
     assert!(says(&told, "counted-at").ends_with('Z'), "{told}");
-    let over = now(&stage, &claim).await?;
+    let over = now(&env, &claim).await?;
     let over = condition(&over, OVER).ok_or("no condition")?;
     assert_eq!(
         (&over["status"], &over["reason"]),
         (&json!("True"), &json!("OverRequest"))
     );
     assert!(text(over, "/message").contains("asks for 1Mi"), "{over}");
-    stage.objects.wait_event(&claim, "OverRequest", PATIENCE).await?;
-    let metrics = stage.operator.metrics().await?;
+    env.objects.wait_event(&claim, "OverRequest", TIMEOUT).await?;
+    let metrics = env.operator.metrics().await?;
     let of_volume = format!(
         "nfs_operator_volume_used_bytes{{backend=\"main\",claim=\"data\",namespace=\"default\",volume=\"{}\"}} {}",
         text(&volume, "/metadata/name"),
@@ -116,20 +116,20 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     assert!(metrics.contains(&of_backend), "{metrics}");
 
     // Nothing changed: nothing is written.
-    count(&stage).await?;
-    let again = now(&stage, &volume).await?;
+    count(&env).await?;
+    let again = now(&env, &volume).await?;
     assert_eq!(
         again["metadata"]["resourceVersion"],
         told["metadata"]["resourceVersion"]
     );
-    assert_eq!(events(&stage, &claim).await?, 1);
+    assert_eq!(events(&env, &claim).await?, 1);
 
     fs::remove_file(directory.join("large"))?;
     fs::remove_file(directory.join("again"))?;
-    count(&stage).await?;
-    let told = now(&stage, &volume).await?;
+    count(&env).await?;
+    let told = now(&env, &volume).await?;
     assert_eq!(says(&told, "used-bytes"), du(&directory)?);
-    let claim_now = now(&stage, &claim).await?;
+    let claim_now = now(&env, &claim).await?;
     assert!(condition(&claim_now, OVER).is_none(), "{claim_now}");
     assert!(
         condition(&claim_now, "nfs-operator.io/Provisioned").is_some(),
@@ -140,20 +140,19 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
-    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    let volume = stage.bound(&claim).await?;
-    fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
+    let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
-    stage.objects.patch(&MAIN, asked).await?;
-    heard(&stage).await?;
-    assert!(now(&stage, &MAIN).await?["status"]["usage"].is_null());
+    env.objects.patch(&MAIN, asked).await?;
+    heard(&env).await?;
+    assert!(now(&env, &MAIN).await?["status"]["usage"].is_null());
 
-    stage
-        .objects
+    env.objects
         .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
         .await?;
-    let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
+    let counted = env.objects.wait(&volume, "to be counted", TIMEOUT, |volume| {
         let used = says(volume, "used-bytes").to_owned();
         if used.is_empty() {
             Err("not counted".to_owned())
@@ -162,11 +161,8 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
         }
     });
     let used = counted.await?;
-    stage
-        .objects
-        .wait_condition(&claim, OVER, "True", None, PATIENCE)
-        .await?;
-    let summed = stage.objects.wait(&MAIN, "to have the sum", PATIENCE, |backend| {
+    env.objects.wait_condition(&claim, OVER, "True", None, TIMEOUT).await?;
+    let summed = env.objects.wait(&MAIN, "to have the sum", TIMEOUT, |backend| {
         let usage = &backend["status"]["usage"];
         let sum = (&usage["volumes"], usage["bytes"].to_string(), &usage["lastCompleted"]);
         if (sum.0, &sum.1, sum.2.is_string()) == (&json!(1), &used, true) {
@@ -177,8 +173,8 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     });
     summed.await?;
 
-    stage.objects.patch(&MAIN, json!({"spec": {"usage": null}})).await?;
-    let taken_back = stage.objects.wait(&volume, "to say nothing", PATIENCE, |volume| {
+    env.objects.patch(&MAIN, json!({"spec": {"usage": null}})).await?;
+    let taken_back = env.objects.wait(&volume, "to say nothing", TIMEOUT, |volume| {
         let words = ["used-bytes", "used-files", "apparent-bytes", "counted-at"];
         match words.iter().find(|word| !says(volume, word).is_empty()) {
             None => Ok(says(volume, "directory").to_owned()),
@@ -186,8 +182,8 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
         }
     });
     assert!(!taken_back.await?.is_empty(), "the other annotations stay");
-    assert!(condition(&now(&stage, &claim).await?, OVER).is_none());
-    let gone = stage.objects.wait(&MAIN, "to have no sum", PATIENCE, |backend| {
+    assert!(condition(&now(&env, &claim).await?, OVER).is_none());
+    let gone = env.objects.wait(&MAIN, "to have no sum", TIMEOUT, |backend| {
         if backend["status"]["usage"].is_null() {
             Ok(())
         } else {
@@ -195,24 +191,24 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
         }
     });
     gone.await?;
-    let metrics = stage.operator.metrics().await?;
+    let metrics = env.operator.metrics().await?;
     assert!(!metrics.contains("nfs_operator_backend_used_bytes{"), "{metrics}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> Test {
-    let stage = Stage::set(counted_daily()).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    let volume = stage.bound(&claim).await?;
-    fs::write(stage.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
-    stage.objects.delete(&claim).await?;
-    stage.objects.wait_gone(&volume, PATIENCE).await?;
+    let env = DedicatedCluster::start(counted_daily()).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     let name = text(&volume, "/metadata/name");
     let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
-    count(&stage).await?;
-    let told = now(&stage, &archive).await?;
-    let lies = stage.data()?.join(text(&told, "/spec/directory"));
+    count(&env).await?;
+    let told = now(&env, &archive).await?;
+    let lies = env.data()?.join(text(&told, "/spec/directory"));
     let usage = &told["status"]["usage"];
     assert_eq!((usage["bytes"].to_string(), &usage["files"]), (du(&lies)?, &json!(1)));
     assert_eq!(
@@ -224,18 +220,17 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
         "Available",
         "the rest of the status stays"
     );
-    let table = stage.cluster.kubectl(["get", "nfsa", name]).await?;
+    let table = env.cluster.kubectl(["get", "nfsa", name]).await?;
     let heads: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(heads.get(6..), Some(["REQUEST", "SIZE", "STATE"].as_slice()), "{table}");
     assert!(table.contains("1Mi") && table.contains("5Mi"), "{table}");
     // It does not change, and if it did: it is not counted again.
     fs::remove_file(lies.join("large"))?;
-    stage
-        .objects
+    env.objects
         .patch(&archive, json!({"spec": {"legalHold": true}}))
         .await?;
-    count(&stage).await?;
-    let held = stage.objects.wait(&archive, "to be held", PATIENCE, |archive| {
+    count(&env).await?;
+    let held = env.objects.wait(&archive, "to be held", TIMEOUT, |archive| {
         match text(archive, "/status/state") {
             "Held" => Ok(archive["status"]["usage"].clone()),
             state => Err(state.to_owned()),
@@ -248,41 +243,40 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted() -> Test {
     // Two hundred names take four seconds, and the second volume takes minutes.
-    let mut stage = Stage::set_with(json!({"probeInterval": "1s"}), &["--count-rate", "50"]).await?;
+    let mut env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--count-rate", "50"]).await?;
     let mut volumes = Vec::new();
     for name in ["one", "two"] {
-        let claim = stage.objects.create(&stage.claim(name)).await?;
-        volumes.push(stage.bound(&claim).await?);
+        let claim = env.objects.create(&env.claim(name)).await?;
+        volumes.push(env.bound(&claim).await?);
     }
     volumes.sort_by_key(|volume| text(volume, "/metadata/name").to_owned());
     let [first, second] = volumes.as_slice() else {
         return Err("two volumes".into());
     };
-    let folder = stage.directory(second)?;
+    let folder = env.directory(second)?;
     for number in 0..5000 {
         fs::write(folder.join(number.to_string()), b"")?;
     }
-    stage
-        .objects
+    env.objects
         .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
         .await?;
     let after = text(first, "/metadata/name").to_owned();
-    let got_there = stage.objects.wait(&MAIN, "to have counted one", PATIENCE, |backend| {
+    let got_there = env.objects.wait(&MAIN, "to have counted one", TIMEOUT, |backend| {
         match &backend["status"]["usage"]["underWay"]["after"] {
             at if *at == json!(after) => Ok(()),
             at => Err(at.to_string()),
         }
     });
     got_there.await?;
-    let told = now(&stage, first).await?;
-    stage.operator.kill9().await?;
+    let told = now(&env, first).await?;
+    env.operator.kill9().await?;
     // If the first one were counted again, it would say so.
-    fs::write(stage.directory(first)?.join("large"), vec![1; 5 << 20])?;
+    fs::write(env.directory(first)?.join("large"), vec![1; 5 << 20])?;
     for number in 100..5000 {
         fs::remove_file(folder.join(number.to_string()))?;
     }
-    stage.operator.restart().await?;
-    let done = stage.objects.wait(&MAIN, "to have counted all", PATIENCE, |backend| {
+    env.operator.restart().await?;
+    let done = env.objects.wait(&MAIN, "to have counted all", TIMEOUT, |backend| {
         let usage = &backend["status"]["usage"];
         if usage["lastCompleted"].is_string() {
             Ok(usage["volumes"].clone())
@@ -291,28 +285,28 @@ async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted()
         }
     });
     assert_eq!(done.await?, 2);
-    assert_eq!(says(&now(&stage, second).await?, "used-files"), "100");
-    let again = now(&stage, first).await?;
+    assert_eq!(says(&now(&env, second).await?, "used-files"), "100");
+    let again = now(&env, first).await?;
     assert_eq!(says(&again, "used-bytes"), says(&told, "used-bytes"));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_suspended_backend_is_not_counted_until_it_is_resumed() -> Test {
-    let stage = Stage::set(json!({"probeInterval": "1s"})).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    let volume = stage.bound(&claim).await?;
+    let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    let volume = env.bound(&claim).await?;
     let suspended = json!({"spec": {"suspend": true, "usage": {"interval": "24h"}}});
-    stage.objects.patch(&MAIN, suspended).await?;
-    let refused = rig::wait::until("the count to be put off", PATIENCE, async || {
-        let log = fs::read_to_string(stage.operator.log()).map_err(|error| error.to_string())?;
+    env.objects.patch(&MAIN, suspended).await?;
+    let refused = rig::wait::until("the count to be put off", TIMEOUT, async || {
+        let log = fs::read_to_string(env.operator.log()).map_err(|error| error.to_string())?;
         let put_off = log.contains("not counted for now: nothing is to be counted");
         put_off.then_some(()).ok_or_else(|| "not said".to_owned())
     });
     refused.await?;
-    assert_eq!(says(&now(&stage, &volume).await?, "used-files"), "");
-    stage.objects.patch(&MAIN, json!({"spec": {"suspend": false}})).await?;
-    let counted = stage.objects.wait(&volume, "to be counted", PATIENCE, |volume| {
+    assert_eq!(says(&now(&env, &volume).await?, "used-files"), "");
+    env.objects.patch(&MAIN, json!({"spec": {"suspend": false}})).await?;
+    let counted = env.objects.wait(&volume, "to be counted", TIMEOUT, |volume| {
         match says(volume, "used-files") {
             "0" => Ok(()),
             other => Err(other.to_owned()),

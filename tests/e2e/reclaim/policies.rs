@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use rig::TestEnv;
 use serde_json::{Value, json};
 
-use crate::support::shared::{self, PATIENCE, REUSED, Test};
+use crate::support::shared::{self, REUSED, TIMEOUT, Test};
 
 fn on_delete(policy: &str) -> Value {
     json!({ "archivePolicy": { "onDelete": policy } })
@@ -39,7 +39,7 @@ async fn a_backend_that_archives_keeps_the_data_accessible_only_to_root() -> Tes
         archives => Err(format!("{archives} archives")),
     };
     env.objects
-        .wait(&backend, "to count an archive", PATIENCE, counted)
+        .wait(&backend, "to count an archive", TIMEOUT, counted)
         .await?;
     Ok(())
 }
@@ -119,7 +119,7 @@ async fn the_backends_policy_at_the_time_of_deletion_applies() -> Test {
         observed => Err(format!("{observed:?}")),
     };
     env.objects
-        .wait(&backend, "to be seen as edited", PATIENCE, seen)
+        .wait(&backend, "to be seen as edited", TIMEOUT, seen)
         .await?;
     shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
@@ -147,7 +147,7 @@ async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
         }
     };
     let what = "to be without our finalizer";
-    env.objects.wait(&edited, what, PATIENCE, without_ours).await?;
+    env.objects.wait(&edited, what, TIMEOUT, without_ours).await?;
     let before = rig::snapshot(env.data())?;
     let before: Vec<_> = before.iter().filter(|(path, _)| path.ends_with("/data")).collect();
     for (claim, volume) in [(&claim, &made_so), (&edited_claim, &edited)] {
@@ -156,7 +156,7 @@ async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
             "Released" => Ok(()),
             phase => Err(phase.to_owned()),
         };
-        env.objects.wait(volume, "to be Released", PATIENCE, released).await?;
+        env.objects.wait(volume, "to be Released", TIMEOUT, released).await?;
     }
     // A volume that is released after them is reclaimed: their turn has come and gone.
     let (last_claim, last) = shared::bound_with(&env, "last", &deleting, "gone").await?;
@@ -185,7 +185,7 @@ async fn a_volume_edited_to_recycle_is_refused_and_keeps_its_data() -> Test {
     // The remedy that it names works.
     let delete = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
     env.objects.patch(&volume, delete).await?;
-    env.objects.wait_gone(&volume, PATIENCE).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
     Ok(())
 }
 

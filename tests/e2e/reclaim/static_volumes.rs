@@ -6,15 +6,15 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::{Old, untouched};
-use crate::support::shared::{self, PATIENCE, Test, text};
+use crate::support::legacy_provisioner::{LegacyProvisioner, untouched};
+use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
 async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> Test {
     let env = TestEnv::new("by-hand").await?;
-    let old = Old::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
-    let alias = old.class("alias", json!({ "archiveOnDelete": "false" })).await?;
-    let backend = text(&old.backend, "/metadata/name");
+    let legacy = LegacyProvisioner::new(&env, json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
+    let alias = legacy.class("alias", json!({ "archiveOnDelete": "false" })).await?;
+    let backend = text(&legacy.backend, "/metadata/name");
     let own = env
         .objects
         .create(&env.class("own", json!({ "backend": backend })))
@@ -32,7 +32,7 @@ async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> 
             "Released" | "Failed" => Ok(()),
             phase => Err(phase.to_owned()),
         };
-        env.objects.wait(&volume, "to be Released", PATIENCE, released).await?;
+        env.objects.wait(&volume, "to be Released", TIMEOUT, released).await?;
         kept.push((word, volume, before));
     }
     // Whatever would be done to them would be done by the time that one of ours, released later, is done with.

@@ -9,7 +9,7 @@ use std::path::Path;
 use rig::TestEnv;
 use serde_json::json;
 
-use crate::support::shared::{self, PATIENCE, Test};
+use crate::support::shared::{self, TIMEOUT, Test};
 
 /// In how many folders of how many files each.
 const FOLDERS: usize = 100;
@@ -78,7 +78,7 @@ async fn a_hostile_tree_of_10_000_files_is_removed_completely_and_nothing_outsid
     assert_eq!(after, before);
     let purged = env
         .objects
-        .wait_condition(&backend, "TrashPurged", "True", None, PATIENCE)
+        .wait_condition(&backend, "TrashPurged", "True", None, TIMEOUT)
         .await?;
     assert_eq!(purged["reason"], "TrashEmpty");
     Ok(())

@@ -8,8 +8,8 @@ use rig::wait;
 use serde_json::{Value, json};
 
 use crate::recovery::cluster_loss::{archived, available, done, guide, often, said_of};
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const READOPT: &str = "nfs-operator.io/readopt";
 const READOPTED: &str = "nfs-operator.io/readopted";
@@ -21,51 +21,51 @@ pub fn asking(value: &str) -> Value {
 }
 
 /// Has the backend ask for its volumes, by the guide's command.
-pub async fn ask(stage: &Stage) -> Test {
-    stage.does(&guide()?.readopt.replace("NAME", "main")).await?;
+pub async fn ask(env: &DedicatedCluster) -> Test {
+    env.run_as_admin(&guide()?.readopt.replace("NAME", "main")).await?;
     Ok(())
 }
 
 /// Has the backend ask for something else.
-pub async fn ask_for(stage: &Stage, value: Value) -> Test {
+pub async fn ask_for(env: &DedicatedCluster, value: Value) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let asked = json!({"metadata": {"annotations": {READOPT: value}}});
-    stage.objects.patch(&backend, asked).await?;
+    env.objects.patch(&backend, asked).await?;
     Ok(())
 }
 
 /// The cluster is lost, and built anew as the guide says.
-pub async fn rebuilt(stage: Stage) -> Result<Stage, Failure> {
+pub async fn rebuilt(env: DedicatedCluster) -> Result<DedicatedCluster, Failure> {
     let guide = guide()?;
-    stage.does(&guide.save).await?;
-    stage.rebuilt(Some(&guide.restore), &[]).await
+    env.run_as_admin(&guide.save).await?;
+    env.rebuilt(Some(&guide.restore), &[]).await
 }
 
 /// What the backend says of its volumes, once it says all of that.
-pub async fn said(stage: &Stage, reason: &str, parts: &[&str]) -> Result<String, Failure> {
-    said_of(stage, "Readopted", reason, parts).await
+pub async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
+    said_of(env, "Readopted", reason, parts).await
 }
 
 /// A claim that is Bound, with a file that holds its name; its volume.
-pub async fn with_data(stage: &Stage, claim: &Value) -> Result<Value, Failure> {
-    let claim = stage.objects.create(claim).await?;
-    let volume = stage.bound(&claim).await?;
-    fs::write(stage.directory(&volume)?.join("data"), text(&claim, "/metadata/name"))?;
+pub async fn with_data(env: &DedicatedCluster, claim: &Value) -> Result<Value, Failure> {
+    let claim = env.objects.create(claim).await?;
+    let volume = env.bound(&claim).await?;
+    fs::write(env.directory(&volume)?.join("data"), text(&claim, "/metadata/name"))?;
     Ok(volume)
 }
 
 /// The claim has this volume, and in it what was written as `data`.
-pub async fn is_back(stage: &Stage, claim: &Value, volume: &Value) -> Result<Value, Failure> {
-    let bound = stage.bound(claim).await?;
+pub async fn is_back(env: &DedicatedCluster, claim: &Value, volume: &Value) -> Result<Value, Failure> {
+    let bound = env.bound(claim).await?;
     assert_eq!(text(&bound, "/metadata/name"), text(volume, "/metadata/name"));
-    let path = stage.directory(&bound)?.join("data");
+    let path = env.directory(&bound)?.join("data");
     assert_eq!(fs::read_to_string(path)?, text(claim, "/metadata/name"));
     Ok(bound)
 }
 
 /// A claim in a namespace of that name.
-pub fn claim_in(stage: &Stage, namespace: &str, name: &str) -> Value {
-    let mut claim = stage.claim(name);
+pub fn claim_in(env: &DedicatedCluster, namespace: &str, name: &str) -> Value {
+    let mut claim = env.claim(name);
     merge(&mut claim, &json!({"metadata": {"namespace": namespace}}));
     claim
 }
@@ -75,9 +75,14 @@ pub fn namespace(name: &str) -> Value {
 }
 
 /// The record of a volume, once it is so.
-async fn recorded(stage: &Stage, volume: &Value, what: &str, so: impl Fn(&Value) -> bool) -> Result<Value, Failure> {
-    let found = wait::until(what, PATIENCE, async || {
-        let records = stage.records().map_err(|error| error.to_string())?;
+async fn recorded(
+    env: &DedicatedCluster,
+    volume: &Value,
+    what: &str,
+    so: impl Fn(&Value) -> bool,
+) -> Result<Value, Failure> {
+    let found = wait::until(what, TIMEOUT, async || {
+        let records = env.records().map_err(|error| error.to_string())?;
         let own = records
             .into_iter()
             .find(|(name, _)| name == text(volume, "/metadata/name"));
@@ -105,7 +110,7 @@ fn known_of(volume: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_claim_of_its_name() -> Test {
-    let stage = Stage::set(often()).await?;
+    let env = DedicatedCluster::start(often()).await?;
     let classes = [
         (
             "growing",
@@ -114,73 +119,73 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         ("kept", json!({"reclaimPolicy": "Retain"})),
     ];
     let of_class = |name: &str, class: &str| {
-        let mut claim = stage.claim(name);
+        let mut claim = env.claim(name);
         merge(&mut claim, &json!({"spec": {"storageClassName": class}}));
         claim
     };
     let (data, grown, empty, kept) = (
-        stage.claim("data"),
+        env.claim("data"),
         of_class("grown", "growing"),
-        stage.claim("empty"),
+        env.claim("empty"),
         of_class("kept", "kept"),
     );
     for (name, fields) in &classes {
-        stage.class(name, fields.clone()).await?;
+        env.class(name, fields.clone()).await?;
     }
     let mut former = BTreeMap::new();
-    former.insert("data", with_data(&stage, &data).await?);
-    let volume = with_data(&stage, &grown).await?;
+    former.insert("data", with_data(&env, &data).await?);
+    let volume = with_data(&env, &grown).await?;
     let more = json!({"spec": {"resources": {"requests": {"storage": "5Mi"}}}});
-    stage.objects.patch(&grown, more).await?;
-    recorded(&stage, &volume, "the new size to be noted", |record| {
+    env.objects.patch(&grown, more).await?;
+    recorded(&env, &volume, "the new size to be noted", |record| {
         record["note"]["size"] == "5Mi"
     })
     .await?;
-    former.insert("grown", stage.bound(&grown).await?);
-    let nothing_in_it = stage.objects.create(&empty).await?;
-    former.insert("empty", stage.bound(&nothing_in_it).await?);
-    let volume = with_data(&stage, &kept).await?;
-    stage.objects.delete(&kept).await?;
-    recorded(&stage, &volume, "to be noted as released", |record| {
+    former.insert("grown", env.bound(&grown).await?);
+    let nothing_in_it = env.objects.create(&empty).await?;
+    former.insert("empty", env.bound(&nothing_in_it).await?);
+    let volume = with_data(&env, &kept).await?;
+    env.objects.delete(&kept).await?;
+    recorded(&env, &volume, "to be noted as released", |record| {
         record["note"]["released"] == true
     })
     .await?;
     former.insert("kept", volume);
-    let archive = archived(&stage, "old").await?;
-    let names = stage.names()?;
+    let archive = archived(&env, "old").await?;
+    let names = env.names()?;
 
-    let stage = rebuilt(stage).await?;
-    stage.class("nfs", json!({})).await?;
+    let env = rebuilt(env).await?;
+    env.class("nfs", json!({})).await?;
     for (name, fields) in &classes {
-        stage.class(name, fields.clone()).await?;
+        env.class(name, fields.clone()).await?;
     }
     // Two are there before the backend, and must not be provisioned anew; one comes when all is done.
     for claim in [&data, &grown] {
-        stage.objects.create(claim).await?;
+        env.objects.create(claim).await?;
     }
-    let backend = stage.backend(asking("true")).await?;
+    let backend = env.backend(asking("true")).await?;
     said(
-        &stage,
+        &env,
         "VolumesReadopted",
         &["4 volumes that the records know are there, 4 of them made again"],
     )
     .await?;
-    stage.objects.wait_event(&backend, "VolumesReadopted", PATIENCE).await?;
-    done(&stage, READOPT).await?;
-    stage.objects.create(&empty).await?;
+    env.objects.wait_event(&backend, "VolumesReadopted", TIMEOUT).await?;
+    done(&env, READOPT).await?;
+    env.objects.create(&empty).await?;
     for (claim, name) in [(&data, "data"), (&grown, "grown")] {
-        is_back(&stage, claim, &former[name]).await?;
+        is_back(&env, claim, &former[name]).await?;
     }
     assert_eq!(
-        text(&stage.bound(&empty).await?, "/metadata/name"),
+        text(&env.bound(&empty).await?, "/metadata/name"),
         text(&former["empty"], "/metadata/name")
     );
-    available(&stage, &archive).await?;
-    let default = stage.objects.get(&namespace("default")).await?.unwrap_or_default();
+    available(&env, &archive).await?;
+    let default = env.objects.get(&namespace("default")).await?.unwrap_or_default();
     for (name, claim) in [("data", &data), ("grown", &grown), ("empty", &empty)] {
-        let claim = stage.objects.get(claim).await?.unwrap_or_default();
+        let claim = env.objects.get(claim).await?.unwrap_or_default();
         let uid = &claim["metadata"]["uid"];
-        recorded(&stage, &former[name], "to be the claim's", |record| {
+        recorded(&env, &former[name], "to be the claim's", |record| {
             record["claim"]["uid"] == *uid
         })
         .await?;
@@ -188,9 +193,9 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
             Value::Null => Ok(volume.clone()),
             first => Err(format!("it is still that of {first}")),
         };
-        let volume = stage
+        let volume = env
             .objects
-            .wait(&former[name], "to be handed over", PATIENCE, handed)
+            .wait(&former[name], "to be handed over", TIMEOUT, handed)
             .await?;
         assert_eq!(
             volume["metadata"]["annotations"][NAMESPACE_UID],
@@ -199,34 +204,32 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         assert_eq!(known_of(&volume), known_of(&former[name]));
     }
     for claim in [&data, &grown] {
-        let told = stage
+        let told = env
             .objects
-            .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, PATIENCE);
+            .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, TIMEOUT);
         told.await?;
     }
-    let nobodys = stage
-        .objects
-        .wait(&former["kept"], "to be Released", PATIENCE, |volume| {
-            let phase = text(volume, "/status/phase");
-            if phase == "Released" {
-                Ok(volume.clone())
-            } else {
-                Err(phase.to_owned())
-            }
-        });
+    let nobodys = env.objects.wait(&former["kept"], "to be Released", TIMEOUT, |volume| {
+        let phase = text(volume, "/status/phase");
+        if phase == "Released" {
+            Ok(volume.clone())
+        } else {
+            Err(phase.to_owned())
+        }
+    });
     assert_eq!(nobodys.await?["spec"]["persistentVolumeReclaimPolicy"], "Retain");
-    assert_eq!(stage.names()?, names, "no directory was made or moved");
-    assert_eq!(stage.volumes().await?.len(), 4);
+    assert_eq!(env.names()?, names, "no directory was made or moved");
+    assert_eq!(env.volumes().await?.len(), 4);
 
     // And its life goes on, to its end.
-    stage.objects.delete(&data).await?;
-    stage.objects.wait_gone(&former["data"], PATIENCE).await?;
-    let archive = available(&stage, &crate::archives::objects::archive_of(&former["data"])).await?;
+    env.objects.delete(&data).await?;
+    env.objects.wait_gone(&former["data"], TIMEOUT).await?;
+    let archive = available(&env, &crate::archives::objects::archive_of(&former["data"])).await?;
     assert_eq!(
         archive["spec"]["claim"]["namespaceUID"], default["metadata"]["uid"],
         "{archive}"
     );
-    let path = stage.data()?.join(text(&archive, "/spec/directory")).join("data");
+    let path = env.data()?.join(text(&archive, "/spec/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
     Ok(())
 }
@@ -234,27 +237,27 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_volume() -> Test {
     const VOLUMES: usize = 40;
-    let stage = Stage::set(often()).await?;
-    let claims: Vec<Value> = (0..VOLUMES).map(|n| stage.claim(&format!("data-{n}"))).collect();
+    let env = DedicatedCluster::start(often()).await?;
+    let claims: Vec<Value> = (0..VOLUMES).map(|n| env.claim(&format!("data-{n}"))).collect();
     for claim in &claims {
-        stage.objects.create(claim).await?;
+        env.objects.create(claim).await?;
     }
     let mut former = Vec::new();
     for claim in &claims {
-        let volume = stage.bound(claim).await?;
-        fs::write(stage.directory(&volume)?.join("data"), text(claim, "/metadata/name"))?;
+        let volume = env.bound(claim).await?;
+        fs::write(env.directory(&volume)?.join("data"), text(claim, "/metadata/name"))?;
         former.push(volume);
     }
-    let names = stage.names()?;
-    let mut stage = rebuilt(stage).await?;
-    stage.class("nfs", json!({})).await?;
+    let names = env.names()?;
+    let mut env = rebuilt(env).await?;
+    env.class("nfs", json!({})).await?;
     for claim in &claims {
-        stage.objects.create(claim).await?;
+        env.objects.create(claim).await?;
     }
-    stage.backend(asking("true")).await?;
+    env.backend(asking("true")).await?;
     for made in [1, 10, 20, 30, VOLUMES] {
-        wait::until("some to be made again", PATIENCE, async || {
-            let there = stage.volumes().await.map_err(|error| error.to_string())?.len();
+        wait::until("some to be made again", TIMEOUT, async || {
+            let there = env.volumes().await.map_err(|error| error.to_string())?.len();
             if there >= made {
                 Ok(())
             } else {
@@ -262,22 +265,22 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
             }
         })
         .await?;
-        stage.operator.restart().await?;
+        env.operator.restart().await?;
     }
     let mut uids = BTreeMap::new();
     for (claim, volume) in claims.iter().zip(&former) {
-        is_back(&stage, claim, volume).await?;
-        let claim = stage.objects.get(claim).await?.unwrap_or_default();
+        is_back(&env, claim, volume).await?;
+        let claim = env.objects.get(claim).await?.unwrap_or_default();
         uids.insert(
             text(volume, "/metadata/name").to_owned(),
             claim["metadata"]["uid"].clone(),
         );
     }
-    done(&stage, READOPT).await?;
-    assert_eq!(stage.volumes().await?.len(), VOLUMES);
-    assert_eq!(stage.names()?, names);
-    wait::until("each record to be its claim's", PATIENCE, async || {
-        let records = stage.records().map_err(|error| error.to_string())?;
+    done(&env, READOPT).await?;
+    assert_eq!(env.volumes().await?.len(), VOLUMES);
+    assert_eq!(env.names()?, names);
+    wait::until("each record to be its claim's", TIMEOUT, async || {
+        let records = env.records().map_err(|error| error.to_string())?;
         let whose: BTreeMap<String, Value> = records
             .into_iter()
             .map(|(name, record)| (name, record["claim"]["uid"].clone()))
@@ -294,7 +297,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_although_another_could_serve_it() -> Test {
-    let mut stage = Stage::set(often()).await?;
+    let mut env = DedicatedCluster::start(often()).await?;
     let mut silent = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "silent");
     // Nobody listens there.
     let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": 9}});
@@ -302,53 +305,53 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
         &mut silent,
         &json!({"metadata": {"annotations": {READOPT: "true"}}, "spec": spec}),
     );
-    let silent = stage.objects.create(&silent).await?;
+    let silent = env.objects.create(&silent).await?;
     let kind = "nfs-operator.io/Provisioned";
     for name in ["first", "second"] {
-        let claim = stage.objects.create(&stage.claim(name)).await?;
-        let waits = stage
+        let claim = env.objects.create(&env.claim(name)).await?;
+        let waits = env
             .objects
-            .wait_condition(&claim, kind, "False", Some("Readopting"), PATIENCE)
+            .wait_condition(&claim, kind, "False", Some("Readopting"), TIMEOUT)
             .await?;
         assert!(text(&waits, "/message").contains("silent"), "{waits}");
         // Also one that has just started, and has looked at nothing.
-        stage.operator.restart().await?;
+        env.operator.restart().await?;
     }
-    said_of_silent(&stage, &silent).await?;
-    assert_eq!(stage.volumes().await?.len(), 0);
+    said_of_silent(&env, &silent).await?;
+    assert_eq!(env.volumes().await?.len(), 0);
     let enough = json!({"metadata": {"annotations": {READOPT: Value::Null}}});
-    stage.objects.patch(&silent, enough).await?;
+    env.objects.patch(&silent, enough).await?;
     for name in ["first", "second"] {
-        stage.bound(&stage.claim(name)).await?;
+        env.bound(&env.claim(name)).await?;
     }
     Ok(())
 }
 
-async fn said_of_silent(stage: &Stage, backend: &Value) -> Test {
+async fn said_of_silent(env: &DedicatedCluster, backend: &Value) -> Test {
     let begins = |found: &Value| {
         let said = condition(found, "Readopted").cloned().unwrap_or_default();
         let message = text(&said, "/message");
         let waits = message.contains("begins once the export is confirmed");
         if waits { Ok(()) } else { Err(said.to_string()) }
     };
-    Ok(stage
+    Ok(env
         .objects
-        .wait(backend, "to wait for its export", PATIENCE, begins)
+        .wait(backend, "to wait for its export", TIMEOUT, begins)
         .await?)
 }
 
 /// What was recorded for a backend of another name is that one's, and nobody's who came to this export later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wait_for_the_missing_one() -> Test {
-    let stage = Stage::set(often()).await?;
-    let claim = stage.claim("data");
-    let volume = with_data(&stage, &claim).await?;
-    let stage = rebuilt(stage).await?;
-    stage.class("nfs", json!({})).await?;
-    stage.objects.create(&claim).await?;
+    let env = DedicatedCluster::start(often()).await?;
+    let claim = env.claim("data");
+    let volume = with_data(&env, &claim).await?;
+    let env = rebuilt(env).await?;
+    env.class("nfs", json!({})).await?;
+    env.objects.create(&claim).await?;
     let mut renamed = asking("true");
     merge(&mut renamed, &json!({"metadata": {"name": "renamed"}}));
-    let renamed = stage.backend(renamed).await?;
+    let renamed = env.backend(renamed).await?;
     let says = |part: &'static str| {
         move |found: &Value| {
             let said = condition(found, "Readopted").cloned().unwrap_or_default();
@@ -357,19 +360,17 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
         }
     };
     let missing = says("recorded for backend main, which is not there");
-    stage
-        .objects
-        .wait(&renamed, "to miss the other", PATIENCE, missing)
+    env.objects
+        .wait(&renamed, "to miss the other", TIMEOUT, missing)
         .await?;
     let kind = "nfs-operator.io/Provisioned";
-    stage
-        .objects
-        .wait_condition(&claim, kind, "False", Some("VolumeLeftOut"), PATIENCE)
+    env.objects
+        .wait_condition(&claim, kind, "False", Some("VolumeLeftOut"), TIMEOUT)
         .await?;
-    assert_eq!(stage.volumes().await?.len(), 0);
-    stage.backend(asking("true")).await?;
-    is_back(&stage, &claim, &volume).await?;
+    assert_eq!(env.volumes().await?.len(), 0);
+    env.backend(asking("true")).await?;
+    is_back(&env, &claim, &volume).await?;
     let all = says("0 volumes that the records know are there");
-    stage.objects.wait(&renamed, "to miss none", PATIENCE, all).await?;
-    done(&stage, READOPT).await
+    env.objects.wait(&renamed, "to miss none", TIMEOUT, all).await?;
+    done(&env, READOPT).await
 }

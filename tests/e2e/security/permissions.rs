@@ -7,8 +7,8 @@ use rig::operator::repository_root;
 use rig::{Cluster, Objects, RunDir, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test};
 
 /// The lines of the first block of a page after these words, without the space between the columns.
 fn block_after(page: &str, words: &str) -> Result<BTreeSet<String>, Failure> {
@@ -85,7 +85,7 @@ async fn backends_and_archives_have_roles_of_their_own_and_the_default_roles_do_
     for (role, with_backends, with_archives) in cases {
         let user = env.unique_name(role);
         let binding = bind(&env.objects, &user, role).await?;
-        rig::wait::until("the binding to be known", PATIENCE, async || {
+        rig::wait::until("the binding to be known", TIMEOUT, async || {
             let cluster = &env.rig.cluster;
             let on_backends = allowed(cluster, &user, backends, &verbs).await;
             let on_archives = allowed(cluster, &user, archives, &verbs).await;
@@ -146,7 +146,7 @@ const INLINE: &str = "names an NFS server: create a PersistentVolumeClaim instea
 
 /// Waits until the API server heeds a policy: until an object that it is to refuse is refused with these words.
 async fn heeded(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {
-    rig::wait::until("the policy to be heeded", PATIENCE, async || {
+    rig::wait::until("the policy to be heeded", TIMEOUT, async || {
         match objects.create(refused).await {
             Ok(made) => {
                 objects.delete(&made).await.map_err(|error| error.to_string())?;
@@ -166,7 +166,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     let objects = Objects::new(cluster.client().await?);
     cluster.apply_crds(&repository_root().join("crds")).await?;
     let nfs = json!({"name": "data", "nfs": {"server": "nfs.example.com", "path": "/export"}});
-    // Made before the policy.
+    // LegacyVolume before the policy.
     let mut all = workloads("default", "former", &nfs).into_iter();
     let former = all
         .find(|object| object["kind"] == "Deployment")
@@ -217,7 +217,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     objects.create(&namespace).await?;
     for object in workloads("exempt", "inline", &nfs) {
         // A pod needs its namespace's account, which the controller manager is about to make.
-        rig::wait::until("it to be made", PATIENCE, async || {
+        rig::wait::until("it to be made", TIMEOUT, async || {
             objects.create(&object).await.map_err(|error| error.to_string())
         })
         .await?;
@@ -235,13 +235,13 @@ fn volume(name: &str, source: Value) -> Value {
 }
 
 /// Objects with the rights of a user who may make volumes and nothing else.
-async fn maker_of_volumes(stage: &Stage) -> Result<Objects, Failure> {
+async fn maker_of_volumes(env: &DedicatedCluster) -> Result<Objects, Failure> {
     let mut role = reference("rbac.authorization.k8s.io/v1", "ClusterRole", None, "maker");
     let rule = json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["create", "delete"]});
     merge(&mut role, &json!({ "rules": [rule] }));
-    stage.objects.create(&role).await?;
-    bind(&stage.objects, "maker", "maker").await?;
-    let admin = kube::config::Kubeconfig::read_from(stage.cluster.kubeconfig())?;
+    env.objects.create(&role).await?;
+    bind(&env.objects, "maker", "maker").await?;
+    let admin = kube::config::Kubeconfig::read_from(env.cluster.kubeconfig())?;
     let mut config = kube::Config::from_custom_kubeconfig(admin, &kube::config::KubeConfigOptions::default()).await?;
     config.auth_info.impersonate = Some("maker".to_owned());
     Ok(Objects::new(kube::Client::try_from(config)?))
@@ -249,17 +249,17 @@ async fn maker_of_volumes(stage: &Stage) -> Result<Objects, Failure> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volumes_on_its_server() -> Test {
-    let stage = Stage::set(json!({"formerAddresses": [{"server": "Old.example.com", "path": "/export"}]})).await?;
+    let env =
+        DedicatedCluster::start(json!({"formerAddresses": [{"server": "Old.example.com", "path": "/export"}]})).await?;
     let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
     merge(
         &mut other,
         &json!({"spec": {"server": "2001:db8::1", "path": "/data", "suspend": true}}),
     );
-    stage.objects.create(&other).await?;
-    let maker = maker_of_volumes(&stage).await?;
+    env.objects.create(&other).await?;
+    let maker = maker_of_volumes(&env).await?;
     let nfs = |server: &str| json!({"nfs": {"server": server, "path": "/export/another-ones"}});
-    stage
-        .cluster
+    env.cluster
         .apply_path(&repository_root().join("config/security/admission-policy"))
         .await?;
     heeded(&maker, &volume("probe", nfs("127.0.0.1")), "is that of NfsBackend main").await?;
@@ -286,9 +286,9 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
         .await?;
 
     // An administrator's, and the operator's.
-    stage.objects.create(&volume("by-hand", nfs("127.0.0.1"))).await?;
-    let claim = stage.objects.create(&stage.claim("data")).await?;
-    stage.bound(&claim).await?;
+    env.objects.create(&volume("by-hand", nfs("127.0.0.1"))).await?;
+    let claim = env.objects.create(&env.claim("data")).await?;
+    env.bound(&claim).await?;
     let mut editor = reference(
         "rbac.authorization.k8s.io/v1",
         "ClusterRoleBinding",
@@ -300,8 +300,8 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "maker"}],
     });
     merge(&mut editor, &rest);
-    stage.objects.create(&editor).await?;
-    rig::wait::until("the editor's volume to be made", PATIENCE, async || {
+    env.objects.create(&editor).await?;
+    rig::wait::until("the editor's volume to be made", TIMEOUT, async || {
         let made = maker.create(&volume("by-the-editor", nfs("127.0.0.1"))).await;
         made.map_err(|error| error.to_string())
     })

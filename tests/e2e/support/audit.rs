@@ -7,8 +7,8 @@ use rig::objects::reference;
 use rig::{Direction, Objects, Proxy};
 use serde_json::Value;
 
-use crate::support::dedicated_cluster::Stage;
-use crate::support::shared::{Failure, PATIENCE, Test, text};
+use crate::support::dedicated_cluster::DedicatedCluster;
+use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 /// The Lease of the operators.
 pub fn lease() -> Value {
@@ -31,7 +31,7 @@ pub async fn holder(objects: &Objects) -> rig::Result<Option<String>> {
 
 /// Waits until somebody other than `former` holds the Lease.
 pub async fn next_holder(objects: &Objects, former: &str) -> rig::Result<String> {
-    rig::wait::until("another leader", PATIENCE, async || {
+    rig::wait::until("another leader", TIMEOUT, async || {
         match holder(objects).await.map_err(|error| error.to_string())? {
             Some(holder) if holder != former => Ok(holder),
             other => Err(format!("{other:?}")),
@@ -47,7 +47,7 @@ pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
         // The last line may be half written.
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
-        .filter(|event| text(event, "/stage") == "ResponseComplete")
+        .filter(|event| text(event, "/env") == "ResponseComplete")
         .collect();
     requests.sort_by_key(|event| text(event, "/requestReceivedTimestamp").to_owned());
     Ok(requests)
@@ -123,24 +123,24 @@ fn introduction(record: &[u8]) -> Option<[u8; 8]> {
 }
 
 /// Each claim has one volume, one directory and one record, and there are no others.
-pub async fn each_once(stage: &Stage, claims: &[Value]) -> Test {
+pub async fn each_once(env: &DedicatedCluster, claims: &[Value]) -> Test {
     let (mut directories, mut volumes) = (Vec::new(), Vec::new());
     for claim in claims {
-        let volume = stage.bound(claim).await?;
-        let directory = stage.directory(&volume)?;
+        let volume = env.bound(claim).await?;
+        let directory = env.directory(&volume)?;
         directories.push(directory.file_name().unwrap().to_string_lossy().into_owned());
         volumes.push(text(&volume, "/metadata/name").to_owned());
     }
     directories.sort();
     volumes.sort();
-    let made: Vec<String> = stage.names()?.into_iter().collect();
+    let made: Vec<String> = env.names()?.into_iter().collect();
     assert_eq!(made, directories, "a directory for each claim, and no other");
     assert_eq!(
-        stage.volumes().await?.len(),
+        env.volumes().await?.len(),
         claims.len(),
         "a volume for each claim, and no other"
     );
-    let mut records: Vec<String> = stage.records()?.into_iter().map(|(name, _)| name).collect();
+    let mut records: Vec<String> = env.records()?.into_iter().map(|(name, _)| name).collect();
     records.sort();
     assert_eq!(records, volumes, "a record for each volume, and no other");
     Ok(())

@@ -7,14 +7,14 @@ use rig::objects::reference;
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir};
 use serde_json::{Value, json};
 
-use crate::support::shared::{Failure, PATIENCE};
+use crate::support::shared::{Failure, TIMEOUT};
 use crate::support::shell::Shell;
 
 /// The administrator's folder.
-const DESK: &str = "desk";
+const ADMIN_DIR: &str = "admin";
 
 /// All that a story needs, for itself.
-pub struct Stage {
+pub struct DedicatedCluster {
     pub operator: Operator,
     pub objects: Objects,
     pub cluster: Cluster,
@@ -26,24 +26,24 @@ pub struct Stage {
     run: RunDir,
 }
 
-impl Stage {
+impl DedicatedCluster {
     /// Everything ready, with a backend `main` behind a proxy and a class `nfs` on it. `spec` is merged into the backend.
-    pub async fn set(spec: Value) -> Result<Self, Failure> {
-        Self::set_with(spec, &[]).await
+    pub async fn start(spec: Value) -> Result<Self, Failure> {
+        Self::start_with_args(spec, &[]).await
     }
 
     /// The same, and the operator gets these arguments.
-    pub async fn set_with(spec: Value, args: &[&str]) -> Result<Self, Failure> {
+    pub async fn start_with_args(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
         let proxy = Proxy::start(nfs.address()).await?;
-        let stage = Self::open(run, nfs, proxy, None, args).await?;
-        stage.serve(spec).await?;
-        Ok(stage)
+        let env = Self::start_beside(run, nfs, proxy, None, args).await?;
+        env.create_backend_and_class(spec).await?;
+        Ok(env)
     }
 
     /// An empty cluster beside an NFS server, in which an administrator did that, and then an operator that is ready.
-    async fn open(
+    async fn start_beside(
         run: RunDir,
         nfs: NfsServer,
         proxy: Proxy,
@@ -52,7 +52,10 @@ impl Stage {
     ) -> Result<Self, Failure> {
         let cluster = Cluster::start(&run).await?;
         if let Some(commands) = before {
-            Shell::new(&run, &cluster)?.at(run.dir(DESK)?).run(commands).await?;
+            Shell::new(&run, &cluster)?
+                .at(run.dir(ADMIN_DIR)?)
+                .run(commands)
+                .await?;
         }
         let kubeconfig = Operator::install(&cluster).await?;
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, kubeconfig.clone());
@@ -76,17 +79,17 @@ impl Stage {
     pub async fn rebuilt(self, before: Option<&str>, args: &[&str]) -> Result<Self, Failure> {
         self.operator.kill9().await?;
         self.cluster.stop().await?;
-        Self::open(self.run, self.nfs, self.proxy, before, args).await
+        Self::start_beside(self.run, self.nfs, self.proxy, before, args).await
     }
 
     /// What an administrator does, in a folder that outlives clusters.
-    pub async fn does(&self, commands: &str) -> Result<String, Failure> {
-        let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.dir(DESK)?);
+    pub async fn run_as_admin(&self, commands: &str) -> Result<String, Failure> {
+        let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.dir(ADMIN_DIR)?);
         shell.run(commands).await
     }
 
     /// A backend `main` behind the proxy that is Ready, and a class `nfs`. `spec` is merged into the backend.
-    pub async fn serve(&self, spec: Value) -> Result<Value, Failure> {
+    pub async fn create_backend_and_class(&self, spec: Value) -> Result<Value, Failure> {
         let backend = self.backend(json!({"spec": spec})).await?;
         self.class("nfs", json!({})).await?;
         Ok(backend)
@@ -100,7 +103,7 @@ impl Stage {
         rig::objects::merge(&mut backend, &fields);
         let backend = self.objects.create(&backend).await?;
         self.objects
-            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
+            .wait_condition(&backend, "Ready", "True", None, TIMEOUT)
             .await?;
         Ok(backend)
     }
@@ -115,7 +118,7 @@ impl Stage {
     }
 
     /// One more operator, with these arguments.
-    pub async fn another(&self, args: &[&str]) -> Result<Operator, Failure> {
+    pub async fn start_operator(&self, args: &[&str]) -> Result<Operator, Failure> {
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, self.kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         Ok(Operator::start(&self.run, options).await?)
@@ -149,7 +152,7 @@ impl Stage {
 
     /// The volume of a claim, once it is Bound.
     pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
-        let volume = self.objects.wait(claim, "to be Bound", PATIENCE, |claim| {
+        let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
             let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
             let bound = claim.pointer("/status/phase").is_some_and(|phase| phase == "Bound");
             volume

@@ -10,10 +10,10 @@ use rig::objects::{merge, reference};
 use rig::{Proxy, TestEnv};
 use serde_json::{Value, json};
 
-use crate::support::shared::{Failure, PATIENCE, text};
+use crate::support::shared::{Failure, TIMEOUT, text};
 
 /// One old Deployment: its provisioner name, and its export, which is a backend now.
-pub struct Old<'a> {
+pub struct LegacyProvisioner<'a> {
     pub env: &'a TestEnv,
     pub provisioner: String,
     pub backend: Value,
@@ -22,16 +22,16 @@ pub struct Old<'a> {
     word: String,
 }
 
-impl<'a> Old<'a> {
+impl<'a> LegacyProvisioner<'a> {
     /// With its backend Ready; `spec` is merged into that. The whole export is its own.
     pub async fn new(env: &'a TestEnv, spec: Value) -> Result<Self, Failure> {
-        let old = Self::not_started(env, "old", spec).await?;
-        old.start().await?;
-        Ok(old)
+        let legacy = Self::without_backend(env, "old", spec).await?;
+        legacy.create_backend().await?;
+        Ok(legacy)
     }
 
     /// The same before there is a backend; `word` tells it from others of the test.
-    pub async fn not_started(env: &'a TestEnv, word: &str, spec: Value) -> Result<Self, Failure> {
+    pub async fn without_backend(env: &'a TestEnv, word: &str, spec: Value) -> Result<Self, Failure> {
         let (provisioner, name) = env.alias()?;
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], env.nfs_port()))).await?;
         let mut backend = env.backend("any", json!({ "nfs": { "port": proxy.port() } }));
@@ -45,12 +45,10 @@ impl<'a> Old<'a> {
         })
     }
 
-    pub async fn start(&self) -> rig::Result<()> {
+    pub async fn create_backend(&self) -> rig::Result<()> {
         let objects = &self.env.objects;
         let backend = objects.create(&self.backend).await?;
-        objects
-            .wait_condition(&backend, "Ready", "True", None, PATIENCE)
-            .await?;
+        objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT).await?;
         Ok(())
     }
 
@@ -66,15 +64,20 @@ impl<'a> Old<'a> {
         self.env.objects.create(&self.class_object(name, &parameters)).await
     }
 
-    /// A claim with the volume that was made for it, Bound, with the file `data` in its directory. Made before there is a
+    /// A claim with the volume that was made for it, Bound, with the file `data` in its directory. LegacyVolume before there is a
     /// class of that name, for otherwise the operator would make the volume.
-    pub async fn volume(&self, name: &str, class: &Value, directory: Option<&str>) -> Result<Made, Failure> {
+    pub async fn volume(&self, name: &str, class: &Value, directory: Option<&str>) -> Result<LegacyVolume, Failure> {
         let claim = self.env.objects.create(&self.env.claim(name, class)).await?;
-        self.made_for(&claim, class, directory).await
+        self.provision_for(&claim, class, directory).await
     }
 
     /// The volume for a claim that is there, and nothing else: whoever looks finds it Bound.
-    pub async fn made_for(&self, claim: &Value, class: &Value, directory: Option<&str>) -> Result<Made, Failure> {
+    pub async fn provision_for(
+        &self,
+        claim: &Value,
+        class: &Value,
+        directory: Option<&str>,
+    ) -> Result<LegacyVolume, Failure> {
         let (made, volume) = self.object(claim, class, directory)?;
         fs::create_dir_all(&made)?;
         fs::set_permissions(&made, fs::Permissions::from_mode(0o777))?;
@@ -90,7 +93,7 @@ impl<'a> Old<'a> {
             .await?;
         let claim = objects.get(claim).await?.ok_or("the claim is gone")?;
         fs::write(made.join("data"), self.word.as_bytes())?;
-        Ok(Made {
+        Ok(LegacyVolume {
             claim,
             volume,
             directory: made,
@@ -132,7 +135,7 @@ impl<'a> Old<'a> {
 }
 
 /// What was made for a claim.
-pub struct Made {
+pub struct LegacyVolume {
     pub claim: Value,
     pub volume: Value,
     pub directory: PathBuf,

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 pub type Test = Result<(), Box<dyn std::error::Error>>;
 
 /// Far longer than anything takes on a machine that does nothing else.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const TIMEOUT: Duration = Duration::from_secs(90);
 /// A directory's name without anything that is unique to a claim: it comes back with the next claim of that name.
 pub const REUSED: &str = "${pvc.namespace}-${pvc.name}";
 
 /// A backend of that name that is Ready.
 pub async fn backend(env: &TestEnv, word: &str, spec: Value) -> rig::Result<Value> {
     let backend = env.objects.create(&env.backend(word, spec)).await?;
-    let ready = env.objects.wait_condition(&backend, "Ready", "True", None, PATIENCE);
+    let ready = env.objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT);
     ready.await.map(|_| backend)
 }
 
@@ -48,20 +48,20 @@ pub type Failure = Box<dyn std::error::Error>;
 /// Deletes a claim and waits until its volume is gone; gives back the event that says what became of it.
 pub async fn reclaimed(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<Value> {
     env.objects.delete(claim).await?;
-    env.objects.wait_gone(volume, PATIENCE).await?;
-    env.objects.wait_event(volume, reason, PATIENCE).await
+    env.objects.wait_gone(volume, TIMEOUT).await?;
+    env.objects.wait_event(volume, reason, TIMEOUT).await
 }
 
 /// Waits until a claim says, with that reason, that it is not provisioned; gives back the message.
 pub async fn refused(env: &TestEnv, claim: &Value, reason: &str) -> rig::Result<String> {
     let kind = "nfs-operator.io/Provisioned";
-    let said = env.objects.wait_condition(claim, kind, "False", Some(reason), PATIENCE);
+    let said = env.objects.wait_condition(claim, kind, "False", Some(reason), TIMEOUT);
     Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Waits until a volume's reclaim is refused; gives back the event's note.
 pub async fn kept(env: &TestEnv, volume: &Value) -> rig::Result<String> {
-    let event = env.objects.wait_event(volume, "VolumeFailedDelete", PATIENCE).await?;
+    let event = env.objects.wait_event(volume, "VolumeFailedDelete", TIMEOUT).await?;
     Ok(event["note"].as_str().unwrap_or_default().to_owned())
 }
 
@@ -85,7 +85,7 @@ pub fn archives(root: &Path) -> std::io::Result<Vec<String>> {
 
 /// Waits until this cluster's trash on an export is empty.
 pub async fn trash_empty(root: &Path) -> rig::Result<()> {
-    wait::until("the trash to be empty", PATIENCE, async || {
+    wait::until("the trash to be empty", TIMEOUT, async || {
         let folders = fs::read_dir(root.join(".nfs-operator")).map_err(|error| error.to_string())?;
         let mut left = Vec::new();
         for folder in folders.flatten().filter(|folder| folder.path().is_dir()) {
@@ -121,9 +121,7 @@ pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Fa
         "Available" => Ok(()),
         phase => Err(phase.to_owned()),
     };
-    env.objects
-        .wait(&volume, "to be Available", PATIENCE, available)
-        .await?;
+    env.objects.wait(&volume, "to be Available", TIMEOUT, available).await?;
     Ok(volume)
 }
 

@@ -7,7 +7,7 @@ use export_store::ErrorKind;
 use export_store::{Adopted, ExportError, ExportStore, Holder, RecordName, ReservedPath, Trust};
 use serde_json::{Value, json};
 
-use crate::fixture::{CLUSTER, Lab, Life, OTHER_CLUSTER, claim, reclaim, request};
+use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, claim, reclaim, request};
 use crate::trust::{archived, doubted, forge, kept, path, settled};
 
 /// On an administrator's word; of backends, there are `fast` and `slow`.
@@ -25,20 +25,23 @@ async fn refusal(export: &ExportStore, name: &str) -> ExportError {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expires_nor_deletes() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let name = archived(&export, &lab, "1").await;
-    archived(&export, &lab, "2").await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let name = archived(&export, &fixture, "1").await;
+    archived(&export, &fixture, "2").await;
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
-    let kept_by = lab.life().begin().await;
+    let kept_by = fixture.client().open().await;
     settled(&kept_by).await;
     assert_eq!(doubted(&kept_by), []);
 
-    forge(&lab, "pvc-2", |record| {
+    forge(&fixture, "pvc-2", |record| {
         record["state"]["terms"] = json!({"held": true, "expires": 1, "delete": true});
     });
-    let other_key = Life { key: 8, ..lab.life() };
-    let export = other_key.begin().await;
+    let other_key = StoreClient {
+        key: 8,
+        ..fixture.client()
+    };
+    let export = other_key.open().await;
     settled(&export).await;
     let expected = [("pvc-1", Trust::Forged), ("pvc-2", Trust::Unsigned)];
     assert_eq!(
@@ -60,30 +63,33 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
     assert_eq!(doubted(&export), []);
     let terms = kept(&export, "pvc-2").await.note.terms;
     assert_eq!((terms.held, terms.expires, terms.delete), (true, None, false));
-    assert_eq!(fs::read_to_string(lab.on_disk(&name).join("data")).unwrap(), "1");
-    let again = other_key.begin().await;
+    assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");
+    let again = other_key.open().await;
     settled(&again).await;
     assert_eq!(doubted(&again), []);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_is_adopted_only_if_it_matches_the_export() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    archived(&export, &lab, "1").await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    archived(&export, &fixture, "1").await;
     let made = export.provision(&request("2", "in-use")).await.unwrap();
     let volume = Holder::Volume("pvc-2".to_owned());
-    let ledger = lab.life().ledger;
+    let ledger = fixture.client().ledger;
     ledger.insert(
         volume,
         vec![ReservedPath::on_server("127.0.0.1", "/export/in-use")],
         Some((export.read_identity().await.unwrap().unwrap().id, made.file_id)),
     );
-    fs::create_dir(lab.on_disk("archived-of-nobody")).unwrap();
-    fs::create_dir_all(lab.on_disk("nested/.nfs-operator")).unwrap();
-    let life = Life { ledger, ..lab.life() };
-    let true_one = lab.record("pvc-1");
-    let inode = |name: &str| fs::metadata(lab.on_disk(name)).unwrap().ino();
+    fs::create_dir(fixture.on_disk("archived-of-nobody")).unwrap();
+    fs::create_dir_all(fixture.on_disk("nested/.nfs-operator")).unwrap();
+    let client = StoreClient {
+        ledger,
+        ..fixture.client()
+    };
+    let true_one = fixture.record("pvc-1");
+    let inode = |name: &str| fs::metadata(fixture.on_disk(name)).unwrap().ino();
     let (nobodys, nested, in_use) = (inode("archived-of-nobody"), inode("nested"), inode("in-use"));
     let live = |record: &mut Value, directory: &str, file_id: u64| {
         record["state"] = json!({"name": "Live"});
@@ -118,24 +124,24 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
         ),
     ];
     for (why, lie) in lies {
-        forge(&lab, "pvc-1", &lie);
-        let before = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
-        let export = life.begin().await;
+        forge(&fixture, "pvc-1", &lie);
+        let before = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
+        let export = client.open().await;
         settled(&export).await;
         let error = refusal(&export, "pvc-1").await.to_string();
         assert!(error.contains(why), "{why:?} is not why: {error}");
-        assert_eq!(fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap(), before);
+        assert_eq!(fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap(), before);
         assert!(!export.archives().contains(&"pvc-1".to_owned()) || export.is_doubted("pvc-1"));
     }
     let busy = json!({"name": "Purging", "archive": true_one["state"], "since": 1});
-    forge(&lab, "pvc-1", |record| {
+    forge(&fixture, "pvc-1", |record| {
         *record = true_one.clone();
         record["state"] = busy;
     });
-    let export = life.begin().await;
+    let export = client.open().await;
     settled(&export).await;
     assert!(refusal(&export, "pvc-1").await.to_string().contains("being purged"));
-    forge(&lab, "pvc-2", |_| ());
+    forge(&fixture, "pvc-2", |_| ());
     assert!(refusal(&export, "pvc-2").await.to_string().contains("PersistentVolume"));
     assert!(refusal(&export, "pvc-9").await.to_string().contains("no such record"));
     for name in ["", "a b", "../x", "x/../y", "x/y/z", "/y", "PVC"] {
@@ -145,17 +151,17 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
-    let lab = Lab::start().await;
-    let theirs = Life {
+    let fixture = StoreFixture::start().await;
+    let theirs = StoreClient {
         cluster: OTHER_CLUSTER,
         key: 9,
-        ..lab.life()
+        ..fixture.client()
     };
-    let there = theirs.begin().await;
-    let name = archived(&there, &lab, "1").await;
+    let there = theirs.open().await;
+    let name = archived(&there, &fixture, "1").await;
     there.provision(&request("2", "team/live")).await.unwrap();
-    fs::write(lab.on_disk("team/live/data"), "2").unwrap();
-    let export = lab.confirmed().await;
+    fs::write(fixture.on_disk("team/live/data"), "2").unwrap();
+    let export = fixture.store().await;
     settled(&export).await;
     let doubts = export.doubts();
     assert_eq!(doubts.own, []);
@@ -163,7 +169,7 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     assert_eq!((others.len(), &*others[0].id, others[0].records), (1, OTHER_CLUSTER, 2));
     assert_eq!(others[0].named, ["pvc-1", "pvc-2"]);
     assert!(refusal(&export, "pvc-1").await.to_string().contains("no such record"));
-    assert_eq!(lab.records(), Vec::<String>::new());
+    assert_eq!(fixture.records(), Vec::<String>::new());
 
     let full = |volume: &str| format!("{OTHER_CLUSTER}/{volume}");
     let adopted = adopt(&export, &full("pvc-1")).await.unwrap();
@@ -172,34 +178,34 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     assert_eq!(kept(&export, "pvc-1").await.claim, claim("1"));
     let adopted = adopt(&export, &full("pvc-2")).await.unwrap();
     assert_eq!((adopted.archive, &*adopted.directory), (false, "team/live"));
-    assert!(!path(&lab, OTHER_CLUSTER, "pvc-1").exists() && !path(&lab, OTHER_CLUSTER, "pvc-2").exists());
+    assert!(!path(&fixture, OTHER_CLUSTER, "pvc-1").exists() && !path(&fixture, OTHER_CLUSTER, "pvc-2").exists());
     assert_eq!(export.doubts().others, []);
     assert_eq!(adopt(&export, &full("pvc-2")).await.unwrap(), adopted);
-    assert_eq!(fs::read_to_string(lab.on_disk("team/live/data")).unwrap(), "2");
+    assert_eq!(fs::read_to_string(fixture.on_disk("team/live/data")).unwrap(), "2");
 
     // Whoever had them does not touch them any more.
-    let file_id = lab.record("pvc-2")["fileID"].as_u64().unwrap();
+    let file_id = fixture.record("pvc-2")["fileID"].as_u64().unwrap();
     let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RecordMissing);
     // A name that is taken here is not taken over.
-    let record = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
+    let record = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
     let stranger = String::from_utf8(record.clone())
         .unwrap()
         .replace("\"team\"", "\"other\"");
-    fs::write(path(&lab, OTHER_CLUSTER, "pvc-1"), stranger).unwrap();
+    fs::write(path(&fixture, OTHER_CLUSTER, "pvc-1"), stranger).unwrap();
     let error = refusal(&export, &format!("{OTHER_CLUSTER}/pvc-1")).await;
     assert!(error.to_string().contains("another record of that name"));
-    assert_eq!(fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap(), record);
+    assert_eq!(fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap(), record);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_another_existing_backend_are_adopted_there() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    archived(&export, &lab, "1").await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    archived(&export, &fixture, "1").await;
     for backend in ["slow", "gone"] {
-        forge(&lab, "pvc-1", |record| record["backend"] = json!(backend));
-        let export = lab.life().begin().await;
+        forge(&fixture, "pvc-1", |record| record["backend"] = json!(backend));
+        let export = fixture.client().open().await;
         settled(&export).await;
         if backend == "slow" {
             assert!(refusal(&export, "pvc-1").await.to_string().contains("of backend slow"));
@@ -207,5 +213,5 @@ async fn records_of_another_existing_backend_are_adopted_there() {
             assert!(adopt(&export, "pvc-1").await.unwrap().archive);
         }
     }
-    assert_eq!(lab.record("pvc-1")["backend"], "fast");
+    assert_eq!(fixture.record("pvc-1")["backend"], "fast");
 }

@@ -1,4 +1,4 @@
-//! An archive's own steps, cut off before and after each call, and run again by a new life.
+//! An archive's own steps, cut off before and after each call, and run again by a new client.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use export_store::{ArchiveRef, DirectoryRequest, ExportStore, PurgeLimits, RollbackOutcome, Stage};
 
 use crate::crash::{at_every_moment, clear, with_data};
-use crate::fixture::{Lab, reclaim, request};
+use crate::fixture::{StoreFixture, reclaim, request};
 
 const ARCHIVE: &str = "archived-work";
 
@@ -20,8 +20,8 @@ pub fn which(uid: &str, file_id: u64) -> ArchiveRef {
 }
 
 /// An archive with the file `mine` in it.
-pub async fn archived(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
-    let file_id = with_data(lab, export, uid).await;
+pub async fn archived(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
+    let file_id = with_data(fixture, export, uid).await;
     export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
     file_id
 }
@@ -38,8 +38,8 @@ async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_fore
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let (volume, which) = (format!("pvc-{uid}"), which(uid, file_id));
             if next.find_archive(&volume).await.unwrap().is_some() {
                 next.begin_purge(&which).await.unwrap();
@@ -49,13 +49,13 @@ async fn a_purge_that_is_interrupted_anywhere_purges_everything_and_nothing_fore
             assert_eq!(next.count_archives(), 0);
             next.purge_trash(PurgeLimits::default()).await.unwrap();
             assert_eq!(next.trash().await.unwrap().entries, 0);
-            assert_eq!(lab.records(), Vec::<String>::new());
+            assert_eq!(fixture.records(), Vec::<String>::new());
             if strangers {
-                theirs_is_there(lab);
+                theirs_is_there(fixture);
             } else {
-                assert!(!lab.on_disk(ARCHIVE).exists());
+                assert!(!fixture.on_disk(ARCHIVE).exists());
             }
-            clear(lab);
+            clear(fixture);
         },
     )
     .await;
@@ -73,12 +73,12 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
                 })
             })
         },
-        async |lab, next, uid, file_id| {
+        async |fixture, next, uid, file_id| {
             assert!(next.cancel_purge(&which(uid, file_id)).await.unwrap());
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
-            assert_eq!(fs::read_to_string(lab.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
-            clear(lab);
+            assert_eq!(fs::read_to_string(fixture.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
+            clear(fixture);
         },
     )
     .await;
@@ -93,25 +93,25 @@ pub fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
 }
 
 /// Somebody makes a directory of the archive's name as soon as it is free.
-fn stranger(lab: &Lab) -> bool {
-    let made = fs::create_dir(lab.on_disk(ARCHIVE)).is_ok();
+fn stranger(fixture: &StoreFixture) -> bool {
+    let made = fs::create_dir(fixture.on_disk(ARCHIVE)).is_ok();
     if made {
-        fs::write(lab.on_disk(ARCHIVE).join("theirs"), "theirs").unwrap();
+        fs::write(fixture.on_disk(ARCHIVE).join("theirs"), "theirs").unwrap();
     }
     made
 }
 
-fn theirs_is_there(lab: &Lab) {
-    let theirs = fs::read_to_string(lab.on_disk(ARCHIVE).join("theirs"));
+fn theirs_is_there(fixture: &StoreFixture) {
+    let theirs = fs::read_to_string(fixture.on_disk(ARCHIVE).join("theirs"));
     assert_eq!(theirs.unwrap(), "theirs");
 }
 
 /// Mode and owner that a directory has before it is archived.
-pub async fn archived_as_it_was(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
-    let file_id = with_data(lab, export, uid).await;
-    std::os::unix::fs::chown(lab.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
+pub async fn archived_as_it_was(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
+    let file_id = with_data(fixture, export, uid).await;
+    std::os::unix::fs::chown(fixture.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2750);
-    fs::set_permissions(lab.on_disk("home/work"), mode).unwrap();
+    fs::set_permissions(fixture.on_disk("home/work"), mode).unwrap();
     export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
     file_id
 }
@@ -127,29 +127,32 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let made = next.provision(&restore(uid, file_id)).await.unwrap();
             assert_eq!((made.file_id, made.adopted), (file_id, false));
-            let found = fs::metadata(lab.on_disk("home/deep/again")).unwrap();
+            let found = fs::metadata(fixture.on_disk("home/deep/again")).unwrap();
             let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
             assert_eq!(seen, (file_id, 0o2750, 1000, 1001));
-            assert_eq!(fs::read_to_string(lab.on_disk("home/deep/again/mine")).unwrap(), uid);
+            assert_eq!(
+                fs::read_to_string(fixture.on_disk("home/deep/again/mine")).unwrap(),
+                uid
+            );
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             let Stage::Restoring(to) = kept.stage else {
                 panic!("{kept:?}")
             };
             next.finish_restore(&which(uid, file_id), &to).await.unwrap();
-            assert_eq!(lab.records(), [format!("pvc-n{uid}")]);
+            assert_eq!(fixture.records(), [format!("pvc-n{uid}")]);
             assert_eq!(next.count_archives(), 0);
             // And once more, as after a volume whose creation was not answered.
             assert_eq!(next.provision(&restore(uid, file_id)).await.unwrap(), made);
             if strangers {
-                theirs_is_there(lab);
+                theirs_is_there(fixture);
             } else {
-                assert!(!lab.on_disk(ARCHIVE).exists());
+                assert!(!fixture.on_disk(ARCHIVE).exists());
             }
-            clear(lab);
+            clear(fixture);
         },
     )
     .await;
@@ -166,24 +169,24 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let undone = next.rollback(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
             assert_eq!(undone, RollbackOutcome::Gone);
-            assert!(!lab.on_disk("home/deep/again").exists());
-            assert_eq!(lab.records(), [format!("pvc-{uid}")]);
+            assert!(!fixture.on_disk("home/deep/again").exists());
+            assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
             let note = &kept.note;
             assert_eq!((note.mode, note.uid, note.gid), (0o2750, Some(1000), Some(1001)));
-            let archive = lab.on_disk(&note.target);
+            let archive = fixture.on_disk(&note.target);
             let found = fs::metadata(&archive).unwrap();
             assert_eq!((found.mode() & 0o7777, found.uid()), (0o700, 0));
             assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
             if strangers {
-                theirs_is_there(lab);
+                theirs_is_there(fixture);
             }
-            clear(lab);
+            clear(fixture);
         },
     )
     .await;
@@ -192,8 +195,8 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() {
     at_every_moment(
-        async |lab, export, uid| {
-            let file_id = archived_as_it_was(lab, export, uid).await;
+        async |fixture, export, uid| {
+            let file_id = archived_as_it_was(fixture, export, uid).await;
             export.provision(&restore(uid, file_id)).await.unwrap();
             file_id
         },
@@ -207,15 +210,15 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
                 })
             })
         },
-        async |lab, next, uid, file_id| {
+        async |fixture, next, uid, file_id| {
             next.rollback(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
-            assert_eq!(lab.records(), [format!("pvc-{uid}")]);
+            assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
             assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
-            let archive = lab.on_disk(&kept.note.target);
+            let archive = fixture.on_disk(&kept.note.target);
             assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
             assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
-            clear(lab);
+            clear(fixture);
         },
     )
     .await;
@@ -223,9 +226,9 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let file_id = archived(&lab, &export, "1").await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let file_id = archived(&fixture, &export, "1").await;
     let foreign = |mut request: DirectoryRequest| {
         request.claim.namespace_uid = "made anew".into();
         request
@@ -233,7 +236,7 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
     let refused = export.provision(&foreign(restore("1", file_id))).await.unwrap_err();
     assert_eq!(refused.kind(), export_store::ErrorKind::ArchiveNotAllowed);
     assert!(refused.definite_refusal());
-    assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
+    assert_eq!(fixture.records(), ["pvc-1"], "nothing is left of what was refused");
     let other = DirectoryRequest {
         restore: Some(which("1", file_id)),
         ..request("2", "other")
@@ -246,7 +249,7 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
     };
     assert_eq!(won.file_id, file_id);
     assert_eq!(lost.kind(), export_store::ErrorKind::ArchiveBusy);
-    let data = lab.on_disk(&won.directory.to_string()).join("mine");
+    let data = fixture.on_disk(&won.directory.to_string()).join("mine");
     assert_eq!(fs::read_to_string(data).unwrap(), "1");
     assert_eq!(
         export.begin_purge(&which("1", file_id)).await.unwrap_err().kind(),

@@ -16,7 +16,7 @@ use export_store::{
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction, Squash};
 
-use crate::fixture::{CLUSTER, Lab, Life, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, names, reclaim, request};
 
 /// Copies the volume of `source` that has this uid, to a directory of that name for another claim.
 pub async fn copied(
@@ -157,26 +157,26 @@ fn assert_same(copy: &Path, source: &Path) {
 }
 
 /// Nothing is left of the making of a copy, but in the trash.
-fn assert_tidy(lab: &Lab) {
-    let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+fn assert_tidy(fixture: &StoreFixture) {
+    let staging = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
     assert_eq!(names(&staging), Vec::<String>::new());
 }
 
 async fn has_it_all(version: VersionChoice) {
-    let lab = Lab::over(version, rig::Export::new("/export")).await;
-    let export = Arc::new(lab.confirmed().await);
+    let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
+    let export = Arc::new(fixture.store().await);
     let file_id = volume(&export, "old").await;
-    grow(&lab.on_disk("old"));
-    let before = seen(&lab.on_disk("old"));
+    grow(&fixture.on_disk("old"));
+    let before = seen(&fixture.on_disk("old"));
     let (made, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     println!("{version:?}: {tally}; {}", tally.progress());
-    assert_eq!(seen(&lab.on_disk("old")), before, "the source was touched");
-    assert_same(&lab.on_disk("new"), &lab.on_disk("old"));
-    assert_eq!(made.file_id, fs::metadata(lab.on_disk("new")).unwrap().ino());
-    assert_eq!(lab.record("pvc-new").pointer("/fileID").unwrap(), made.file_id);
-    assert_eq!(lab.record("pvc-new").pointer("/state/name").unwrap(), "Live");
+    assert_eq!(seen(&fixture.on_disk("old")), before, "the source was touched");
+    assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
+    assert_eq!(made.file_id, fs::metadata(fixture.on_disk("new")).unwrap().ino());
+    assert_eq!(fixture.record("pvc-new").pointer("/fileID").unwrap(), made.file_id);
+    assert_eq!(fixture.record("pvc-new").pointer("/state/name").unwrap(), "Live");
     for name in ["sparse", "hole"] {
-        let blocks = fs::metadata(lab.on_disk("new").join(name)).unwrap().blocks() * 512;
+        let blocks = fs::metadata(fixture.on_disk("new").join(name)).unwrap().blocks() * 512;
         assert!(blocks < 2 << 20, "{name} takes {blocks} bytes");
     }
     assert_eq!(
@@ -187,10 +187,10 @@ async fn has_it_all(version: VersionChoice) {
         tally.bytes,
         5 + (64 << 10) + (64 << 10) + 1 + 3_000_001 + (25 << 20) + 13 + 5 + 790
     );
-    assert_tidy(&lab);
+    assert_tidy(&fixture);
     let purged = export.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((purged.failed, purged.left.entries), (0, 0));
-    assert_same(&lab.on_disk("new"), &lab.on_disk("old"));
+    assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -206,23 +206,23 @@ async fn a_copy_is_complete_without_hole_detection_and_without_sessions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_goes_from_one_server_to_another() {
-    let lab = Lab::start().await;
-    let other = Lab::over(VersionChoice::Exactly(Protocol::V3), rig::Export::new("/export")).await;
-    let (export, target) = (Arc::new(lab.confirmed().await), Arc::new(other.confirmed().await));
+    let fixture = StoreFixture::start().await;
+    let other = StoreFixture::over(VersionChoice::Exactly(Protocol::V3), rig::Export::new("/export")).await;
+    let (export, target) = (Arc::new(fixture.store().await), Arc::new(other.store().await));
     let file_id = volume(&export, "old").await;
-    grow(&lab.on_disk("old"));
+    grow(&fixture.on_disk("old"));
     let (_, tally) = copied((&export, "old", file_id), (&target, "new")).await.unwrap();
     println!("{tally}");
-    assert_same(&other.on_disk("new"), &lab.on_disk("old"));
+    assert_same(&other.on_disk("new"), &fixture.on_disk("old"));
     assert_tidy(&other);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn devices_sockets_and_fifos_are_left_out_and_counted() {
-    let lab = Lab::start().await;
-    let export = Arc::new(lab.confirmed().await);
+    let fixture = StoreFixture::start().await;
+    let export = Arc::new(fixture.store().await);
     let file_id = volume(&export, "old").await;
-    let root = lab.on_disk("old");
+    let root = fixture.on_disk("old");
     fs::write(root.join("file"), "x").unwrap();
     let made = std::process::Command::new("sh")
         .arg("-c")
@@ -234,32 +234,32 @@ async fn devices_sockets_and_fifos_are_left_out_and_counted() {
     let (_, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     assert_eq!((tally.files, tally.special), (1, 4));
     assert!(tally.to_string().contains("4 left out"), "{tally}");
-    assert_eq!(names(&lab.on_disk("new")), ["file"]);
+    assert_eq!(names(&fixture.on_disk("new")), ["file"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_cannot_preserve_owners_is_refused_before_it_starts() {
-    let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
-    chown(&lab.disk, Some(65534), Some(65534)).unwrap();
-    let export = Arc::new(lab.confirmed().await);
+    let fixture = StoreFixture::with(rig::Export::new("/export").squash(Squash::Root)).await;
+    chown(&fixture.disk, Some(65534), Some(65534)).unwrap();
+    let export = Arc::new(fixture.store().await);
     let file_id = volume(&export, "old").await;
-    fs::write(lab.on_disk("old/file"), "x").unwrap();
+    fs::write(fixture.on_disk("old/file"), "x").unwrap();
     let refused = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
     println!("{refused}");
     assert_eq!(refused.kind(), ErrorKind::CopyNeedsChown);
-    assert_eq!(lab.listed(), ["old"]);
+    assert_eq!(fixture.listed(), ["old"]);
     export.rollback("pvc-new", "new").await.unwrap();
-    assert_eq!(lab.records(), ["pvc-old"]);
-    assert_tidy(&lab);
+    assert_eq!(fixture.records(), ["pvc-old"]);
+    assert_tidy(&fixture);
 }
 
 /// A connection through the proxy.
-async fn through_proxy(lab: &Lab) -> Arc<ExportStore> {
-    let life = Life {
-        port: lab.proxy.port(),
-        ..lab.life()
+async fn through_proxy(fixture: &StoreFixture) -> Arc<ExportStore> {
+    let client = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
     };
-    Arc::new(life.begin().await)
+    Arc::new(client.open().await)
 }
 
 /// Whether a call holds this operation of NFSv4, with this much behind it: large WRITEs are told by their length.
@@ -269,14 +269,14 @@ fn long(record: &[u8]) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_that_changes_while_it_is_copied_is_counted() {
-    let lab = Lab::start().await;
-    let export = through_proxy(&lab).await;
+    let fixture = StoreFixture::start().await;
+    let export = through_proxy(&fixture).await;
     let file_id = volume(&export, "old").await;
-    let root = lab.on_disk("old");
+    let root = fixture.on_disk("old");
     fs::write(root.join("still"), vec![1; 3_000_000]).unwrap();
     fs::write(root.join("busy"), vec![2; 3_000_000]).unwrap();
     let busy = root.join("busy");
-    lab.proxy.on_record(Direction::Up, move |record| {
+    fixture.proxy.on_record(Direction::Up, move |record| {
         if long(record) {
             let file = File::options().write(true).open(&busy).unwrap();
             file.write_all_at(b"meanwhile", 10).unwrap();
@@ -284,23 +284,23 @@ async fn a_file_that_changes_while_it_is_copied_is_counted() {
         Action::Forward
     });
     let (_, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
-    lab.proxy.clear_hooks();
+    fixture.proxy.clear_hooks();
     assert_eq!((tally.files, tally.changed), (2, 1));
     assert!(
         tally.to_string().contains("1 changed while they were copied"),
         "{tally}"
     );
-    assert_eq!(fs::read(lab.on_disk("new/still")).unwrap(), vec![1; 3_000_000]);
+    assert_eq!(fs::read(fixture.on_disk("new/still")).unwrap(), vec![1; 3_000_000]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_source_that_is_removed_meanwhile_is_discarded() {
-    let lab = Lab::start().await;
-    let export = through_proxy(&lab).await;
+    let fixture = StoreFixture::start().await;
+    let export = through_proxy(&fixture).await;
     let file_id = volume(&export, "old").await;
-    fs::write(lab.on_disk("old/file"), vec![1; 3_000_000]).unwrap();
-    let (from, to) = (lab.on_disk("old"), lab.on_disk("elsewhere"));
-    lab.proxy.on_record(Direction::Up, move |record| {
+    fs::write(fixture.on_disk("old/file"), vec![1; 3_000_000]).unwrap();
+    let (from, to) = (fixture.on_disk("old"), fixture.on_disk("elsewhere"));
+    fixture.proxy.on_record(Direction::Up, move |record| {
         if long(record) && from.exists() {
             fs::rename(&from, &to).unwrap();
         }
@@ -309,31 +309,31 @@ async fn a_copy_of_a_source_that_is_removed_meanwhile_is_discarded() {
     let gone = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
     println!("{gone}");
     assert_eq!(gone.kind(), ErrorKind::CopySourceGone);
-    assert_eq!(lab.listed(), ["elsewhere"]);
+    assert_eq!(fixture.listed(), ["elsewhere"]);
     export.rollback("pvc-new", "new").await.unwrap();
-    assert_tidy(&lab);
-    assert_eq!(lab.records(), ["pvc-old"]);
+    assert_tidy(&fixture);
+    assert_eq!(fixture.records(), ["pvc-old"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_never_replaces_existing_data() {
-    let lab = Lab::start().await;
-    let export = Arc::new(lab.confirmed().await);
+    let fixture = StoreFixture::start().await;
+    let export = Arc::new(fixture.store().await);
     let file_id = volume(&export, "old").await;
-    fs::write(lab.on_disk("old/file"), "mine").unwrap();
-    fs::create_dir(lab.on_disk("new")).unwrap();
+    fs::write(fixture.on_disk("old/file"), "mine").unwrap();
+    fs::create_dir(fixture.on_disk("new")).unwrap();
     let refused = copied((&export, "old", file_id), (&export, "new")).await.unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::DirectoryExists);
-    assert_eq!(names(&lab.on_disk("new")), Vec::<String>::new());
-    assert_eq!(lab.records(), ["pvc-old"]);
+    assert_eq!(names(&fixture.on_disk("new")), Vec::<String>::new());
+    assert_eq!(fixture.records(), ["pvc-old"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_restart_only_delays_a_copy() {
-    let mut lab = Lab::start().await;
-    let export = Arc::new(lab.confirmed().await);
+    let mut fixture = StoreFixture::start().await;
+    let export = Arc::new(fixture.store().await);
     let file_id = volume(&export, "old").await;
-    let root = lab.on_disk("old");
+    let root = fixture.on_disk("old");
     for number in 0..40 {
         fs::write(root.join(format!("file-{number}")), vec![number; 1_000_000]).unwrap();
     }
@@ -357,9 +357,9 @@ async fn a_server_restart_only_delays_a_copy() {
     })
     .await
     .unwrap();
-    lab.nfs.kill9().await.unwrap();
-    lab.nfs.restart(rig::StableStorage::Kept).await.unwrap();
+    fixture.nfs.kill9().await.unwrap();
+    fixture.nfs.restart(rig::StableStorage::Kept).await.unwrap();
     copying.await.unwrap().unwrap();
-    assert_same(&lab.on_disk("new"), &lab.on_disk("old"));
-    assert_tidy(&lab);
+    assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
+    assert_tidy(&fixture);
 }

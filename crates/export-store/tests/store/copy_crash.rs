@@ -9,15 +9,15 @@ use export_store::{Budget, CopySource, ExportStore, RollbackOutcome, Stage, Tall
 
 use crate::archive_crash::{archived_as_it_was, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
-use crate::fixture::{CLUSTER, Lab, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, request};
 
 /// The source of a copy: a file with two names, one in a directory.
-async fn source(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
+async fn source(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let old = format!("{uid}-old");
     let made = export.provision(&request(&old, "old")).await.unwrap();
-    fs::create_dir(lab.on_disk("old/below")).unwrap();
-    fs::write(lab.on_disk("old/file"), uid).unwrap();
-    fs::hard_link(lab.on_disk("old/file"), lab.on_disk("old/below/again")).unwrap();
+    fs::create_dir(fixture.on_disk("old/below")).unwrap();
+    fs::write(fixture.on_disk("old/file"), uid).unwrap();
+    fs::hard_link(fixture.on_disk("old/file"), fixture.on_disk("old/below/again")).unwrap();
     made.file_id
 }
 
@@ -38,18 +38,18 @@ fn begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation>
 }
 
 /// The source is as it was, and nothing is left in the staging folder.
-fn nothing_half_done(lab: &Lab, uid: &str) {
-    assert_eq!(fs::read_to_string(lab.on_disk("old/below/again")).unwrap(), uid);
-    assert_eq!(fs::metadata(lab.on_disk("old/file")).unwrap().nlink(), 2);
-    let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+fn nothing_half_done(fixture: &StoreFixture, uid: &str) {
+    assert_eq!(fs::read_to_string(fixture.on_disk("old/below/again")).unwrap(), uid);
+    assert_eq!(fs::metadata(fixture.on_disk("old/file")).unwrap().nlink(), 2);
+    let staging = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
     if staging.exists() {
         assert_eq!(names(&staging), Vec::<String>::new());
     }
 }
 
 /// What has the name is the whole copy, or there is nothing.
-fn whole_or_nothing(lab: &Lab, uid: &str) {
-    let new = lab.on_disk("home/new");
+fn whole_or_nothing(fixture: &StoreFixture, uid: &str) {
+    let new = fixture.on_disk("home/new");
     if new.exists() {
         assert_eq!(fs::read_to_string(new.join("file")).unwrap(), uid);
         assert_eq!(fs::read_to_string(new.join("below/again")).unwrap(), uid);
@@ -59,25 +59,25 @@ fn whole_or_nothing(lab: &Lab, uid: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_interrupted_anywhere_ends_as_one_complete_copy() {
-    at_every_moment(source, begun, async |lab, next, uid, file_id| {
-        whole_or_nothing(lab, uid);
+    at_every_moment(source, begun, async |fixture, next, uid, file_id| {
+        whole_or_nothing(fixture, uid);
         let made = copy(&Arc::new(next), uid, file_id).await;
-        whole_or_nothing(lab, uid);
-        assert_eq!(fs::metadata(lab.on_disk("home/new")).unwrap().ino(), made);
-        nothing_half_done(lab, uid);
-        let record = lab.record(&format!("pvc-{uid}"));
+        whole_or_nothing(fixture, uid);
+        assert_eq!(fs::metadata(fixture.on_disk("home/new")).unwrap().ino(), made);
+        nothing_half_done(fixture, uid);
+        let record = fixture.record(&format!("pvc-{uid}"));
         assert_eq!(record.pointer("/state/name").unwrap(), "Live");
         assert_eq!(record.pointer("/fileID").unwrap(), made);
-        clear(lab);
+        clear(fixture);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_complete() {
-    at_every_moment(source, begun, async |lab, next, uid, _| {
-        whole_or_nothing(lab, uid);
-        let path = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-{uid}"));
+    at_every_moment(source, begun, async |fixture, next, uid, _| {
+        whole_or_nothing(fixture, uid);
+        let path = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-{uid}"));
         // Without a session's reply cache, a record may be there without its content.
         let record: Option<serde_json::Value> = fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let state = record.and_then(|record| record.pointer("/state/name").cloned());
@@ -85,9 +85,9 @@ async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_comple
         let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
         // Of one that is finished, a volume may have been made: its data is nobody's to remove.
         assert_eq!(undone == RollbackOutcome::NotEmpty, finished, "{undone:?}");
-        assert_eq!(lab.on_disk("home/new").exists(), finished);
-        nothing_half_done(lab, uid);
-        clear(lab);
+        assert_eq!(fixture.on_disk("home/new").exists(), finished);
+        nothing_half_done(fixture, uid);
+        clear(fixture);
     })
     .await;
 }
@@ -111,31 +111,31 @@ fn copy_begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Opera
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_the_archive_unchanged() {
-    at_every_moment(archived_as_it_was, copy_begun, async |lab, next, uid, file_id| {
+    at_every_moment(archived_as_it_was, copy_begun, async |fixture, next, uid, file_id| {
         let next = Arc::new(next);
         let made = copy_of_archive(&next, uid, file_id).await;
-        let copy = lab.on_disk("home/new");
+        let copy = fixture.on_disk("home/new");
         let found = fs::metadata(&copy).unwrap();
         let seen = (found.ino(), found.mode() & 0o7777, found.uid(), found.gid());
         assert_eq!(seen, (made, 0o2750, 1000, 1001));
         assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
         let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
         assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
-        let archive = lab.on_disk(&kept.note.target);
+        let archive = fixture.on_disk(&kept.note.target);
         assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
         assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);
-        let staging = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
+        let staging = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
         assert_eq!(names(&staging), Vec::<String>::new());
-        clear(lab);
+        clear(fixture);
     })
     .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
-    let lab = Lab::start().await;
-    let export = Arc::new(lab.confirmed().await);
-    let file_id = archived_as_it_was(&lab, &export, "1").await;
+    let fixture = StoreFixture::start().await;
+    let export = Arc::new(fixture.store().await);
+    let file_id = archived_as_it_was(&fixture, &export, "1").await;
     let source = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
     let again = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
     for held in [Some(source), Some(again)] {
@@ -145,7 +145,7 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
         assert_eq!((moved.kind(), moved.definite_refusal()), (ErrorKind::ArchiveBusy, true));
         drop(held);
     }
-    assert_eq!(lab.records(), ["pvc-1"], "nothing is left of what was refused");
+    assert_eq!(fixture.records(), ["pvc-1"], "nothing is left of what was refused");
     export.begin_purge(&which("1", file_id)).await.unwrap();
     let purging = export.source(&CopySource::Archive(which("1", file_id))).await;
     assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);

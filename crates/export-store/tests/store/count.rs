@@ -11,7 +11,7 @@ use export_store::naming::DirectoryPath;
 use export_store::{Content, ExportStore, RateLimiter, TreePlace};
 use nfs_client::{Protocol, VersionChoice};
 
-use crate::fixture::{Lab, reclaim, request};
+use crate::fixture::{StoreFixture, reclaim, request};
 
 /// Directories on top of one another, and files in the largest one: more than a page has of them.
 const DEPTH: usize = 120;
@@ -97,11 +97,11 @@ async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<Co
 #[tokio::test]
 async fn a_tree_with_unusual_names_and_links_is_counted_like_du_and_nothing_is_touched() {
     for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
-        let lab = Lab::over(version, rig::Export::new("/export")).await;
-        let export = lab.confirmed().await;
+        let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
+        let export = fixture.store().await;
         let made = export.provision(&request("1", "team/data")).await.unwrap();
-        let root = lab.on_disk("team/data");
-        grow(&root, &lab.on_disk("outside"));
+        let root = fixture.on_disk("team/data");
+        grow(&root, &fixture.on_disk("outside"));
         let before = rig::snapshot(&root).unwrap();
         let counted = count(&export, "team/data", made.file_id).await.unwrap();
         let (names, size) = on_disk(&root);
@@ -118,10 +118,10 @@ async fn a_tree_with_unusual_names_and_links_is_counted_like_du_and_nothing_is_t
 
 #[tokio::test]
 async fn a_directory_other_than_the_expected_one_is_not_counted() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    fs::write(lab.on_disk("a/file"), b"data").unwrap();
+    fs::write(fixture.on_disk("a/file"), b"data").unwrap();
     assert_eq!(count(&export, "a", made.file_id).await.unwrap().names, 1);
     assert_eq!(
         count(&export, "a", made.file_id + 1).await,
@@ -129,11 +129,11 @@ async fn a_directory_other_than_the_expected_one_is_not_counted() {
         "another one has its name"
     );
     assert_eq!(count(&export, "b", made.file_id).await, None, "nothing is there");
-    fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
-    symlink("b", lab.on_disk("a")).unwrap();
+    fs::rename(fixture.on_disk("a"), fixture.on_disk("b")).unwrap();
+    symlink("b", fixture.on_disk("a")).unwrap();
     assert_eq!(count(&export, "a", made.file_id).await, None, "a link to it");
-    fs::remove_file(lab.on_disk("a")).unwrap();
-    fs::rename(lab.on_disk("b"), lab.on_disk("a")).unwrap();
+    fs::remove_file(fixture.on_disk("a")).unwrap();
+    fs::rename(fixture.on_disk("b"), fixture.on_disk("a")).unwrap();
     export.archive(&reclaim("1", "a", made.file_id)).await.unwrap();
     let archived = |name: &'static str| (TreePlace::Archive(name), Some(made.file_id));
     let mut pace = RateLimiter::unlimited();
@@ -149,12 +149,12 @@ async fn a_directory_other_than_the_expected_one_is_not_counted() {
 
 #[tokio::test]
 async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
-    let lab = Lab::start().await;
-    let mut life = lab.life();
-    life.port = lab.proxy.port();
-    let export = life.begin().await;
+    let fixture = StoreFixture::start().await;
+    let mut client = fixture.client();
+    client.port = fixture.proxy.port();
+    let export = client.open().await;
     let made = export.provision(&request("1", "data")).await.unwrap();
-    grow(&lab.on_disk("data"), &lab.on_disk("outside"));
+    grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let expected = count(&export, "data", made.file_id).await.unwrap();
     let (directory, mut pages) = (DirectoryPath::parse("data").unwrap(), 0);
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
@@ -162,31 +162,31 @@ async fn a_count_whose_connection_is_cut_repeatedly_has_the_same_result() {
     let counted = export.count(of, &mut pace, |_| {
         pages += 1;
         if pages % 20 == 0 {
-            lab.proxy.cut();
+            fixture.proxy.cut();
         }
         true
     });
     assert_eq!(counted.await.unwrap(), Some(expected));
-    assert!(lab.proxy.accepted() > 3, "it was cut");
+    assert!(fixture.proxy.accepted() > 3, "it was cut");
 }
 
 #[tokio::test]
 async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "data")).await.unwrap();
-    grow(&lab.on_disk("data"), &lab.on_disk("outside"));
+    grow(&fixture.on_disk("data"), &fixture.on_disk("outside"));
     let directory = DirectoryPath::parse("data").unwrap();
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
         // Once is enough, and only once it can be.
-        let _ = fs::rename(lab.on_disk("data"), lab.on_disk("elsewhere"));
+        let _ = fs::rename(fixture.on_disk("data"), fixture.on_disk("elsewhere"));
         true
     });
     assert_eq!(counted.await.unwrap(), None);
     let stopped = (TreePlace::Directory(&directory), None);
-    fs::rename(lab.on_disk("elsewhere"), lab.on_disk("data")).unwrap();
+    fs::rename(fixture.on_disk("elsewhere"), fixture.on_disk("data")).unwrap();
     let stopped = export.count(stopped, &mut pace, |content| content.names < 10);
     assert_eq!(stopped.await.unwrap(), None, "nobody wants it any more");
 }

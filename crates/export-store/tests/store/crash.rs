@@ -1,4 +1,4 @@
-//! Death at every moment: an operation is cut off before and after each of its calls, and run again by a new life.
+//! Death at every moment: an operation is cut off before and after each of its calls, and run again by a new client.
 
 use std::fs;
 use std::future::Future;
@@ -13,28 +13,28 @@ use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction};
 use tokio::sync::Notify;
 
-use crate::fixture::{Lab, Life, reclaim, request};
+use crate::fixture::{StoreClient, StoreFixture, reclaim, request};
 
-/// An operation in one life.
+/// An operation in one client.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
 /// own end before. Going up, the request is lost; going down, it was carried out and the reply is lost.
 pub async fn dies(
-    lab: &Lab,
+    fixture: &StoreFixture,
     direction: Direction,
     nth: usize,
     operation: impl FnOnce(ExportStore) -> Operation,
 ) -> bool {
-    let life = Life {
-        port: lab.proxy.port(),
-        ..lab.life()
+    let client = StoreClient {
+        port: fixture.proxy.port(),
+        ..fixture.client()
     };
-    let export = life.begin().await;
+    let export = client.open().await;
     let death = Arc::new(Notify::new());
     let passed = AtomicUsize::new(0);
     let told = Arc::clone(&death);
-    lab.proxy.on_record(direction, move |_| {
+    fixture.proxy.on_record(direction, move |_| {
         if passed.fetch_add(1, Ordering::SeqCst) < nth {
             return Action::Forward;
         }
@@ -52,8 +52,8 @@ pub async fn dies(
         task.abort();
         let _ = task.await;
     }
-    lab.proxy.cut();
-    lab.proxy.clear_hooks();
+    fixture.proxy.cut();
+    fixture.proxy.clear_hooks();
     // What was on its way arrives.
     tokio::time::sleep(Duration::from_millis(20)).await;
     died
@@ -62,41 +62,41 @@ pub async fn dies(
 /// Every moment of an operation, with and without a session's reply cache.
 pub async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
-    Before: AsyncFn(&Lab, &ExportStore, &str) -> u64,
+    Before: AsyncFn(&StoreFixture, &ExportStore, &str) -> u64,
     Begin: Fn(String, u64) -> Box<dyn FnOnce(ExportStore) -> Operation>,
-    Check: AsyncFn(&Lab, ExportStore, &str, u64),
+    Check: AsyncFn(&StoreFixture, ExportStore, &str, u64),
 {
     for version in [VersionChoice::Auto, VersionChoice::Exactly(Protocol::V3)] {
         at_every_moment_over(version, &before, &begin, &check).await;
     }
 }
 
-/// Every moment of an operation over that version, until one life outlives it.
+/// Every moment of an operation over that version, until one client outlives it.
 async fn at_every_moment_over<Before, Begin, Check>(
     version: VersionChoice,
     before: &Before,
     begin: &Begin,
     check: &Check,
 ) where
-    Before: AsyncFn(&Lab, &ExportStore, &str) -> u64,
+    Before: AsyncFn(&StoreFixture, &ExportStore, &str) -> u64,
     Begin: Fn(String, u64) -> Box<dyn FnOnce(ExportStore) -> Operation>,
-    Check: AsyncFn(&Lab, ExportStore, &str, u64),
+    Check: AsyncFn(&StoreFixture, ExportStore, &str, u64),
 {
-    let lab = Lab::over(version, rig::Export::new("/export")).await;
+    let fixture = StoreFixture::over(version, rig::Export::new("/export")).await;
     for direction in [Direction::Up, Direction::Down] {
         let mut deaths = 0;
         loop {
             let uid = format!("{}{deaths}", if direction == Direction::Up { 'u' } else { 'd' });
-            let file_id = before(&lab, &lab.confirmed().await, &uid).await;
-            let died = dies(&lab, direction, deaths, begin(uid.clone(), file_id)).await;
+            let file_id = before(&fixture, &fixture.store().await, &uid).await;
+            let died = dies(&fixture, direction, deaths, begin(uid.clone(), file_id)).await;
             println!(
                 "{version:?} {direction:?} {deaths}: died {died}, then {:?}",
-                lab.listed()
+                fixture.listed()
             );
-            let next = lab.confirmed().await;
+            let next = fixture.store().await;
             next.recover(&|_: &str| true).await.unwrap();
-            check(&lab, next, &uid, file_id).await;
-            assert_eq!(lab.listed(), Vec::<String>::new());
+            check(&fixture, next, &uid, file_id).await;
+            assert_eq!(fixture.listed(), Vec::<String>::new());
             if !died {
                 break;
             }
@@ -108,42 +108,46 @@ async fn at_every_moment_over<Before, Begin, Check>(
     }
 }
 
-pub async fn provisioned(_: &Lab, export: &ExportStore, uid: &str) -> u64 {
+pub async fn provisioned(_: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let made = export.provision(&request(uid, "home/work")).await.unwrap();
     made.file_id
 }
 
-pub async fn with_data(lab: &Lab, export: &ExportStore, uid: &str) -> u64 {
-    let file_id = provisioned(lab, export, uid).await;
-    fs::write(lab.on_disk("home/work/mine"), uid).unwrap();
+pub async fn with_data(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
+    let file_id = provisioned(fixture, export, uid).await;
+    fs::write(fixture.on_disk("home/work/mine"), uid).unwrap();
     file_id
 }
 
 /// Somebody makes a directory of the same name as soon as it is free.
-fn stranger(lab: &Lab) -> bool {
-    let made = fs::create_dir(lab.on_disk("home/work")).is_ok();
+fn stranger(fixture: &StoreFixture) -> bool {
+    let made = fs::create_dir(fixture.on_disk("home/work")).is_ok();
     if made {
-        fs::write(lab.on_disk("home/work/theirs"), "theirs").unwrap();
+        fs::write(fixture.on_disk("home/work/theirs"), "theirs").unwrap();
     }
     made
 }
 
-fn stranger_is_untouched(lab: &Lab, made: bool) {
+fn stranger_is_untouched(fixture: &StoreFixture, made: bool) {
     if made {
-        assert_eq!(fs::read_to_string(lab.on_disk("home/work/theirs")).unwrap(), "theirs");
-        assert!(!lab.on_disk("home/work/mine").exists());
+        assert_eq!(
+            fs::read_to_string(fixture.on_disk("home/work/theirs")).unwrap(),
+            "theirs"
+        );
+        assert!(!fixture.on_disk("home/work/mine").exists());
     } else {
-        assert!(!lab.on_disk("home/work").exists());
+        assert!(!fixture.on_disk("home/work").exists());
     }
 }
 
 /// Removes what a check left, so that the next life finds nothing.
-pub fn clear(lab: &Lab) {
-    for name in lab.listed() {
-        fs::remove_dir_all(lab.on_disk(&name)).unwrap();
+pub fn clear(fixture: &StoreFixture) {
+    for name in fixture.listed() {
+        fs::remove_dir_all(fixture.on_disk(&name)).unwrap();
     }
-    for record in lab.records() {
-        fs::remove_file(lab.on_disk(&format!(".nfs-operator/{}/records/{record}", crate::fixture::CLUSTER))).unwrap();
+    for record in fixture.records() {
+        fs::remove_file(fixture.on_disk(&format!(".nfs-operator/{}/records/{record}", crate::fixture::CLUSTER)))
+            .unwrap();
     }
 }
 
@@ -158,15 +162,15 @@ async fn provisioning_that_is_interrupted_anywhere_ends_with_one_directory_and_o
                 })
             })
         },
-        async |lab, next, uid, _| {
+        async |fixture, next, uid, _| {
             let made = next.provision(&request(uid, "home/work")).await.unwrap();
-            let found = fs::metadata(lab.on_disk("home/work")).unwrap();
+            let found = fs::metadata(fixture.on_disk("home/work")).unwrap();
             assert_eq!((found.ino(), found.mode() & 0o7777), (made.file_id, 0o777));
-            assert_eq!(lab.records(), [format!("pvc-{uid}")]);
-            let record = lab.record(&format!("pvc-{uid}"));
+            assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
+            let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Live");
             assert_eq!(record.pointer("/fileID").unwrap(), made.file_id);
-            clear(lab);
+            clear(fixture);
         },
     )
     .await;
@@ -183,12 +187,12 @@ async fn provisioning_that_is_interrupted_anywhere_is_rolled_back_completely() {
                 })
             })
         },
-        async |lab, next, uid, _| {
+        async |fixture, next, uid, _| {
             let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
             assert_eq!(undone, RollbackOutcome::Gone);
-            assert!(!lab.on_disk("home/work").exists());
-            assert_eq!(lab.records(), Vec::<String>::new());
-            clear(lab);
+            assert!(!fixture.on_disk("home/work").exists());
+            assert_eq!(fixture.records(), Vec::<String>::new());
+            clear(fixture);
         },
     )
     .await;
@@ -205,12 +209,12 @@ async fn a_rollback_that_is_interrupted_anywhere_leaves_nothing() {
                 })
             })
         },
-        async |lab, next, uid, _| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, _| {
+            let strangers = stranger(fixture);
             next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
-            stranger_is_untouched(lab, strangers);
-            assert_eq!(lab.records(), Vec::<String>::new());
-            clear(lab);
+            stranger_is_untouched(fixture, strangers);
+            assert_eq!(fixture.records(), Vec::<String>::new());
+            clear(fixture);
         },
     )
     .await;
@@ -227,25 +231,25 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             let Reclaimed::Archived { name, warnings } = done else {
                 panic!("{done:?}")
             };
             assert_eq!(warnings, Vec::<String>::new());
-            stranger_is_untouched(lab, strangers);
-            assert_eq!(lab.listed(), [name.clone(), "home".into()]);
-            assert_eq!(fs::read_to_string(lab.on_disk(&name).join("mine")).unwrap(), uid);
-            assert_eq!(fs::metadata(lab.on_disk(&name)).unwrap().mode() & 0o7777, 0o700);
-            let record = lab.record(&format!("pvc-{uid}"));
+            stranger_is_untouched(fixture, strangers);
+            assert_eq!(fixture.listed(), [name.clone(), "home".into()]);
+            assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("mine")).unwrap(), uid);
+            assert_eq!(fs::metadata(fixture.on_disk(&name)).unwrap().mode() & 0o7777, 0o700);
+            let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Archived");
             assert_eq!(record.pointer("/state/mode").unwrap(), 0o777);
             // And once more, as after a lost finalizer patch.
             let again = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(again, Reclaimed::Archived { name, warnings });
-            stranger_is_untouched(lab, strangers);
-            clear(lab);
+            stranger_is_untouched(fixture, strangers);
+            clear(fixture);
         },
     )
     .await;
@@ -262,14 +266,14 @@ async fn the_removal_of_an_empty_directory_that_is_interrupted_anywhere_removes_
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let done = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::EmptyRemoved);
-            stranger_is_untouched(lab, strangers);
+            stranger_is_untouched(fixture, strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
-            assert_eq!(lab.records(), Vec::<String>::new());
-            clear(lab);
+            assert_eq!(fixture.records(), Vec::<String>::new());
+            clear(fixture);
         },
     )
     .await;
@@ -287,17 +291,17 @@ async fn a_delete_that_is_interrupted_anywhere_deletes_everything_and_nothing_fo
                 })
             })
         },
-        async |lab, next, uid, file_id| {
-            let strangers = stranger(lab);
+        async |fixture, next, uid, file_id| {
+            let strangers = stranger(fixture);
             let done = next.delete(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(done, Reclaimed::Deleted);
-            stranger_is_untouched(lab, strangers);
+            stranger_is_untouched(fixture, strangers);
             next.forget_volume(&format!("pvc-{uid}")).await.unwrap();
             let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
             assert_eq!((report.left.entries, report.failed), (0, 0));
-            assert_eq!(lab.records(), Vec::<String>::new());
-            stranger_is_untouched(lab, strangers);
-            clear(lab);
+            assert_eq!(fixture.records(), Vec::<String>::new());
+            stranger_is_untouched(fixture, strangers);
+            clear(fixture);
         },
     )
     .await;

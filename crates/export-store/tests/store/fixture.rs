@@ -19,7 +19,7 @@ pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 pub const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
 
 /// A server of the test's own.
-pub struct Lab {
+pub struct StoreFixture {
     pub nfs: NfsServer,
     pub proxy: Proxy,
     pub disk: PathBuf,
@@ -29,7 +29,7 @@ pub struct Lab {
 
 /// Who keeps the export.
 #[derive(Clone)]
-pub struct Life {
+pub struct StoreClient {
     pub cluster: &'static str,
     /// All bytes of the key that its records are signed with.
     pub key: u8,
@@ -42,7 +42,7 @@ pub struct Life {
     pub path: &'static str,
 }
 
-impl Lab {
+impl StoreFixture {
     pub async fn start() -> Self {
         Self::with(rig::Export::new("/export")).await
     }
@@ -70,8 +70,8 @@ impl Lab {
         }
     }
 
-    pub fn life(&self) -> Life {
-        Life {
+    pub fn client(&self) -> StoreClient {
+        StoreClient {
             cluster: CLUSTER,
             key: 7,
             backend: "fast",
@@ -85,8 +85,8 @@ impl Lab {
     }
 
     /// A backend whose identity is confirmed.
-    pub async fn confirmed(&self) -> ExportStore {
-        self.life().begin().await
+    pub async fn store(&self) -> ExportStore {
+        self.client().open().await
     }
 
     pub fn on_disk(&self, path: &str) -> PathBuf {
@@ -110,7 +110,7 @@ impl Lab {
     }
 }
 
-impl Life {
+impl StoreClient {
     pub async fn connect(&self) -> ExportStore {
         let target = Target {
             server: "127.0.0.1".into(),
@@ -138,7 +138,7 @@ impl Life {
         ExportStore::new(export, keeper, Arc::clone(&self.ledger))
     }
 
-    pub async fn begin(&self) -> ExportStore {
+    pub async fn open(&self) -> ExportStore {
         let export = self.connect().await;
         identify(&export).await;
         export

@@ -6,41 +6,41 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use export_store::ErrorKind;
 use export_store::ExpectedIdentity;
 
-use crate::fixture::{CLUSTER, Lab, identify, names, refused, request};
+use crate::fixture::{CLUSTER, StoreFixture, identify, names, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_changed_before_the_identity_is_confirmed() {
-    let lab = Lab::start().await;
-    let export = lab.life().connect().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.client().connect().await;
     let (reason, definite) = refused(&export, &request("1", "a")).await;
     assert_eq!((reason, definite), (ErrorKind::IdentityNotConfirmed, false));
-    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    assert_eq!(names(&fixture.disk), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_gets_one_identity_from_many_concurrent_callers() {
-    let lab = Lab::start().await;
+    let fixture = StoreFixture::start().await;
     let lives = (0..8).map(|_| {
-        let life = lab.life();
-        tokio::spawn(async move { identify(&life.connect().await).await })
+        let client = fixture.client();
+        tokio::spawn(async move { identify(&client.connect().await).await })
     });
     let mut identities = Vec::new();
-    for life in lives.collect::<Vec<_>>() {
-        identities.push(life.await.unwrap());
+    for client in lives.collect::<Vec<_>>() {
+        identities.push(client.await.unwrap());
     }
     let first = identities.first().unwrap().id.clone();
     assert!(identities.iter().all(|identity| identity.id == first));
     assert_eq!(identities.iter().filter(|identity| identity.created).count(), 1);
     for own in ["", "/identity", &format!("/{CLUSTER}"), &format!("/{CLUSTER}/trash")] {
-        let found = fs::metadata(lab.on_disk(&format!(".nfs-operator{own}"))).unwrap();
+        let found = fs::metadata(fixture.on_disk(&format!(".nfs-operator{own}"))).unwrap();
         assert_eq!(found.mode() & 0o077, 0, "{own}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let identity = identify(&export).await;
     let expected = ExpectedIdentity {
         export_id: Some(identity.id.clone()),
@@ -55,19 +55,19 @@ async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
         assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
     };
     // Empty, as when a disk is not mounted: even when it is said that one may be made.
-    let away = lab.disk.with_extension("away");
-    fs::rename(lab.on_disk(".nfs-operator"), &away).unwrap();
+    let away = fixture.disk.with_extension("away");
+    fs::rename(fixture.on_disk(".nfs-operator"), &away).unwrap();
     let may_create = ExpectedIdentity {
         may_create: true,
         ..expected.clone()
     };
     mismatch(&may_create).await;
-    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    assert_eq!(names(&fixture.disk), Vec::<String>::new());
     // Another one.
     let file = away.join("identity");
     let text = fs::read_to_string(&file).unwrap();
-    fs::rename(&away, lab.on_disk(".nfs-operator")).unwrap();
-    let file_now = lab.on_disk(".nfs-operator/identity");
+    fs::rename(&away, fixture.on_disk(".nfs-operator")).unwrap();
+    let file_now = fixture.on_disk(".nfs-operator/identity");
     fs::write(&file_now, text.replace(&identity.id, "another")).unwrap();
     mismatch(&expected).await;
     // A copy: the file says that it was made for another root.
@@ -91,9 +91,9 @@ async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_folder_that_others_may_enter_or_that_is_a_link_is_not_used() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let own = lab.on_disk(".nfs-operator");
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let own = fixture.on_disk(".nfs-operator");
     let unsafe_now = async || {
         let expected = ExpectedIdentity {
             may_create: true,
@@ -115,40 +115,40 @@ async fn an_operator_folder_that_others_may_enter_or_that_is_a_link_is_not_used(
     std::os::unix::fs::chown(own.join(CLUSTER).join("records"), Some(1000), None).unwrap();
     unsafe_now().await;
     std::os::unix::fs::chown(own.join(CLUSTER).join("records"), Some(0), None).unwrap();
-    fs::rename(&own, lab.on_disk("elsewhere")).unwrap();
+    fs::rename(&own, fixture.on_disk("elsewhere")).unwrap();
     symlink("elsewhere", &own).unwrap();
     unsafe_now().await;
     fs::remove_file(&own).unwrap();
     fs::write(&own, "a file").unwrap();
     unsafe_now().await;
     fs::remove_file(&own).unwrap();
-    fs::rename(lab.on_disk("elsewhere"), &own).unwrap();
+    fs::rename(fixture.on_disk("elsewhere"), &own).unwrap();
     identify(&export).await;
     let probe = export.probe_write().await.unwrap();
     assert_eq!((probe.effective_uid, probe.squashed), (Some(0), false));
-    assert_eq!(lab.listed(), Vec::<String>::new());
+    assert_eq!(fixture.listed(), Vec::<String>::new());
     assert_eq!(names(&own.join(CLUSTER)), ["records", "trash"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identity_is_read_again_after_a_reconnect_before_any_change() {
-    let mut lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let mut fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     export.provision(&request("1", "a")).await.unwrap();
     // While the server is down, another file system is mounted in the place of the export.
-    lab.nfs.kill9().await.unwrap();
-    let away = lab.disk.with_extension("away");
-    fs::rename(&lab.disk, &away).unwrap();
-    fs::create_dir(&lab.disk).unwrap();
-    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    fixture.nfs.kill9().await.unwrap();
+    let away = fixture.disk.with_extension("away");
+    fs::rename(&fixture.disk, &away).unwrap();
+    fs::create_dir(&fixture.disk).unwrap();
+    fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     let (reason, definite) = refused(&export, &request("2", "b")).await;
     assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
-    assert_eq!(names(&lab.disk), Vec::<String>::new());
+    assert_eq!(names(&fixture.disk), Vec::<String>::new());
     // And back.
-    lab.nfs.kill9().await.unwrap();
-    fs::remove_dir(&lab.disk).unwrap();
-    fs::rename(&away, &lab.disk).unwrap();
-    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    fixture.nfs.kill9().await.unwrap();
+    fs::remove_dir(&fixture.disk).unwrap();
+    fs::rename(&away, &fixture.disk).unwrap();
+    fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     export.provision(&request("2", "b")).await.unwrap();
-    assert_eq!(lab.listed(), ["a", "b"]);
+    assert_eq!(fixture.listed(), ["a", "b"]);
 }

@@ -10,7 +10,7 @@ use export_store::{ExportStore, PurgeLimits, Reclaimed};
 use nfs_client::Credential;
 use rig::Squash;
 
-use crate::fixture::{CLUSTER, Lab, Life, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, names, reclaim, request};
 
 async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64) {
     let done = export.delete(&reclaim(uid, directory, file_id)).await.unwrap();
@@ -19,13 +19,13 @@ async fn deleted(export: &ExportStore, uid: &str, directory: &str, file_id: u64)
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_and_nothing_else() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    let outside = lab.on_disk("outside");
+    let outside = fixture.on_disk("outside");
     fs::create_dir(&outside).unwrap();
     fs::write(outside.join("precious"), "").unwrap();
-    let top = lab.on_disk("a");
+    let top = fixture.on_disk("a");
     for number in 0..10_000 {
         fs::write(top.join(format!("file-{number}")), "").unwrap();
     }
@@ -53,7 +53,7 @@ async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_
     fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
 
     deleted(&export, "1", "a", made.file_id).await;
-    assert_eq!(lab.listed(), ["outside"], "gone at once");
+    assert_eq!(fixture.listed(), ["outside"], "gone at once");
     let before = export.trash().await.unwrap();
     assert_eq!(before.entries, 1);
     assert!(before.oldest.is_some());
@@ -64,20 +64,20 @@ async fn a_deep_tree_with_unusual_names_links_and_closed_directories_is_removed_
     assert!(report.removed >= 10_000 + 1_400 + 300);
     assert_eq!(names(&outside), ["precious"]);
     assert_eq!(
-        names(&lab.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"))),
+        names(&fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"))),
         Vec::<String>::new()
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_purge_stops_at_its_limits_and_is_resumed_by_the_next() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
     for directory in 0..40 {
-        fs::create_dir_all(lab.on_disk(&format!("a/{directory}"))).unwrap();
+        fs::create_dir_all(fixture.on_disk(&format!("a/{directory}"))).unwrap();
         for file in 0..100 {
-            fs::write(lab.on_disk(&format!("a/{directory}/{file}")), "").unwrap();
+            fs::write(fixture.on_disk(&format!("a/{directory}/{file}")), "").unwrap();
         }
     }
     deleted(&export, "1", "a", made.file_id).await;
@@ -87,25 +87,25 @@ async fn a_purge_stops_at_its_limits_and_is_resumed_by_the_next() {
     };
     let report = export.purge_trash(limits).await.unwrap();
     assert!(report.interrupted && report.left.entries == 1, "{report:?}");
-    let next = lab.confirmed().await;
+    let next = fixture.store().await;
     let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
     assert!(!report.interrupted && report.left.entries == 0, "{report:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
-    let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
-    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::with(rig::Export::new("/export").squash(Squash::Root)).await;
+    fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    let inside = lab.on_disk("a/owned/deeper");
+    let inside = fixture.on_disk("a/owned/deeper");
     fs::create_dir_all(&inside).unwrap();
     fs::write(inside.join("file"), "").unwrap();
-    chown(lab.on_disk("a/owned"), Some(1000), Some(1000)).unwrap();
+    chown(fixture.on_disk("a/owned"), Some(1000), Some(1000)).unwrap();
     chown(&inside, Some(2000), Some(0)).unwrap();
     fs::set_permissions(&inside, fs::Permissions::from_mode(0o000)).unwrap();
     // Root's own: nobody may act as root, so it stays, and is told.
-    let roots = lab.on_disk("a/roots");
+    let roots = fixture.on_disk("a/roots");
     fs::create_dir(&roots).unwrap();
     fs::write(roots.join("file"), "").unwrap();
     deleted(&export, "1", "a", made.file_id).await;
@@ -114,36 +114,36 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
     assert_eq!((report.left.entries, report.failed), (1, 1));
     let failure = report.failures.first().unwrap();
     assert!(failure.path.ends_with("roots/file"), "{failure:?}");
-    let trash = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
+    let trash = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/trash"));
     let left = trash.join(names(&trash).first().unwrap());
     assert_eq!(names(&left), ["roots"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_found_again() {
-    let lab = Lab::start().await;
-    let life = Life {
+    let fixture = StoreFixture::start().await;
+    let client = StoreClient {
         credential: Credential { uid: 1000, gid: 1000 },
-        ..lab.life()
+        ..fixture.client()
     };
-    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
-    let export = life.begin().await;
+    fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = client.open().await;
     let made = export.provision(&request("1", "home/a")).await.unwrap();
-    fs::write(lab.on_disk("home/a/file"), "").unwrap();
+    fs::write(fixture.on_disk("home/a/file"), "").unwrap();
     // Another's directory can't be moved to another parent without write permission on itself.
-    chown(lab.on_disk("home/a"), Some(2000), Some(2000)).unwrap();
-    fs::set_permissions(lab.on_disk("home/a"), fs::Permissions::from_mode(0o755)).unwrap();
+    chown(fixture.on_disk("home/a"), Some(2000), Some(2000)).unwrap();
+    fs::set_permissions(fixture.on_disk("home/a"), fs::Permissions::from_mode(0o755)).unwrap();
     deleted(&export, "1", "home/a", made.file_id).await;
-    assert_eq!(names(&lab.on_disk("home")), [".nfs-operator-deleted-pvc-1"]);
-    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(names(&fixture.on_disk("home")), [".nfs-operator-deleted-pvc-1"]);
+    assert_eq!(fixture.records(), ["pvc-1"]);
     assert_eq!(export.trash().await.unwrap().entries, 1);
     export.forget_volume("pvc-1").await.unwrap();
     // The next life finds it by its record.
-    let next = life.begin().await;
+    let next = client.open().await;
     next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.trash().await.unwrap().entries, 1);
     let report = next.purge_trash(PurgeLimits::default()).await.unwrap();
     assert_eq!((report.left.entries, report.failed), (0, 0), "{report:?}");
-    assert_eq!(names(&lab.on_disk("home")), Vec::<String>::new());
-    assert_eq!(lab.records(), Vec::<String>::new());
+    assert_eq!(names(&fixture.on_disk("home")), Vec::<String>::new());
+    assert_eq!(fixture.records(), Vec::<String>::new());
 }

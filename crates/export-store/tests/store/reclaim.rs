@@ -7,20 +7,20 @@ use export_store::ErrorKind;
 use export_store::{ExportError, Holder, PurgeLimits, ReclaimRequest, Reclaimed, ReservedPath, RollbackOutcome};
 use nfs_client::Credential;
 
-use crate::fixture::{CLUSTER, Lab, Life, identify, names, reclaim, request};
+use crate::fixture::{CLUSTER, StoreClient, StoreFixture, identify, names, reclaim, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    fs::write(lab.on_disk("a/data"), "").unwrap();
+    fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", made.file_id);
     let refused = async |request: &ReclaimRequest| {
         let archive = export.archive(request).await.unwrap_err().kind();
         let delete = export.delete(request).await.unwrap_err().kind();
         assert_eq!(archive, delete);
-        assert!(lab.on_disk("a/data").exists());
+        assert!(fixture.on_disk("a/data").exists());
         archive
     };
     let wrong = |change: &dyn Fn(&mut ReclaimRequest)| {
@@ -46,88 +46,89 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
     );
     // Another volume has it too.
     let places = vec![ReservedPath::on_server("127.0.0.1", "/export/a/below")];
-    let life = lab.life();
-    let watched = life.begin().await;
-    life.ledger.insert(Holder::Volume("static".into()), places, None);
+    let client = fixture.client();
+    let watched = client.open().await;
+    client.ledger.insert(Holder::Volume("static".into()), places, None);
     let error = watched.delete(&right).await.unwrap_err();
     assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
     // Something else has the name.
-    fs::rename(lab.on_disk("a"), lab.on_disk("b")).unwrap();
-    fs::create_dir(lab.on_disk("a")).unwrap();
+    fs::rename(fixture.on_disk("a"), fixture.on_disk("b")).unwrap();
+    fs::create_dir(fixture.on_disk("a")).unwrap();
     assert_eq!(
         export.delete(&right).await.unwrap_err().kind(),
         ErrorKind::ReclaimUnsafe
     );
-    fs::remove_dir(lab.on_disk("a")).unwrap();
+    fs::remove_dir(fixture.on_disk("a")).unwrap();
     // Gone: to delete it is done; to archive it is not.
     assert_eq!(
         export.archive(&right).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
     );
     assert_eq!(export.delete(&right).await.unwrap(), Reclaimed::AlreadyGone);
-    assert!(lab.on_disk("b/data").exists());
+    assert!(fixture.on_disk("b/data").exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_archives_of_the_same_name_are_both_kept_and_nothing_foreign_is_replaced() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    fs::create_dir(lab.on_disk("archived-data")).unwrap();
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    fs::create_dir(fixture.on_disk("archived-data")).unwrap();
     for (uid, parent) in [("1", "x"), ("2", "y")] {
         let directory = format!("{parent}/data");
         let made = export.provision(&request(uid, &directory)).await.unwrap();
-        fs::write(lab.on_disk(&format!("{directory}/file")), uid).unwrap();
+        fs::write(fixture.on_disk(&format!("{directory}/file")), uid).unwrap();
         let done = export.archive(&reclaim(uid, &directory, made.file_id)).await.unwrap();
         let Reclaimed::Archived { name, .. } = done else {
             panic!("{done:?}")
         };
-        assert_eq!(fs::read_to_string(lab.on_disk(&name).join("file")).unwrap(), uid);
+        assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("file")).unwrap(), uid);
     }
-    assert_eq!(names(&lab.on_disk("archived-data")), Vec::<String>::new());
+    assert_eq!(names(&fixture.on_disk("archived-data")), Vec::<String>::new());
     assert_eq!(export.count_archives(), 2);
-    let next = lab.confirmed().await;
+    let next = fixture.store().await;
     next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.count_archives(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rollback_never_removes_a_directory_that_a_volume_uses_or_that_is_not_empty() {
-    let lab = Lab::start().await;
-    let life = lab.life();
-    let export = life.begin().await;
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    fs::write(lab.on_disk("a/file"), "").unwrap();
+    fs::write(fixture.on_disk("a/file"), "").unwrap();
     assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::NotEmpty);
-    fs::remove_file(lab.on_disk("a/file")).unwrap();
+    fs::remove_file(fixture.on_disk("a/file")).unwrap();
     let file = Some((identify(&export).await.id, made.file_id));
-    life.ledger
+    client
+        .ledger
         .insert(Holder::Volume("pvc-1".into()), Vec::new(), file.clone());
     assert_eq!(
         export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
-    life.ledger.remove(&Holder::Volume("pvc-1".into()));
-    life.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
+    client.ledger.remove(&Holder::Volume("pvc-1".into()));
+    client.ledger.insert(Holder::Volume("static".into()), Vec::new(), file);
     assert_eq!(
         export.rollback("pvc-1", "1").await.unwrap_err().kind(),
         ErrorKind::DirectoryOverlaps
     );
-    assert!(lab.on_disk("a").is_dir());
-    life.ledger.remove(&Holder::Volume("static".into()));
+    assert!(fixture.on_disk("a").is_dir());
+    client.ledger.remove(&Holder::Volume("static".into()));
     assert_eq!(export.rollback("pvc-1", "1").await.unwrap(), RollbackOutcome::Gone);
-    assert_eq!(lab.listed(), Vec::<String>::new());
+    assert_eq!(fixture.listed(), Vec::<String>::new());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
-    let lab = Lab::start().await;
-    let life = Life {
+    let fixture = StoreFixture::start().await;
+    let client = StoreClient {
         credential: Credential::default(),
-        ..lab.life()
+        ..fixture.client()
     };
-    let export = life.begin().await;
-    fs::create_dir(lab.on_disk("team-data-pvc-1")).unwrap();
-    fs::write(lab.on_disk("team-data-pvc-1/file"), "").unwrap();
+    let export = client.open().await;
+    fs::create_dir(fixture.on_disk("team-data-pvc-1")).unwrap();
+    fs::write(fixture.on_disk("team-data-pvc-1/file"), "").unwrap();
     let unknown = ReclaimRequest {
         file_id: None,
         ..reclaim("1", "team-data-pvc-1", 0)
@@ -137,44 +138,44 @@ async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
         ErrorKind::RecordMissing
     );
     let file_id = export.register(&unknown, false).await.unwrap();
-    assert_eq!(fs::metadata(lab.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
+    assert_eq!(fs::metadata(fixture.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
     assert_eq!(export.delete(&unknown).await.unwrap(), Reclaimed::Deleted);
-    assert_eq!(lab.listed(), Vec::<String>::new());
+    assert_eq!(fixture.listed(), Vec::<String>::new());
     assert_eq!(export.retain(&unknown).await.unwrap(), Reclaimed::Deleted);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_missing_directory_can_be_retained() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "a")).await.unwrap();
-    fs::write(lab.on_disk("a/data"), "").unwrap();
+    fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", made.file_id);
     export.archive(&right).await.unwrap();
     // As if it had died before the last record, and somebody had taken the archive away.
-    let record = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
+    let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
-    fs::remove_dir_all(lab.on_disk("archived-a")).unwrap();
+    fs::remove_dir_all(fixture.on_disk("archived-a")).unwrap();
     assert_eq!(
         export.archive(&right).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
     );
-    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(fixture.records(), ["pvc-1"]);
     assert_eq!(export.retain(&right).await.unwrap(), Reclaimed::Retained);
-    assert_eq!(lab.records(), Vec::<String>::new());
+    assert_eq!(fixture.records(), Vec::<String>::new());
 }
 
 /// Makes directories until one has this number, as file systems give numbers again; it gets that path.
-fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
-    let nursery = lab.on_disk("nursery");
+fn with_number(fixture: &StoreFixture, number: u64, path: &str) -> bool {
+    let nursery = fixture.on_disk("nursery");
     fs::create_dir(&nursery).unwrap();
     let found = (0..300).map(|index| nursery.join(index.to_string())).any(|candidate| {
         fs::create_dir(&candidate).unwrap();
         let found = fs::metadata(&candidate).unwrap().ino() == number;
         if found {
             fs::write(candidate.join("theirs"), "").unwrap();
-            fs::rename(&candidate, lab.on_disk(path)).unwrap();
+            fs::rename(&candidate, fixture.on_disk(path)).unwrap();
         }
         found
     });
@@ -184,9 +185,9 @@ fn with_number(lab: &Lab, number: u64, path: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistaken_for_it() {
-    let lab = Lab::start().await;
-    let life = lab.life();
-    let export = life.begin().await;
+    let fixture = StoreFixture::start().await;
+    let client = fixture.client();
+    let export = client.open().await;
     let mut tried = 0;
     for (uid, empty) in [
         ("1", true),
@@ -199,7 +200,7 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         let directory = format!("d{uid}");
         let made = export.provision(&request(uid, &directory)).await.unwrap();
         if !empty {
-            fs::write(lab.on_disk(&directory).join("mine"), "").unwrap();
+            fs::write(fixture.on_disk(&directory).join("mine"), "").unwrap();
         }
         let request = reclaim(uid, &directory, made.file_id);
         let reclaimed = async || {
@@ -212,13 +213,13 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
         };
         let first = reclaimed().await;
         // The reclaim is repeated, as after a death before the volume's end was saved.
-        if with_number(&lab, made.file_id, &directory) {
+        if with_number(&fixture, made.file_id, &directory) {
             tried += 1;
             assert_eq!(reclaimed().await, first);
-            assert!(lab.on_disk(&directory).join("theirs").exists());
+            assert!(fixture.on_disk(&directory).join("theirs").exists());
         }
         // The volume object is gone now: until then nobody else gets its number.
-        life.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
+        client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     println!("{tried} numbers were given again");
 }

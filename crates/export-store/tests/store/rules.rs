@@ -9,16 +9,16 @@ use export_store::ErrorKind;
 use export_store::{DirectoryRequest, Holder, PathReservations, Reclaimed, ReservedPath, RollbackOutcome};
 use rig::Squash;
 
-use crate::fixture::{CLUSTER, Lab, Life, OTHER_CLUSTER, adopting, reclaim, refused, request};
+use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, adopting, reclaim, refused, request};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_existing_directory_is_refused_or_adopted_as_requested() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    fs::create_dir(lab.on_disk("old")).unwrap();
-    fs::write(lab.on_disk("old/data"), "precious").unwrap();
-    symlink("/etc", lab.on_disk("link")).unwrap();
-    fs::write(lab.on_disk("file"), "").unwrap();
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    fs::create_dir(fixture.on_disk("old")).unwrap();
+    fs::write(fixture.on_disk("old/data"), "precious").unwrap();
+    symlink("/etc", fixture.on_disk("link")).unwrap();
+    fs::write(fixture.on_disk("file"), "").unwrap();
     let by_label = DirectoryRequest {
         adoptable: false,
         ..adopting("1", "old")
@@ -35,16 +35,16 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         assert_eq!((foreseen.kind(), foreseen.definite_refusal()), (reason, true));
         assert_eq!(refused(&export, &request).await, (reason, true));
     }
-    assert_eq!(lab.records(), Vec::<String>::new());
+    assert_eq!(fixture.records(), Vec::<String>::new());
     for welcome in [request("1", "new"), adopting("1", "old")] {
         export.dry_run(&welcome).await.unwrap();
     }
-    assert!(!lab.on_disk("new").exists());
-    assert_eq!(lab.records(), Vec::<String>::new(), "to look changes nothing");
+    assert!(!fixture.on_disk("new").exists());
+    assert_eq!(fixture.records(), Vec::<String>::new(), "to look changes nothing");
 
     let made = export.provision(&adopting("1", "old")).await.unwrap();
     assert!(made.adopted);
-    let mode = fs::metadata(lab.on_disk("old")).unwrap().mode() & 0o7777;
+    let mode = fs::metadata(fixture.on_disk("old")).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o755, "an adopted directory keeps its mode");
     // Undone, it stays; deleted, it is archived.
     assert_eq!(
@@ -58,15 +58,15 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         "{done:?}"
     );
     assert_eq!(
-        fs::read_to_string(lab.on_disk("archived-old/data")).unwrap(),
+        fs::read_to_string(fixture.on_disk("archived-old/data")).unwrap(),
         "precious"
     );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     export.provision(&request("1", "team/one")).await.unwrap();
     for taken in ["team/one", "TEAM/One", "team", "team/one/below"] {
         assert_eq!(
@@ -76,7 +76,7 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
         );
     }
     // Renamed by hand: it is still the first volume's.
-    fs::rename(lab.on_disk("team/one"), lab.on_disk("moved")).unwrap();
+    fs::rename(fixture.on_disk("team/one"), fixture.on_disk("moved")).unwrap();
     assert_eq!(
         refused(&export, &adopting("2", "moved")).await,
         (ErrorKind::DirectoryOverlaps, true)
@@ -85,15 +85,15 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
         refused(&export, &request("2", "moved/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
-    assert_eq!(lab.records(), ["pvc-1"]);
+    assert_eq!(fixture.records(), ["pvc-1"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_alone() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     // Another operator's backend, on a path inside ours.
-    fs::create_dir_all(lab.on_disk("nested/.nfs-operator")).unwrap();
+    fs::create_dir_all(fixture.on_disk("nested/.nfs-operator")).unwrap();
     assert_eq!(
         refused(&export, &request("1", "nested/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
@@ -104,20 +104,20 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     );
     // Another backend of ours, by its address.
     let inside = vec![ReservedPath::on_server("127.0.0.1", "/export/other")];
-    let life = lab.life();
-    let ours = life.begin().await;
-    life.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
+    let client = fixture.client();
+    let ours = client.open().await;
+    client.ledger.insert(Holder::BackendRoot("other".into()), inside, None);
     assert_eq!(
         refused(&ours, &request("1", "other/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
     // Another cluster's volume on the same export.
-    let other = Life {
+    let other = StoreClient {
         cluster: OTHER_CLUSTER,
         ledger: Arc::new(PathReservations::new()),
-        ..lab.life()
+        ..fixture.client()
     };
-    let other = other.begin().await;
+    let other = other.open().await;
     other.provision(&request("9", "theirs")).await.unwrap();
     assert_eq!(
         refused(&export, &adopting("1", "theirs")).await,
@@ -129,15 +129,15 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
     );
     let settled = export.recover(&|_: &str| false).await.unwrap();
     assert!(settled.open.is_empty() && settled.stuck.is_empty());
-    assert_eq!(lab.records(), Vec::<String>::new());
-    assert!(lab.on_disk("theirs").is_dir());
+    assert_eq!(fixture.records(), Vec::<String>::new());
+    assert!(fixture.on_disk("theirs").is_dir());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_of_another_claim_a_damaged_record_or_a_foreign_object_in_its_place_stops_provisioning() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let records = lab.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let records = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
     export.provision(&request("1", "a")).await.unwrap();
     let other = DirectoryRequest {
         volume: "pvc-1".into(),
@@ -171,29 +171,29 @@ async fn a_record_of_another_claim_a_damaged_record_or_a_foreign_object_in_its_p
     assert_eq!(settled.damaged.len(), 4, "{:?}", settled.damaged);
     let open: Vec<_> = settled.open.iter().map(|record| record.volume.as_str()).collect();
     assert_eq!(open, ["pvc-7"]);
-    assert_eq!(lab.listed(), ["a", "g"]);
+    assert_eq!(fixture.listed(), ["a", "g"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_leaves_nothing() {
-    let lab = Lab::with(rig::Export::new("/export").squash(Squash::Root)).await;
-    fs::set_permissions(&lab.disk, fs::Permissions::from_mode(0o777)).unwrap();
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::with(rig::Export::new("/export").squash(Squash::Root)).await;
+    fs::set_permissions(&fixture.disk, fs::Permissions::from_mode(0o777)).unwrap();
+    let export = fixture.store().await;
     assert!(export.probe_write().await.unwrap().squashed);
     let owned = DirectoryRequest {
         uid: Some(1234),
         ..request("1", "a")
     };
     assert_eq!(refused(&export, &owned).await, (ErrorKind::RootSquashed, true));
-    assert_eq!((lab.listed(), lab.records()), (Vec::new(), Vec::new()));
+    assert_eq!((fixture.listed(), fixture.records()), (Vec::new(), Vec::new()));
     // Without an owner nothing needs root.
     export.provision(&request("1", "a")).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_space() {
-    let lab = Lab::with(rig::Export::new("/export").tmpfs(1 << 20, Some(24))).await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::with(rig::Export::new("/export").tmpfs(1 << 20, Some(24))).await;
+    let export = fixture.store().await;
     let mut made = 0;
     let error = loop {
         match export
@@ -220,22 +220,22 @@ async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_sp
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operations_continue_after_a_server_restart() {
-    let mut lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let mut fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     export.provision(&request("1", "a")).await.unwrap();
-    lab.nfs.restart(rig::StableStorage::Lost).await.unwrap();
+    fixture.nfs.restart(rig::StableStorage::Lost).await.unwrap();
     export.provision(&request("2", "b")).await.unwrap();
-    assert_eq!(lab.listed(), ["a", "b"]);
+    assert_eq!(fixture.listed(), ["a", "b"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the_operation() {
-    let lab = Lab::start().await;
+    let fixture = StoreFixture::start().await;
     for allowed in 0.. {
         let (uid, directory) = (allowed.to_string(), format!("data-{allowed}"));
         let asked = AtomicUsize::new(0);
         let leads = move || asked.fetch_add(1, Ordering::Relaxed) < allowed;
-        let former = lab.confirmed().await.with_leadership_check(leads);
+        let former = fixture.store().await.with_leadership_check(leads);
         let done = former.provision(&request(&uid, &directory)).await;
         if let Err(error) = &done {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
@@ -243,18 +243,18 @@ async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the
         }
         if allowed == 0 {
             assert_eq!(
-                (lab.records(), lab.listed()),
+                (fixture.records(), fixture.listed()),
                 (Vec::new(), Vec::new()),
                 "nothing was begun"
             );
         }
         drop(former);
-        let next = lab.confirmed().await;
+        let next = fixture.store().await;
         next.provision(&request(&uid, &directory)).await.unwrap();
         if done.is_ok() {
             assert!(allowed >= 3, "record, directory and record are changes");
-            assert_eq!(lab.records().len(), allowed + 1);
-            assert_eq!(lab.listed().len(), allowed + 1);
+            assert_eq!(fixture.records().len(), allowed + 1);
+            assert_eq!(fixture.listed().len(), allowed + 1);
             return;
         }
     }

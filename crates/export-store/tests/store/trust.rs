@@ -10,7 +10,7 @@ use export_store::{
 };
 use serde_json::{Value, json};
 
-use crate::fixture::{CLUSTER, Lab, claim, reclaim, request};
+use crate::fixture::{CLUSTER, StoreFixture, claim, reclaim, request};
 
 /// Takes in what is there, as an operator does that has no volumes.
 pub async fn settled(export: &ExportStore) -> RecoveryReport {
@@ -18,9 +18,9 @@ pub async fn settled(export: &ExportStore) -> RecoveryReport {
 }
 
 /// Makes a directory with a file in it, and archives it.
-pub async fn archived(export: &ExportStore, lab: &Lab, uid: &str) -> String {
+pub async fn archived(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> String {
     let made = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
-    fs::write(lab.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
+    fs::write(fixture.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
     let request = reclaim(uid, &format!("dir-{uid}"), made.file_id);
     match export.archive(&request).await.unwrap() {
         Reclaimed::Archived { name, .. } => name,
@@ -29,25 +29,25 @@ pub async fn archived(export: &ExportStore, lab: &Lab, uid: &str) -> String {
 }
 
 /// As the archive's object names it.
-fn archive_of(lab: &Lab, uid: &str) -> ArchiveRef {
+fn archive_of(fixture: &StoreFixture, uid: &str) -> ArchiveRef {
     let volume = format!("pvc-{uid}");
     ArchiveRef {
-        file_id: lab.record(&volume)["fileID"].as_u64().unwrap(),
+        file_id: fixture.record(&volume)["fileID"].as_u64().unwrap(),
         claim_uid: uid.to_owned(),
         volume,
     }
 }
 
-pub fn path(lab: &Lab, cluster: &str, volume: &str) -> PathBuf {
-    lab.on_disk(&format!(".nfs-operator/{cluster}/records/{volume}"))
+pub fn path(fixture: &StoreFixture, cluster: &str, volume: &str) -> PathBuf {
+    fixture.on_disk(&format!(".nfs-operator/{cluster}/records/{volume}"))
 }
 
 /// Writes a record as somebody does who has no key: what `change` makes of the one of that volume.
-pub fn forge(lab: &Lab, volume: &str, change: impl FnOnce(&mut Value)) {
-    let mut record = lab.record(volume);
+pub fn forge(fixture: &StoreFixture, volume: &str, change: impl FnOnce(&mut Value)) {
+    let mut record = fixture.record(volume);
     record.as_object_mut().unwrap().remove("signature");
     change(&mut record);
-    fs::write(path(lab, CLUSTER, volume), record.to_string()).unwrap();
+    fs::write(path(fixture, CLUSTER, volume), record.to_string()).unwrap();
 }
 
 pub async fn kept(export: &ExportStore, volume: &str) -> RecordedArchive {
@@ -61,41 +61,43 @@ pub fn doubted(export: &ExportStore) -> Vec<(String, Trust)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    archived(&export, &lab, "1").await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    archived(&export, &fixture, "1").await;
     // As after a crash between the rename and the record: it would be completed, if it were signed.
-    forge(&lab, "pvc-1", |record| record["state"]["name"] = json!("Archiving"));
+    forge(&fixture, "pvc-1", |record| record["state"]["name"] = json!("Archiving"));
     // A tombstone would be purged.
-    fs::create_dir(lab.on_disk(".nfs-operator-deleted-pvc-2")).unwrap();
-    fs::write(lab.on_disk(".nfs-operator-deleted-pvc-2/data"), "precious").unwrap();
-    let inode = fs::metadata(lab.on_disk(".nfs-operator-deleted-pvc-2")).unwrap().ino();
-    let mut tombstone = lab.record("pvc-1");
+    fs::create_dir(fixture.on_disk(".nfs-operator-deleted-pvc-2")).unwrap();
+    fs::write(fixture.on_disk(".nfs-operator-deleted-pvc-2/data"), "precious").unwrap();
+    let inode = fs::metadata(fixture.on_disk(".nfs-operator-deleted-pvc-2"))
+        .unwrap()
+        .ino();
+    let mut tombstone = fixture.record("pvc-1");
     tombstone["volume"] = json!("pvc-2");
     tombstone["directory"] = json!("dir-2");
     tombstone["fileID"] = json!(inode);
     tombstone["state"] = json!({"name": "Tombstone", "since": 1});
     tombstone.as_object_mut().unwrap().remove("handle");
-    fs::write(path(&lab, CLUSTER, "pvc-2"), tombstone.to_string()).unwrap();
+    fs::write(path(&fixture, CLUSTER, "pvc-2"), tombstone.to_string()).unwrap();
     // A claim that waits, and a record that says that it has another's directory.
-    fs::create_dir(lab.on_disk("anothers")).unwrap();
-    let mut lie = lab.record("pvc-1");
+    fs::create_dir(fixture.on_disk("anothers")).unwrap();
+    let mut lie = fixture.record("pvc-1");
     lie["volume"] = json!("pvc-3");
     lie["claim"]["uid"] = json!("3");
     lie["directory"] = json!("anothers");
-    lie["fileID"] = json!(fs::metadata(lab.on_disk("anothers")).unwrap().ino());
+    lie["fileID"] = json!(fs::metadata(fixture.on_disk("anothers")).unwrap().ino());
     lie["state"] = json!({"name": "Live"});
-    fs::write(path(&lab, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
+    fs::write(path(&fixture, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
 
-    let export = lab.life().begin().await;
+    let export = fixture.client().open().await;
     let found = settled(&export).await;
     let mut stuck: Vec<&str> = found.stuck.iter().map(|record| &*record.volume).collect();
     stuck.sort_unstable();
     assert_eq!(stuck, ["pvc-1", "pvc-2"]);
-    assert_eq!(lab.record("pvc-1")["state"]["name"], "Archiving");
+    assert_eq!(fixture.record("pvc-1")["state"]["name"], "Archiving");
     assert_eq!(export.archives(), Vec::<String>::new());
     export.purge_trash(Default::default()).await.unwrap();
-    assert!(lab.on_disk(".nfs-operator-deleted-pvc-2/data").exists());
+    assert!(fixture.on_disk(".nfs-operator-deleted-pvc-2/data").exists());
     let made = export.provision(&request("3", "its-own")).await.unwrap();
     assert_eq!(made.directory.to_string(), "its-own");
     let doubts = doubted(&export);
@@ -104,14 +106,14 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_confirms_its_own_record_and_no_other() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
     let made = export.provision(&request("1", "data")).await.unwrap();
-    fs::write(lab.on_disk("data/file"), "kept").unwrap();
+    fs::write(fixture.on_disk("data/file"), "kept").unwrap();
     let said = reclaim("1", "data", made.file_id);
-    let unsigned = |lab: &Lab| lab.record("pvc-1").get("signature").is_none();
-    assert!(!unsigned(&lab));
-    forge(&lab, "pvc-1", |record| {
+    let unsigned = |fixture: &StoreFixture| fixture.record("pvc-1").get("signature").is_none();
+    assert!(!unsigned(&fixture));
+    forge(&fixture, "pvc-1", |record| {
         record["claim"]["namespace"] = json!("of-a-thief")
     });
     for wrong in [
@@ -127,30 +129,30 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
             ..wrong
         };
         assert!(export.sign_confirmed(&wrong).await.is_err());
-        assert!(unsigned(&lab));
+        assert!(unsigned(&fixture));
     }
     export.sign_confirmed(&said).await.unwrap();
-    assert!(!unsigned(&lab));
+    assert!(!unsigned(&fixture));
     assert_eq!(
-        lab.record("pvc-1")["claim"]["namespace"],
+        fixture.record("pvc-1")["claim"]["namespace"],
         "team",
         "the volume's word, not the record's"
     );
     // Its reclaim goes on with a record of an earlier release, and leaves a signed one.
-    forge(&lab, "pvc-1", |_| ());
+    forge(&fixture, "pvc-1", |_| ());
     export.archive(&said).await.unwrap();
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let name = archived(&export, &lab, "1").await;
-    let inode = |path: &str| fs::metadata(lab.on_disk(path)).unwrap().ino();
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let name = archived(&export, &fixture, "1").await;
+    let inode = |path: &str| fs::metadata(fixture.on_disk(path)).unwrap().ino();
     // A copy that got its name and never a volume would go into the trash.
-    fs::create_dir_all(lab.on_disk("precious/below")).unwrap();
-    let mut lie = lab.record("pvc-1");
+    fs::create_dir_all(fixture.on_disk("precious/below")).unwrap();
+    let mut lie = fixture.record("pvc-1");
     lie.as_object_mut().unwrap().remove("signature");
     lie.as_object_mut().unwrap().remove("handle");
     lie["claim"]["uid"] = json!("2");
@@ -158,14 +160,14 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
     lie["directory"] = json!("precious");
     lie["fileID"] = json!(inode("precious"));
     lie["state"] = json!({"name": "Creating"});
-    fs::write(path(&lab, CLUSTER, "pvc-2"), lie.to_string()).unwrap();
+    fs::write(path(&fixture, CLUSTER, "pvc-2"), lie.to_string()).unwrap();
     // Two that say together that an archive was being restored: taken back, it would be signed as theirs.
-    fs::create_dir(lab.on_disk("archived-secret")).unwrap();
+    fs::create_dir(fixture.on_disk("archived-secret")).unwrap();
     lie["volume"] = json!("pvc-3");
     lie["directory"] = json!("nowhere");
     lie["restores"] = json!("pvc-4");
-    fs::write(path(&lab, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
-    forge(&lab, "pvc-1", |record| {
+    fs::write(path(&fixture, CLUSTER, "pvc-3"), lie.to_string()).unwrap();
+    forge(&fixture, "pvc-1", |record| {
         let mut archive = record["state"].clone();
         archive["target"] = json!("archived-secret");
         record["volume"] = json!("pvc-4");
@@ -174,11 +176,11 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
             "to": {"volume": "pvc-3", "claim": lie["claim"].clone(), "directory": "nowhere"}});
         record.as_object_mut().unwrap().remove("handle");
     });
-    fs::rename(path(&lab, CLUSTER, "pvc-1"), path(&lab, CLUSTER, "pvc-4")).unwrap();
-    let records = || ["pvc-2", "pvc-3", "pvc-4"].map(|volume| fs::read(path(&lab, CLUSTER, volume)).unwrap());
+    fs::rename(path(&fixture, CLUSTER, "pvc-1"), path(&fixture, CLUSTER, "pvc-4")).unwrap();
+    let records = || ["pvc-2", "pvc-3", "pvc-4"].map(|volume| fs::read(path(&fixture, CLUSTER, volume)).unwrap());
     let before = records();
 
-    let export = lab.life().begin().await;
+    let export = fixture.client().open().await;
     let open = settled(&export).await.open;
     assert_eq!(open.len(), 2, "{open:?}");
     for record in open {
@@ -187,20 +189,20 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
         assert!(matches!(error, ExportError::RecordUnsigned { .. }), "{error}");
     }
     assert_eq!(records(), before);
-    assert!(lab.on_disk("precious/below").exists() && lab.on_disk("archived-secret").exists());
+    assert!(fixture.on_disk("precious/below").exists() && fixture.on_disk("archived-secret").exists());
     assert_eq!(kept(&export, "pvc-4").await.trust, Trust::Unsigned);
-    assert!(lab.on_disk(&name).exists());
+    assert!(fixture.on_disk(&name).exists());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let name = archived(&export, &lab, "1").await;
-    forge(&lab, "pvc-1", |record| {
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let name = archived(&export, &fixture, "1").await;
+    forge(&fixture, "pvc-1", |record| {
         record["state"] = json!({"name": "Purging", "archive": record["state"].clone(), "since": 1});
     });
-    let which = archive_of(&lab, "1");
+    let which = archive_of(&fixture, "1");
     for refused in [
         export.end_purge(&which).await,
         export.begin_purge(&which).await,
@@ -220,23 +222,23 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     let kept = kept(&export, "pvc-1").await;
     assert_eq!((kept.trust, kept.stage, kept.there), (Trust::Signed, Stage::Kept, true));
     assert_eq!(kept.note.terms, held);
-    assert_eq!(fs::read_to_string(lab.on_disk(&name).join("data")).unwrap(), "1");
+    assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory() {
-    let lab = Lab::start().await;
-    let export = lab.confirmed().await;
-    let name = archived(&export, &lab, "1").await;
-    let former = fs::read(path(&lab, CLUSTER, "pvc-1")).unwrap();
-    let which = archive_of(&lab, "1");
+    let fixture = StoreFixture::start().await;
+    let export = fixture.store().await;
+    let name = archived(&export, &fixture, "1").await;
+    let former = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
+    let which = archive_of(&fixture, "1");
     export.begin_purge(&which).await.unwrap();
     export.end_purge(&which).await.unwrap();
-    assert_eq!(lab.records(), Vec::<String>::new());
+    assert_eq!(fixture.records(), Vec::<String>::new());
     // Before the purged one's fileid is free again.
-    fs::create_dir(lab.on_disk(&name)).unwrap();
-    fs::write(path(&lab, CLUSTER, "pvc-1"), former).unwrap();
-    let export = lab.life().begin().await;
+    fs::create_dir(fixture.on_disk(&name)).unwrap();
+    fs::write(path(&fixture, CLUSTER, "pvc-1"), former).unwrap();
+    let export = fixture.client().open().await;
     settled(&export).await;
     let kept = kept(&export, "pvc-1").await;
     assert_eq!((kept.trust, kept.there), (Trust::Signed, false));

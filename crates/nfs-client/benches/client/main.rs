@@ -3,7 +3,7 @@
 //! Figures, never pass or fail: goals stand beside them. The server is nfs-ganesha on this machine, the round trip is
 //! made by the rig's proxy, and trees are made on the server's disk, so that only what is measured goes over the wire.
 
-mod lab;
+mod fixture;
 mod memory;
 mod meter;
 mod removal;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::Parser;
 use nfs_client::Protocol;
 
-use crate::lab::Lab;
+use crate::fixture::Fixture;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -55,18 +55,18 @@ async fn main() -> Result<(), Failure> {
     let mut rows = Vec::new();
     for &(name, protocol) in VERSIONS {
         for &milliseconds in &options.round_trips {
-            let lab = Lab::start(protocol, Duration::from_millis(milliseconds)).await?;
+            let fixture = Fixture::start(protocol, Duration::from_millis(milliseconds)).await?;
             let about = table::About {
                 version: name,
                 asked: milliseconds,
-                measured: lab.round_trip().await?,
+                measured: fixture.round_trip().await?,
             };
             println!(
                 "NFS {name}, {milliseconds} ms asked, {:.2} ms measured …",
                 about.measured.as_secs_f64() * 1e3
             );
-            rows.extend(small::measure(&lab, &about, options.count).await?);
-            rows.extend(removal::measure(&lab, &about, options.large).await?);
+            rows.extend(small::measure(&fixture, &about, options.count).await?);
+            rows.extend(removal::measure(&fixture, &about, options.large).await?);
         }
     }
     println!("\n{}", table::rows(&rows));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use nfs_client::Protocol;
 
 use crate::Failure;
-use crate::lab::{Lab, tree};
+use crate::fixture::{Fixture, tree};
 
 const MEBIBYTE: f64 = 1_048_576.0;
 /// What the goal is about.
@@ -17,16 +17,16 @@ const LARGE: usize = 100_000;
 
 /// Removes so many entries, and says what the process, proxy included, grew by at most.
 pub async fn measure(version: &str, protocol: Protocol, entries: usize) -> Result<String, Failure> {
-    let lab = Lab::start(protocol, Duration::ZERO).await?;
+    let fixture = Fixture::start(protocol, Duration::ZERO).await?;
     // Half in directories as large as they get, half in a broad tree.
     for number in 0..entries.div_ceil(2 * LARGE) {
         tree(
-            &lab.trash().join(format!("pvc-large-{number}.1")),
+            &fixture.trash().join(format!("pvc-large-{number}.1")),
             1,
             LARGE.min(entries / 2),
         )?;
     }
-    tree(&lab.trash().join("pvc-broad.1"), 1000, (entries / 2000).max(1))?;
+    tree(&fixture.trash().join("pvc-broad.1"), 1000, (entries / 2000).max(1))?;
     // Warm: what a first purge allocates for good is not the tree's.
     let idle = resident()?;
     let (highest, stop) = (Arc::new(AtomicU64::new(idle)), Arc::new(AtomicBool::new(false)));
@@ -40,7 +40,7 @@ pub async fn measure(version: &str, protocol: Protocol, entries: usize) -> Resul
         })
     };
     let began = Instant::now();
-    let report = lab.purge().await;
+    let report = fixture.purge().await;
     let took = began.elapsed();
     stop.store(true, Ordering::Relaxed);
     watch.join().map_err(|_| "the watch on memory died")?;

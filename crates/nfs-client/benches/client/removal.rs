@@ -6,7 +6,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use nfs_client::{FileRef, Name, NfsError};
 
 use crate::Failure;
-use crate::lab::{Lab, named, tree};
+use crate::fixture::{Fixture, named, tree};
 use crate::meter::Meter;
 use crate::table::{About, Row, Serial};
 
@@ -19,11 +19,11 @@ const IN_FLIGHT: usize = 6;
 /// Removals one after the other, from which the whole is reckoned.
 const SAMPLE: usize = 100;
 
-pub async fn measure(lab: &Lab, about: &About, large: usize) -> Result<Vec<Row>, Failure> {
-    let bare = bare(lab).await?;
-    let alone = alone(lab).await?;
+pub async fn measure(fixture: &Fixture, about: &About, large: usize) -> Result<Vec<Row>, Failure> {
+    let bare = bare(fixture).await?;
+    let alone = alone(fixture).await?;
     let objects = DIRECTORIES * FILES + DIRECTORIES;
-    let mut rows = vec![removed(lab, about, DIRECTORIES, FILES).await?];
+    let mut rows = vec![removed(fixture, about, DIRECTORIES, FILES).await?];
     if let Some(row) = rows.pop() {
         // Over NFSv4 many removals share a round trip; over 3 each has its own.
         let goal = (about.asked == 10).then_some(if about.version == "3" { 20 } else { 50 });
@@ -32,28 +32,28 @@ pub async fn measure(lab: &Lab, about: &About, large: usize) -> Result<Vec<Row>,
     }
     let what = format!("the same {objects} REMOVEs, bare");
     rows.push(Row::new(about, what, objects, bare));
-    tree(&lab.disk.join("large"), 1, large)?;
-    let folder = lab.node(&["large"]).await?;
-    rows.push(listed(lab, about, &folder, large).await?);
-    std::fs::rename(lab.disk.join("large"), lab.trash().join("pvc-large.1"))?;
-    let row = purged(lab, about, format!("remove 1 directory of {large}"), large + 1).await?;
+    tree(&fixture.disk.join("large"), 1, large)?;
+    let folder = fixture.node(&["large"]).await?;
+    rows.push(listed(fixture, about, &folder, large).await?);
+    std::fs::rename(fixture.disk.join("large"), fixture.trash().join("pvc-large.1"))?;
+    let row = purged(fixture, about, format!("remove 1 directory of {large}"), large + 1).await?;
     rows.push(row.beside(Serial::sampled(alone, SAMPLE, large + 1), None));
     Ok(rows)
 }
 
 /// The whole tree, by the purge.
-async fn removed(lab: &Lab, about: &About, directories: usize, files: usize) -> Result<Row, Failure> {
-    tree(&lab.trash().join("pvc-tree.1"), directories, files)?;
+async fn removed(fixture: &Fixture, about: &About, directories: usize, files: usize) -> Result<Row, Failure> {
+    tree(&fixture.trash().join("pvc-tree.1"), directories, files)?;
     let what = format!("remove {directories} directories of {files}");
-    purged(lab, about, what, directories * files + directories + 1).await
+    purged(fixture, about, what, directories * files + directories + 1).await
 }
 
-async fn purged(lab: &Lab, about: &About, what: String, objects: usize) -> Result<Row, Failure> {
-    let meter = Meter::put(&lab.proxy);
+async fn purged(fixture: &Fixture, about: &About, what: String, objects: usize) -> Result<Row, Failure> {
+    let meter = Meter::put(&fixture.proxy);
     let began = Instant::now();
-    let report = lab.purge().await?;
+    let report = fixture.purge().await?;
     let took = began.elapsed();
-    lab.proxy.clear_hooks();
+    fixture.proxy.clear_hooks();
     if report.removed != objects as u64 {
         return Err(format!("{} of {objects} removed", report.removed).into());
     }
@@ -61,11 +61,11 @@ async fn purged(lab: &Lab, about: &About, what: String, objects: usize) -> Resul
 }
 
 /// Every page of a listing: serial by nature, since each begins where the one before it ended.
-async fn listed(lab: &Lab, about: &About, folder: &FileRef, expected: usize) -> Result<Row, Failure> {
+async fn listed(fixture: &Fixture, about: &About, folder: &FileRef, expected: usize) -> Result<Row, Failure> {
     let began = Instant::now();
     let (mut from, mut found, mut pages) = (None, 0, 0);
     loop {
-        let page = lab.nfs.list(&folder.handle, from).await?;
+        let page = fixture.nfs.list(&folder.handle, from).await?;
         (found, pages) = (found + page.entries.len(), pages + 1);
         match page.next {
             Some(next) => from = Some(next),
@@ -84,12 +84,12 @@ async fn listed(lab: &Lab, about: &About, folder: &FileRef, expected: usize) -> 
 }
 
 /// The tree's REMOVEs alone, as many in a call and in flight as the purge has.
-async fn bare(lab: &Lab) -> Result<Duration, Failure> {
-    tree(&lab.disk.join("bare"), DIRECTORIES, FILES)?;
-    let top = lab.node(&["bare"]).await?;
+async fn bare(fixture: &Fixture) -> Result<Duration, Failure> {
+    tree(&fixture.disk.join("bare"), DIRECTORIES, FILES)?;
+    let top = fixture.node(&["bare"]).await?;
     let mut folders = Vec::new();
     for directory in 0..DIRECTORIES {
-        folders.push(lab.node(&["bare", &format!("directory-{directory}")]).await?);
+        folders.push(fixture.node(&["bare", &format!("directory-{directory}")]).await?);
     }
     let names: Vec<Name> = (0..FILES)
         .map(|file| named(&format!("file-{file}")))
@@ -100,32 +100,35 @@ async fn bare(lab: &Lab) -> Result<Duration, Failure> {
         .collect();
     let began = Instant::now();
     let removals = stream::iter(chunks).map(async |(folder, chunk)| {
-        lab.nfs.remove_batch(&folder.handle, chunk).await?;
+        fixture.nfs.remove_batch(&folder.handle, chunk).await?;
         Ok::<_, NfsError>(())
     });
     removals.buffer_unordered(IN_FLIGHT).try_collect::<()>().await?;
     let folders: Vec<Name> = (0..DIRECTORIES)
         .map(|directory| named(&format!("directory-{directory}")))
         .collect::<Result<_, _>>()?;
-    lab.nfs.remove_batch(&top.handle, &folders).await?;
+    fixture.nfs.remove_batch(&top.handle, &folders).await?;
     let took = began.elapsed();
     // Fails if anything is left.
-    std::fs::remove_dir(lab.disk.join("bare"))?;
+    std::fs::remove_dir(fixture.disk.join("bare"))?;
     Ok(took)
 }
 
 /// One name a call, one call at a time.
-async fn alone(lab: &Lab) -> Result<Duration, Failure> {
-    tree(&lab.disk.join("alone"), 1, SAMPLE)?;
-    let folder = lab.node(&["alone"]).await?;
+async fn alone(fixture: &Fixture) -> Result<Duration, Failure> {
+    tree(&fixture.disk.join("alone"), 1, SAMPLE)?;
+    let folder = fixture.node(&["alone"]).await?;
     let names: Vec<Name> = (0..SAMPLE)
         .map(|file| named(&format!("file-{file}")))
         .collect::<Result<_, _>>()?;
     let began = Instant::now();
     for name in &names {
-        lab.nfs.remove_batch(&folder.handle, std::slice::from_ref(name)).await?;
+        fixture
+            .nfs
+            .remove_batch(&folder.handle, std::slice::from_ref(name))
+            .await?;
     }
     let took = began.elapsed();
-    std::fs::remove_dir(lab.disk.join("alone"))?;
+    std::fs::remove_dir(fixture.disk.join("alone"))?;
     Ok(took)
 }

@@ -6,7 +6,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use nfs_client::{FileRef, Name, NfsError};
 
 use crate::Failure;
-use crate::lab::{Lab, named};
+use crate::fixture::{Fixture, named};
 use crate::table::{About, Row, Serial};
 
 /// At a time, as the goal has it.
@@ -14,19 +14,19 @@ const TOGETHER: usize = 32;
 /// One after the other: a sample, from which the whole is reckoned.
 const SAMPLE: usize = 40;
 
-pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
-    let folder = lab.directory("small").await?;
+pub async fn measure(fixture: &Fixture, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
+    let folder = fixture.directory("small").await?;
     let goal = |goal| (about.asked == 10).then_some(goal);
     // Warm: the server's threads and caches are no part of either figure.
-    create(lab, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
-    let together = create(lab, &folder, 0..count, TOGETHER).await?;
-    let alone = create(lab, &folder, count..count + SAMPLE, 1).await?;
+    create(fixture, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
+    let together = create(fixture, &folder, 0..count, TOGETHER).await?;
+    let alone = create(fixture, &folder, count..count + SAMPLE, 1).await?;
     // One after the other: over NFSv3 CREATE and SETATTR, over 4 one compound.
     let calls = if about.version == "3" { 2 } else { 1 };
-    let bare = looks(lab, &folder, count, calls).await?;
+    let bare = looks(fixture, &folder, count, calls).await?;
     let created = Row::new(about, format!("create, {TOGETHER} at a time"), count, together);
-    let together = rename(lab, &folder, 0..count, TOGETHER).await?;
-    let alone_renamed = rename(lab, &folder, count..count + SAMPLE, 1).await?;
+    let together = rename(fixture, &folder, 0..count, TOGETHER).await?;
+    let alone_renamed = rename(fixture, &folder, count..count + SAMPLE, 1).await?;
     let renamed = Row::new(about, format!("rename, {TOGETHER} at a time"), count, together);
     Ok(vec![
         created
@@ -37,7 +37,7 @@ pub async fn measure(lab: &Lab, about: &About, count: usize) -> Result<Vec<Row>,
 }
 
 async fn create(
-    lab: &Lab,
+    fixture: &Fixture,
     folder: &FileRef,
     numbers: std::ops::Range<usize>,
     together: usize,
@@ -45,7 +45,7 @@ async fn create(
     let names = names("file", numbers)?;
     let began = Instant::now();
     let creates = stream::iter(&names).map(async |name| {
-        lab.nfs.create_file(&folder.handle, name, b"", 0o644).await?;
+        fixture.nfs.create_file(&folder.handle, name, b"", 0o644).await?;
         Ok::<_, NfsError>(())
     });
     creates.buffer_unordered(together).try_collect::<()>().await?;
@@ -53,11 +53,11 @@ async fn create(
 }
 
 /// As many calls, of the cheapest kind: what the round trip, the proxy and the machine take of them.
-async fn looks(lab: &Lab, folder: &FileRef, count: usize, calls: usize) -> Result<Duration, Failure> {
+async fn looks(fixture: &Fixture, folder: &FileRef, count: usize, calls: usize) -> Result<Duration, Failure> {
     let began = Instant::now();
     let looks = stream::iter(0..count).map(async |_| {
         for _ in 0..calls {
-            lab.nfs.attributes(&folder.handle).await?;
+            fixture.nfs.attributes(&folder.handle).await?;
         }
         Ok::<_, NfsError>(())
     });
@@ -66,7 +66,7 @@ async fn looks(lab: &Lab, folder: &FileRef, count: usize, calls: usize) -> Resul
 }
 
 async fn rename(
-    lab: &Lab,
+    fixture: &Fixture,
     folder: &FileRef,
     numbers: std::ops::Range<usize>,
     together: usize,
@@ -76,14 +76,14 @@ async fn rename(
     let mut known = Vec::new();
     for name in &from {
         use std::os::unix::fs::MetadataExt as _;
-        let path = lab.disk.join("small").join(name.to_string());
+        let path = fixture.disk.join("small").join(name.to_string());
         known.push(std::fs::metadata(path)?.ino());
     }
     let began = Instant::now();
     let handle = &folder.handle;
     let all = from.iter().zip(&to).zip(known);
-    let renames =
-        stream::iter(all).map(async |((from, to), fileid)| lab.nfs.rename((handle, from), fileid, (handle, to)).await);
+    let renames = stream::iter(all)
+        .map(async |((from, to), fileid)| fixture.nfs.rename((handle, from), fileid, (handle, to)).await);
     renames.buffer_unordered(together).try_collect::<()>().await?;
     Ok(began.elapsed())
 }

@@ -8,7 +8,7 @@ use nfs_client::{Credential, Protocol, VersionChoice};
 use rig::{Action, Direction, KernelVm, Proxy};
 
 use crate::copy::{copied, volume};
-use crate::fixture::{CLUSTER, Life};
+use crate::fixture::{CLUSTER, StoreClient};
 use crate::nfs::name;
 
 /// What must be the same in source and copy: names, kinds, modes, owners, sizes, times, links, contents.
@@ -20,7 +20,7 @@ async fn copies_on_the_server(export: &str) {
     let path = format!("{export}/copy-{}", rig::random_suffix());
     vm.run(&format!("mkdir {path}")).await.unwrap();
     let proxy = Proxy::start(([127, 0, 0, 1], vm.nfs_port()).into()).await.unwrap();
-    let life = Life {
+    let client = StoreClient {
         cluster: CLUSTER,
         key: 7,
         backend: "kernel",
@@ -31,7 +31,7 @@ async fn copies_on_the_server(export: &str) {
         version: VersionChoice::Exactly(Protocol::V4_2),
         path: Box::leak(path.clone().into_boxed_str()),
     };
-    let managed = Arc::new(life.begin().await);
+    let managed = Arc::new(client.open().await);
     let file_id = volume(&managed, "old").await;
     let grow = format!(
         "cd {path}/old && mkdir -p a/b && dd if=/dev/urandom of=big bs=64k count=96 2>/dev/null

@@ -10,11 +10,11 @@ use export_store::PathReservations;
 use nfs_client::{Credential, VersionChoice};
 use rig::KernelVm;
 
-use crate::fixture::{CLUSTER, Life};
+use crate::fixture::{CLUSTER, StoreClient};
 
 /// Returns a client for a store on an export of the kernel's server.
-fn client(vm: &KernelVm, path: &'static str) -> Life {
-    Life {
+fn client(vm: &KernelVm, path: &'static str) -> StoreClient {
+    StoreClient {
         cluster: CLUSTER,
         key: 7,
         backend: "kernel",

@@ -85,8 +85,8 @@ async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_squashed_root_creates_directories_but_cannot_change_their_owner() {
     let vm = KernelVm::shared().await.unwrap();
-    let life = super::client(&vm, "/squashed");
-    let export = life.begin().await;
+    let client = super::client(&vm, "/squashed");
+    let export = client.open().await;
     let uid = rig::random_suffix();
     let made = export.provision(&request(&uid, &format!("kept-{uid}"))).await.unwrap();
     assert!(!made.adopted);

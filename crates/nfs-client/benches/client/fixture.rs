@@ -20,7 +20,7 @@ const EXPORT_BYTES: u64 = 8 << 30;
 const ECHOES: u32 = 20;
 
 /// Ends with its server.
-pub struct Lab {
+pub struct Fixture {
     pub nfs: Client,
     pub proxy: Proxy,
     pub disk: PathBuf,
@@ -29,7 +29,7 @@ pub struct Lab {
     _run: RunDir,
 }
 
-impl Lab {
+impl Fixture {
     pub async fn start(protocol: Protocol, round_trip: Duration) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         // In memory: the client is measured, and a disk that takes 2 ms for a create would be all that is seen.
