@@ -10,7 +10,7 @@ use rig::{
     Assets, Cluster, Export, NfsOptions, NfsServer, Node, Objects, RunDir, TIMEOUT,
     assets::NodeAssets,
     node::{ADDRESS, Enforcement},
-    objects::{condition, merge, reference},
+    objects::{condition, reference, with_fields},
     operator::repository_root,
     process,
 };
@@ -145,15 +145,17 @@ impl PodEnv {
 
     /// Creates a backend `other` on another server.
     pub async fn create_second_backend(&self, port: u16) -> Result<Value, Failure> {
-        let mut other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
+        let other = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "other");
         let spec = json!({
             "server": ADDRESS.to_string(),
             "path": EXPORT,
             "probeInterval": "1s",
             "nfs": { "port": port },
         });
-        merge(&mut other, &json!({ "spec": spec }));
-        Ok(self.objects.create(&other).await?)
+        Ok(self
+            .objects
+            .create(&with_fields(other, json!({ "spec": spec })))
+            .await?)
     }
 
     /// Runs `helm install --wait` and waits until the backend is Ready.
@@ -187,13 +189,7 @@ impl PodEnv {
     /// Waits until all claims are Bound, and verifies that each has one directory and that there are no others.
     pub async fn wait_all_bound(&self, namespace: &str, claims: &[Value]) -> Test {
         for claim in claims {
-            let bound = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
-                match claim["status"]["phase"] == "Bound" {
-                    true => Ok(()),
-                    false => Err("it is not Bound".into()),
-                }
-            });
-            bound.await?;
+            self.objects.wait_bound(claim, TIMEOUT).await?;
         }
         let directories = self.directories(namespace)?;
         assert_eq!(directories.len(), claims.len(), "on the export: {directories:?}");

@@ -4,7 +4,7 @@ use futures::future::try_join_all;
 use rig::{
     TIMEOUT,
     node::ADDRESS,
-    objects::{merge, reference},
+    objects::{reference, with_fields},
     wait,
 };
 use serde_json::{Value, json};
@@ -121,7 +121,6 @@ pub async fn other_pods_are_denied(env: &PodEnv) -> Test {
 
 /// Returns whether a pod in a namespace can connect, from the output of `probe` in it.
 async fn can_connect(env: &PodEnv, namespace: &str, address: &str, port: u16) -> Result<bool, Failure> {
-    let mut pod = reference("v1", "Pod", Some(namespace), &format!("to-{port}"));
     let args = [
         "probe",
         &format!("{address}:/export"),
@@ -132,8 +131,8 @@ async fn can_connect(env: &PodEnv, namespace: &str, address: &str, port: u16) ->
         "restartPolicy": "Never",
         "containers": [{ "name": "probe", "image": IMAGE, "imagePullPolicy": "Never", "args": args }],
     });
-    merge(&mut pod, &json!({ "spec": spec }));
-    let pod = env.objects.create(&pod).await?;
+    let pod = reference("v1", "Pod", Some(namespace), &format!("to-{port}"));
+    let pod = env.objects.create(&with_fields(pod, json!({ "spec": spec }))).await?;
     let ended = env.objects.wait(&pod, "to end", TIMEOUT, |pod| {
         let state = &pod["status"]["containerStatuses"][0]["state"];
         match state["terminated"].is_object() {

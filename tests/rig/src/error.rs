@@ -1,45 +1,21 @@
-//! The rig's errors. Each variant names the action that failed and keeps the source.
+//! The rig's errors.
 
-use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
+use std::{path::PathBuf, process::ExitStatus, time::Duration};
 
 /// An error of the rig.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An operation on a file, directory, socket or process failed.
+    /// An action failed.
     #[error("{action}: {source}")]
-    Io {
-        /// The action that failed.
+    Failed {
+        /// The action, such as `read /tmp/file`.
         action: String,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// A request to the API server failed.
-    #[error("{action}: {source}")]
-    Kube {
-        /// The action that failed.
-        action: String,
-        /// The error of the API client.
-        source: Box<kube::Error>,
-    },
-    /// A request to an HTTP endpoint of the operator failed.
-    #[error("{action}: {source}")]
-    Http {
-        /// The action that failed.
-        action: String,
-        /// The error of the HTTP client.
-        source: reqwest::Error,
+        /// Its error.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The test certificate authority failed to create a certificate.
     #[error("create a certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// Reading or writing JSON failed.
-    #[error("{action}: {source}")]
-    Json {
-        /// The action that failed.
-        action: String,
-        /// The error of the parser.
-        source: serde_json::Error,
-    },
     /// This machine lacks something that the rig needs.
     #[error("{what} is missing: {remedy}")]
     Missing {
@@ -104,7 +80,7 @@ pub enum Error {
 /// A result with the rig's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Converts errors of other crates to [`Error`].
+/// Converts errors of other crates to [`Error::Failed`].
 pub trait ResultExt<T> {
     /// Adds the action that failed, such as `read /tmp/file`. `action` is called only on an error.
     ///
@@ -113,38 +89,11 @@ pub trait ResultExt<T> {
     fn with_context(self, action: impl FnOnce() -> String) -> Result<T>;
 }
 
-impl<T> ResultExt<T> for io::Result<T> {
+impl<T, E: std::error::Error + Send + Sync + 'static> ResultExt<T> for Result<T, E> {
     fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Io {
-            action: action(),
-            source,
-        })
-    }
-}
-
-impl<T> ResultExt<T> for kube::Result<T> {
-    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Kube {
+        self.map_err(|source| Error::Failed {
             action: action(),
             source: Box::new(source),
-        })
-    }
-}
-
-impl<T> ResultExt<T> for reqwest::Result<T> {
-    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Http {
-            action: action(),
-            source,
-        })
-    }
-}
-
-impl<T> ResultExt<T> for serde_json::Result<T> {
-    fn with_context(self, action: impl FnOnce() -> String) -> Result<T> {
-        self.map_err(|source| Error::Json {
-            action: action(),
-            source,
         })
     }
 }

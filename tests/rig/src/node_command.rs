@@ -7,7 +7,7 @@ use rig::{
     assets::NodeAssets,
     node::ADDRESS,
     node::exit_code,
-    objects::{merge, reference},
+    objects::{reference, with_fields},
 };
 use serde_json::json;
 
@@ -59,10 +59,10 @@ async fn serve(run: &RunDir, assets: Assets, node_assets: NodeAssets) -> Result<
 /// Starts a pod that does nothing, to verify that pods run.
 async fn run_pod(cluster: &Cluster) -> Result<()> {
     let objects = Objects::new(cluster.client().await?);
-    let mut pod = reference("v1", "Pod", Some("default"), "pod");
     let container = json!({ "name": "pause", "image": Node::PAUSE_IMAGE, "imagePullPolicy": "Never" });
-    merge(&mut pod, &json!({ "spec": { "containers": [container] } }));
-    let pod = objects.create(&pod).await?;
+    let pod = reference("v1", "Pod", Some("default"), "pod");
+    let pod = with_fields(pod, json!({ "spec": { "containers": [container] } }));
+    objects.create(&pod).await?;
     objects
         .wait(&pod, "to run", RUN_TIMEOUT, |pod| {
             match pod.pointer("/status/phase") == Some(&json!("Running")) {

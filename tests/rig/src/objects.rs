@@ -140,6 +140,19 @@ impl Objects {
         .await
     }
 
+    /// Waits until a claim is Bound, and returns a reference to its volume.
+    pub async fn wait_bound(&self, claim: &Value, timeout: Duration) -> Result<Value> {
+        self.wait(claim, "to be Bound", timeout, |claim| {
+            match (&claim["status"]["phase"], &claim["spec"]["volumeName"]) {
+                (Value::String(phase), Value::String(volume)) if phase == "Bound" => {
+                    Ok(reference("v1", "PersistentVolume", None, volume))
+                }
+                _ => Err("it is not Bound".into()),
+            }
+        })
+        .await
+    }
+
     /// Waits until an object does not exist.
     pub async fn wait_gone(&self, object: &Value, timeout: Duration) -> Result<()> {
         let what = format!("{} to be deleted", describe(object));
@@ -220,6 +233,12 @@ pub fn reference(api_version: &str, kind: &str, namespace: Option<&str>, name: &
     if let Some(namespace) = namespace {
         merge(&mut object, &json!({ "metadata": { "namespace": namespace } }));
     }
+    object
+}
+
+/// Returns an object with further fields, such as a [`reference`] with a spec. See [`merge`].
+pub fn with_fields(mut object: Value, fields: Value) -> Value {
+    merge(&mut object, &fields);
     object
 }
 

@@ -109,14 +109,11 @@ impl Operator {
             "--instance",
             &instance,
         ];
-        let args = defaults.into_iter().map(String::from).chain(options.args).collect();
+        let args = defaults.into_iter().map(String::from).chain(options.args);
         let log = run.new_dir("operator")?.join("operator.log");
         let spec = ProcessSpec {
-            name: "nfs-operator".into(),
-            program: options.binary,
-            args,
             env: options.env,
-            log,
+            ..ProcessSpec::new("nfs-operator", options.binary, args, log)
         };
         Ok(Self {
             process: Process::start(spec).await?,

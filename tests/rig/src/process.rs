@@ -34,6 +34,24 @@ pub struct ProcessSpec {
     pub log: PathBuf,
 }
 
+impl ProcessSpec {
+    /// Creates a specification without additional environment variables.
+    pub fn new<A: Into<String>>(
+        name: &str,
+        program: impl Into<PathBuf>,
+        args: impl IntoIterator<Item = A>,
+        log: PathBuf,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            program: program.into(),
+            args: args.into_iter().map(Into::into).collect(),
+            env: Vec::new(),
+            log,
+        }
+    }
+}
+
 /// A running child process. Dropping it kills it.
 #[derive(Debug)]
 pub struct Process {
@@ -148,9 +166,7 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> Result<()> {
         match pidfd_send_signal(&self.handle, signal) {
             Err(error) if error == rustix::io::Errno::SRCH => Ok(()),
-            sent => sent
-                .map_err(std::io::Error::from)
-                .with_context(|| format!("send {signal:?} to {}", self.spec.name)),
+            sent => sent.with_context(|| format!("send {signal:?} to {}", self.spec.name)),
         }
     }
 }
@@ -268,11 +284,8 @@ mod tests {
 
     fn shell(run: &RunDir, script: &str) -> ProcessSpec {
         ProcessSpec {
-            name: "script".into(),
-            program: "sh".into(),
-            args: vec!["-c".into(), script.into()],
             env: vec![("WORD".into(), "hello".into())],
-            log: run.path().join("script.log"),
+            ..ProcessSpec::new("script", "sh", ["-c", script], run.path().join("script.log"))
         }
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::{
     error::{Error, Result, ResultExt},
     nfs_server::Export,
-    objects::{Objects, merge, reference},
+    objects::{Objects, reference, with_fields},
     shared::{ALIASES, SharedRig, TIMEOUT, alias, shared},
 };
 
@@ -79,36 +79,38 @@ impl TestEnv {
     /// Returns a backend on this test's export, named by [`Self::unique_name`] and probed every second, with `spec`
     /// merged in.
     pub fn backend(&self, word: &str, spec: Value) -> Value {
-        let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &self.unique_name(word));
-        let usual = json!({
+        let reference = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &self.unique_name(word));
+        let defaults = json!({
             "server": "127.0.0.1",
             "path": self.export(),
             "probeInterval": "1s",
             "nfs": { "port": self.nfs_port() },
         });
-        merge(&mut backend, &json!({ "spec": usual }));
-        merge(&mut backend, &json!({ "spec": spec }));
-        backend
+        with_fields(
+            with_fields(reference, json!({ "spec": defaults })),
+            json!({ "spec": spec }),
+        )
     }
 
     /// Returns a class of this provisioner, named by [`Self::unique_name`], with reclaim policy Delete.
     pub fn class(&self, word: &str, parameters: Value) -> Value {
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.unique_name(word));
-        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
-        merge(&mut class, &rest);
-        class
+        let fields =
+            json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
+        with_fields(
+            reference("storage.k8s.io/v1", "StorageClass", None, &self.unique_name(word)),
+            fields,
+        )
     }
 
     /// Returns a claim of 1 MiB for a class, in this test's namespace.
     pub fn claim(&self, name: &str, class: &Value) -> Value {
-        let mut claim = reference("v1", "PersistentVolumeClaim", Some(&self.name), name);
         let spec = json!({
             "storageClassName": class.pointer("/metadata/name"),
             "accessModes": ["ReadWriteMany"],
             "resources": { "requests": { "storage": "1Mi" } },
         });
-        merge(&mut claim, &json!({ "spec": spec }));
-        claim
+        let reference = reference("v1", "PersistentVolumeClaim", Some(&self.name), name);
+        with_fields(reference, json!({ "spec": spec }))
     }
 
     /// Creates a backend `backend`, waits until it is Ready, and creates a class `class` that uses it.
@@ -134,16 +136,9 @@ impl TestEnv {
 
     /// Waits until a claim is Bound, and returns its volume.
     pub async fn wait_bound(&self, claim: &Value) -> Result<Value> {
-        let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
-            let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
-            match volume {
-                Some(volume) if claim.pointer("/status/phase") == Some(&json!("Bound")) => Ok(volume.to_owned()),
-                _ => Err("not bound".into()),
-            }
-        });
-        let volume = reference("v1", "PersistentVolume", None, &volume.await?);
+        let volume = self.objects.wait_bound(claim, TIMEOUT).await?;
         let found = self.objects.get(&volume).await?;
-        found.ok_or_else(|| Error::Usage(format!("the volume of a bound claim is not there: {volume}")))
+        found.ok_or_else(|| Error::Usage(format!("the volume of a Bound claim does not exist: {volume}")))
     }
 
     /// Returns the directory of a volume's data.
@@ -152,10 +147,8 @@ impl TestEnv {
             .pointer("/spec/nfs/path")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let inside = Path::new(path)
-            .strip_prefix(self.export())
-            .map_err(std::io::Error::other);
-        let inside = inside.with_context(|| format!("find {path} on {}", self.export()))?;
-        Ok(self.data.join(inside))
+        let relative = Path::new(path).strip_prefix(self.export());
+        let relative = relative.with_context(|| format!("find {path} on {}", self.export()))?;
+        Ok(self.data.join(relative))
     }
 }

@@ -147,23 +147,18 @@ impl Demo {
         self.progress
             .done(&format!("applied config/samples/, the backend with {change}"));
         let claim = claim();
-        let bound = self.objects.wait(&claim, "to be Bound", BIND_TIMEOUT, |claim| {
-            let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
-            volume
-                .filter(|_| claim.pointer("/status/phase") == Some(&json!("Bound")))
-                .map(String::from)
-                .ok_or_else(|| "not bound".into())
-        });
-        let volume = match bound.await {
+        let volume = match self.objects.wait_bound(&claim, BIND_TIMEOUT).await {
             Ok(volume) => volume,
             Err(error) => {
                 self.print_state().await?;
                 return Err(error);
             }
         };
-        self.progress
-            .done(&format!("the claim default/my-data is Bound to {volume}"));
-        Ok(reference("v1", "PersistentVolume", None, &volume))
+        self.progress.done(&format!(
+            "the claim default/my-data is Bound to {}",
+            volume["metadata"]["name"]
+        ));
+        Ok(volume)
     }
 
     /// Returns a sample with a merge patch applied, as YAML. The file does not change.

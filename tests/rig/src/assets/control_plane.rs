@@ -109,8 +109,7 @@ async fn build(go: &Path, kubernetes: Kubernetes, work: &BuildDir) -> Result<()>
     command.args(["-o", "control-plane", "."]);
     command.env("CGO_ENABLED", "0").current_dir(work.path());
     let join = tokio::task::spawn_blocking(move || compile(command, &progress)).await;
-    join.map_err(std::io::Error::other)
-        .with_context(|| "build the control plane".into())?
+    join.with_context(|| "build the control plane".into())?
 }
 
 /// Moves the program and a link for each of its names to the cache.

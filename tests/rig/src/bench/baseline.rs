@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result, ResultExt as _},
-    objects::{Objects, merge, reference},
+    objects::{Objects, reference, with_fields},
 };
 
 /// Another provisioner, so that the operator ignores these objects.
@@ -199,19 +199,16 @@ impl Baseline {
 }
 
 /// Returns the object for a server-side apply to a claim.
-fn claim_apply(name: &str, uid: &str, mut fields: Value) -> Value {
-    let identity = json!({ "metadata": { "namespace": NAME, "uid": uid } });
-    merge(&mut fields, &reference("v1", "PersistentVolumeClaim", None, name));
-    merge(&mut fields, &identity);
-    fields
+fn claim_apply(name: &str, uid: &str, fields: Value) -> Value {
+    let claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
+    with_fields(with_fields(fields, claim), json!({ "metadata": { "uid": uid } }))
 }
 
 /// Returns a volume of the same size as the operator's.
 fn volume_object(name: &str, claim: &Value) -> Value {
     let about = |pointer| claim.pointer(pointer).cloned().unwrap_or_default();
     let directory = format!("{NAME}-{}-{name}", about("/metadata/name").as_str().unwrap_or_default());
-    let mut volume = reference("v1", "PersistentVolume", None, name);
-    let rest = json!({
+    let fields = json!({
         "metadata": {
             "finalizers": [FINALIZER],
             "annotations": {
@@ -238,8 +235,7 @@ fn volume_object(name: &str, claim: &Value) -> Value {
             "volumeMode": "Filesystem",
         },
     });
-    merge(&mut volume, &rest);
-    volume
+    with_fields(reference("v1", "PersistentVolume", None, name), fields)
 }
 
 async fn send(events: &Api<Event>, regarding: &Value, reason: &str) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::{
     cluster::{Cluster, Component, client},
     error::{Error, Result, ResultExt as _},
     nfs_server::{Export, NfsOptions, NfsServer},
-    objects::{Objects, merge, reference},
+    objects::{Objects, reference, with_fields},
     operator::{Operator, OperatorOptions},
     run_dir::RunDir,
     wait,
@@ -78,14 +78,18 @@ impl BenchEnv {
     async fn create_objects(&self) -> Result<()> {
         self.objects.create(&reference("v1", "Namespace", None, NAME)).await?;
         for name in &self.backends {
-            let mut backend = backend(name);
             let spec = json!({ "server": "127.0.0.1", "path": export_path(name), "nfs": { "port": self.nfs.port() } });
-            merge(&mut backend, &json!({ "spec": spec }));
+            let backend = with_fields(backend(name), json!({ "spec": spec }));
             self.objects.create(&backend).await?;
         }
-        let mut class = reference("storage.k8s.io/v1", "StorageClass", None, NAME);
-        let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete" });
-        merge(&mut class, &rest);
+        self.create_class(NAME, json!({})).await
+    }
+
+    /// Creates a class of the operator.
+    pub async fn create_class(&self, name: &str, parameters: Value) -> Result<()> {
+        let fields =
+            json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
+        let class = with_fields(reference("storage.k8s.io/v1", "StorageClass", None, name), fields);
         self.objects.create(&class).await.map(drop)
     }
 

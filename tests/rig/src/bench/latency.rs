@@ -46,14 +46,7 @@ async fn measure_one(env: &BenchEnv, claim: &Value) -> Result<Duration> {
     let created = env.objects.create(claim).await?;
     let volume = format!("pvc-{}", uid(&created)?);
     let latency = env.volumes.wait_created(&volume).await?.duration_since(started);
-    env.objects
-        .wait(claim, "to be Bound", BOUND_TIMEOUT, |claim| {
-            match claim.pointer("/status/phase") {
-                Some(phase) if phase == "Bound" => Ok(()),
-                phase => Err(format!("{phase:?}")),
-            }
-        })
-        .await?;
+    env.objects.wait_bound(claim, BOUND_TIMEOUT).await?;
     env.objects.delete(claim).await?;
     env.volumes.wait_deleted(&volume).await?;
     Ok(latency)

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result, ResultExt as _},
-    objects::{Objects, condition, merge, reference},
+    objects::{Objects, condition, reference, with_fields},
     operator::{Operator, USERNAME},
     wait,
 };
@@ -36,20 +36,15 @@ pub struct ProvisionedClaim {
 
 /// Returns a claim of the benchmark's class; with `provisioner`, as the binder annotates it.
 pub fn claim(name: &str, provisioner: Option<&str>) -> Value {
-    let mut claim = reference("v1", "PersistentVolumeClaim", Some(NAME), name);
     let spec = json!({
         "storageClassName": NAME,
         "accessModes": ["ReadWriteMany"],
         "resources": { "requests": { "storage": "1Mi" } },
     });
-    merge(&mut claim, &json!({ "spec": spec }));
-    if let Some(provisioner) = provisioner {
-        merge(
-            &mut claim,
-            &json!({ "metadata": { "annotations": { STORAGE_PROVISIONER: provisioner } } }),
-        );
-    }
-    claim
+    // No annotations without a provisioner: `null` is left out.
+    let annotations = json!({ STORAGE_PROVISIONER: provisioner });
+    let fields = json!({ "metadata": { "annotations": annotations }, "spec": spec });
+    with_fields(reference("v1", "PersistentVolumeClaim", Some(NAME), name), fields)
 }
 
 /// Creates a class and claims of it, as the binder annotates them. Their names begin with the name of the class.
@@ -60,14 +55,11 @@ pub async fn create_claims_of_class(
     parameters: Value,
     claims: usize,
 ) -> Result<()> {
-    let mut class = reference("storage.k8s.io/v1", "StorageClass", None, name);
-    let rest = json!({ "provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete", "parameters": parameters });
-    merge(&mut class, &rest);
-    env.objects.create(&class).await?;
+    env.create_class(name, parameters).await?;
     let all: Vec<usize> = (0..claims).collect();
     for_each(&all, options, async |number| {
-        let mut claim = claim(&format!("{name}-{number}"), Some("nfs-operator.io/nfs"));
-        merge(&mut claim, &json!({ "spec": { "storageClassName": name } }));
+        let claim = claim(&format!("{name}-{number}"), Some("nfs-operator.io/nfs"));
+        let claim = with_fields(claim, json!({ "spec": { "storageClassName": name } }));
         env.objects.create(&claim).await.map(drop)
     })
     .await

@@ -69,13 +69,8 @@ impl Layout {
     }
 
     fn spec(&self, name: &str, args: Vec<String>) -> ProcessSpec {
-        ProcessSpec {
-            name: name.into(),
-            program: self.assets.control_plane.join(name),
-            args,
-            env: Vec::new(),
-            log: self.folder.join(format!("{name}.log")),
-        }
+        let program = self.assets.control_plane.join(name);
+        ProcessSpec::new(name, program, args, self.folder.join(format!("{name}.log")))
     }
 
     pub(super) fn etcd(&self) -> ProcessSpec {

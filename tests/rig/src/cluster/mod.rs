@@ -297,12 +297,10 @@ fn server_url(port: u16) -> String {
 /// Creates a client from a kubeconfig. It does not retry: a test must see every error.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
     let action = || format!("read {}", kubeconfig.display());
-    let config = Kubeconfig::read_from(kubeconfig)
-        .map_err(kube::Error::from)
-        .with_context(action)?;
+    let config = Kubeconfig::read_from(kubeconfig).with_context(action)?;
     let options = KubeConfigOptions::default();
     let config = Config::from_custom_kubeconfig(config, &options).await;
-    let mut config = config.map_err(kube::Error::from).with_context(action)?;
+    let mut config = config.with_context(action)?;
     config.default_retry = false;
     Client::try_from(config).with_context(|| "create a client".into())
 }

@@ -50,14 +50,7 @@ impl KernelVm {
         let (agent, nfs, mount) = (ports::free()?, ports::free()?, ports::free()?);
         let log = folder.join("kernel.log");
         let args = arguments(assets, &log, [agent, nfs, mount]);
-        let process = Process::start(ProcessSpec {
-            name: "the virtual machine".into(),
-            program: "nice".into(),
-            args,
-            env: Vec::new(),
-            log,
-        })
-        .await?;
+        let process = Process::start(ProcessSpec::new("the virtual machine", "nice", args, log)).await?;
         let vm = Self {
             process,
             agent,

@@ -110,14 +110,7 @@ impl NfsServer {
             None => (server, args.to_vec()),
         };
         let log = folder.join("ganesha.log");
-        let spec = ProcessSpec {
-            name: "nfs-ganesha".into(),
-            program: program.into(),
-            args,
-            env: Vec::new(),
-            log,
-        };
-        let process = launch(spec).await?;
+        let process = launch(ProcessSpec::new("nfs-ganesha", program, args, log)).await?;
         check_all_exported(&process.spec().log)?;
         Ok(Self {
             process,

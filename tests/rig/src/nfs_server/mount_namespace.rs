@@ -35,16 +35,9 @@ impl MountNamespace {
                 remedy: "run as root, or skip the tests of full exports and NFSv3".into(),
             });
         }
-        let holder = Process::start(ProcessSpec {
-            name: "holder of the mount namespace".into(),
-            program: "unshare".into(),
-            args: ["--mount", "--propagation", "private", "sleep", "infinity"]
-                .map(String::from)
-                .to_vec(),
-            env: Vec::new(),
-            log: folder.join("mounts.log"),
-        })
-        .await?;
+        let args = ["--mount", "--propagation", "private", "sleep", "infinity"];
+        let name = "holder of the mount namespace";
+        let holder = Process::start(ProcessSpec::new(name, "unshare", args, folder.join("mounts.log"))).await?;
         let host = mount_namespace_of("self")?;
         let entered = wait::until("a mount namespace", START_TIMEOUT, async || {
             match mount_namespace_of(&holder.pid().to_string()) {
@@ -98,14 +91,8 @@ impl MountNamespace {
             &program,
         ]
         .map(String::from);
-        let process = Process::start(ProcessSpec {
-            name: "rpcbind".into(),
-            program: "nsenter".into(),
-            args: self.nsenter_args().into_iter().chain(isolated).collect(),
-            env: Vec::new(),
-            log: folder.join("rpcbind.log"),
-        })
-        .await?;
+        let args = self.nsenter_args().into_iter().chain(isolated);
+        let process = Process::start(ProcessSpec::new("rpcbind", "nsenter", args, folder.join("rpcbind.log"))).await?;
         let socket = self.host_path(Path::new(RPCBIND_SOCKET));
         let listens = wait::until("rpcbind to listen", START_TIMEOUT, async || {
             std::os::unix::net::UnixStream::connect(&socket)

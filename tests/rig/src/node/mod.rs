@@ -61,13 +61,8 @@ impl Node {
         let folder = run.new_dir("node")?;
         let files = NodeFiles::new(folder.clone());
         let start = |name: &str, program: &Path, args: Vec<String>| {
-            Process::start(ProcessSpec {
-                name: name.into(),
-                program: program.into(),
-                args,
-                env: Vec::new(),
-                log: files.path(&format!("{name}.log")),
-            })
+            let log = files.path(&format!("{name}.log"));
+            Process::start(ProcessSpec::new(name, program, args, log))
         };
         let config = files.containerd(&assets.plugins)?;
         let args = vec!["--config".into(), config.display().to_string()];
