@@ -9,9 +9,8 @@ use k8s_openapi::jiff::Timestamp;
 use nfs_client::Statistics;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
 use nfs_operator::runtime::metrics::{BackendFigures, Metrics};
-use nfs_operator::state::capacity::Totals;
-use nfs_operator::state::copy_jobs::CopyLabels;
-use nfs_operator::state::usage::VolumeUsage;
+use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels};
+use nfs_operator::state::usage::{UsageStore, VolumeUsage};
 use serde_json::Value;
 
 type Test = Result<(), Box<dyn std::error::Error>>;
@@ -105,8 +104,9 @@ fn every_alert_leads_to_a_section_of_the_guide() -> Test {
 
 /// Returns the names of all series of a running operator.
 fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
-    let metrics = Metrics::default();
-    metrics.leads();
+    let (copy_jobs, usage) = (CopyJobs::default(), UsageStore::new(true));
+    let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
+    metrics.set_leading();
     metrics.class_seen("class");
     metrics.claim_provisioned("class", Duration::from_secs(1));
     metrics.volume_reclaimed("class", Duration::from_secs(1));
@@ -119,7 +119,8 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
             inodes: 1,
             inodes_free: 1,
         }),
-        totals: Totals::default(),
+        volumes: 0,
+        provisioned: 0,
         archives: Some(0),
         trash: 0,
         stuck: 0,
@@ -130,9 +131,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         ..OrphansStatus::default()
     };
     metrics.backend_scanned("backend", &scanned, Some(Duration::from_secs(1)));
-    let usages = metrics.usages();
-    usages.tell_of_each_volume();
-    usages.turn_on("backend", Some(Timestamp::UNIX_EPOCH));
+    usage.turn_on("backend", Some(Timestamp::UNIX_EPOCH));
     let volume = PersistentVolume {
         spec: Some(PersistentVolumeSpec {
             claim_ref: Some(ObjectReference::default()),
@@ -140,7 +139,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         }),
         ..PersistentVolume::default()
     };
-    usages.counted(&volume, "backend", VolumeUsage::default());
+    usage.counted(&volume, "backend", VolumeUsage::default());
     // A copy that never finishes.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;
@@ -150,7 +149,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         claim: "data".to_owned(),
         archive: String::new(),
     };
-    let begin = async { metrics.copies().begin(of, |_, _| std::future::pending(), || ()) };
+    let begin = async { copy_jobs.begin(of, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));

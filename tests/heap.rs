@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, reflector};
 use nfs_operator::controllers::claim;
-use nfs_operator::runtime::watch_filters::{concerning, pending};
+use nfs_operator::runtime::watch_filters::{applied_if_changed, drop_settled};
 use nfs_operator::state::capacity::CapacityTracker;
 use nfs_operator::state::context::Settings;
 use nfs_operator::state::volume_indexer::index_volume;
@@ -130,7 +130,7 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         let events = events.map(Ok).chain(stream::pending());
         let settled = |claim: &PersistentVolumeClaim| claim::settled(claim, &settings, &inventory);
         let before = held();
-        let reconciles = concerning(events.filter_map(pending(settled)).reflect(writer), claim::concern);
+        let reconciles = applied_if_changed(events.filter_map(drop_settled(settled)).reflect(writer), claim::concern);
         let mut reconciles = Box::pin(reconciles);
         assert_eq!(drain(&mut reconciles), MANY, "each pending claim is reconciled");
         let each = (held() - before) as usize / MANY;

@@ -1,5 +1,6 @@
-//! Starts everything in the right order, and stops it cleanly.
+//! What starts what: the only folder that knows all controllers.
 
+mod caches;
+mod controllers;
 pub mod run;
-mod watches;
 mod wiring;

@@ -1,4 +1,4 @@
-//! Starts everything in the right order, and ends it cleanly.
+//! Starts everything in the right order, and stops it cleanly.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,8 +9,9 @@ use std::time::Duration;
 use rand::RngExt;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
-use crate::app::wiring::{Wiring, wire};
+use super::wiring::{Wiring, wire};
 use crate::compat::nfs_subdir::backend::{DropInError, InheritedExport};
 use crate::runtime::clients::{ClientError, Clients};
 use crate::runtime::election::{Election, LeaderElector, LeaseError};
@@ -21,242 +22,252 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::records_secret::{Records, RecordsSecret, SecretError};
 use crate::runtime::retry::BackoffLimits;
-use crate::runtime::stop::{Stop, stop_signal};
+use crate::runtime::shutdown::shutdown_signal;
 use crate::runtime::write_fence::WriteFence;
 use crate::state::context::Context;
+use crate::state::copy_jobs::CopyJobs;
+use crate::state::usage::UsageStore;
 
-/// Pods get 30 s by default between SIGTERM and SIGKILL; what is not done by now is repaired by the next start.
+/// Time for work in progress after SIGTERM. Pods get 30 s by default; the next start repairs what is unfinished.
 const GRACE: Duration = Duration::from_secs(20);
-/// The same where others stand by: most work ends within a call, and what does not, they go on with.
+/// The same with standbys: most work ends within one call, and the standby resumes the rest.
 const HANDOVER: Duration = Duration::from_secs(1);
+/// Maximum time to end the sessions on the NFS servers.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// The number of controllers. Watches of other kinds run until the process ends.
+const CONTROLLERS: usize = 4;
 
-/// How to run.
+/// The settings of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Provisioner name.
     pub provisioner: String,
     /// Other provisioner names, each with its backend.
     pub aliases: BTreeMap<String, String>,
-    /// In the place of an nfs-subdir-external-provisioner: its export, which becomes a backend.
+    /// The export of an nfs-subdir-external-provisioner that this operator replaces; it becomes a backend.
     pub inherited: Option<InheritedExport>,
-    /// Claims worked on at the same time, for each backend on its own.
+    /// Maximum number of claims in work per backend.
     pub slots: usize,
-    /// How long what failed waits.
+    /// Limits of the backoff after failures.
     pub retries: BackoffLimits,
-    /// Between two archives of a backend that are purged because their time is over.
+    /// Minimum interval between purges of expired archives on one backend.
     pub purge_pause: Duration,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
-    /// How often each export is scanned for orphans; zero: only when somebody asks.
+    /// Interval between orphan scans of an export. Zero: only on request.
     pub scan_interval: Duration,
-    /// How many names are counted in a second of each backend whose volumes are.
+    /// Maximum number of names that a usage scan reads per second and backend.
     pub count_rate: u32,
-    /// Whether the metrics have a series for each volume that was counted.
+    /// Export usage metrics per volume.
     pub volume_metrics: bool,
     /// Kubernetes configuration.
     pub kubeconfig: Option<PathBuf>,
-    /// The Secret with the key that records are signed with.
+    /// The Secret with the key that signs records.
     pub records: RecordsSecret,
     /// The Lease.
     pub election: Election,
-    /// What the administrator calls the place where this process runs: there is never more than one there.
+    /// A name for the place of this process, where at most one process runs at a time.
     pub instance: Option<String>,
 }
 
-/// Why the operator ended without being told to.
+/// The operator ended although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
     /// No access to Kubernetes.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The HTTP endpoints can't be served.
+    /// The HTTP endpoints cannot be served.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// Records on exports can't be signed.
+    /// Records on exports cannot be signed.
     #[error(transparent)]
     Records(#[from] SecretError),
-    /// This process does not lead, or leads no more.
+    /// This process does not lead, or no longer leads.
     #[error(transparent)]
     Lease(#[from] LeaseError),
-    /// The backend of an nfs-subdir's export is another one, or can't be made.
+    /// The backend for nfs-subdir's export has another address, or cannot be created.
     #[error(transparent)]
     DropIn(#[from] DropInError),
-    /// Signals can't be caught.
+    /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// A watch cache was never filled.
-    #[error("the watch of {0} ended before it was complete")]
-    Watch(&'static str),
-    /// A part that must run for ever ended.
+    /// A task that must never end did.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
 }
 
-const PARTS: [&str; 7] = [
-    "namespaces",
-    "storage classes",
-    "nodes",
-    "volumes",
-    "backends",
-    "claims",
-    "archives",
-];
-
-/// Runs the operator until SIGTERM or SIGINT, or until it leads no more.
-pub async fn operate(options: Options) -> Result<(), OperatorError> {
-    let stop = stop_signal().map_err(OperatorError::Signals)?;
-    let front = Endpoints::open(options.http_addr).await?;
-    let Some(elected) = stop.or(front.elected(&options)).await else {
+/// Runs the operator until SIGTERM or SIGINT, or until it no longer leads.
+///
+/// # Errors
+/// The operator cannot start, loses the Lease, or one of its tasks ends.
+pub async fn run(options: Options) -> Result<(), OperatorError> {
+    let shutdown = shutdown_signal().map_err(OperatorError::Signals)?;
+    let endpoints = Endpoints::open(options.http_addr, options.volume_metrics).await?;
+    let elected = shutdown.run_until_cancelled(endpoints.wait_for_lease(&options)).await;
+    let Some(elected) = elected else {
         return Ok(());
     };
-    let Elected { here, term } = elected?;
-    front.leads();
-    let work = LeaderTask::of(&options);
-    let (parts, ctx) = wire(options, front, here, term.leadership(), stop);
-    lead(term, work.until_end(parts, &ctx), close(&ctx)).await
+    let (access, lease) = elected?;
+    endpoints.set_leading();
+    let task = LeaderTask::new(&options);
+    let (wiring, ctx) = wire(options, endpoints, access, lease.leadership(), shutdown);
+    lead(lease, task.run(wiring, &ctx), close_sessions(&ctx)).await
 }
 
-/// What there is whether this process leads or stands by.
-#[derive(Default)]
-pub(crate) struct Endpoints {
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) readiness: Readiness,
-    pub(crate) guard: WriteFence,
+/// What exists in the leader and in a standby alike: HTTP endpoints and the state behind them.
+pub(super) struct Endpoints {
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) copy_jobs: CopyJobs,
+    pub(super) usage: UsageStore,
+    pub(super) readiness: Readiness,
+    pub(super) write_fence: WriteFence,
 }
 
-/// What was found out before the Lease was taken.
-pub(crate) struct ClusterAccess {
-    pub(crate) clients: Clients,
-    pub(crate) records: Records,
-}
-
-/// The Lease is ours.
-struct Elected {
-    here: ClusterAccess,
-    term: LeaseRenewer,
+/// Access to the cluster: API clients, and the identity and key for records.
+pub(super) struct ClusterAccess {
+    pub(super) clients: Clients,
+    pub(super) records: Records,
 }
 
 impl Endpoints {
     /// Serves the HTTP endpoints.
-    async fn open(address: SocketAddr) -> Result<Self, ListenError> {
-        let front = Self::default();
-        http::serve(address, front.readiness.clone(), Arc::clone(&front.metrics)).await?;
-        Ok(front)
+    async fn open(address: SocketAddr, volume_metrics: bool) -> Result<Self, ListenError> {
+        let copy_jobs = CopyJobs::default();
+        let usage = UsageStore::new(volume_metrics);
+        let metrics = Metrics::with_collectors(vec![Box::new(copy_jobs.clone()), Box::new(usage.clone())]);
+        let endpoints = Self {
+            metrics: Arc::new(metrics),
+            copy_jobs,
+            usage,
+            readiness: Readiness::default(),
+            write_fence: WriteFence::default(),
+        };
+        http::serve(address, endpoints.readiness.clone(), Arc::clone(&endpoints.metrics)).await?;
+        Ok(endpoints)
     }
 
-    /// Finds out where it is, and waits until the Lease is its own.
-    async fn elected(&self, options: &Options) -> Result<Elected, OperatorError> {
+    /// Connects to the cluster, and waits until this process holds the Lease.
+    async fn wait_for_lease(&self, options: &Options) -> Result<(ClusterAccess, LeaseRenewer), OperatorError> {
         let me = identity(options.instance.as_deref());
         let linger = options.election.linger();
-        let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.guard, linger).await?;
-        // Before the Lease: one that can't sign must not take the place of one that can.
+        let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.write_fence, linger).await?;
+        // Before the Lease: a process that cannot sign must not displace one that can.
         options.records.ensure(&clients.lease).await?;
         if let Some(export) = &options.inherited {
             export.check(&clients).await?;
         }
-        let candidate = LeaderElector::new(&clients, options.election.clone(), me, self.guard.clone());
-        let term = candidate.acquire(&self.readiness).await?;
-        // The Secret may have been restored while this process stood by.
+        let elector = LeaderElector::new(&clients, options.election.clone(), me, self.write_fence.clone());
+        let lease = elector.acquire(&self.readiness).await?;
+        // Somebody may have restored the Secret while this process stood by.
         let records = options.records.ensure(&clients.lease).await?;
-        let here = ClusterAccess { clients, records };
-        Ok(Elected { here, term })
+        Ok((ClusterAccess { clients, records }, lease))
     }
 
-    fn leads(&self) {
-        self.metrics.leads();
-        self.readiness.leads(&PARTS);
+    fn set_leading(&self) {
+        self.metrics.set_leading();
+        self.readiness.set_leading();
     }
 }
 
-/// What is done while it leads.
+/// The work of the leader.
 struct LeaderTask {
     inherited: Option<InheritedExport>,
-    /// What is under way when it is told to stop has this long.
+    /// Time for work in progress after the shutdown signal.
     grace: Duration,
 }
 
 impl LeaderTask {
-    fn of(options: &Options) -> Self {
+    fn new(options: &Options) -> Self {
         Self {
             inherited: options.inherited.clone(),
             grace: if options.election.elect { HANDOVER } else { GRACE },
         }
     }
 
-    /// Works until it is told to stop, or a part of it ends by itself.
-    async fn until_end(self, parts: Wiring, ctx: &Arc<Context>) -> Result<(), OperatorError> {
+    /// Runs the controllers until the shutdown signal, or until one of them ends.
+    async fn run(self, wiring: Wiring, ctx: &Arc<Context>) -> Result<(), OperatorError> {
         let (cluster, provisioner) = (&ctx.cluster_id, &ctx.settings.provisioner);
         tracing::info!(cluster, provisioner, "starting");
         if let Some(export) = &self.inherited {
-            let Some(ensured) = ctx.stop.or(export.ensure(&ctx.clients)).await else {
+            let Some(ensured) = ctx.shutdown.run_until_cancelled(export.ensure(&ctx.clients)).await else {
                 return Ok(());
             };
             ensured?;
         }
-        until_end(parts.start(ctx), ctx.stop.clone(), self.grace).await
+        wait_for_end(wiring.start(ctx), &ctx.shutdown, self.grace).await
     }
 }
 
-/// A name that no other process has.
+/// Returns a name that no other process has.
 fn identity(instance: Option<&str>) -> HolderIdentity {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     HolderIdentity::new(instance, &host, rand::rng().random())
 }
 
-/// Works until it is told to stop, then gives the Lease back and says goodbye to the servers. Ends at once, without
-/// any of that, when the Lease is lost: nothing here is ours any more.
+/// Renews the Lease while `work` runs, then releases it and runs `close`. Ends at once, without either, if the Lease is
+/// lost: another process may lead already.
 async fn lead(
-    term: LeaseRenewer,
-    working: impl Future<Output = Result<(), OperatorError>>,
-    closing: impl Future<Output = ()>,
+    lease: LeaseRenewer,
+    work: impl Future<Output = Result<(), OperatorError>>,
+    close: impl Future<Output = ()>,
 ) -> Result<(), OperatorError> {
     let (release, released) = oneshot::channel();
-    let mut keeping = tokio::spawn(term.keep(released));
+    let mut renewal = tokio::spawn(lease.run(released));
     let ended = tokio::select! {
-        ended = working => ended,
-        kept = &mut keeping => {
-            return Err(kept.map_or(OperatorError::Ended("the Lease's keeper"), |kept| match kept {
-                Ok(()) => OperatorError::Ended("the Lease's keeper"),
-                Err(lost) => lost.into(),
-            }));
+        ended = work => ended,
+        renewed = &mut renewal => {
+            return Err(match renewed {
+                Ok(Err(lost)) => lost.into(),
+                Ok(Ok(())) | Err(_) => OperatorError::Ended("the renewal of the Lease"),
+            });
         }
     };
-    // The keeper is there, or has ended by itself: then there is nothing to give back.
+    // If the renewal has ended by now, there is no Lease to release.
     let _ = release.send(());
-    let _ = keeping.await;
-    closing.await;
+    let _ = renewal.await;
+    close.await;
     tracing::info!("stopped");
     ended
 }
 
-/// Waits until the operator is told to stop and its work in progress is done, or a part of it ends by itself.
-async fn until_end(mut running: JoinSet<&'static str>, stop: Stop, grace: Duration) -> Result<(), OperatorError> {
-    let part = tokio::select! {
-        () = stop.clone().wait() => None,
-        part = running.join_next() => Some(part.and_then(Result::ok).unwrap_or("a part of the operator")),
+/// Waits for the shutdown signal and then for work in progress, or until a task ends unexpectedly.
+async fn wait_for_end(
+    mut tasks: JoinSet<&'static str>,
+    shutdown: &CancellationToken,
+    grace: Duration,
+) -> Result<(), OperatorError> {
+    let ended = tokio::select! {
+        () = shutdown.cancelled() => None,
+        ended = tasks.join_next() => Some(ended.and_then(Result::ok).unwrap_or("a task of the operator")),
     };
-    match part {
-        Some(part) if !stop.asked() => return Err(OperatorError::Ended(part)),
+    match ended {
+        Some(task) if !shutdown.is_cancelled() => return Err(OperatorError::Ended(task)),
         _ => tracing::info!("stopping: work in progress has {} s to finish", grace.as_secs()),
     }
-    // The followers run for ever: only the controllers end by themselves.
-    let mut controllers = 4 - usize::from(part.is_some());
+    let mut controllers = CONTROLLERS - usize::from(ended.is_some());
     let finished = tokio::time::timeout(grace, async {
-        while controllers > 0 && running.join_next().await.is_some() {
+        while controllers > 0 && tasks.join_next().await.is_some() {
             controllers -= 1;
         }
     });
     if finished.await.is_err() {
-        tracing::warn!("work in progress did not finish in time: the next one goes on with it");
+        tracing::warn!("work in progress did not finish in time; the next leader resumes it");
     }
     Ok(())
 }
 
-/// Ends the sessions on the servers, so that nothing waits for their leases.
-async fn close(ctx: &Context) {
-    let links = ctx.backends.all().into_iter().filter_map(|backend| backend.link());
-    let closing = futures::future::join_all(links.map(|link| async move { link.export.nfs().clone().close().await }));
-    if tokio::time::timeout(Duration::from_secs(3), closing).await.is_err() {
-        tracing::warn!("some NFS servers did not answer the goodbye");
+/// Ends the sessions on the NFS servers, so that nobody waits for their leases to expire.
+async fn close_sessions(ctx: &Context) {
+    let connections = ctx
+        .backends
+        .all()
+        .into_iter()
+        .filter_map(|backend| backend.connection());
+    let closing = connections.map(|connection| async move { connection.export.nfs().clone().close().await });
+    if tokio::time::timeout(CLOSE_TIMEOUT, futures::future::join_all(closing))
+        .await
+        .is_err()
+    {
+        tracing::warn!("some NFS servers did not answer the end of their sessions");
     }
 }

@@ -1,42 +1,43 @@
-//! What the operator consists of when it works: the context that all share, and the watches and queues that feed its controllers.
+//! Builds the context that all controllers share, and the watches and queues that feed them.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::Api;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::store::Writer;
 use kube::runtime::reflector::{self, ObjectRef};
+use kube::{Api, Client, Resource};
 use rand::RngExt;
+use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
+use super::caches;
+use super::controllers::{self, Feed};
+use super::run::{ClusterAccess, Endpoints, Options};
 use crate::api::{NfsArchive, NfsBackend};
-use crate::app::run::{ClusterAccess, Endpoints, Options};
-use crate::app::watches;
 use crate::controllers::claim;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
-use crate::runtime::metrics::Metrics;
 use crate::runtime::retry::Backoff;
-use crate::runtime::stop::Stop;
 use crate::state::backends::BackendRegistry;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
 use crate::state::last_reported::LastReported;
-use crate::state::recovery::Reserved;
+use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
-use crate::state::usage::UsageStore;
 use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
 use export_store::PathReservations;
 
-/// The longest time that a call on an export may take, a reconnection included: long enough for a server's restart
-/// with a short grace period to be noticed as slow, short enough that a hung server is named within a probe interval.
+/// Maximum duration of a call on an export, a reconnection included: long enough for a server's restart with a short
+/// grace period to appear as slow, short enough that a server that hangs is reported within a probe interval.
 const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
-/// Streams and queues that are consumed when the controllers start.
-pub(crate) struct Wiring {
+
+/// The streams and queues that the watches and controllers consume when they start.
+pub(super) struct Wiring {
     claims: Writer<PersistentVolumeClaim>,
     volumes: Writer<PersistentVolume>,
     classes: Writer<StorageClass>,
@@ -44,19 +45,19 @@ pub(crate) struct Wiring {
     nodes: Writer<PartialObjectMeta<Node>>,
     backends: Writer<NfsBackend>,
     archives: Writer<NfsArchive>,
-    woken: mpsc::UnboundedReceiver<ClaimRef>,
-    woken_volumes: mpsc::UnboundedReceiver<VolumeRef>,
-    doubted: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
-    called: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
+    claim_requests: mpsc::UnboundedReceiver<ClaimRef>,
+    volume_requests: mpsc::UnboundedReceiver<VolumeRef>,
+    backend_requests: mpsc::UnboundedReceiver<ObjectRef<NfsBackend>>,
+    archive_requests: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
 }
 
-/// All that the controllers share, and what feeds them.
-pub(crate) fn wire(
+/// Builds the context, and what feeds the controllers.
+pub(super) fn wire(
     options: Options,
-    front: Endpoints,
-    here: ClusterAccess,
+    endpoints: Endpoints,
+    access: ClusterAccess,
     leadership: Leadership,
-    stop: Stop,
+    shutdown: CancellationToken,
 ) -> (Wiring, Arc<Context>) {
     let (claims, claim_writer) = reflector::store();
     let (volumes, volume_writer) = reflector::store();
@@ -65,20 +66,20 @@ pub(crate) fn wire(
     let (nodes, node_writer) = reflector::store();
     let (backends, backend_writer) = reflector::store();
     let (archives, archive_writer) = reflector::store();
-    let (waiting, woken) = WaitSet::new();
-    let (waiting_volumes, woken_volumes) = WaitSet::new();
-    let (probe_bell, doubted) = mpsc::unbounded_channel();
-    let (archive_bell, called) = mpsc::unbounded_channel();
+    let (waiting_claims, claim_requests) = WaitSet::new();
+    let (waiting_volumes, volume_requests) = WaitSet::new();
+    let (probe_requests, backend_requests) = mpsc::unbounded_channel();
+    let (archive_tx, archive_requests) = mpsc::unbounded_channel();
     let instance = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
-    let unsettled = claims.clone();
-    front
+    let counted = claims.clone();
+    endpoints
         .metrics
-        .count_waiting(move || claim::waiting(unsettled.state().iter().map(Arc::as_ref)));
+        .count_waiting(move || claim::waiting(counted.state().iter().map(Arc::as_ref)));
     let ctx = Context {
-        events: Events::start(here.clients.calls.clone(), &options.provisioner, &instance),
-        clients: here.clients,
-        cluster_id: here.records.cluster_id,
-        records_key: here.records.key,
+        events: Events::start(access.clients.calls.clone(), &options.provisioner, &instance),
+        clients: access.clients,
+        cluster_id: access.records.cluster_id,
+        records_key: access.records.key,
         settings: Settings {
             provisioner: options.provisioner,
             aliases: options.aliases,
@@ -102,25 +103,25 @@ pub(crate) fn wire(
         backends: BackendRegistry::default(),
         capacity: CapacityTracker::default(),
         path_reservations: Arc::new(PathReservations::default()),
-        waiting_claims: Arc::new(waiting),
+        waiting_claims: Arc::new(waiting_claims),
         waiting_volumes,
-        readiness: front.readiness,
-        write_fence: front.guard,
+        readiness: endpoints.readiness,
+        write_fence: endpoints.write_fence,
         leadership,
-        stop,
-        copy_jobs: front.metrics.copies(),
-        usage: usages(&front.metrics, options.volume_metrics),
-        metrics: front.metrics,
+        shutdown,
+        copy_jobs: endpoints.copy_jobs,
+        usage: endpoints.usage,
+        metrics: endpoints.metrics,
         claim_retries: Backoff::new(options.retries),
         volume_retries: Backoff::new(options.retries),
         archive_retries: Backoff::new(options.retries),
-        recovery_holds: Reserved::default(),
+        recovery_holds: RecoveryHolds::default(),
         reschedules: RescheduleBackoff::default(),
         last_reported: LastReported::default(),
-        probe_requests: probe_bell,
-        archive_requests: archive_bell,
+        probe_requests,
+        archive_requests: archive_tx,
     };
-    let parts = Wiring {
+    let wiring = Wiring {
         claims: claim_writer,
         volumes: volume_writer,
         classes: class_writer,
@@ -128,66 +129,56 @@ pub(crate) fn wire(
         nodes: node_writer,
         backends: backend_writer,
         archives: archive_writer,
-        woken,
-        woken_volumes,
-        doubted,
-        called,
+        claim_requests,
+        volume_requests,
+        backend_requests,
+        archive_requests,
     };
-    (parts, Arc::new(ctx))
-}
-
-/// What volumes hold, with a series for each if that is wanted.
-fn usages(metrics: &Metrics, of_each_volume: bool) -> UsageStore {
-    let usages = metrics.usages();
-    if of_each_volume {
-        usages.tell_of_each_volume();
-    }
-    usages
+    (wiring, Arc::new(ctx))
 }
 
 impl Wiring {
-    /// Starts watches and controllers.
-    pub(crate) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
+    /// Starts the watches and controllers. Each task returns its name when it ends.
+    pub(super) fn start(self, ctx: &Arc<Context>) -> JoinSet<&'static str> {
         let waiting = Arc::clone(&ctx.waiting_claims);
-        tokio::spawn(async move { waiting.keep_ringing().await });
-        let api = || ctx.clients.watches.clone();
-        let shared = || Arc::clone(ctx);
-        let mut running = JoinSet::new();
-        running.spawn(watches::follow_classes(shared(), self.classes, Api::all(api())));
-        running.spawn(watches::follow_namespaces(shared(), self.namespaces, Api::all(api())));
-        running.spawn(watches::follow_nodes(shared(), self.nodes, Api::all(api())));
-        let backends = Api::all(api());
-        running.spawn(watches::backends(
-            shared(),
-            self.backends,
-            self.doubted,
-            backends,
-            ctx.stop.clone(),
+        tokio::spawn(async move { waiting.run_debounced().await });
+        let client = &ctx.clients.watches;
+        let ctx = || Arc::clone(ctx);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(caches::watch_classes(ctx(), self.classes, Api::all(client.clone())));
+        tasks.spawn(caches::watch_namespaces(
+            ctx(),
+            self.namespaces,
+            Api::all(client.clone()),
         ));
-        let volumes = Api::all(api());
-        running.spawn(watches::volumes(
-            shared(),
-            self.volumes,
-            self.woken_volumes,
-            volumes,
-            ctx.stop.clone(),
+        tasks.spawn(caches::watch_nodes(ctx(), self.nodes, Api::all(client.clone())));
+        tasks.spawn(controllers::run_backends(
+            ctx(),
+            feed(self.backends, self.backend_requests, client),
         ));
-        let archives = Api::all(api());
-        running.spawn(watches::archives(
-            shared(),
-            self.archives,
-            self.called,
-            archives,
-            ctx.stop.clone(),
+        tasks.spawn(controllers::run_volumes(
+            ctx(),
+            feed(self.volumes, self.volume_requests, client),
         ));
-        let claims = Api::all(api());
-        running.spawn(watches::claims(
-            shared(),
-            self.claims,
-            self.woken,
-            claims,
-            ctx.stop.clone(),
+        tasks.spawn(controllers::run_archives(
+            ctx(),
+            feed(self.archives, self.archive_requests, client),
         ));
-        running
+        tasks.spawn(controllers::run_claims(
+            ctx(),
+            feed(self.claims, self.claim_requests, client),
+        ));
+        tasks
+    }
+}
+
+fn feed<K>(writer: Writer<K>, requests: mpsc::UnboundedReceiver<ObjectRef<K>>, client: &Client) -> Feed<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+{
+    Feed {
+        writer,
+        requests,
+        api: Api::all(client.clone()),
     }
 }

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::runtime::stop::Stop;
 use crate::state::backends::Backend;
+use tokio_util::sync::CancellationToken;
 
 /// Waits until work on a backend is due: after `pause`, or when its bell is rung. None when the operator is to stop, or the
 /// backend is forgotten; nothing here keeps it alive.
 pub async fn next_run(
-    stop: &Stop,
+    shutdown: &CancellationToken,
     backend: &Weak<Backend>,
     bell: impl FnOnce(&Backend) -> &Arc<Notify>,
     pause: Duration,
@@ -23,6 +23,6 @@ pub async fn next_run(
             () = tokio::time::sleep(pause) => {}
         }
     };
-    stop.or(due).await?;
+    shutdown.run_until_cancelled(due).await?;
     backend.upgrade()
 }

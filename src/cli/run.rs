@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum};
 use nfs_operator::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
-use nfs_operator::app::run::{Options, operate};
+use nfs_operator::app::run::{self, Options};
 use nfs_operator::compat::nfs_subdir::backend as nfs_subdir_backend;
 use nfs_operator::runtime::election::Election;
 use nfs_operator::runtime::lease::LeaseTimings;
@@ -123,7 +123,7 @@ impl RunArguments {
     }
 
     fn election(&self) -> Result<Election, String> {
-        let terms = LeaseTimings {
+        let timings = LeaseTimings {
             duration: self.lease_duration,
             renew_deadline: self.renew_deadline,
             retry_period: self.retry_period,
@@ -132,7 +132,7 @@ impl RunArguments {
             elect: self.leader_elect,
             namespace: self.lease_namespace.clone(),
             name: self.lease_name.clone(),
-            terms: terms.checked()?,
+            timings: timings.checked()?,
         })
     }
 }
@@ -175,7 +175,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         },
         instance: arguments.instance,
     };
-    match operate(options).await {
+    match run::run(options).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error}");

@@ -40,8 +40,8 @@ pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>) {
 
 async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
     let mut until = Duration::MAX;
-    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.readoption.bell, until).await {
-        let Some(pause) = ctx.stop.or(look(&ctx, &backend)).await else {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.readoption.bell, until).await {
+        let Some(pause) = ctx.shutdown.run_until_cancelled(look(&ctx, &backend)).await else {
             return;
         };
         until = pause;

@@ -13,7 +13,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tower::{BoxError, ServiceBuilder, ServiceExt};
 
-use crate::runtime::fenced_stream::Checked;
+use crate::runtime::fenced_stream::FencedStream;
 use crate::runtime::write_fence::WriteFence;
 
 /// How long a call may be silent. Conditions, claims and volumes are small: a server that needs longer is not well,
@@ -91,7 +91,7 @@ fn guarded(config: Config, guard: &WriteFence, linger: Option<Duration>) -> Resu
     tcp.enforce_http(false);
     tcp.set_tcp_user_timeout(linger);
     let guard = guard.clone();
-    let checked = tcp.map_response(move |stream| Checked::new(stream, guard.clone()));
+    let checked = tcp.map_response(move |stream| FencedStream::new(stream, guard.clone()));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(checked)?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);

@@ -35,7 +35,7 @@ pub enum Priority {
 /// One slot in so many is with an object that failed before, and no more: thousands that fail again and again use up a share
 /// of the server's and the API server's time, and a new one finds the rest free. With 64 slots, eight are enough to try
 /// hundreds a second.
-const LANE: usize = 8;
+const RETRY_SHARE: usize = 8;
 
 /// After so many that go first, one that failed before has its turn: a stream of new ones must not keep it out for ever.
 const TURNS: u32 = 8;
@@ -95,7 +95,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
     pub fn new(slots: usize) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(slots)),
-            lane: Arc::new(Semaphore::new(slots.div_ceil(LANE))),
+            lane: Arc::new(Semaphore::new(slots.div_ceil(RETRY_SHARE))),
             queue: Mutex::new(Queue {
                 fresh: VecDeque::new(),
                 again: VecDeque::new(),

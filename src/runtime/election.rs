@@ -1,7 +1,6 @@
-//! Takes the Lease, keeps it, and gives it back ([`lease`](crate::runtime::lease) decides).
+//! Acquires the Lease ([`lease`](crate::runtime::lease) decides when).
 //!
-//! Every process holds the Lease while it works, with `--leader-elect` or without: with it, others stand by; without it,
-//! they refuse to start.
+//! Every process holds the Lease while it works. With `--leader-elect` others stand by; without it they refuse to start.
 
 use std::future::ready;
 use std::pin::pin;
@@ -24,47 +23,47 @@ use crate::runtime::readiness::{Readiness, ReadinessState};
 use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
 
-/// Which Lease, and on which terms.
+/// The settings of the leader election.
 #[derive(Debug, Clone)]
 pub struct Election {
     /// Whether others stand by (`--leader-elect`).
     pub elect: bool,
-    /// The Lease's namespace; absent: that of the Kubernetes configuration.
+    /// Namespace of the Lease. If unset, the namespace of the Kubernetes configuration.
     pub namespace: Option<String>,
-    /// The Lease's name.
+    /// Name of the Lease.
     pub name: String,
-    /// Its times.
-    pub terms: LeaseTimings,
+    /// Its timings.
+    pub timings: LeaseTimings,
 }
 
 impl Election {
-    /// How long what was sent in a term may still be on its way after it: another leads no sooner than this after the
-    /// renew deadline. Absent where nobody stands by.
+    /// Returns how long a request may stay in flight after the renew deadline: another process leads no sooner than this.
+    /// `None` if nobody stands by.
     pub fn linger(&self) -> Option<Duration> {
         let LeaseTimings {
             duration,
             renew_deadline,
             ..
-        } = self.terms;
+        } = self.timings;
         self.elect.then(|| duration.saturating_sub(renew_deadline))
     }
 }
 
-/// Why this process does not lead, or leads no more.
+/// This process does not lead, or no longer leads.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// Another operator is at work, and nobody is to stand by.
+    /// Another operator works, and this one may not stand by.
     #[error(
-        "the Lease {lease} is held by {holder}, which renews it: another operator is at work; stop it first, or start \
+        "the Lease {lease} is held by {holder}, which renews it: another operator is running; stop it first, or start \
          both with --leader-elect"
     )]
     Taken {
         /// Namespace and name.
         lease: String,
-        /// Who.
+        /// Identity of the holder.
         holder: String,
     },
-    /// Another installation is at work.
+    /// Another installation works in this cluster.
     #[error(
         "the Lease {lease} is held by {holder}: another nfs-operator is installed in this cluster, and one operator \
          serves a cluster; uninstall one of them, or give both the same --lease-namespace and --leader-elect"
@@ -72,80 +71,80 @@ pub enum LeaseError {
     Rival {
         /// Namespace and name.
         lease: String,
-        /// Who.
+        /// Identity of the holder.
         holder: String,
     },
-    /// The API server will not let us.
+    /// The API server denies access.
     #[error(
         "cannot {action} the Lease {lease}: {cause}; apply config/rbac, or correct --lease-namespace and --lease-name"
     )]
     Refused {
         /// Namespace and name.
         lease: String,
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The answer.
+        /// The API server's answer.
         #[source]
         cause: Box<kube::Error>,
     },
-    /// The Lease is, or may soon be, another's.
+    /// Another process holds the Lease, or may soon.
     #[error("lost the Lease {lease}: {cause}")]
     Lost {
         /// Namespace and name.
         lease: String,
-        /// How.
+        /// How it was lost.
         cause: String,
     },
 }
 
-/// One that wants the Lease.
+/// Acquires the Lease for this process.
 pub struct LeaderElector {
     pub(crate) leases: Api<Lease>,
-    watched: Api<Lease>,
-    rivals: OtherInstallations,
+    watched_leases: Api<Lease>,
+    other_installations: OtherInstallations,
     pub(crate) election: Election,
     pub(crate) me: HolderIdentity,
-    pub(crate) guard: WriteFence,
+    pub(crate) fence: WriteFence,
     /// Namespace and name.
     pub(crate) lease: String,
 }
 
-/// What an attempt came to.
+/// The result of an attempt.
 enum Attempt {
     Taken(Box<LeaseRenewer>),
-    Again { after: Duration },
+    Retry { after: Duration },
 }
 
 impl LeaderElector {
-    /// One that has not looked yet.
-    pub fn new(clients: &Clients, election: Election, me: HolderIdentity, guard: WriteFence) -> Self {
+    /// Creates an elector. Nothing is read yet.
+    pub fn new(clients: &Clients, election: Election, me: HolderIdentity, fence: WriteFence) -> Self {
         let own = || clients.lease.default_namespace().to_owned();
         let namespace = election.namespace.clone().unwrap_or_else(own);
         Self {
             leases: Api::namespaced(clients.lease.clone(), &namespace),
-            watched: Api::namespaced(clients.watches.clone(), &namespace),
-            rivals: OtherInstallations::new(clients.lease.clone(), &namespace, &election.name),
+            watched_leases: Api::namespaced(clients.watches.clone(), &namespace),
+            other_installations: OtherInstallations::new(clients.lease.clone(), &namespace, &election.name),
             lease: format!("{namespace}/{}", election.name),
             election,
             me,
-            guard,
+            fence,
         }
     }
 
-    /// Waits for the Lease and takes it; tells where it stands meanwhile.
+    /// Waits for the Lease and takes it. Reports the state to `readiness` meanwhile.
     pub async fn acquire(mut self, readiness: &Readiness) -> Result<LeaseRenewer, LeaseError> {
         let mut observer = Observer::default();
         let mut releases = pin!(self.releases());
         loop {
-            // A call that hangs must not outlast the Lease that it asks about. One that was cut off may have taken it:
-            // the next look finds our name there.
-            let patience = self.election.terms.renew_deadline;
+            // A call that hangs must not outlast the Lease. A call that was cut off may have taken the Lease: the next
+            // attempt then finds this process's name in it.
+            let patience = self.election.timings.renew_deadline;
             let pause = match timeout(patience, self.attempt(&mut observer, readiness)).await {
                 Ok(Ok(Attempt::Taken(term))) => return Ok(*term),
-                Ok(Ok(Attempt::Again { after })) => after,
+                Ok(Ok(Attempt::Retry { after })) => after,
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
-                    tracing::warn!(lease = self.lease, "the API server does not answer, trying again");
+                    tracing::warn!(lease = self.lease, "the API server does not answer; retrying");
                     self.pause()
                 }
             };
@@ -156,21 +155,21 @@ impl LeaderElector {
         }
     }
 
-    /// Rings when the Lease is given back: a standby then takes it without waiting for its next look.
+    /// Yields when the Lease is released, so that a standby takes it without waiting for its next attempt.
     fn releases(&self) -> impl Stream<Item = ()> + use<> {
-        let changes = watcher::watch_object(self.watched.clone(), &self.election.name).default_backoff();
-        // What goes wrong with this watch, the looks at the Lease meet too, and say.
+        let changes = watcher::watch_object(self.watched_leases.clone(), &self.election.name).default_backoff();
+        // Attempts meet the same failures as this watch, and report them.
         changes.filter_map(|change| ready(change.ok().filter(|lease| is_free(lease.as_ref())).map(drop)))
     }
 
-    /// Looks once, and takes the Lease if it is to be had.
+    /// Reads the Lease once, and takes it if it is free.
     async fn attempt(&mut self, observer: &mut Observer, readiness: &Readiness) -> Result<Attempt, LeaseError> {
         let found = match self.leases.get_opt(&self.election.name).await {
             Ok(found) => found,
-            Err(error) => return self.put_off("read", error),
+            Err(error) => return self.retry_or_fail("read", error),
         };
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        match observer.judge(spec, &self.me, self.election.terms.duration, since_boot()) {
+        match observer.judge(spec, &self.me, self.election.timings.duration, since_boot()) {
             LeaseStatus::Held { holder, alive, .. } if alive && !self.election.elect => {
                 let lease = self.lease.clone();
                 return Err(LeaseError::Taken { lease, holder });
@@ -180,34 +179,38 @@ impl LeaderElector {
             } => {
                 self.stand_by(holder, readiness);
                 let after = self.pause().min(runs_out_in);
-                return Ok(Attempt::Again { after });
+                return Ok(Attempt::Retry { after });
             }
             LeaseStatus::Free | LeaseStatus::Ours => {}
         }
-        match self.rivals.look(&self.me, self.election.terms.duration).await {
+        match self
+            .other_installations
+            .look(&self.me, self.election.timings.duration)
+            .await
+        {
             Ok(None) => {}
             Ok(Some(rival)) if rival.alive => return Err(rival.refusal()),
             Ok(Some(rival)) => {
                 self.wait_for(&rival.holder, &rival.lease, readiness);
-                return Ok(self.again());
+                return Ok(self.retry());
             }
-            Err(error) => return self.put_off("list", error),
+            Err(error) => return self.retry_or_fail("list", error),
         }
         match self.take(found).await {
-            Ok(Some(term)) => self.unrivalled(term).await,
-            Ok(None) => Ok(self.again()),
-            Err(error) => self.put_off("write", error),
+            Ok(Some(term)) => self.check_again(term).await,
+            Ok(None) => Ok(self.retry()),
+            Err(error) => self.retry_or_fail("write", error),
         }
     }
 
-    /// Writes our name into the Lease; nothing when another was faster.
+    /// Writes this process's name into the Lease. Returns `None` if another process was faster.
     async fn take(&self, found: Option<Lease>) -> Result<Option<LeaseRenewer>, kube::Error> {
         let sent = since_boot();
         let former = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        let spec = lease::taken(former, &self.me, &self.election.terms, Timestamp::now());
+        let spec = lease::taken(former, &self.me, &self.election.timings, Timestamp::now());
         let params = PostParams::default();
         let written = match found {
-            // With the version that was read: the API server refuses if anybody wrote since.
+            // With the resourceVersion that was read: the API server refuses if anybody wrote since.
             Some(lease) => {
                 let lease = Lease {
                     spec: Some(spec),
@@ -231,42 +234,45 @@ impl LeaderElector {
         }
     }
 
-    /// Two installations may have taken their Leases at the same time: each looks once more, and so one at least sees
-    /// the other.
-    async fn unrivalled(&mut self, term: LeaseRenewer) -> Result<Attempt, LeaseError> {
-        match self.rivals.look(&self.me, self.election.terms.duration).await {
+    /// Two installations may take their Leases at the same time. Each checks once more, so at least one sees the other.
+    async fn check_again(&mut self, term: LeaseRenewer) -> Result<Attempt, LeaseError> {
+        match self
+            .other_installations
+            .look(&self.me, self.election.timings.duration)
+            .await
+        {
             Ok(None) => Ok(Attempt::Taken(Box::new(term))),
             Ok(Some(rival)) => {
-                term.give_back().await;
+                term.release().await;
                 Err(rival.refusal())
             }
             Err(error) => {
-                term.give_back().await;
-                self.put_off("list", error)
+                term.release().await;
+                self.retry_or_fail("list", error)
             }
         }
     }
 
-    /// Another holds the Lease.
+    /// Handles a Lease that another process holds.
     fn stand_by(&self, holder: String, readiness: &Readiness) {
         if !self.election.elect {
             return self.wait_for(&holder, &self.lease, readiness);
         }
-        if readiness.stands(ReadinessState::Standby(holder.clone())) {
+        if readiness.set_state(ReadinessState::Standby(holder.clone())) {
             tracing::info!(lease = self.lease, leader = holder, "standing by");
         }
     }
 
     fn wait_for(&self, holder: &str, lease: &str, readiness: &Readiness) {
-        let reason = format!("the Lease {lease} is held by {holder}, which may be dead: waiting for it to run out");
-        if readiness.stands(ReadinessState::Waiting(reason.clone())) {
+        let reason = format!("the Lease {lease} is held by {holder}, which may be dead: waiting for it to expire");
+        if readiness.set_state(ReadinessState::Waiting(reason.clone())) {
             tracing::info!("{reason}");
         }
     }
 
-    /// A refusal that only a person can cure ends the process; anything else may pass.
-    fn put_off(&self, action: &'static str, error: kube::Error) -> Result<Attempt, LeaseError> {
-        // 404: the namespace is not there.
+    /// Fails if only a person can fix the cause; retries otherwise.
+    fn retry_or_fail(&self, action: &'static str, error: kube::Error) -> Result<Attempt, LeaseError> {
+        // 404: the namespace does not exist.
         if matches!(http_status(&error), Some(403 | 404)) {
             return Err(LeaseError::Refused {
                 lease: self.lease.clone(),
@@ -274,16 +280,16 @@ impl LeaderElector {
                 cause: Box::new(error),
             });
         }
-        tracing::warn!(lease = self.lease, "cannot {action} the Lease, trying again: {error}");
-        Ok(self.again())
+        tracing::warn!(lease = self.lease, "cannot {action} the Lease; retrying: {error}");
+        Ok(self.retry())
     }
 
-    fn again(&self) -> Attempt {
-        Attempt::Again { after: self.pause() }
+    fn retry(&self) -> Attempt {
+        Attempt::Retry { after: self.pause() }
     }
 
     fn pause(&self) -> Duration {
-        let retry_period = self.election.terms.retry_period;
+        let retry_period = self.election.timings.retry_period;
         retry_period.mul_f64(rand::rng().random_range(1.0..JITTER))
     }
 }

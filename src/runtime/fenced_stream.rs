@@ -18,12 +18,12 @@ use crate::runtime::write_fence::WriteFence;
 pub struct NotLeading;
 
 /// A stream that refuses to write while the guard is closed.
-pub struct Checked<S> {
+pub struct FencedStream<S> {
     stream: S,
     guard: WriteFence,
 }
 
-impl<S> Checked<S> {
+impl<S> FencedStream<S> {
     /// Puts the guard before a stream.
     pub fn new(stream: S, guard: WriteFence) -> Self {
         Self { stream, guard }
@@ -39,7 +39,7 @@ impl<S> Checked<S> {
     }
 }
 
-impl<S: Write + Unpin> Write for Checked<S> {
+impl<S: Write + Unpin> Write for FencedStream<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(self.get_mut().ask()?).poll_write(cx, bytes)
     }
@@ -66,13 +66,13 @@ impl<S: Write + Unpin> Write for Checked<S> {
     }
 }
 
-impl<S: Read + Unpin> Read for Checked<S> {
+impl<S: Read + Unpin> Read for FencedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: ReadBufCursor<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, buffer)
     }
 }
 
-impl<S: Connection> Connection for Checked<S> {
+impl<S: Connection> Connection for FencedStream<S> {
     fn connected(&self) -> Connected {
         self.stream.connected()
     }
@@ -90,7 +90,7 @@ mod tests {
     async fn a_stream_whose_term_ends_between_two_writes_sends_nothing_more() {
         let guard = WriteFence::default();
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = TokioIo::new(Checked::new(TokioIo::new(near), guard.clone()));
+        let mut stream = TokioIo::new(FencedStream::new(TokioIo::new(near), guard.clone()));
         let refused = |error: io::Error| error.get_ref().is_some_and(|cause| cause.is::<NotLeading>());
         assert!(refused(stream.write_all(b"too early").await.unwrap_err()));
         guard.open(None);

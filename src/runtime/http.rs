@@ -14,7 +14,7 @@ use crate::runtime::metrics::Metrics;
 use crate::runtime::prometheus_text::{self, OPEN_METRICS, PLAIN};
 use crate::runtime::readiness::{Readiness, ReadinessState};
 
-/// Why the endpoints are not served.
+/// The HTTP endpoints cannot be served.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {address} (--http-addr): {cause}")]
 pub struct ListenError {
@@ -29,7 +29,10 @@ struct Endpoints {
     metrics: Arc<Metrics>,
 }
 
-/// Listens, and serves until the operator ends.
+/// Listens on `address`, and serves in the background until the process ends.
+///
+/// # Errors
+/// The address cannot be bound.
 pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metrics>) -> Result<(), ListenError> {
     let listener = TcpListener::bind(address)
         .await
@@ -49,9 +52,11 @@ pub async fn serve(address: SocketAddr, readiness: Readiness, metrics: Arc<Metri
 
 async fn readyz(State(endpoints): State<Endpoints>) -> Response {
     let not_yet = |what: String| (StatusCode::SERVICE_UNAVAILABLE, format!("not ready yet: {what}\n")).into_response();
-    match endpoints.readiness.standing() {
+    match endpoints.readiness.state() {
         ReadinessState::Leading(missing) if missing.is_empty() => "ok\n".into_response(),
-        ReadinessState::Leading(missing) => not_yet(missing.join(", ")),
+        ReadinessState::Leading(missing) => {
+            not_yet(missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+        }
         ReadinessState::Standby(leader) => format!("ok: standby, {leader} leads\n").into_response(),
         ReadinessState::Waiting(reason) => not_yet(reason),
     }

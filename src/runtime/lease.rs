@@ -117,14 +117,14 @@ pub struct Observer {
 
 #[derive(Debug)]
 struct Seen {
-    mark: Mark,
+    mark: RenewalKey,
     /// By the observer's clock.
     since: Duration,
     alive: bool,
 }
 
 /// What changes with each renewal.
-type Mark = (String, Option<MicroTime>, Option<i32>);
+type RenewalKey = (String, Option<MicroTime>, Option<i32>);
 
 impl Observer {
     /// Takes in what the Lease says at `now` (any clock of the observer's that goes on while the machine sleeps), and

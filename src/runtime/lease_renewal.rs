@@ -1,4 +1,4 @@
-//! A leadership: the Lease is renewed until it is given back or lost.
+//! Renews the Lease until it is released or lost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::runtime::lease::{self, HolderIdentity, LeaseTimings};
 use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
 
-/// Giving the Lease back is a courtesy: it runs out by itself.
-const GOODBYE: Duration = Duration::from_secs(2);
+/// Maximum time to release the Lease. An unreleased Lease expires.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A Lease that is ours.
+/// The Lease that this process holds, and its renewal.
 pub struct LeaseRenewer {
     leases: Api<Lease>,
     name: String,
@@ -26,28 +26,29 @@ pub struct LeaseRenewer {
     shown: String,
     me: HolderIdentity,
     terms: LeaseTimings,
-    /// Others stand by: what is not renewed in time is lost.
+    /// Whether others stand by. If so, a Lease that is not renewed in time is lost.
     elect: bool,
-    guard: WriteFence,
-    /// As last written.
+    fence: WriteFence,
+    /// The Lease as last written.
     lease: Lease,
-    /// When the last renewal that succeeded was sent, since boot: nobody can have seen it before.
+    /// Time since boot at which the last successful renewal was sent: nobody can have seen it earlier.
     renewed: watch::Sender<Duration>,
-    hurry: Arc<Notify>,
+    renew_now: Arc<Notify>,
 }
 
-/// What the rest of the operator has of a leadership; clones are one.
+/// Lets the rest of the operator confirm that this process leads. Clones share it.
 #[derive(Clone)]
 pub struct Leadership {
     renewed: watch::Receiver<Duration>,
-    hurry: Arc<Notify>,
+    renew_now: Arc<Notify>,
 }
 
 impl Leadership {
-    /// Whether we lead, asked of the API server now. False: it does not answer, or this process is about to end.
+    /// Asks the API server whether this process leads. Returns false if there is no answer within `patience`, or if the
+    /// process is about to end.
     pub async fn confirm(&self, patience: Duration) -> bool {
         let asked = since_boot();
-        self.hurry.notify_one();
+        self.renew_now.notify_one();
         let mut renewed = self.renewed.clone();
         let confirmed = timeout(patience, renewed.wait_for(|sent| *sent >= asked)).await;
         confirmed.is_ok_and(|renewed| renewed.is_ok())
@@ -55,90 +56,98 @@ impl Leadership {
 }
 
 impl LeaseRenewer {
-    /// Begins with the Lease as it was written by a call that was sent then.
-    pub(crate) fn new(candidate: &LeaderElector, lease: Lease, sent: Duration) -> Self {
+    /// Starts from the Lease as written by a call that was sent at `sent` (time since boot).
+    pub(crate) fn new(elector: &LeaderElector, lease: Lease, sent: Duration) -> Self {
         let term = Self {
-            leases: candidate.leases.clone(),
-            name: candidate.election.name.clone(),
-            shown: candidate.lease.clone(),
-            me: candidate.me.clone(),
-            terms: candidate.election.terms,
-            elect: candidate.election.elect,
-            guard: candidate.guard.clone(),
+            leases: elector.leases.clone(),
+            name: elector.election.name.clone(),
+            shown: elector.lease.clone(),
+            me: elector.me.clone(),
+            terms: elector.election.timings,
+            elect: elector.election.elect,
+            fence: elector.fence.clone(),
             lease,
             renewed: watch::Sender::new(sent),
-            hurry: Arc::default(),
+            renew_now: Arc::default(),
         };
-        term.open_guard(sent);
+        term.open_fence(sent);
         term
     }
 
-    /// For the rest of the operator.
+    /// Returns a handle for the rest of the operator.
     pub fn leadership(&self) -> Leadership {
         Leadership {
             renewed: self.renewed.subscribe(),
-            hurry: Arc::clone(&self.hurry),
+            renew_now: Arc::clone(&self.renew_now),
         }
     }
 
-    /// Renews the Lease until `release` says that it is to be given back; an error: it was lost, and nothing may be
-    /// written any more.
-    pub async fn keep(mut self, mut release: oneshot::Receiver<()>) -> Result<(), LeaseError> {
+    /// Renews the Lease until `release` fires, then releases it.
+    ///
+    /// # Errors
+    /// The Lease was lost: nothing may be written any more.
+    pub async fn run(mut self, mut release: oneshot::Receiver<()>) -> Result<(), LeaseError> {
         loop {
             tokio::select! {
                 _ = &mut release => {
-                    self.give_back().await;
+                    self.release().await;
                     return Ok(());
                 }
-                () = self.hurry.notified() => {}
+                () = self.renew_now.notified() => {}
                 () = sleep(self.pause()) => {}
             }
             if let Err(cause) = self.renew().await {
-                self.guard.close();
+                self.fence.close();
                 let lease = self.shown.clone();
                 return Err(LeaseError::Lost { lease, cause });
             }
         }
     }
 
-    /// Gives the Lease back: nothing is written any more, and the next one may begin at once.
-    pub(crate) async fn give_back(self) {
-        self.guard.close();
+    /// Releases the Lease: this process writes nothing any more, and the next leader may start at once.
+    pub(crate) async fn release(self) {
+        self.fence.close();
         let former = self.lease.spec.clone().unwrap_or_default();
-        let nobodys = Lease {
+        let released = Lease {
             spec: Some(lease::released(&former, Timestamp::now())),
             ..self.lease.clone()
         };
         let params = PostParams::default();
-        let given = timeout(GOODBYE, self.leases.replace(&self.name, &params, &nobodys)).await;
+        let given = timeout(RELEASE_TIMEOUT, self.leases.replace(&self.name, &params, &released)).await;
         match given {
-            Ok(Ok(_)) => tracing::info!(lease = self.shown, "gave the Lease back"),
-            Ok(Err(error)) => tracing::warn!(lease = self.shown, "the Lease is left to run out: {error}"),
-            Err(_) => tracing::warn!(lease = self.shown, "the Lease is left to run out: no answer"),
+            Ok(Ok(_)) => tracing::info!(lease = self.shown, "released the Lease"),
+            Ok(Err(error)) => tracing::warn!(
+                lease = self.shown,
+                "cannot release the Lease, it expires by itself: {error}"
+            ),
+            Err(_) => tracing::warn!(
+                lease = self.shown,
+                "cannot release the Lease, it expires by itself: no answer"
+            ),
         }
     }
 
-    /// One renewal; an error when the Lease is lost, and how.
+    /// Renews once. Returns an error with the cause if the Lease is lost.
     async fn renew(&mut self) -> Result<(), String> {
         let sent = since_boot();
-        // Who comes too late does not renew: another may be about to take what ran out.
+        // Too late to renew: another process may be about to take the expired Lease.
         self.in_time()?;
         let patience = self.terms.renew_deadline / 2;
         match timeout(patience.min(self.left()), self.write()).await {
             Ok(Ok(lease)) => {
                 self.lease = lease;
-                self.open_guard(sent);
+                self.open_fence(sent);
                 self.renewed.send_replace(sent);
                 return Ok(());
             }
-            Ok(Err(error)) if matches!(http_status(&error), Some(404 | 409)) => self.look_again().await?,
+            Ok(Err(error)) if matches!(http_status(&error), Some(404 | 409)) => self.reread().await?,
             Ok(Err(error)) => tracing::warn!(lease = self.shown, "cannot renew the Lease: {error}"),
             Err(_) => tracing::warn!(lease = self.shown, "cannot renew the Lease: no answer"),
         }
         self.in_time()
     }
 
-    /// Writes the Lease if it is as we know it.
+    /// Writes the Lease, on condition that nobody else wrote it.
     async fn write(&self) -> Result<Lease, kube::Error> {
         let spec = lease::renewed(self.lease.spec.as_ref(), &self.me, &self.terms, Timestamp::now());
         let lease = Lease {
@@ -153,28 +162,28 @@ impl LeaseRenewer {
         }
     }
 
-    /// Somebody wrote to the Lease, or deleted it: it is still ours if it says so, and then renewed at once.
-    async fn look_again(&mut self) -> Result<(), String> {
+    /// Reads the Lease after somebody wrote or deleted it. If it still names this process, it is renewed at once.
+    async fn reread(&mut self) -> Result<(), String> {
         let patience = (self.terms.renew_deadline / 2).min(self.left());
         match timeout(patience, self.leases.get_opt(&self.name)).await {
             Ok(Ok(Some(found))) => {
                 let holder = found.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
                 if holder != Some(&self.me.name) {
                     return Err(match holder {
-                        None | Some("") => "it was taken from us".to_owned(),
+                        None | Some("") => "its holder was removed".to_owned(),
                         Some(holder) => format!("{holder} holds it now"),
                     });
                 }
                 self.lease = found;
-                self.hurry.notify_one();
+                self.renew_now.notify_one();
             }
             Ok(Ok(None)) => {
-                let mut anew = Lease {
+                let mut recreated = Lease {
                     spec: self.lease.spec.clone(),
                     ..Lease::default()
                 };
-                anew.metadata.name = Some(self.name.clone());
-                self.lease = anew;
+                recreated.metadata.name = Some(self.name.clone());
+                self.lease = recreated;
             }
             Ok(Err(error)) => tracing::warn!(lease = self.shown, "cannot read the Lease: {error}"),
             Err(_) => tracing::warn!(lease = self.shown, "cannot read the Lease: no answer"),
@@ -189,10 +198,10 @@ impl LeaseRenewer {
         Ok(())
     }
 
-    /// How long we lead still if no renewal succeeds.
+    /// Returns how long this process leads if no further renewal succeeds.
     fn left(&self) -> Duration {
         if !self.elect {
-            // Nobody waits for it: who starts anew takes it when it ran out, and then we are told so.
+            // Nobody waits for it: a process that starts takes it when it ran out, and then we are told so.
             return Duration::MAX;
         }
         (*self.renewed.borrow() + self.terms.renew_deadline).saturating_sub(since_boot())
@@ -202,13 +211,13 @@ impl LeaseRenewer {
         self.terms.retry_period.min(self.left())
     }
 
-    fn open_guard(&self, sent: Duration) {
-        self.guard.open(self.elect.then(|| sent + self.terms.renew_deadline));
+    fn open_fence(&self, sent: Duration) {
+        self.fence.open(self.elect.then(|| sent + self.terms.renew_deadline));
     }
 }
 
 impl Drop for LeaseRenewer {
     fn drop(&mut self) {
-        self.guard.close();
+        self.fence.close();
     }
 }

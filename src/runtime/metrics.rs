@@ -1,4 +1,5 @@
-//! What `/metrics` shows: the ProvisionController library's names, so that dashboards keep working, and ours.
+//! The metrics behind `/metrics`: the names of the ProvisionController library, so that dashboards keep working, and
+//! this operator's own.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,9 +18,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Metric as Registered, Registry};
 
 use crate::api::{OrphanKind, OrphansStatus};
-use crate::state::capacity::Totals;
-use crate::state::copy_jobs::CopyJobs;
-use crate::state::usage::UsageStore;
 use nfs_client::Statistics;
 
 /// Labels of the claim metrics.
@@ -27,7 +25,7 @@ use nfs_client::Statistics;
 pub struct ClaimLabels {
     /// StorageClass.
     pub class: String,
-    /// Data source: always empty until there are any.
+    /// Data source: always empty.
     pub source: String,
 }
 
@@ -45,7 +43,7 @@ pub struct BackendLabels {
     pub backend: String,
 }
 
-/// Labels of the orphans.
+/// Labels of the metrics about orphans.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OrphanLabels {
     backend: String,
@@ -70,11 +68,9 @@ pub struct Metrics {
     last_scan: Family<BackendLabels, Gauge>,
     scan_seconds: Family<BackendLabels, Gauge<f64, AtomicU64>>,
     waiting: Arc<OnceLock<CountWaiting>>,
-    copies: CopyJobs,
-    usages: UsageStore,
 }
 
-/// What is told of each backend: name behind `nfs_operator_backend_`, and help.
+/// The metrics of each backend: the name after `nfs_operator_backend_`, and the help text.
 const OF_BACKENDS: [(&str, &str); 11] = [
     ("ready", "1 when claims can be provisioned"),
     (
@@ -95,26 +91,28 @@ const OF_BACKENDS: [(&str, &str); 11] = [
     ("trash_stuck", "Names in the trash that could not be removed"),
 ];
 
-/// What a probe found of a backend, and what is known of it besides.
+/// The values of a backend's metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendFigures {
     /// Whether claims can be provisioned.
     pub ready: bool,
-    /// Of the export's file system; absent: as before.
+    /// Statistics of the export's file system. If unset, the former values stay.
     pub statistics: Option<Statistics>,
-    /// Volumes and promises.
-    pub totals: Totals,
-    /// Archives; absent: as before.
+    /// Number of volumes, reservations included.
+    pub volumes: u64,
+    /// Sum of the requests of volumes and reservations, in bytes.
+    pub provisioned: u128,
+    /// Number of archives. If unset, the former value stays.
     pub archives: Option<u64>,
-    /// Deleted directories still to be purged.
+    /// Number of deleted directories that are not purged yet.
     pub trash: u64,
-    /// Names that could not be purged.
+    /// Number of names that could not be purged.
     pub stuck: u64,
 }
 
 impl BackendFigures {
-    /// In the order of [`OF_BACKENDS`].
-    #[allow(clippy::cast_precision_loss, reason = "Prometheus' numbers are doubles")]
+    /// Returns the values in the order of [`OF_BACKENDS`].
+    #[allow(clippy::cast_precision_loss, reason = "values of Prometheus are doubles")]
     fn values(&self, now: Timestamp) -> [Option<f64>; OF_BACKENDS.len()] {
         let figure = |pick: fn(&Statistics) -> u64| self.statistics.as_ref().map(|figures| pick(figures) as f64);
         [
@@ -122,10 +120,10 @@ impl BackendFigures {
             Some(now.as_second() as f64),
             figure(|figures| figures.total),
             figure(|figures| figures.available),
-            Some(self.totals.bytes as f64),
+            Some(self.provisioned as f64),
             figure(|figures| figures.inodes),
             figure(|figures| figures.inodes_free),
-            Some(self.totals.volumes as f64),
+            Some(self.volumes as f64),
             self.archives.map(|archives| archives as f64),
             Some(self.trash as f64),
             Some(self.stuck as f64),
@@ -135,8 +133,8 @@ impl BackendFigures {
 
 type CountWaiting = Box<dyn Fn() -> BTreeMap<String, u64> + Send + Sync>;
 
-/// Counts the claims that wait when it is asked: whatever counted along would have to see each way in which a claim can
-/// cease to wait.
+/// Counts the waiting claims when it is scraped. A running count would have to see every way in which a claim stops
+/// waiting.
 struct WaitingClaims(Arc<OnceLock<CountWaiting>>);
 
 impl fmt::Debug for WaitingClaims {
@@ -157,14 +155,14 @@ impl Collector for WaitingClaims {
     }
 }
 
-/// From 10 ms, a lone claim on a near server, doubling up to 5 min, a claim that waited for retries.
+/// Returns a histogram with buckets from 10 ms (one claim on a near server), doubling up to 5 min (a claim with retries).
 fn durations() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
         0.01, 2.0, 16,
     ))
 }
 
-/// Registers a metric and answers it.
+/// Registers a metric and returns it.
 fn registered<M: Registered + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register(name, help, metric.clone());
     metric
@@ -172,8 +170,18 @@ fn registered<M: Registered + Clone>(registry: &mut Registry, name: &str, help: 
 
 impl Default for Metrics {
     fn default() -> Self {
+        Self::with_collectors(Vec::new())
+    }
+}
+
+impl Metrics {
+    /// Registers the operator's metrics, and collectors of values that live elsewhere.
+    pub fn with_collectors(collectors: Vec<Box<dyn Collector>>) -> Self {
         let registry = &mut Registry::default();
-        // Counters are printed with `_total` behind the name.
+        for collector in collectors {
+            registry.register_collector(collector);
+        }
+        // The encoder appends `_total` to the names of counters.
         let claim = "controller_persistentvolumeclaim_provision";
         let volume = "controller_persistentvolume_delete";
         let version: Family<[(&str, &str); 1], Gauge> = Family::default();
@@ -188,10 +196,6 @@ impl Default for Metrics {
             .set(1);
         let waiting = Arc::default();
         registry.register_collector(Box::new(WaitingClaims(Arc::clone(&waiting))));
-        let copies = CopyJobs::default();
-        registry.register_collector(Box::new(copies.clone()));
-        let usages = UsageStore::default();
-        registry.register_collector(Box::new(usages.clone()));
         let seconds = "from the start of the attempt, in seconds";
         Self {
             leader: registered(
@@ -253,8 +257,6 @@ impl Default for Metrics {
                 Family::default(),
             ),
             waiting,
-            copies,
-            usages,
             registry: std::mem::take(registry),
         }
     }
@@ -287,12 +289,12 @@ fn backend_labels(backend: &str) -> BackendLabels {
 }
 
 impl Metrics {
-    /// This process leads now.
-    pub fn leads(&self) {
+    /// Records that this process leads.
+    pub fn set_leading(&self) {
         self.leader.set(1);
     }
 
-    /// A class of ours is there: its counts begin at 0, so that a rate over the first failure can be had.
+    /// Starts the counters of a class at 0, so that a rate over its first failure exists.
     pub fn class_seen(&self, class: &str) {
         let (claims, volumes) = (claim_labels(class), volume_labels(class));
         self.provisioned.get_or_create(&claims).inc_by(0);
@@ -303,7 +305,7 @@ impl Metrics {
         drop(self.delete_seconds.get_or_create(&volumes));
     }
 
-    /// A claim got its volume, this long after the attempt began.
+    /// Records that a claim got its volume, this long after the start of the attempt.
     pub fn claim_provisioned(&self, class: &str, after: Duration) {
         let labels = claim_labels(class);
         self.provisioned.get_or_create(&labels).inc();
@@ -312,40 +314,30 @@ impl Metrics {
             .observe(after.as_secs_f64());
     }
 
-    /// An attempt to provision failed.
+    /// Records a failed attempt to provision.
     pub fn claim_failed(&self, class: &str) {
         self.provision_failed.get_or_create(&claim_labels(class)).inc();
     }
 
-    /// A volume was reclaimed, this long after the attempt began.
+    /// Records that a volume was reclaimed, this long after the start of the attempt.
     pub fn volume_reclaimed(&self, class: &str, after: Duration) {
         let labels = volume_labels(class);
         self.deleted.get_or_create(&labels).inc();
         self.delete_seconds.get_or_create(&labels).observe(after.as_secs_f64());
     }
 
-    /// An attempt to reclaim failed.
+    /// Records a failed attempt to reclaim.
     pub fn volume_failed(&self, class: &str) {
         self.delete_failed.get_or_create(&volume_labels(class)).inc();
     }
 
-    /// How the claims that wait are counted, by reason.
+    /// Sets the function that counts waiting claims by reason.
     pub fn count_waiting(&self, count: impl Fn() -> BTreeMap<String, u64> + Send + Sync + 'static) {
-        // There is one operator in a process, which says it once.
+        // A process runs one operator, which sets it once.
         let _already = self.waiting.set(Box::new(count));
     }
 
-    /// The copies that are told of.
-    pub fn copies(&self) -> CopyJobs {
-        self.copies.clone()
-    }
-
-    /// What volumes hold, as it is told.
-    pub fn usages(&self) -> UsageStore {
-        self.usages.clone()
-    }
-
-    /// A backend was probed just now.
+    /// Records a probe of a backend.
     pub fn backend_probed(&self, backend: &str, figures: &BackendFigures) {
         let labels = backend_labels(backend);
         for (family, value) in self.backends.iter().zip(figures.values(Timestamp::now())) {
@@ -355,7 +347,7 @@ impl Metrics {
         }
     }
 
-    /// What a backend's last scan for orphans found; how long it took, if it was this life's.
+    /// Records the result of a backend's last orphan scan, and its duration if this process ran it.
     pub fn backend_scanned(&self, backend: &str, orphans: &OrphansStatus, took: Option<Duration>) {
         for kind in OrphanKind::ALL {
             self.orphans
@@ -371,13 +363,12 @@ impl Metrics {
         }
     }
 
-    /// A backend is gone: its series end.
+    /// Removes the series of a backend.
     pub fn backend_gone(&self, backend: &str) {
         let labels = backend_labels(backend);
         for kind in OrphanKind::ALL {
             self.orphans.remove(&orphan_labels(backend, kind));
         }
-        self.usages.turn_off(backend);
         self.last_scan.remove(&labels);
         self.scan_seconds.remove(&labels);
         for family in &self.backends {
@@ -385,7 +376,7 @@ impl Metrics {
         }
     }
 
-    /// All of them in the OpenMetrics text format.
+    /// Returns all metrics in the OpenMetrics text format.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry)?;

@@ -15,7 +15,7 @@ mod prometheus_text;
 pub mod readiness;
 pub mod records_secret;
 pub mod retry;
-pub mod stop;
+pub mod shutdown;
 pub mod watch_filters;
 pub mod write_fence;
 pub mod writes;

@@ -1,24 +1,71 @@
-//! What the operator still waits for before it works.
+//! How far the operator is from doing its work: what `/readyz` reports, and what decisions wait for.
 
+use std::fmt;
 use std::sync::Arc;
 
 use tokio::sync::watch;
+
+/// A watch cache that must be filled before anything is decided.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cache {
+    /// Namespaces.
+    Namespaces,
+    /// StorageClasses.
+    StorageClasses,
+    /// Nodes.
+    Nodes,
+    /// PersistentVolumes.
+    Volumes,
+    /// NfsBackends.
+    Backends,
+    /// PersistentVolumeClaims.
+    Claims,
+    /// NfsArchives.
+    Archives,
+}
+
+impl Cache {
+    /// All caches.
+    pub const ALL: [Self; 7] = [
+        Self::Namespaces,
+        Self::StorageClasses,
+        Self::Nodes,
+        Self::Volumes,
+        Self::Backends,
+        Self::Claims,
+        Self::Archives,
+    ];
+}
+
+impl fmt::Display for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Namespaces => "namespaces",
+            Self::StorageClasses => "storage classes",
+            Self::Nodes => "nodes",
+            Self::Volumes => "volumes",
+            Self::Backends => "backends",
+            Self::Claims => "claims",
+            Self::Archives => "archives",
+        })
+    }
+}
 
 /// How far the operator has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadinessState {
     /// It waits for the Lease, for this reason.
     Waiting(String),
-    /// All is well, and another process works: that one.
+    /// It is healthy and stands by; the named process leads.
     Standby(String),
-    /// It leads; these watch caches are not filled yet.
-    Leading(Vec<&'static str>),
+    /// It leads; these caches are not filled yet.
+    Leading(Vec<Cache>),
 }
 
-/// How far the operator has come; clones are one.
+/// The operator's readiness. Clones share it.
 ///
-/// The caches' own `wait_until_ready` (kube 5.0) wakes only the waiter that asked last, and each controller waits for
-/// its own cache that way: so everybody else waits here.
+/// The caches' own `wait_until_ready` (kube 5.0) wakes only the most recent waiter, and each controller waits for its
+/// own cache that way. Everything else waits here.
 #[derive(Clone)]
 pub struct Readiness(Arc<watch::Sender<ReadinessState>>);
 
@@ -30,39 +77,38 @@ impl Default for Readiness {
 }
 
 impl Readiness {
-    /// Where it stands until it leads. True: that is news.
-    pub fn stands(&self, standing: ReadinessState) -> bool {
+    /// Records the state of a process that does not lead yet. Returns true if the state changed.
+    pub fn set_state(&self, state: ReadinessState) -> bool {
         self.0.send_if_modified(|former| {
-            let news = *former != standing;
-            *former = standing;
-            news
+            let changed = *former != state;
+            *former = state;
+            changed
         })
     }
 
-    /// It leads, and works once each of `parts` was reported ready.
-    pub fn leads(&self, parts: &[&'static str]) {
-        self.0.send_replace(ReadinessState::Leading(parts.to_vec()));
+    /// Records that this process leads. It is ready once every cache was filled.
+    pub fn set_leading(&self) {
+        self.0.send_replace(ReadinessState::Leading(Cache::ALL.to_vec()));
     }
 
-    /// One part is ready.
-    pub fn ready(&self, part: &str) {
-        self.0.send_modify(|standing| {
-            if let ReadinessState::Leading(parts) = standing {
-                parts.retain(|waiting| *waiting != part);
+    /// Records that a cache was filled.
+    pub fn set_filled(&self, cache: Cache) {
+        self.0.send_modify(|state| {
+            if let ReadinessState::Leading(missing) = state {
+                missing.retain(|waiting| *waiting != cache);
             }
         });
     }
 
-    /// How far it has come.
-    pub fn standing(&self) -> ReadinessState {
+    /// Returns the current state.
+    pub fn state(&self) -> ReadinessState {
         self.0.borrow().clone()
     }
 
-    /// Ends when it leads and all parts are ready.
-    pub async fn all(&self) {
-        let complete =
-            |standing: &ReadinessState| matches!(standing, ReadinessState::Leading(parts) if parts.is_empty());
-        // The sender is ours, so the channel never closes.
-        let _ = self.0.subscribe().wait_for(complete).await;
+    /// Waits until this process leads and all caches are filled.
+    pub async fn wait_until_ready(&self) {
+        let ready = |state: &ReadinessState| matches!(state, ReadinessState::Leading(missing) if missing.is_empty());
+        // `self` holds the sender, so the channel never closes.
+        let _ = self.0.subscribe().wait_for(ready).await;
     }
 }

@@ -1,4 +1,4 @@
-//! From a watch to the objects that are looked at, past the cache that it fills.
+//! Filters between a watch, the cache that it fills, and the reconciler.
 
 use std::collections::HashMap;
 use std::future::{Ready, ready};
@@ -7,12 +7,12 @@ use futures::{Stream, StreamExt, stream};
 use kube::runtime::watcher;
 use kube::{Resource, ResourceExt};
 
-/// What a watch brings.
-pub type Seen<K> = Result<watcher::Event<K>, watcher::Error>;
+/// An event of a watch, or its failure.
+pub type WatchEvent<K> = Result<watcher::Event<K>, watcher::Error>;
 
-/// Keeps out of the cache that follows what there is nothing to do about: ten thousand bound volumes are as good as
-/// none. What is settled leaves the cache as if it were deleted, and comes back with the change that unsettles it.
-pub fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<Option<Seen<K>>> {
+/// Keeps settled objects out of the cache that follows, so that ten thousand bound volumes cost as little as none. An
+/// object that becomes settled leaves the cache as if it were deleted. It returns with the change that unsettles it.
+pub fn drop_settled<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(WatchEvent<K>) -> Ready<Option<WatchEvent<K>>> {
     move |event| {
         ready(match event {
             Ok(watcher::Event::InitApply(object)) if settled(&object) => None,
@@ -22,87 +22,90 @@ pub fn pending<K>(settled: impl Fn(&K) -> bool) -> impl FnMut(Seen<K>) -> Ready<
     }
 }
 
-/// The objects that are there, once the cache before this has them.
-pub fn applied<K>(events: impl Stream<Item = Seen<K>>) -> impl Stream<Item = Result<K, watcher::Error>> {
-    looked_at(events, |change| match change {
+/// Passes on objects that exist, after the cache before this filter has them.
+pub fn applied<K>(events: impl Stream<Item = WatchEvent<K>>) -> impl Stream<Item = Result<K, watcher::Error>> {
+    reconciled(events, |change| match change {
         Change::Listed(objects) => objects,
         Change::Applied(object) => vec![object],
         Change::Deleted(_) => Vec::new(),
     })
 }
 
-/// The same, and those that are deleted.
-pub fn touched<K>(events: impl Stream<Item = Seen<K>>) -> impl Stream<Item = Result<K, watcher::Error>> {
-    looked_at(events, |change| match change {
+/// Passes on objects that exist, and objects that were deleted.
+pub fn applied_or_deleted<K>(
+    events: impl Stream<Item = WatchEvent<K>>,
+) -> impl Stream<Item = Result<K, watcher::Error>> {
+    reconciled(events, |change| match change {
         Change::Listed(objects) => objects,
         Change::Applied(object) | Change::Deleted(object) => vec![object],
     })
 }
 
-/// The objects that are there and concern us by another number than before; without a number, always.
-pub fn concerning<K: Resource>(
-    events: impl Stream<Item = Seen<K>>,
-    concern: impl Fn(&K) -> Option<u64>,
+/// The objects that are there and fingerprint us by another fingerprint than before; without a fingerprint, always.
+pub fn applied_if_changed<K: Resource>(
+    events: impl Stream<Item = WatchEvent<K>>,
+    fingerprint: impl Fn(&K) -> Option<u64>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> {
-    let mut concerns = Concerns::default();
-    looked_at(events, move |change| concerns.news(change, &concern))
+    let mut fingerprints = Fingerprints::default();
+    reconciled(events, move |change| fingerprints.changed(change, &fingerprint))
 }
 
-/// The numbers of what is in the cache, by uid, and of nothing else: what is deleted or settled is forgotten, and is news
-/// when it comes back, also as it was. kube's own filter keeps whatever it saw for an hour.
+/// The fingerprints of the objects in the cache, by UID. An object that was deleted or settled is forgotten, and passes
+/// when it returns, even unchanged. kube's own predicate cache keeps whatever it saw for an hour.
 #[derive(Default)]
-struct Concerns(HashMap<String, u64>);
+struct Fingerprints(HashMap<String, u64>);
 
-impl Concerns {
-    fn news<K: Resource>(&mut self, change: Change<K>, concern: impl Fn(&K) -> Option<u64>) -> Vec<K> {
+impl Fingerprints {
+    fn changed<K: Resource>(&mut self, change: Change<K>, fingerprint: impl Fn(&K) -> Option<u64>) -> Vec<K> {
         match change {
             Change::Listed(objects) => {
-                // What is not listed any more was deleted.
+                // An object that is no longer listed was deleted.
                 let mut before = std::mem::take(self);
-                let news = objects.into_iter().filter(|object| {
-                    let number = concern(object);
-                    let former = before.note(object, None);
-                    self.note(object, number);
-                    number.is_none() || number != former
+                let changed = objects.into_iter().filter(|object| {
+                    let new = fingerprint(object);
+                    let former = before.replace(object, None);
+                    self.replace(object, new);
+                    new.is_none() || new != former
                 });
-                news.collect()
+                changed.collect()
             }
             Change::Applied(object) => {
-                let number = concern(&object);
-                let former = self.note(&object, number);
-                let news = number.is_none() || number != former;
-                news.then_some(object).into_iter().collect()
+                let new = fingerprint(&object);
+                let former = self.replace(&object, new);
+                let changed = new.is_none() || new != former;
+                changed.then_some(object).into_iter().collect()
             }
             Change::Deleted(object) => {
-                self.note(&object, None);
+                self.replace(&object, None);
                 Vec::new()
             }
         }
     }
 
-    /// Notes an object's number, or forgets it; answers the former one.
-    fn note<K: Resource>(&mut self, object: &K, number: Option<u64>) -> Option<u64> {
+    /// Stores or forgets an object's fingerprint, and returns the former one.
+    fn replace<K: Resource>(&mut self, object: &K, fingerprint: Option<u64>) -> Option<u64> {
         let uid = object.uid().unwrap_or_default();
-        match number {
-            Some(number) => self.0.insert(uid, number),
+        match fingerprint {
+            Some(fingerprint) => self.0.insert(uid, fingerprint),
             None => self.0.remove(&uid),
         }
     }
 }
 
-/// What a watch brings, a list at once.
+/// A change, with a whole list as one.
 enum Change<K> {
-    /// Everything that there is.
+    /// All objects.
     Listed(Vec<K>),
     Applied(K),
     Deleted(K),
 }
 
-/// A cache takes a list in when it is complete, and a list has many pages: who looks at an object of the first one
-/// before that finds what was there before the watch broke off, or nothing, and nobody would look again.
-fn looked_at<K>(
-    events: impl Stream<Item = Seen<K>>,
-    mut look: impl FnMut(Change<K>) -> Vec<K>,
+/// Passes on the objects that `select` picks from each change. A list counts when it is complete: only then does the
+/// cache hold it, and a reconciler that saw an object of an early page would read the state before the watch broke, or
+/// nothing, and would not be called again.
+fn reconciled<K>(
+    events: impl Stream<Item = WatchEvent<K>>,
+    mut select: impl FnMut(Change<K>) -> Vec<K>,
 ) -> impl Stream<Item = Result<K, watcher::Error>> {
     let mut listed = Vec::new();
     events.flat_map(move |event| {
@@ -120,7 +123,7 @@ fn looked_at<K>(
             Ok(watcher::Event::Delete(object)) => Some(Change::Deleted(object)),
             Err(error) => return stream::iter(vec![Err(error)]),
         };
-        let objects = change.map(&mut look).unwrap_or_default();
+        let objects = change.map(&mut select).unwrap_or_default();
         stream::iter(objects.into_iter().map(Ok).collect::<Vec<_>>())
     })
 }
@@ -149,7 +152,7 @@ mod tests {
         phase(volume) == "Bound"
     }
 
-    fn watch(events: Vec<watcher::Event<PersistentVolume>>) -> impl Stream<Item = Seen<PersistentVolume>> {
+    fn watch(events: Vec<watcher::Event<PersistentVolume>>) -> impl Stream<Item = WatchEvent<PersistentVolume>> {
         stream::iter(events).map(Ok)
     }
 
@@ -171,7 +174,7 @@ mod tests {
             Apply(volume("c", "Released")),
             Delete(volume("b", "Released")),
         ]);
-        let looks = applied(events.filter_map(pending(is_bound)).reflect(writer)).map(|seen| {
+        let looks = applied(events.filter_map(drop_settled(is_bound)).reflect(writer)).map(|seen| {
             let name = seen.unwrap().name_any();
             let found = cache.get(&ObjectRef::new(&name));
             (name, found.map(|found| phase(&found)))
@@ -196,7 +199,7 @@ mod tests {
             Delete(volume("a", "Released")),
             Apply(volume("a", "Released")),
         ]);
-        let looks = concerning(events.filter_map(pending(is_bound)), |_| Some(1));
+        let looks = applied_if_changed(events.filter_map(drop_settled(is_bound)), |_| Some(1));
         let looks: Vec<_> = looks.map(|seen| phase(&seen.unwrap())).collect().await;
         assert_eq!(looks, ["Released"; 3], "neither the settled nor the unchanged");
     }
@@ -216,19 +219,19 @@ mod tests {
             Apply(volume("c", "Released")),
         ]);
         let failed = |volume: &PersistentVolume| Some(u64::from(phase(volume) == "Failed"));
-        let looks = concerning(events, failed).map(|seen| seen.unwrap().name_any());
+        let looks = applied_if_changed(events, failed).map(|seen| seen.unwrap().name_any());
         let looks: Vec<_> = looks.collect().await;
         assert_eq!(looks, ["a", "b", "c", "b", "c"], "c was gone meanwhile");
     }
 
     #[test]
     fn nothing_is_remembered_of_what_is_settled_or_gone() {
-        let mut concerns = Concerns::default();
-        let mut see = |change| concerns.news(change, |_: &PersistentVolume| Some(1)).len();
+        let mut fingerprints = Fingerprints::default();
+        let mut see = |change| fingerprints.changed(change, |_: &PersistentVolume| Some(1)).len();
         assert_eq!(see(Change::Listed(vec![volume("a", ""), volume("b", "")])), 2);
         assert_eq!(see(Change::Applied(volume("c", ""))), 1);
         assert_eq!(see(Change::Listed(vec![volume("b", ""), volume("c", "")])), 0);
         assert_eq!(see(Change::Deleted(volume("c", ""))), 0);
-        assert_eq!(concerns.0.into_keys().collect::<Vec<_>>(), ["b"]);
+        assert_eq!(fingerprints.0.into_keys().collect::<Vec<_>>(), ["b"]);
     }
 }

@@ -13,7 +13,7 @@ pub use known::ProbeSnapshot;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
-use crate::state::recovery::{Missing, Readoption};
+use crate::state::recovery::{Missing, RecoveryState};
 use crate::state::usage::Counting;
 use crate::state::waiting::{ClaimRef, VolumeRef};
 use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
@@ -44,8 +44,8 @@ pub struct Backend {
     expiry: Mutex<Instant>,
     known: RwLock<Arc<ProbeSnapshot>>,
     confirmed: Mutex<Option<Identity>>,
-    link: Mutex<Option<Link>>,
-    open: Mutex<HashMap<String, Open>>,
+    connection: Mutex<Option<BackendConnection>>,
+    open: Mutex<HashMap<String, PendingDirectory>>,
     /// Rung when there is something to purge.
     pub trash: Arc<Notify>,
     purged: Mutex<PurgeReport>,
@@ -56,7 +56,7 @@ pub struct Backend {
     pub scan: Arc<Notify>,
     scanned: Mutex<Option<Scanned>>,
     /// Volumes made again after their objects were lost.
-    pub readoption: Readoption,
+    pub readoption: RecoveryState,
     /// The count of what its volumes hold.
     pub count: Counting,
 }
@@ -72,7 +72,7 @@ pub struct Scanned {
 
 /// A connection, and what it was made for.
 #[derive(Clone)]
-pub struct Link {
+pub struct BackendConnection {
     /// Address, credential and all else that makes another connection necessary when it changes.
     pub target: Target,
     /// The places of the backend's root, under all its addresses.
@@ -85,7 +85,7 @@ pub struct Link {
 
 /// A directory that was begun and has no volume yet.
 #[derive(Debug, Clone)]
-pub struct Open {
+pub struct PendingDirectory {
     /// Whose it is.
     pub claim: export_store::ClaimRef,
     /// Being worked on right now: nobody else may touch it.
@@ -95,12 +95,12 @@ pub struct Open {
 }
 
 /// A volume's directory is being worked on, until this is dropped.
-pub struct Active<'a> {
+pub struct PendingGuard<'a> {
     backend: &'a Backend,
     volume: String,
 }
 
-impl Drop for Active<'_> {
+impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
         if let Some(open) = self.backend.open_directories().get_mut(&self.volume) {
             open.active = false;
@@ -138,7 +138,7 @@ impl Backend {
             expiry: Mutex::new(Instant::now()),
             known: RwLock::new(Arc::new(known)),
             confirmed: Mutex::default(),
-            link: Mutex::default(),
+            connection: Mutex::default(),
             open: Mutex::default(),
             trash: Arc::default(),
             purged: Mutex::default(),
@@ -146,7 +146,7 @@ impl Backend {
             sweeping: Arc::default(),
             scan: Arc::default(),
             scanned: Mutex::default(),
-            readoption: Readoption::default(),
+            readoption: RecoveryState::default(),
             count: Counting::default(),
         }
     }
@@ -184,19 +184,19 @@ impl Backend {
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.
-    pub fn begin(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<Active<'_>> {
+    pub fn begin(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<PendingGuard<'_>> {
         let mut open = self.open_directories();
         let former = open.get(volume);
         if former.is_some_and(|former| former.active) {
             return None;
         }
-        let begun = Open {
+        let begun = PendingDirectory {
             claim: claim.clone(),
             active: true,
             moves: former.is_some_and(|former| former.moves),
         };
         open.insert(volume.to_owned(), begun);
-        Some(Active {
+        Some(PendingGuard {
             backend: self,
             volume: volume.to_owned(),
         })
@@ -206,7 +206,7 @@ impl Backend {
     pub fn note_open(&self, volume: &str, claim: &export_store::ClaimRef) {
         self.open_directories()
             .entry(volume.to_owned())
-            .or_insert_with(|| Open {
+            .or_insert_with(|| PendingDirectory {
                 claim: claim.clone(),
                 active: false,
                 moves: false,
@@ -237,7 +237,7 @@ impl Backend {
 
     /// Whether it is known what a former life began here.
     pub fn is_taken_in(&self) -> bool {
-        self.link().is_some_and(|link| link.settled)
+        self.connection().is_some_and(|connection| connection.settled)
     }
 
     /// A directory has its volume, or is gone.
@@ -255,27 +255,33 @@ impl Backend {
     }
 
     /// The connection, if there is one.
-    pub fn link(&self) -> Option<Link> {
-        self.link.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn connection(&self) -> Option<BackendConnection> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether what a former life left on this export was taken in.
     pub fn is_settled(&self, export: &Arc<ExportStore>) -> bool {
-        self.link()
-            .is_some_and(|link| link.settled && Arc::ptr_eq(&link.export, export))
+        self.connection()
+            .is_some_and(|connection| connection.settled && Arc::ptr_eq(&connection.export, export))
     }
 
     /// What a former life left on this export was taken in.
     pub fn set_settled(&self, export: &Arc<ExportStore>) {
-        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(link) = link.as_mut().filter(|link| Arc::ptr_eq(&link.export, export)) {
-            link.settled = true;
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(connection) = connection
+            .as_mut()
+            .filter(|connection| Arc::ptr_eq(&connection.export, export))
+        {
+            connection.settled = true;
         }
     }
 
     /// Takes another connection, and answers the former one.
-    pub fn relink(&self, link: Option<Link>) -> Option<Link> {
-        std::mem::replace(&mut *self.link.lock().unwrap_or_else(PoisonError::into_inner), link)
+    pub fn set_connection(&self, connection: Option<BackendConnection>) -> Option<BackendConnection> {
+        std::mem::replace(
+            &mut *self.connection.lock().unwrap_or_else(PoisonError::into_inner),
+            connection,
+        )
     }
 
     /// What the last purge of the trash reported.
@@ -309,7 +315,7 @@ impl Backend {
         *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
     }
 
-    fn open_directories(&self) -> MutexGuard<'_, HashMap<String, Open>> {
+    fn open_directories(&self) -> MutexGuard<'_, HashMap<String, PendingDirectory>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

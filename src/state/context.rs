@@ -20,17 +20,17 @@ use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::retry::Backoff;
-use crate::runtime::stop::Stop;
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::BackendRegistry;
 use crate::state::capacity::CapacityTracker;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::last_reported::LastReported;
-use crate::state::recovery::Reserved;
+use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::usage::UsageStore;
 use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
 use export_store::{PathReservations, RecordsKey};
+use tokio_util::sync::CancellationToken;
 
 /// How this operator was started.
 #[derive(Debug, Clone)]
@@ -160,7 +160,7 @@ pub struct Context {
     /// Pauses of archives whose copy failed.
     pub archive_retries: Backoff,
     /// Volumes that were made again and are kept for their claims.
-    pub recovery_holds: Reserved,
+    pub recovery_holds: RecoveryHolds,
     /// Selected nodes that no backend serves, and when they are given back.
     pub reschedules: RescheduleBackoff,
     /// What was last said of volumes that could not be reclaimed.
@@ -172,7 +172,7 @@ pub struct Context {
     /// Asks the API server whether this process leads.
     pub leadership: Leadership,
     /// The word that the operator is to stop.
-    pub stop: Stop,
+    pub shutdown: CancellationToken,
     /// Asks for a backend to be probed now.
     pub probe_requests: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
     /// Asks for an archive to be looked at now.
@@ -205,7 +205,10 @@ impl Context {
     ///
     /// False: the operator stops before that, and nothing may be decided.
     pub async fn wait_for_sync(&self) -> bool {
-        self.stop.or(self.readiness.all()).await.is_some()
+        self.shutdown
+            .run_until_cancelled(self.readiness.wait_until_ready())
+            .await
+            .is_some()
     }
 
     /// The uid of the kube-system namespace: which cluster this is, whatever it is called on exports. Known once the caches

@@ -97,13 +97,13 @@ pub struct Stage {
 
 /// The re-adoption of one backend.
 #[derive(Default)]
-pub struct Readoption {
+pub struct RecoveryState {
     stage: Mutex<Stage>,
     /// Rung when there is something to look at.
     pub bell: Arc<Notify>,
 }
 
-impl Readoption {
+impl RecoveryState {
     /// How far it is.
     pub fn stage(&self) -> Stage {
         self.lock().clone()
@@ -157,7 +157,7 @@ impl Readoption {
 /// The volumes that were made again, by the claim that each is kept for. As long as there is one for a claim, that claim is
 /// not provisioned: the control plane may be about to bind it.
 #[derive(Default)]
-pub struct Reserved(Mutex<Pairs>);
+pub struct RecoveryHolds(Mutex<Pairs>);
 
 #[derive(Default)]
 struct Pairs {
@@ -178,7 +178,7 @@ impl Pairs {
     }
 }
 
-impl Reserved {
+impl RecoveryHolds {
     /// A volume was seen, or made.
     pub fn see(&self, volume: &PersistentVolume) {
         let (mut pairs, name) = (self.lock(), volume.name_any());
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_volume_is_kept_for_its_claim_until_it_is_bound_or_gone() {
-        let (reserved, claim) = (Reserved::default(), ("team".to_owned(), "data".to_owned()));
+        let (reserved, claim) = (RecoveryHolds::default(), ("team".to_owned(), "data".to_owned()));
         let name = json!({"namespace": "team", "name": "data"});
         let (ours, handed_over) = (
             json!({VOLUME_READOPTED: "u", VOLUME_BACKEND: "main"}),
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn a_pass_that_comes_to_the_same_is_no_news() {
-        let readoption = Readoption::default();
+        let readoption = RecoveryState::default();
         let left = |why: &str| {
             let mut outcome = Outcome::default();
             outcome.leave_out("pvc-1", why.to_owned(), Some(("team".into(), "data".into())));

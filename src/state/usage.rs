@@ -119,9 +119,12 @@ struct Counted {
 }
 
 impl UsageStore {
-    /// From now on the metrics tell of each volume.
-    pub fn tell_of_each_volume(&self) {
-        self.book().of_each_volume = true;
+    /// Returns an empty store. With `of_each_volume`, the metrics have series for each volume.
+    pub fn new(of_each_volume: bool) -> Self {
+        Self(Arc::new(Mutex::new(Book {
+            of_each_volume,
+            ..Book::default()
+        })))
     }
 
     /// A volume of a backend exists, and says this.
@@ -334,7 +337,8 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("nfs_operator_volume"), "{text}");
-        usages.tell_of_each_volume();
+        let usages = UsageStore::new(true);
+        usages.turn_on("main", Timestamp::from_second(1000).ok());
         usages.see(&volume("a", "10"), "main");
         let series =
             "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",namespace=\"team\",volume=\"a\"} 10";

@@ -87,7 +87,7 @@ fn remove(name: &str, ctx: &Context) {
     ctx.recovery_holds.gone(name);
     ctx.usage.forget(name);
     ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
-    ctx.waiting_claims.wake_soon();
+    ctx.waiting_claims.wake_debounced();
 }
 
 /// Indexes a volume that exists: a volume of this operator counts on its backend; any volume reserves its directory.

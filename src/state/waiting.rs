@@ -1,4 +1,4 @@
-//! Objects that wait for something other than their own change, and the bell that wakes them.
+//! Objects that wait for something other than their own change, and what wakes them.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -14,125 +14,125 @@ pub type ClaimRef = ObjectRef<PersistentVolumeClaim>;
 /// A volume by name.
 pub type VolumeRef = ObjectRef<PersistentVolume>;
 
-/// The objects that cannot be served now.
+/// The objects that cannot be served now, and the channel that requeues them.
 pub struct WaitSet<R> {
-    hall: Mutex<Hall<R>>,
-    bell: mpsc::UnboundedSender<R>,
+    state: Mutex<WaitState<R>>,
+    wake_tx: mpsc::UnboundedSender<R>,
     soon: Notify,
 }
 
-/// Many changes in this time are one ring: a thousand deleted volumes must not wake every claim a thousand times.
-const GATHER: Duration = Duration::from_millis(250);
+/// Changes within this time cause one wake-up: a thousand deleted volumes must not wake every claim a thousand times.
+const DEBOUNCE: Duration = Duration::from_millis(250);
 
-struct Hall<R> {
+struct WaitState<R> {
     waiting: HashSet<R>,
-    /// Objects that failed: they wait for less.
+    /// Objects that failed. Fewer changes wake them.
     failing: HashSet<R>,
-    rings: Moment,
+    epoch: Epoch,
 }
 
-/// How often the bells had rung at some moment: what is decided with knowledge of that moment may be out of date when
-/// they have rung since.
+/// A point in time, counted in wake-ups. A decision that was made in an earlier epoch may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Moment {
-    /// Whatever rang.
+pub struct Epoch {
+    /// Wake-ups of any kind.
     any: u64,
-    /// For all.
+    /// Wake-ups of all objects, failed ones included.
     all: u64,
 }
 
 impl<R: Eq + Hash> WaitSet<R> {
-    /// The set, and the stream of objects to be looked at again. The stream holds at most one entry an object and
-    /// ring, so it is bounded by the number of objects.
+    /// Returns the set and the stream of objects to reconcile. Each wake-up adds an object at most once, so the number
+    /// of objects bounds the stream.
     pub fn new() -> (Self, mpsc::UnboundedReceiver<R>) {
-        let (bell, woken) = mpsc::unbounded_channel();
+        let (wake_tx, woken) = mpsc::unbounded_channel();
         (
             Self {
-                hall: Mutex::new(Hall {
+                state: Mutex::new(WaitState {
                     waiting: HashSet::new(),
                     failing: HashSet::new(),
-                    rings: Moment::default(),
+                    epoch: Epoch::default(),
                 }),
-                bell,
+                wake_tx,
                 soon: Notify::new(),
             },
             woken,
         )
     }
 
-    /// Now. To be asked before it is looked whether an object can be served.
-    pub fn moment(&self) -> Moment {
-        self.hall().rings
+    /// Returns the current epoch. Read it before you check whether an object can be served.
+    pub fn epoch(&self) -> Epoch {
+        self.state().epoch
     }
 
-    /// An object waits, by what was known at that moment. False: the bell has rung since, so look again at once.
-    pub fn add(&self, object: R, known_at: Moment) -> bool {
-        let mut hall = self.hall();
-        if hall.rings != known_at {
+    /// Adds an object that waits, as decided in epoch `known_at`. Returns false if there was a wake-up since: check again.
+    pub fn add(&self, object: R, known_at: Epoch) -> bool {
+        let mut state = self.state();
+        if state.epoch != known_at {
             return false;
         }
-        hall.failing.remove(&object);
-        hall.waiting.insert(object);
+        state.failing.remove(&object);
+        state.waiting.insert(object);
         true
     }
 
-    /// An object failed: its own pause ends that, or a change that may cure failures. Every volume that goes somewhere
-    /// is none: thousands of failing objects must not be tried at the pace of others' changes.
-    pub fn add_failing(&self, object: R, known_at: Moment) -> bool {
-        let mut hall = self.hall();
-        if hall.rings.all != known_at.all {
+    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but not the deletion of some
+    /// volume: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false as
+    /// [`add`](Self::add) does.
+    pub fn park_failed(&self, object: R, known_at: Epoch) -> bool {
+        let mut state = self.state();
+        if state.epoch.all != known_at.all {
             return false;
         }
-        hall.waiting.remove(&object);
-        hall.failing.insert(object);
+        state.waiting.remove(&object);
+        state.failing.insert(object);
         true
     }
 
-    /// Something changed that may cure waits and failures: all are looked at again.
+    /// Wakes all objects, for a change that may unblock waiting and failed ones.
     pub fn wake_all(&self) {
-        let mut hall = self.hall();
-        hall.rings.any += 1;
-        hall.rings.all += 1;
-        let waiting = std::mem::take(&mut hall.waiting);
-        let failing = std::mem::take(&mut hall.failing);
-        drop(hall);
+        let mut state = self.state();
+        state.epoch.any += 1;
+        state.epoch.all += 1;
+        let waiting = std::mem::take(&mut state.waiting);
+        let failing = std::mem::take(&mut state.failing);
+        drop(state);
         for object in waiting.into_iter().chain(failing) {
             self.wake(object);
         }
     }
 
-    /// Something changed that may end waits, and cures no failure: for changes that come in crowds.
-    pub fn wake_soon(&self) {
+    /// Wakes waiting objects soon, but no failed ones, for changes that come in large numbers.
+    pub fn wake_debounced(&self) {
         self.soon.notify_one();
     }
 
     fn wake_waiting(&self) {
-        let mut hall = self.hall();
-        hall.rings.any += 1;
-        let waiting = std::mem::take(&mut hall.waiting);
-        drop(hall);
+        let mut state = self.state();
+        state.epoch.any += 1;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
         for object in waiting {
             self.wake(object);
         }
     }
 
-    /// Rings when [`wake_soon`](Self::wake_soon) asked for it; runs for ever.
-    pub async fn keep_ringing(&self) {
+    /// Runs the wake-ups that [`wake_debounced`](Self::wake_debounced) requests. Never returns.
+    pub async fn run_debounced(&self) {
         loop {
             self.soon.notified().await;
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep(DEBOUNCE).await;
             self.wake_waiting();
         }
     }
 
-    /// One object is looked at again.
+    /// Wakes one object.
     pub fn wake(&self, object: R) {
-        // The receiver ends only with the operator: then nobody is to be woken.
-        let _ = self.bell.send(object);
+        // The receiver closes only when the operator shuts down.
+        let _ = self.wake_tx.send(object);
     }
 
-    fn hall(&self) -> MutexGuard<'_, Hall<R>> {
-        self.hall.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, WaitState<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,30 +141,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ring_between_the_look_and_the_wait_is_not_lost() {
+    fn a_wake_up_between_the_check_and_the_wait_is_not_lost() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
-        let looked = waiting.moment();
+        let checked_at = waiting.epoch();
         waiting.wake_all();
-        assert!(!waiting.add("claim", looked), "it must look again");
-        assert!(waiting.add("claim", waiting.moment()));
+        assert!(!waiting.add("claim", checked_at), "it must be checked again");
+        assert!(waiting.add("claim", waiting.epoch()));
         waiting.wake_all();
         assert_eq!(woken.try_recv(), Ok("claim"));
         waiting.wake_all();
         assert!(woken.try_recv().is_err(), "each is woken once");
     }
+
     #[test]
-    fn who_failed_is_woken_by_what_may_cure_a_failure_alone() {
+    fn only_a_change_that_may_unblock_failures_wakes_a_failed_object() {
         let (waiting, mut woken) = WaitSet::<&str>::new();
-        let looked = waiting.moment();
+        let checked_at = waiting.epoch();
         waiting.wake_waiting();
-        assert!(waiting.add_failing("failing", looked), "that ring was not for it");
-        assert!(waiting.add("waiting", waiting.moment()));
+        assert!(
+            waiting.park_failed("failing", checked_at),
+            "that wake-up was for waiting objects"
+        );
+        assert!(waiting.add("waiting", waiting.epoch()));
         waiting.wake_waiting();
         assert_eq!(woken.try_recv(), Ok("waiting"));
         assert!(woken.try_recv().is_err());
-        let looked = waiting.moment();
+        let checked_at = waiting.epoch();
         waiting.wake_all();
         assert_eq!(woken.try_recv(), Ok("failing"));
-        assert!(!waiting.add_failing("failing", looked), "it must look again");
+        assert!(!waiting.park_failed("failing", checked_at), "it must be checked again");
     }
 }

@@ -14,7 +14,7 @@ use book::{Key, PathIndex};
 
 /// What a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-enum Realm {
+enum PathRoot {
     /// A server, as `spec.server` spells it, in lower case; the path is absolute.
     Server(String),
     /// An export by its identity; the path is relative to the export's root.
@@ -28,7 +28,7 @@ pub struct ReservedPath(Arc<PathInner>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PathInner {
-    realm: Arc<Realm>,
+    realm: Arc<PathRoot>,
     /// The segments with [`BETWEEN`] between them.
     path: Box<str>,
 }
@@ -38,7 +38,7 @@ struct PathInner {
 const BETWEEN: char = '\0';
 
 impl ReservedPath {
-    fn new(realm: Arc<Realm>, path: String) -> Self {
+    fn new(realm: Arc<PathRoot>, path: String) -> Self {
         let path = path.into_boxed_str();
         Self(Arc::new(PathInner { realm, path }))
     }
@@ -46,12 +46,12 @@ impl ReservedPath {
     /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
     pub fn on_server(server: &str, path: &str) -> Self {
         let server = server.trim_end_matches('.').to_ascii_lowercase();
-        Self::new(Arc::new(Realm::Server(server)), folded(path))
+        Self::new(Arc::new(PathRoot::Server(server)), folded(path))
     }
 
     /// A path relative to the root of the export with this identity.
     pub fn on_export(export_id: &str, path: &str) -> Self {
-        Self::new(Arc::new(Realm::Export(export_id.to_owned())), folded(path))
+        Self::new(Arc::new(PathRoot::Export(export_id.to_owned())), folded(path))
     }
 
     /// This place extended by a path below it.
@@ -90,8 +90,8 @@ impl fmt::Display for ReservedPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = self.0.path.replace(BETWEEN, "/");
         match &*self.0.realm {
-            Realm::Server(server) => write!(f, "{server}:/{path}"),
-            Realm::Export(id) => write!(f, "{path} on export {id}"),
+            PathRoot::Server(server) => write!(f, "{server}:/{path}"),
+            PathRoot::Export(id) => write!(f, "{path} on export {id}"),
         }
     }
 }

@@ -66,7 +66,7 @@ pub enum RecordError {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Wire {
+struct RecordFile {
     version: u32,
     volume: String,
     backend: String,
@@ -93,7 +93,7 @@ struct Version {
 impl Record {
     /// The file's content before it is signed. Ends with a newline, so that it can be read with `cat`.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
-        let wire = Wire {
+        let wire = RecordFile {
             version: VERSION,
             volume: self.volume.clone(),
             backend: self.backend.clone(),
@@ -124,7 +124,7 @@ impl Record {
         if version.version > VERSION {
             return Err(RecordError::TooNew(version.version));
         }
-        let wire: Wire = read(bytes)?;
+        let wire: RecordFile = read(bytes)?;
         let directory = DirectoryPath::parse(&wire.directory)
             .map_err(|error| RecordError::Damaged(format!("its directory can't be one: {error}")))?;
         if wire.volume != volume {

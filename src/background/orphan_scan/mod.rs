@@ -79,8 +79,8 @@ fn pause(length: Duration) -> Duration {
 
 /// Scans a backend's export whenever it is due or asked for, until the operator stops or the backend is forgotten.
 async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Duration) {
-    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.scan, until).await {
-        let Some(ended) = ctx.stop.or(scan(&ctx, &backend)).await else {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.scan, until).await {
+        let Some(ended) = ctx.shutdown.run_until_cancelled(scan(&ctx, &backend)).await else {
             return;
         };
         let interval = ctx.settings.scan_interval;

@@ -59,8 +59,8 @@ async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
         return;
     }
     let (mut until, mut told) = (Duration::ZERO, String::new());
-    while let Some(backend) = next_run(&ctx.stop, &backend, |backend| &backend.count.bell, until).await {
-        let Some(next) = ctx.stop.or(turn(&ctx, &backend)).await else {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.count.bell, until).await {
+        let Some(next) = ctx.shutdown.run_until_cancelled(turn(&ctx, &backend)).await else {
             return;
         };
         until = next.unwrap_or_else(|error| put_off(&backend, &error, &mut told));

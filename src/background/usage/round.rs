@@ -226,7 +226,9 @@ fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> boo
         .is_some_and(|now| now.uid == backend.uid)
         && known.object.spec.usage.is_some()
         && !is_halted(&known.object, &known.ready)
-        && backend.link().is_some_and(|link| Arc::ptr_eq(&link.export, export))
+        && backend
+            .connection()
+            .is_some_and(|connection| Arc::ptr_eq(&connection.export, export))
 }
 
 async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, WriteError> {

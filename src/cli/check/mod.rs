@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use nfs_operator::runtime::clients::Clients;
-use nfs_operator::runtime::stop::stop_signal;
+use nfs_operator::runtime::shutdown::shutdown_signal;
 use nfs_operator::runtime::write_fence::WriteFence;
 
 use self::report::Report;
@@ -72,7 +72,7 @@ async fn check(arguments: &CheckArguments) -> Result<Report, Box<dyn std::error:
     let guard = WriteFence::default();
     guard.open(None);
     let clients = Clients::new(arguments.kubeconfig.as_deref(), "check", &guard, None).await?;
-    let check = Check::new(clients.calls, arguments, stop_signal()?);
+    let check = Check::new(clients.calls, arguments, shutdown_signal()?);
     let report = check.run().await;
     println!(
         "{}",

@@ -7,7 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 use nfs_operator::api::names::volume_name;
-use nfs_operator::runtime::stop::Stop;
+use tokio_util::sync::CancellationToken;
 
 use super::CheckArguments;
 use super::judge::{self, CLAIM, Plan};
@@ -22,18 +22,18 @@ pub struct Check<'a> {
     classes: Api<StorageClass>,
     claims: Api<PersistentVolumeClaim>,
     volumes: Api<PersistentVolume>,
-    stop: Stop,
+    shutdown: CancellationToken,
 }
 
 impl<'a> Check<'a> {
     /// With that client's rights.
-    pub fn new(client: Client, arguments: &'a CheckArguments, stop: Stop) -> Self {
+    pub fn new(client: Client, arguments: &'a CheckArguments, shutdown: CancellationToken) -> Self {
         Self {
             arguments,
             classes: Api::all(client.clone()),
             claims: Api::namespaced(client.clone(), &arguments.namespace),
             volumes: Api::all(client),
-            stop,
+            shutdown,
         }
     }
 
@@ -99,7 +99,7 @@ impl<'a> Check<'a> {
             Err(error) => Err(error.to_string()),
         });
         // A signal ends the wait; what follows removes the claim.
-        let volume = match self.stop.or(bound).await {
+        let volume = match self.shutdown.run_until_cancelled(bound).await {
             Some(Ok(volume)) => volume,
             Some(Err(last)) => return report.failed("bound", last),
             None => return report.failed("bound", "interrupted"),

@@ -17,10 +17,11 @@ pub fn forget(ctx: &Context, name: &str, uid: &str) {
     };
     ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
     ctx.metrics.backend_gone(name);
-    if let Some(link) = backend.relink(None) {
-        tokio::spawn(async move { link.export.nfs().clone().close().await });
+    ctx.usage.turn_off(name);
+    if let Some(connection) = backend.set_connection(None) {
+        tokio::spawn(async move { connection.export.nfs().clone().close().await });
     }
-    ctx.waiting_claims.wake_soon();
+    ctx.waiting_claims.wake_debounced();
     ctx.waiting_volumes.wake_all();
     archives_of(ctx, name)
         .into_iter()

@@ -6,7 +6,7 @@ use super::address::{ObservedState, Owner, roots, still_fits, target};
 use super::expectation::expected_identity;
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::state::backends::{Backend, Link};
+use crate::state::backends::{Backend, BackendConnection};
 use crate::state::context::Context;
 use export_store::{
     ErrorHints, ExportError, ExportStore, Holder, Identity, Record, State, StoreConfig, UnsignedRecords, WriteProbe,
@@ -69,7 +69,7 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
             backend = backend.name,
             "fenced off: another operator took the NFS lease of this backend"
         );
-        backend.relink(None);
+        backend.set_connection(None);
     }
     found
 }
@@ -214,10 +214,14 @@ async fn connection(
     };
     let target = target(&object.spec, &past, &owner, ctx.settings.deadline)?;
     let roots = roots(&object.spec);
-    if let Some(link) = backend.link().filter(|link| {
-        still_fits(&link.target, link.export.nfs().negotiated().protocol, &target) && link.roots == roots
+    if let Some(connection) = backend.connection().filter(|connection| {
+        still_fits(
+            &connection.target,
+            connection.export.nfs().negotiated().protocol,
+            &target,
+        ) && connection.roots == roots
     }) {
-        return Ok(link.export);
+        return Ok(connection.export);
     }
     let keeper = StoreConfig {
         cluster_id: ctx.cluster_id.clone(),
@@ -227,7 +231,7 @@ async fn connection(
         credential: target.credential,
         roots: roots.clone(),
     };
-    if let Some(former) = backend.relink(None) {
+    if let Some(former) = backend.set_connection(None) {
         former.export.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
@@ -238,7 +242,7 @@ async fn connection(
     let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
         .with_leadership_check(move || guard.may_write());
     let export = Arc::new(export);
-    backend.relink(Some(Link {
+    backend.set_connection(Some(BackendConnection {
         target,
         roots,
         export: Arc::clone(&export),

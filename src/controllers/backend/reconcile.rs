@@ -207,7 +207,7 @@ fn learn(
     backend.reclaims.call_in(&ctx.waiting_volumes);
     match cured {
         Unblocks::Nothing => {}
-        Unblocks::Doubt => ctx.waiting_claims.wake_soon(),
+        Unblocks::Doubt => ctx.waiting_claims.wake_debounced(),
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();
@@ -222,7 +222,8 @@ fn learn(
     let figures = BackendFigures {
         ready: ready.status == Some(true),
         statistics: found.statistics,
-        totals,
+        volumes: totals.volumes,
+        provisioned: totals.bytes,
         archives: found.archives,
         trash: purged.left.entries,
         stuck: purged.failed,

@@ -24,7 +24,7 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let (started, looked) = (Instant::now(), ctx.waiting_claims.moment());
+    let (started, looked) = (Instant::now(), ctx.waiting_claims.epoch());
     let class = class_name(&claim).and_then(|name| ctx.stores.classes.get(&ObjectRef::new(&name)));
     let outcome = match guard(&claim, class.as_deref(), &ctx.settings) {
         Eligibility::Ignore => Outcome::Nothing,

@@ -18,7 +18,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
-use crate::state::waiting::Moment;
+use crate::state::waiting::Epoch;
 
 /// A claim in the queue of a busy backend is woken by it; this catches a bell that was missed.
 const QUEUED: Duration = Duration::from_secs(30);
@@ -76,7 +76,7 @@ pub async fn report(
     claim: &PersistentVolumeClaim,
     outcome: Outcome,
     started: Instant,
-    looked: Moment,
+    looked: Epoch,
 ) -> Result<Action, WriteError> {
     let uid = claim.uid().unwrap_or_default();
     let took = started.elapsed();
@@ -119,7 +119,7 @@ pub async fn report(
         Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
         Outcome::Failed(verdict) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
-            let waits = ctx.waiting_claims.add_failing(ObjectRef::from_obj(claim), looked);
+            let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), looked);
             let pause = ctx.claim_retries.failed(&uid);
             (verdict, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
@@ -136,7 +136,7 @@ fn told_to_wait(claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// Waits for a change of a backend or a class, or for the action's time; looks again at once if one came meanwhile.
-fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Moment, action: Action) -> Action {
+fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Epoch, action: Action) -> Action {
     let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), looked);
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }

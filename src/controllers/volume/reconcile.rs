@@ -24,7 +24,7 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let (started, epoch) = (Instant::now(), ctx.waiting_volumes.moment());
+    let (started, epoch) = (Instant::now(), ctx.waiting_volumes.epoch());
     let outcome = match plan(&volume, &ctx.settings, backend_policy(&volume, &ctx)) {
         // Boxed, as the reclaim: most volumes are bound, and their futures must stay small.
         Plan::TransferRecord => Box::pin(transfer_record(&ctx, &volume)).await?,

@@ -11,7 +11,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::state::context::Context;
-use crate::state::waiting::Moment;
+use crate::state::waiting::Epoch;
 
 /// The outcome of a call is unknown: check again soon.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -47,7 +47,7 @@ pub fn report(
     volume: &PersistentVolume,
     outcome: &ReclaimOutcome,
     started: Instant,
-    epoch: Moment,
+    epoch: Epoch,
 ) -> Action {
     let uid = volume.uid().unwrap_or_default();
     let class = volume
@@ -82,7 +82,7 @@ pub fn report(
         ReclaimOutcome::Failed(condition) => {
             ctx.metrics.volume_failed(&class);
             warn_once(ctx, volume, condition);
-            let waits = ctx.waiting_volumes.add_failing(ObjectRef::from_obj(volume), epoch);
+            let waits = ctx.waiting_volumes.park_failed(ObjectRef::from_obj(volume), epoch);
             let pause = ctx.volume_retries.failed(&uid);
             Action::requeue(if waits { pause } else { Duration::ZERO })
         }
@@ -90,7 +90,7 @@ pub fn report(
 }
 
 /// Waits for a change of a backend, or for the pause to end.
-fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Moment, pause: Duration) -> Action {
+fn wait(ctx: &Context, volume: &PersistentVolume, epoch: Epoch, pause: Duration) -> Action {
     let waits = ctx.waiting_volumes.add(ObjectRef::from_obj(volume), epoch);
     Action::requeue(if waits { pause } else { Duration::ZERO })
 }

@@ -179,7 +179,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     eprintln!("SIGTERM: ended after {:?}", since.elapsed());
     assert_eq!(ended.code(), Some(0));
     let log = std::fs::read_to_string(env.operator.log())?;
-    assert!(log.contains("gave the Lease back"), "{log}");
+    assert!(log.contains("released the Lease"), "{log}");
     next_holder(&env.objects, &former).await?;
     eprintln!("SIGTERM: the standby held the Lease after {:?}", since.elapsed());
     rig::wait::until("the standby to be ready", TIMEOUT, async || {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Conflict, FileKey, Holder, PathInner, Realm, Relation, ReservedPath};
+use super::{Conflict, FileKey, Holder, PathInner, PathRoot, Relation, ReservedPath};
 
 /// A holder in one of the ways it can be in the book.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -47,7 +47,7 @@ pub(super) struct PathIndex {
     files: HashMap<File, Keys>,
     held: HashMap<Arc<Key>, Held>,
     /// As many as there are servers and exports.
-    realms: HashSet<Arc<Realm>>,
+    realms: HashSet<Arc<PathRoot>>,
     exports: HashSet<Arc<str>>,
     serial: u64,
 }

@@ -20,7 +20,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
 use crate::state::volume_metadata;
-use crate::state::waiting::Moment;
+use crate::state::waiting::Epoch;
 
 /// Somebody else wrote meanwhile, or the backend is about to be probed: looked at again soon.
 const SOON: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const WAITING: Duration = Duration::from_secs(300);
 pub async fn reconcile(
     claim: &PersistentVolumeClaim,
     ctx: &Context,
-    looked: Moment,
+    looked: Epoch,
 ) -> Result<Option<Action>, WriteError> {
     let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) else {
         return Ok(None);
@@ -55,7 +55,7 @@ async fn carry_out(
     seen: &PersistentVolumeClaim,
     volume: &str,
     ctx: &Context,
-    looked: Moment,
+    looked: Epoch,
 ) -> Result<Action, WriteError> {
     let (claims, volumes) = (
         claims(seen, ctx),
@@ -136,7 +136,7 @@ async fn refuse(
     claim: &PersistentVolumeClaim,
     verdict: &PlannedCondition,
     ctx: &Context,
-    looked: Moment,
+    looked: Epoch,
 ) -> Result<Action, WriteError> {
     if let Some(status) = refused(claim, verdict, Time(Timestamp::now())) {
         write(claims, claim, status).await?;

@@ -1,0 +1,106 @@
+//! The watch caches of kinds that no controller reconciles: StorageClasses, Namespaces and Nodes.
+
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::{Api, ResourceExt};
+
+use crate::compat::nfs_subdir;
+use crate::runtime::readiness::Cache;
+use crate::runtime::watch_filters::{WatchEvent, applied_or_deleted};
+use crate::state::context::Context;
+use crate::state::recovery::Missing;
+
+/// Returns a callback that reports a cache as filled. It belongs behind the cache in the stream.
+pub fn report_filled<K>(ctx: &Arc<Context>, cache: Cache) -> impl Fn(&WatchEvent<K>) + use<K> {
+    let readiness = ctx.readiness.clone();
+    move |event| {
+        if matches!(event, Ok(watcher::Event::InitDone)) {
+            readiness.set_filled(cache);
+        }
+    }
+}
+
+/// Returns the configuration of all watches: pages are small, because the process keeps the memory that its first list
+/// needs.
+pub fn watch_config() -> watcher::Config {
+    watcher::Config::default().page_size(100)
+}
+
+/// Keeps the cache of StorageClasses. Returns only if the watch ends.
+pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
+    let stream = watcher(api, watch_config())
+        .default_backoff()
+        .reflect(writer)
+        .inspect(report_filled(&ctx, Cache::StorageClasses));
+    wake_on_change("storage classes", applied_or_deleted(stream), |class| {
+        // The class may be why a claim failed.
+        ctx.waiting_claims.wake_all();
+        if ctx.settings.serves(&class.provisioner) {
+            ctx.metrics.class_seen(&class.name_any());
+        }
+        nfs_subdir::volume::class_changed(&ctx, class);
+    })
+    .await
+}
+
+/// Keeps the cache of Namespaces: names, UIDs and labels. Returns only if the watch ends.
+pub async fn watch_namespaces(
+    ctx: Arc<Context>,
+    writer: Writer<PartialObjectMeta<Namespace>>,
+    api: Api<PartialObjectMeta<Namespace>>,
+) -> &'static str {
+    let stream = watcher(api, watch_config())
+        .default_backoff()
+        .modify(|namespace| {
+            namespace.metadata.managed_fields = None;
+            namespace.metadata.annotations = None;
+        })
+        .reflect(writer)
+        .inspect(report_filled(&ctx, Cache::Namespaces));
+    wake_on_change("namespaces", applied_or_deleted(stream), |namespace| {
+        ctx.waiting_claims.wake_debounced();
+        ctx.backends.seen(&Missing::Namespace(namespace.name_any()));
+    })
+    .await
+}
+
+/// Keeps the cache of Nodes: names and labels. Only a change of labels wakes claims, because kubelets write to their
+/// Nodes all the time. Returns only if the watch ends.
+pub async fn watch_nodes(
+    ctx: Arc<Context>,
+    writer: Writer<PartialObjectMeta<Node>>,
+    api: Api<PartialObjectMeta<Node>>,
+) -> &'static str {
+    let stream = watcher(api, watch_config())
+        .default_backoff()
+        .modify(|node| {
+            node.metadata.managed_fields = None;
+            node.metadata.annotations = None;
+        })
+        .reflect(writer)
+        .inspect(report_filled(&ctx, Cache::Nodes));
+    let stream = applied_or_deleted(stream).predicate_filter(predicates::labels, PredicateConfig::default());
+    wake_on_change("nodes", stream, |_| ctx.waiting_claims.wake_debounced()).await
+}
+
+/// Calls `wake` for every change: a waiting claim may wait for this object.
+async fn wake_on_change<K>(
+    what: &'static str,
+    stream: impl Stream<Item = Result<K, watcher::Error>>,
+    wake: impl Fn(&K),
+) -> &'static str {
+    let mut stream = std::pin::pin!(stream);
+    while let Some(change) = stream.next().await {
+        match change {
+            Ok(object) => wake(&object),
+            Err(error) => tracing::warn!("watch of {what}: {error}"),
+        }
+    }
+    what
+}

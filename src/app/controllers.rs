@@ -1,0 +1,191 @@
+//! The controllers: which watch, which filter and which requests feed each reconciler.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, TryFuture};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::reflector::store::Writer;
+use kube::runtime::{Predicate, PredicateConfig, WatchStreamExt, predicates, watcher};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+use super::caches::{report_filled, watch_config};
+use crate::api::{NfsArchive, NfsBackend};
+use crate::controllers::{archive, backend, claim, volume};
+use crate::runtime::readiness::Cache;
+use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled};
+use crate::state::context::Context;
+use crate::state::volume_indexer::VolumeIndexer;
+
+/// What feeds one controller: the cache that its watch fills, and requests to reconcile an object now.
+pub struct Feed<K: Resource<DynamicType = ()> + Clone + 'static> {
+    /// Fills the cache.
+    pub writer: Writer<K>,
+    /// Objects to reconcile without a change of their own.
+    pub requests: mpsc::UnboundedReceiver<ObjectRef<K>>,
+    /// The API of the kind.
+    pub api: Api<K>,
+}
+
+/// Runs the controller of backends until the operator shuts down.
+pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static str {
+    let mut indexer = backend::Follower::default();
+    let indexed = Arc::clone(&ctx);
+    // The operator's own status writes must not cause a probe.
+    let changes = predicates::generation
+        .combine(predicates::annotations)
+        .combine(predicates::finalizers)
+        .combine(predicates::labels);
+    let reader = feed.writer.as_reader();
+    let stream = watcher(feed.api, watch_config())
+        .default_backoff()
+        .modify(|backend| backend.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                indexer.observe(event, &indexed);
+            }
+        })
+        .reflect(feed.writer)
+        .inspect(report_filled(&ctx, Cache::Backends));
+    let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
+    let controller = Controller::for_stream(stream, reader);
+    run(
+        ctx,
+        "backend",
+        controller,
+        feed.requests,
+        backend::reconcile,
+        backend::on_error,
+    )
+    .await;
+    "the controller of backends"
+}
+
+/// Runs the controller of volumes until the operator shuts down.
+pub async fn run_volumes(ctx: Arc<Context>, feed: Feed<PersistentVolume>) -> &'static str {
+    let mut indexer = VolumeIndexer::default();
+    let (indexed, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let reader = feed.writer.as_reader();
+    let stream = watcher(feed.api, watch_config())
+        .default_backoff()
+        .modify(|volume| volume.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(event) = event {
+                indexer.observe(event, &indexed);
+            }
+        })
+        .filter_map(drop_settled(move |volume| {
+            volume::is_settled(volume, &settled.settings)
+        }))
+        .reflect(feed.writer)
+        .inspect(report_filled(&ctx, Cache::Volumes));
+    let controller = Controller::for_stream(applied(stream), reader);
+    run(
+        ctx,
+        "volume",
+        controller,
+        feed.requests,
+        volume::reconcile,
+        volume::on_error,
+    )
+    .await;
+    "the controller of volumes"
+}
+
+/// Runs the controller of archives until the operator shuts down.
+pub async fn run_archives(ctx: Arc<Context>, feed: Feed<NfsArchive>) -> &'static str {
+    // The operator's own status writes need no reconciliation.
+    let changes = predicates::generation.combine(predicates::finalizers);
+    let reader = feed.writer.as_reader();
+    let stream = watcher(feed.api, watch_config())
+        .default_backoff()
+        .modify(|archive| archive.metadata.managed_fields = None)
+        .reflect(feed.writer)
+        .inspect(report_filled(&ctx, Cache::Archives));
+    let stream = applied(stream).predicate_filter(changes, PredicateConfig::default());
+    let controller = Controller::for_stream(stream, reader);
+    run(
+        ctx,
+        "archive",
+        controller,
+        feed.requests,
+        archive::reconcile,
+        archive::on_error,
+    )
+    .await;
+    "the controller of archives"
+}
+
+/// Runs the controller of claims until the operator shuts down.
+pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) -> &'static str {
+    let (deleted, settled) = (Arc::clone(&ctx), Arc::clone(&ctx));
+    let reader = feed.writer.as_reader();
+    let stream = watcher(feed.api, watch_config())
+        .default_backoff()
+        .modify(|claim| claim.metadata.managed_fields = None)
+        .inspect(move |event| {
+            if let Ok(watcher::Event::Delete(claim)) = event {
+                claim::gone(claim, &deleted);
+            }
+        })
+        .filter_map(drop_settled(move |claim| {
+            claim::settled(claim, &settled.settings, &settled.capacity)
+        }))
+        .reflect(feed.writer)
+        .inspect(report_filled(&ctx, Cache::Claims));
+    let stream = applied_if_changed(stream, claim::concern);
+    // Each backend bounds the number of claims in work (its slots), so that a backend that hangs holds up no other.
+    let controller = Controller::for_stream(stream, reader);
+    run(
+        ctx,
+        "claim",
+        controller,
+        feed.requests,
+        claim::reconcile,
+        claim::on_error,
+    )
+    .await;
+    "the controller of claims"
+}
+
+/// Runs a controller until the operator shuts down.
+///
+/// Outcomes are logged where they arise. What remains are watches that failed and objects that are gone.
+async fn run<K, R, E>(
+    ctx: Arc<Context>,
+    kind: &'static str,
+    controller: Controller<K>,
+    requests: mpsc::UnboundedReceiver<ObjectRef<K>>,
+    reconcile: impl FnMut(Arc<K>, Arc<Context>) -> R,
+    on_error: impl Fn(Arc<K>, &E, Arc<Context>) -> Action,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+    R: TryFuture<Ok = Action, Error = E> + Send + 'static,
+    E: std::error::Error + Send + 'static,
+{
+    use kube::runtime::controller::Error;
+    controller
+        .reconcile_on(from_channel(requests))
+        .graceful_shutdown_on(ctx.shutdown.clone().cancelled_owned())
+        .run(reconcile, on_error, ctx)
+        .for_each(|done| async move {
+            match done.err() {
+                Some(Error::QueueError(error)) => tracing::warn!("watch of {kind}s: {error}"),
+                Some(error) => tracing::debug!("{kind}: {error}"),
+                None => {}
+            }
+        })
+        .await;
+}
+
+fn from_channel<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {
+    futures::stream::unfold(receiver, |mut receiver| async {
+        receiver.recv().await.map(|item| (item, receiver))
+    })
+}
