@@ -188,6 +188,23 @@ where
     }
 }
 
+/// Adds a finalizer to an object unless it is being deleted. If the object changed or is gone, its next event adds it.
+pub async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    if object.meta().deletion_timestamp.is_some() {
+        return Ok(());
+    }
+    let Some(finalizers) = with_finalizer(object.meta(), finalizer, true) else {
+        return Ok(());
+    };
+    match set_finalizers(api, object, &finalizers).await {
+        Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
+        written => written,
+    }
+}
+
 /// Drops a finalizer from an object, which may be written by others meanwhile; done when the object is gone.
 pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
 where

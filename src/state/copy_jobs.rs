@@ -5,7 +5,7 @@
 //! woken when it ended. What is in memory here is lost with the process, and the next one begins the copy anew.
 
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Display};
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -16,6 +16,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
+use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
 
 /// Copies at a time: they share the memory and the calls of one budget, and more of them would each be slower.
@@ -55,6 +56,18 @@ pub enum Progress {
     Waiting,
     /// It is being made.
     Copying(TallySnapshot),
+}
+
+impl Progress {
+    /// Returns the condition to report while data is copied from `source`, or none if it is not.
+    pub fn condition(&self, source: impl Display) -> Option<PlannedCondition> {
+        let message = match self {
+            Self::None => return None,
+            Self::Waiting => format!("copying {source}: other copies go first"),
+            Self::Copying(tally) => format!("copying {source}: {}", tally.progress()),
+        };
+        Some(PlannedCondition::fails(Reason::Copying, message))
+    }
 }
 
 enum State {
@@ -287,5 +300,19 @@ mod tests {
         end.await.unwrap();
         assert!(copies.take("next").is_some());
         assert!(matches!(copies.progress("0"), Progress::None));
+    }
+
+    #[test]
+    fn progress_is_told_while_there_is_any() {
+        let source = "claim team/data";
+        assert_eq!(Progress::None.condition(source), None);
+        let waits = Progress::Waiting.condition(source).unwrap();
+        assert_eq!(waits.message, "copying claim team/data: other copies go first");
+        let begun = Progress::Copying(TallySnapshot::default()).condition(source).unwrap();
+        assert_eq!((begun.status, begun.reason), (Some(false), Reason::Copying));
+        assert!(
+            begun.message.starts_with("copying claim team/data: 0 files"),
+            "{begun:?}"
+        );
     }
 }

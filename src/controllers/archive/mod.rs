@@ -1,10 +1,10 @@
-//! Archives: each directory that is kept has its object, and the object's word is kept on the export. An object that names a
-//! claim gets a copy of its data.
+//! Archives: purges, completes restores and reports what is on the export. An object that names a claim instead of an
+//! archive requests a backup.
 
-mod act;
-mod due;
-mod look;
-mod on_demand;
+mod backup;
+mod expiry;
+mod observe;
+mod ops;
 mod plan;
 mod reconcile;
 mod status;

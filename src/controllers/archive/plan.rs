@@ -1,4 +1,4 @@
-//! What is to be done about an archive, and what its object says meanwhile. Pure.
+//! What to do about an archive, and what its object reports. Pure.
 
 use crate::api::conditions::{ArchiveCondition, PlannedCondition, Reason};
 use export_store::{CopyState, RestoreTarget};
@@ -8,178 +8,184 @@ use export_store::{CopyState, RestoreTarget};
 pub struct Observed {
     /// The object is being deleted.
     pub deleting: bool,
-    /// The kind itself is being deleted: all its objects go, and nobody meant their data.
-    pub kind_going: bool,
+    /// The CustomResourceDefinition is being deleted: all objects are deleted with it, and nobody intends to delete their data.
+    pub crd_deleting: bool,
     /// Deleting the object deletes the data.
-    pub delete: bool,
-    /// It is held.
+    pub delete_data: bool,
+    /// The archive has a legal hold.
     pub held: bool,
     /// A claim is getting a copy of it.
     pub copied: bool,
-    /// Why it may be purged although nobody deletes it.
-    pub due: Option<String>,
+    /// Why the archive has expired, if it has.
+    pub expired: Option<String>,
     /// What is on the export.
-    pub sight: ExportState,
+    pub export: ExportState,
 }
 
 /// What is on the export.
 #[derive(Debug, Clone)]
 pub enum ExportState {
-    /// It can't be looked at now.
-    Unseen(PlannedCondition),
-    /// The record can't be used, or is about something else.
-    Unusable(PlannedCondition),
+    /// The export cannot be read now.
+    Unreachable(PlannedCondition),
+    /// The record cannot be used, or describes something else.
+    RecordUnusable(PlannedCondition),
     /// There is no record.
-    Unrecorded,
-    /// It is kept.
+    NoRecord,
+    /// The archive is kept.
     Kept {
         /// The directory is where it should be.
-        there: bool,
-        /// What it is a copy of, if somebody asked for one.
+        present: bool,
+        /// What it is a copy of, if it is a requested backup.
         copy: Option<CopyState>,
     },
-    /// Its purge was announced; `there`: and not done.
-    Purging { there: bool },
-    /// It is being restored; `done`: the volume that gets it is there.
-    Restoring { to: RestoreTarget, done: bool },
+    /// Its purge is announced; `present`: its directory is not in the trash yet.
+    Purging { present: bool },
+    /// It is being restored; `done`: the volume that gets it exists.
+    Restoring { target: RestoreTarget, done: bool },
 }
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing but to say so.
+    /// Only report.
     NoOp,
-    /// Nothing can be done before something changes elsewhere.
+    /// Wait until something changes elsewhere.
     Wait,
-    /// The object may go; the export stays as it is.
+    /// Remove the finalizer, and leave the export as it is.
     RemoveFinalizer,
-    /// Into the trash with the data, and then the object may go.
+    /// Move the data into the trash, then remove the finalizer.
     Purge,
-    /// A purge that was announced is taken back.
+    /// Cancel a purge that is announced.
     CancelPurge,
-    /// The volume has the data: record and object go.
+    /// The volume has the data: remove the record and the object.
     CompleteRestore,
 }
 
-/// What the object says.
+/// What the object reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    /// One word.
+    /// The state in one word.
     pub state: &'static str,
-    /// Whether the data are there and can be restored.
+    /// The condition Available: the data exists and can be restored.
     pub available: PlannedCondition,
     /// The other conditions that hold.
     pub others: Vec<(ArchiveCondition, PlannedCondition)>,
 }
 
-/// Decides.
-pub fn plan(situation: &Observed) -> (Step, Report) {
-    let step = if situation.deleting {
-        leaving(situation)
+/// Returns the next step and what to report meanwhile.
+pub fn plan(observed: &Observed) -> (Step, Report) {
+    let step = if observed.deleting {
+        deletion_step(observed)
     } else {
-        staying(situation)
+        retention_step(observed)
     };
-    (step, report(situation))
+    (step, report(observed))
 }
 
-/// The object is being deleted.
-fn leaving(situation: &Observed) -> Step {
+/// The step for an object that is being deleted.
+fn deletion_step(observed: &Observed) -> Step {
     let Observed {
-        kind_going,
-        delete,
+        crd_deleting,
+        delete_data,
         held,
         copied,
         ..
-    } = *situation;
-    match &situation.sight {
-        ExportState::Purging { there: true } if kind_going || held => Step::CancelPurge,
-        ExportState::Purging { there: false } => Step::Purge,
+    } = *observed;
+    match &observed.export {
+        ExportState::Purging { present: true } if crd_deleting || held => Step::CancelPurge,
+        ExportState::Purging { present: false } => Step::Purge,
         ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
-        _ if kind_going => Step::RemoveFinalizer,
-        // Whoever gets the copy is judged by this object until he has it.
+        _ if crd_deleting => Step::RemoveFinalizer,
+        // The claim that gets the copy is checked against this object until it has the data.
         ExportState::Kept { .. } if copied => Step::Wait,
-        ExportState::Unrecorded => Step::RemoveFinalizer,
-        // Announced before the object was deleted: by us, because its time was over.
-        ExportState::Purging { there: true } => Step::Purge,
-        _ if !delete => Step::RemoveFinalizer,
+        ExportState::NoRecord => Step::RemoveFinalizer,
+        // The operator announced the purge before it deleted the object, because the archive had expired.
+        ExportState::Purging { present: true } => Step::Purge,
+        _ if !delete_data => Step::RemoveFinalizer,
         ExportState::Kept { .. } if !held => Step::Purge,
         ExportState::Kept { .. }
-        | ExportState::Unseen(_)
-        | ExportState::Unusable(_)
+        | ExportState::Unreachable(_)
+        | ExportState::RecordUnusable(_)
         | ExportState::Restoring { .. } => Step::Wait,
     }
 }
 
-fn staying(situation: &Observed) -> Step {
-    let due = situation.due.is_some() && !situation.held;
-    match &situation.sight {
-        ExportState::Unseen(_) | ExportState::Restoring { done: false, .. } => Step::Wait,
+/// The step for an object that is not being deleted.
+fn retention_step(observed: &Observed) -> Step {
+    let expired = observed.expired.is_some() && !observed.held;
+    match &observed.export {
+        ExportState::Unreachable(_) | ExportState::Restoring { done: false, .. } => Step::Wait,
         ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
-        ExportState::Purging { there: true } if !due => Step::CancelPurge,
+        ExportState::Purging { present: true } if !expired => Step::CancelPurge,
         ExportState::Purging { .. } => Step::Purge,
-        ExportState::Kept { there: true, .. } if due && situation.copied => Step::Wait,
-        // What is missing is for a person to look at, not for a clock.
-        ExportState::Kept { there: true, .. } if due => Step::Purge,
-        ExportState::Kept { .. } | ExportState::Unusable(_) | ExportState::Unrecorded => Step::NoOp,
+        ExportState::Kept { present: true, .. } if expired && observed.copied => Step::Wait,
+        // A missing directory needs a person; a deadline removes nothing then.
+        ExportState::Kept { present: true, .. } if expired => Step::Purge,
+        ExportState::Kept { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => Step::NoOp,
     }
 }
 
-fn report(situation: &Observed) -> Report {
+fn report(observed: &Observed) -> Report {
     let mut others = Vec::new();
-    if let Some(why) = &situation.due {
+    if let Some(why) = &observed.expired {
         others.push((
             ArchiveCondition::Expired,
             PlannedCondition::holds(Reason::ArchiveExpired, why.clone()),
         ));
     }
-    let (state, available) = match &situation.sight {
-        ExportState::Unseen(verdict) => (
-            "Unknown",
-            PlannedCondition {
+    let (state, available, condition) = match &observed.export {
+        ExportState::Unreachable(cause) => {
+            let unknown = PlannedCondition {
                 status: None,
-                ..verdict.clone()
-            },
+                ..cause.clone()
+            };
+            ("Unknown", unknown, None)
+        }
+        ExportState::RecordUnusable(cause) => ("Unknown", cause.clone(), None),
+        ExportState::NoRecord => (
+            "Missing",
+            PlannedCondition::fails(
+                Reason::ArchiveMissing,
+                "the export has no record of it, so nothing is changed: restore .nfs-operator from a backup, or delete this \
+                 object",
+            ),
+            Some(ArchiveCondition::Missing),
         ),
-        ExportState::Unusable(verdict) => ("Unknown", verdict.clone()),
-        ExportState::Unrecorded | ExportState::Kept { there: false, .. } => {
-            let verdict = missing(&situation.sight);
-            others.push((
-                ArchiveCondition::Missing,
-                PlannedCondition {
-                    status: Some(true),
-                    ..verdict.clone()
-                },
-            ));
-            ("Missing", verdict)
+        ExportState::Kept { present: false, .. } => (
+            "Missing",
+            PlannedCondition::fails(
+                Reason::ArchiveMissing,
+                "its directory is not where it should be: move it back, or set deletionPolicy to Delete and delete this \
+                 object",
+            ),
+            Some(ArchiveCondition::Missing),
+        ),
+        ExportState::Purging { .. } => (
+            "Purging",
+            PlannedCondition::fails(Reason::Purging, "its data is being moved into the trash"),
+            Some(ArchiveCondition::Purging),
+        ),
+        ExportState::Restoring { target, .. } => {
+            let claim = format!("{}/{}", target.claim.namespace, target.claim.name);
+            let message = format!("it is being restored to claim {claim} as volume {}", target.volume);
+            (
+                "Restoring",
+                PlannedCondition::fails(Reason::ArchiveRestoring, message),
+                Some(ArchiveCondition::Restoring),
+            )
         }
-        ExportState::Purging { .. } => {
-            let verdict = PlannedCondition::fails(Reason::Purging, "it is on its way into the trash");
-            others.push((
-                ArchiveCondition::Purging,
-                PlannedCondition {
-                    status: Some(true),
-                    ..verdict.clone()
-                },
-            ));
-            ("Purging", verdict)
+        ExportState::Kept { present: true, copy } => {
+            let (state, available) = report_kept(observed, copy.as_ref());
+            (state, available, None)
         }
-        ExportState::Restoring { to, .. } => {
-            let claim = format!("{}/{}", to.claim.namespace, to.claim.name);
-            let verdict = PlannedCondition::fails(
-                Reason::ArchiveRestoring,
-                format!("claim {claim} gets it as volume {}", to.volume),
-            );
-            others.push((
-                ArchiveCondition::Restoring,
-                PlannedCondition {
-                    status: Some(true),
-                    ..verdict.clone()
-                },
-            ));
-            ("Restoring", verdict)
-        }
-        ExportState::Kept { there: true, copy } => kept(situation, copy.as_ref()),
     };
+    if let Some(condition) = condition {
+        let holds = PlannedCondition {
+            status: Some(true),
+            ..available.clone()
+        };
+        others.push((condition, holds));
+    }
     Report {
         state,
         available,
@@ -187,51 +193,35 @@ fn report(situation: &Observed) -> Report {
     }
 }
 
-fn missing(sight: &ExportState) -> PlannedCondition {
-    let message = match sight {
-        ExportState::Unrecorded => {
-            "the export has no record of it, so nothing is touched: restore .nfs-operator from a backup, or delete this \
-             object"
-        }
-        _ => {
-            "its directory is not where it should be: put it back, or set deletionPolicy to Delete and delete this object"
-        }
-    };
-    PlannedCondition::fails(Reason::ArchiveMissing, message)
-}
-
-fn kept(situation: &Observed, copy: Option<&CopyState>) -> (&'static str, PlannedCondition) {
-    let what = copy.map_or_else(String::new, in_words);
-    if situation.held {
-        let message = match situation.deleting {
+fn report_kept(observed: &Observed, copy: Option<&CopyState>) -> (&'static str, PlannedCondition) {
+    let copy = copy.map_or_else(String::new, copy_summary);
+    if observed.held {
+        let message = match observed.deleting {
             true => {
-                "it is held, so its data stay and so does this object: set legalHold to false, or deletionPolicy to Retain"
+                "it has a legal hold, so its data and this object stay: set legalHold to false, or deletionPolicy to Retain"
             }
-            false => "it is held: nobody purges it, and this object can't be deleted",
+            false => "it has a legal hold: it is not purged, and this object cannot be deleted",
         };
         return (
             "Held",
-            PlannedCondition::holds(Reason::ArchiveHeld, format!("{message}{what}")),
+            PlannedCondition::holds(Reason::ArchiveHeld, format!("{message}{copy}")),
         );
     }
-    let state = if situation.due.is_some() {
-        "Expired"
-    } else {
-        "Available"
-    };
-    let message = match situation.copied && (situation.deleting || situation.due.is_some()) {
-        true => "the data are there, and stay until the claims that are getting a copy of them have it",
-        false => "the data are there",
+    let expired = observed.expired.is_some();
+    let state = if expired { "Expired" } else { "Available" };
+    let message = match observed.copied && (observed.deleting || expired) {
+        true => "the data exists, and stays until the claims that are getting a copy of it have it",
+        false => "the data exists",
     };
     (
         state,
-        PlannedCondition::holds(Reason::Archived, format!("{message}{what}")),
+        PlannedCondition::holds(Reason::Archived, format!("{message}{copy}")),
     )
 }
 
 /// What was copied, and what was not.
-fn in_words(copy: &CopyState) -> String {
-    let outcome = copy.outcome.as_deref().unwrap_or("nothing is known of how much");
+fn copy_summary(copy: &CopyState) -> String {
+    let outcome = copy.outcome.as_deref().unwrap_or("the number of files is unknown");
     format!("; a copy of volume {} ({outcome})", copy.volume)
 }
 

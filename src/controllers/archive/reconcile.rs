@@ -8,10 +8,10 @@ use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use serde_json::json;
 
-use super::act::{self, ActError, ArchiveOps};
-use super::due::{call_older, turn};
-use super::look::{self, Location, Observation};
-use super::on_demand;
+use super::backup;
+use super::expiry::{acquire_purge_slot, requeue_expired_siblings};
+use super::observe::{Location, Observation, observe};
+use super::ops::{self, ArchiveOps, OpsError};
 use super::plan::{Report, Step, plan};
 use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
@@ -24,143 +24,149 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use export_store::ExportError;
 
-/// An archive that is well is looked at this often: whether it is still there is for people to know, and ten thousand of
-/// them are then three looks a second.
-const SELDOM: Duration = Duration::from_secs(3600);
-/// What waits for its backend, or for a volume, is looked at again after about a probe's time.
-pub(crate) const WAITING: Duration = Duration::from_secs(15);
-/// A step was done, or the object changed under it.
-pub(crate) const SOON: Duration = Duration::from_millis(200);
+/// Interval between checks of an available archive. Whether its directory still exists only informs users; ten thousand
+/// archives are three checks a second.
+const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
+/// Interval between checks of an archive that waits for its backend or for a volume: about a probe interval.
+pub(super) const WAIT_INTERVAL: Duration = Duration::from_secs(15);
+/// Delay after a step was carried out or the object changed.
+pub(super) const NEXT_STEP_DELAY: Duration = Duration::from_millis(200);
 
-/// Looks at an archive and does what is left to do.
+/// Observes an archive, reports its state and carries out the next step.
 pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Action, WriteError> {
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    ensure_finalizer(&ctx, &object).await?;
+    writes::add_finalizer(&ops::api(&ctx), &*object, ARCHIVE_FINALIZER).await?;
     if !object.is_complete() {
-        return on_demand::reconcile(&ctx, &object).await;
+        return backup::reconcile(&ctx, &object).await;
     }
-    let look = look::look(&ctx, &object).await?;
-    let (step, report) = plan(&look.situation);
-    let told = write_status(&ctx, &object, &report).await?;
-    if told {
+    let observation = observe(&ctx, &object).await?;
+    let (step, report) = plan(&observation.observed);
+    let status_changed = write_status(&ctx, &object, &report).await?;
+    if status_changed {
         ctx.wake_restores(&object.name_any());
+    } else if step == Step::NoOp {
+        requeue_expired_siblings(&ctx, &object);
     }
-    if step == Step::NoOp && !told {
-        call_older(&ctx, &object);
-    }
-    match act(&ctx, &object, &look, step).await {
-        // Once more when the cache has what was told: the older ones of its claim wait for that.
-        Ok(Acted::Nothing) if told => Ok(Action::requeue(SOON)),
-        Ok(Acted::Nothing) => Ok(Action::requeue(jittered(next(&object, step)))),
-        Ok(Acted::Done) => Ok(Action::await_change()),
-        Ok(Acted::LookAgain(after)) => Ok(Action::requeue(after)),
-        Err(ActError::Write(error)) => Err(error),
-        Err(ActError::Export(error)) => Ok(refused(&ctx, &object, &error)),
+    match execute(&ctx, &object, &observation, step).await {
+        // Older archives of the claim are requeued once the cache has the new status.
+        Ok(Executed::Nothing) if status_changed => Ok(Action::requeue(NEXT_STEP_DELAY)),
+        Ok(Executed::Nothing) => Ok(Action::requeue(jittered(next_check(&object, step)))),
+        Ok(Executed::Finished) => Ok(Action::await_change()),
+        Ok(Executed::Requeue(after)) => Ok(Action::requeue(after)),
+        Err(OpsError::Write(error)) => Err(error),
+        Err(OpsError::Export(error)) => Ok(report_failure(&ctx, &object, &error)),
     }
 }
 
-/// The export did not do it: said once, and tried again.
-fn refused(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
-    let verdict = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
-    tracing::warn!(archive = object.name_any(), reason = %verdict.reason, "{}", verdict.message);
-    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &verdict) {
-        act::event(ctx, object, Severity::Warning, verdict.reason, &verdict.message);
-    }
-    Action::requeue(jittered(WAITING))
-}
-
-/// A failed write: nothing was decided.
+/// Handles a failed write.
 pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) -> Action {
     tracing::warn!(archive = object.name_any(), "{error}");
     Action::requeue(writes::AFTER_ERROR)
 }
 
-/// What became of a step.
-enum Acted {
+/// Publishes an event if the failure differs from the last one, and retries later.
+fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
+    let condition = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
+    tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
+    if ctx
+        .last_reported
+        .changed(&object.uid().unwrap_or_default(), &condition)
+    {
+        ops::publish(ctx, object, Severity::Warning, condition.reason, &condition.message);
+    }
+    Action::requeue(jittered(WAIT_INTERVAL))
+}
+
+/// What the execution of a step requires next.
+enum Executed {
+    /// There was nothing to do.
     Nothing,
-    Done,
-    LookAgain(Duration),
+    /// The object is gone, or about to be.
+    Finished,
+    /// Reconcile again after this time.
+    Requeue(Duration),
 }
 
-async fn act(ctx: &Context, object: &NfsArchive, look: &Observation, step: Step) -> Result<Acted, ActError> {
-    match (step, &look.home) {
+async fn execute(
+    ctx: &Context,
+    object: &NfsArchive,
+    observation: &Observation,
+    step: Step,
+) -> Result<Executed, OpsError> {
+    match (step, &observation.location) {
         (Step::RemoveFinalizer, _) => {
-            act::let_go(ctx, object).await?;
+            ops::remove_finalizer(ctx, object).await?;
             ctx.last_reported.forget(&object.uid().unwrap_or_default());
-            Ok(Acted::Done)
+            Ok(Executed::Finished)
         }
-        (Step::CancelPurge, Some(home)) => {
-            home.export.cancel_purge(&home.which).await?;
-            Ok(Acted::LookAgain(SOON))
+        (Step::CancelPurge, Some(location)) => {
+            location.export.cancel_purge(&location.archive).await?;
+            Ok(Executed::Requeue(NEXT_STEP_DELAY))
         }
-        (Step::Purge | Step::CompleteRestore, Some(home)) => act_for_good(ctx, object, home, step).await,
-        (Step::NoOp | Step::Wait | Step::CancelPurge | Step::Purge | Step::CompleteRestore, _) => Ok(Acted::Nothing),
+        (Step::Purge | Step::CompleteRestore, Some(location)) => {
+            execute_irreversible(ctx, object, location, step).await
+        }
+        (Step::NoOp | Step::Wait | Step::CancelPurge | Step::Purge | Step::CompleteRestore, _) => Ok(Executed::Nothing),
     }
 }
 
-/// What can't be taken back: decided anew by the object as it is now, whose word is told to the export first.
-async fn act_for_good(ctx: &Context, object: &NfsArchive, home: &Location, step: Step) -> Result<Acted, ActError> {
-    let over = step == Step::Purge && object.metadata.deletion_timestamp.is_none();
-    if over && let Err(wait) = turn(ctx, &home.backend, object).await? {
-        return Ok(Acted::LookAgain(wait));
+/// Carries out an irreversible step if a plan made from the current object, read from the API server, is the same. The
+/// object's retention is saved on the export first.
+async fn execute_irreversible(
+    ctx: &Context,
+    object: &NfsArchive,
+    location: &Location,
+    step: Step,
+) -> Result<Executed, OpsError> {
+    let expired = step == Step::Purge && object.metadata.deletion_timestamp.is_none();
+    if expired && let Err(wait) = acquire_purge_slot(ctx, &location.backend, object).await? {
+        return Ok(Executed::Requeue(wait));
     }
-    let live = act::api(ctx).get_opt(&object.name_any()).await;
-    let live = live.map_err(WriteError::of("read the archive before it goes"))?;
+    let live = ops::api(ctx).get_opt(&object.name_any()).await;
+    let live = live.map_err(WriteError::of("read the archive before it is removed"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
-        return Ok(Acted::Done);
+        return Ok(Executed::Finished);
     };
-    home.export.save_retention(&home.which, &retention_terms(&live)).await?;
-    let again = look::look(ctx, &live).await?;
-    if plan(&again.situation).0 != step {
-        return Ok(Acted::LookAgain(SOON));
+    let terms = retention_terms(&live);
+    location.export.save_retention(&location.archive, &terms).await?;
+    let Observation { observed, .. } = observe(ctx, &live).await?;
+    if plan(&observed).0 != step {
+        return Ok(Executed::Requeue(NEXT_STEP_DELAY));
     }
-    let scene = ArchiveOps {
+    let archive_ops = ArchiveOps {
         ctx,
-        backend: &home.backend,
-        export: &home.export,
+        backend: &location.backend,
+        export: &location.export,
         object: &live,
-        which: &home.which,
+        archive: &location.archive,
     };
     let done = match step {
-        Step::Purge => scene.purge().await?,
-        _ => scene.finish(&again.situation.sight).await?,
+        Step::Purge => archive_ops.purge().await?,
+        _ => archive_ops.complete_restore(&observed.export).await?,
     };
     if done {
         ctx.last_reported.forget(&object.uid().unwrap_or_default());
-        return Ok(Acted::Done);
+        return Ok(Executed::Finished);
     }
-    Ok(Acted::LookAgain(jittered(WAITING)))
+    Ok(Executed::Requeue(jittered(WAIT_INTERVAL)))
 }
 
-fn next(object: &NfsArchive, step: Step) -> Duration {
+/// Returns when to check an archive again on which there is nothing to do.
+fn next_check(object: &NfsArchive, step: Step) -> Duration {
     if step == Step::Wait {
-        return WAITING;
+        return WAIT_INTERVAL;
     }
     let expires = object.spec.expires_at.as_ref();
     let left = expires.map(|at| at.0.duration_since(Timestamp::now()));
-    // What is in the past was judged just now.
+    // The plan already considered a time in the past.
     let left = left.and_then(|left| Duration::try_from(left).ok());
-    left.map_or(SELDOM, |left| left.min(SELDOM))
+    left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
 }
 
-async fn ensure_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
-    if object.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
-    let Some(finalizers) = writes::with_finalizer(&object.metadata, ARCHIVE_FINALIZER, true) else {
-        return Ok(());
-    };
-    match writes::set_finalizers(&act::api(ctx), object, &finalizers).await {
-        // Its next event tells.
-        Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
-        written => written,
-    }
-}
-
-/// Answers whether there was news.
-pub(crate) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
+/// Writes the status unless it is unchanged. Reports whether it was written.
+pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
     let former = object
         .status
@@ -170,7 +176,7 @@ pub(crate) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Re
         return Ok(false);
     }
     let fields = json!({ "status": planned });
-    let (api, action) = (act::api(ctx), "write the archive's status");
+    let (api, action) = (ops::api(ctx), "write the archive's status");
     match writes::apply(&api, object, managers::STATUS, fields, true, action).await {
         Err(WriteError::NotFound) => Ok(false),
         written => written.map(|()| true),

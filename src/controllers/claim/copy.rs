@@ -18,7 +18,7 @@ use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::claim_source;
 use crate::state::context::Context;
-use crate::state::copy_jobs::{CopyLabels, CopyResult, Progress};
+use crate::state::copy_jobs::{CopyLabels, CopyResult};
 use export_store::text::format_bytes;
 use export_store::{CopyError, CopySource, DirectoryRequest, ExportStore, RollbackOutcome, copy_volume};
 
@@ -48,12 +48,8 @@ struct Source {
 
 /// What a claim is told while its copy is being made; none when nothing of it is under way.
 pub(crate) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &DataSource) -> Option<PlannedCondition> {
-    let message = match ctx.copy_jobs.progress(&claim.uid().unwrap_or_default()) {
-        Progress::None => return None,
-        Progress::Waiting => format!("copying {source}: other copies go first"),
-        Progress::Copying(tally) => format!("copying {source}: {}", tally.progress()),
-    };
-    Some(PlannedCondition::fails(Reason::Copying, message))
+    let progress = ctx.copy_jobs.progress(&claim.uid().unwrap_or_default());
+    progress.condition(source)
 }
 
 /// Ends the copy of a claim that may not have it any more, and takes back what there is of it. Whatever may be in use

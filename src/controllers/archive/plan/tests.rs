@@ -1,49 +1,49 @@
 use super::*;
 use export_store::ClaimRef;
 
-fn situation(sight: ExportState) -> Observed {
+fn observed(export: ExportState) -> Observed {
     Observed {
         deleting: false,
-        kind_going: false,
-        delete: false,
+        crd_deleting: false,
+        delete_data: false,
         held: false,
         copied: false,
-        due: None,
-        sight,
+        expired: None,
+        export,
     }
 }
 
-fn unseen() -> ExportState {
-    ExportState::Unseen(PlannedCondition::fails(Reason::ConnectionRefused, "refused"))
+fn unreachable() -> ExportState {
+    ExportState::Unreachable(PlannedCondition::fails(Reason::ConnectionRefused, "refused"))
 }
 
 fn unusable() -> ExportState {
-    ExportState::Unusable(PlannedCondition::fails(Reason::RecordUnusable, "damaged"))
+    ExportState::RecordUnusable(PlannedCondition::fails(Reason::RecordUnusable, "damaged"))
 }
 
 fn restoring(done: bool) -> ExportState {
-    let to = RestoreTarget {
+    let target = RestoreTarget {
         volume: "pvc-2".into(),
         claim: ClaimRef::default(),
         directory: "team/data".into(),
     };
-    ExportState::Restoring { to, done }
+    ExportState::Restoring { target, done }
 }
 
-fn at(there: bool) -> ExportState {
-    ExportState::Kept { there, copy: None }
+fn at(present: bool) -> ExportState {
+    ExportState::Kept { present, copy: None }
 }
 
-/// All that can be seen of an archive.
-fn sights() -> Vec<ExportState> {
+/// Every state of an archive on the export.
+fn states() -> Vec<ExportState> {
     vec![
-        unseen(),
+        unreachable(),
         unusable(),
-        ExportState::Unrecorded,
+        ExportState::NoRecord,
         at(true),
         at(false),
-        ExportState::Purging { there: true },
-        ExportState::Purging { there: false },
+        ExportState::Purging { present: true },
+        ExportState::Purging { present: false },
         restoring(false),
         restoring(true),
     ]
@@ -52,59 +52,59 @@ fn sights() -> Vec<ExportState> {
 #[test]
 fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data() {
     let kept = || at(true);
-    let due = || Some("expired".to_owned());
-    let deleting = |delete, sight| Observed {
+    let expired = || Some("expired".to_owned());
+    let deleting = |delete, export| Observed {
         deleting: true,
-        delete,
-        ..situation(sight)
+        delete_data: delete,
+        ..observed(export)
     };
-    for (what, situation, step) in [
-        ("kept", situation(kept()), Step::NoOp),
+    for (what, observed, step) in [
+        ("kept", observed(kept()), Step::NoOp),
         (
             "expired",
             Observed {
-                due: due(),
-                ..situation(kept())
+                expired: expired(),
+                ..observed(kept())
             },
             Step::Purge,
         ),
         (
             "expired and missing",
             Observed {
-                due: due(),
-                ..situation(at(false))
+                expired: expired(),
+                ..observed(at(false))
             },
             Step::NoOp,
         ),
         (
             "expired, unseen",
             Observed {
-                due: due(),
-                ..situation(unseen())
+                expired: expired(),
+                ..observed(unreachable())
             },
             Step::Wait,
         ),
         ("let go", deleting(false, kept()), Step::RemoveFinalizer),
         (
             "let go, its server dead",
-            deleting(false, unseen()),
+            deleting(false, unreachable()),
             Step::RemoveFinalizer,
         ),
         ("deleted", deleting(true, kept()), Step::Purge),
         ("deleted, missing", deleting(true, at(false)), Step::Purge),
-        ("deleted, its server dead", deleting(true, unseen()), Step::Wait),
+        ("deleted, its server dead", deleting(true, unreachable()), Step::Wait),
         ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
         (
             "deleted, unrecorded",
-            deleting(true, ExportState::Unrecorded),
+            deleting(true, ExportState::NoRecord),
             Step::RemoveFinalizer,
         ),
         (
             "expired, while it is copied",
             Observed {
-                due: due(),
+                expired: expired(),
                 copied: true,
-                ..situation(kept())
+                ..observed(kept())
             },
             Step::Wait,
         ),
@@ -126,133 +126,133 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ),
         (
             "purged by us",
-            deleting(false, ExportState::Purging { there: true }),
+            deleting(false, ExportState::Purging { present: true }),
             Step::Purge,
         ),
         (
             "purged half",
-            deleting(false, ExportState::Purging { there: false }),
+            deleting(false, ExportState::Purging { present: false }),
             Step::Purge,
         ),
         (
             "announced, and prolonged",
-            situation(ExportState::Purging { there: true }),
+            observed(ExportState::Purging { present: true }),
             Step::CancelPurge,
         ),
         (
             "in the trash, and prolonged",
-            situation(ExportState::Purging { there: false }),
+            observed(ExportState::Purging { present: false }),
             Step::Purge,
         ),
-        ("on its way to a volume", situation(restoring(false)), Step::Wait),
-        ("a volume's", situation(restoring(true)), Step::CompleteRestore),
+        ("on its way to a volume", observed(restoring(false)), Step::Wait),
+        ("a volume's", observed(restoring(true)), Step::CompleteRestore),
         (
             "a volume's, and deleted",
             deleting(true, restoring(true)),
             Step::CompleteRestore,
         ),
     ] {
-        assert_eq!(plan(&situation).0, step, "{what}");
+        assert_eq!(plan(&observed).0, step, "{what}");
     }
 }
 
 #[test]
 fn what_is_held_is_never_purged_whatever_else_is_so() {
-    for sight in sights() {
+    for state in states() {
         // What is in the trash already can't be held back.
-        let gone = matches!(sight, ExportState::Purging { there: false });
+        let gone = matches!(state, ExportState::Purging { present: false });
         for bits in 0..32 {
-            let situation = Observed {
+            let observed = Observed {
                 deleting: bits & 1 > 0,
-                kind_going: bits & 2 > 0,
-                delete: bits & 4 > 0,
-                due: (bits & 8 > 0).then(|| "expired".to_owned()),
+                crd_deleting: bits & 2 > 0,
+                delete_data: bits & 4 > 0,
+                expired: (bits & 8 > 0).then(|| "expired".to_owned()),
                 held: true,
                 copied: bits & 16 > 0,
-                sight: sight.clone(),
+                export: state.clone(),
             };
-            let (step, _) = plan(&situation);
-            assert!(step != Step::Purge || gone, "{situation:?}");
+            let (step, _) = plan(&observed);
+            assert!(step != Step::Purge || gone, "{observed:?}");
         }
     }
 }
 
 #[test]
 fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
-    for sight in sights() {
+    for state in states() {
         for (delete, held) in [(false, false), (true, false), (false, true), (true, true)] {
-            let situation = Observed {
+            let observed = Observed {
                 deleting: true,
-                kind_going: true,
-                delete,
+                crd_deleting: true,
+                delete_data: delete,
                 held,
                 copied: true,
-                due: None,
-                sight: sight.clone(),
+                expired: None,
+                export: state.clone(),
             };
-            let expected = match sight {
-                ExportState::Purging { there: true } => Step::CancelPurge,
-                ExportState::Purging { there: false } => Step::Purge,
+            let expected = match state {
+                ExportState::Purging { present: true } => Step::CancelPurge,
+                ExportState::Purging { present: false } => Step::Purge,
                 ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
                 _ => Step::RemoveFinalizer,
             };
-            assert_eq!(plan(&situation).0, expected, "{situation:?}");
+            assert_eq!(plan(&observed).0, expected, "{observed:?}");
         }
     }
 }
 
 #[test]
 fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
-    let held = |sight| Observed {
+    let held = |export| Observed {
         held: true,
-        ..situation(sight)
+        ..observed(export)
     };
-    for (situation, state, available, other) in [
-        (situation(at(true)), "Available", Some(true), None),
+    for (observed, state, available, other) in [
+        (observed(at(true)), "Available", Some(true), None),
         (held(at(true)), "Held", Some(true), None),
         (
             Observed {
-                due: Some("over".into()),
-                ..situation(at(true))
+                expired: Some("over".into()),
+                ..observed(at(true))
             },
             "Expired",
             Some(true),
             Some(ArchiveCondition::Expired),
         ),
         (
-            situation(at(false)),
+            observed(at(false)),
             "Missing",
             Some(false),
             Some(ArchiveCondition::Missing),
         ),
         (
-            held(ExportState::Unrecorded),
+            held(ExportState::NoRecord),
             "Missing",
             Some(false),
             Some(ArchiveCondition::Missing),
         ),
         (
-            situation(ExportState::Purging { there: true }),
+            observed(ExportState::Purging { present: true }),
             "Purging",
             Some(false),
             Some(ArchiveCondition::Purging),
         ),
         (
-            situation(restoring(false)),
+            observed(restoring(false)),
             "Restoring",
             Some(false),
             Some(ArchiveCondition::Restoring),
         ),
-        (situation(unseen()), "Unknown", None, None),
-        (situation(unusable()), "Unknown", Some(false), None),
+        (observed(unreachable()), "Unknown", None, None),
+        (observed(unusable()), "Unknown", Some(false), None),
     ] {
-        let (_, report) = plan(&situation);
+        let (_, report) = plan(&observed);
         assert_eq!(
             (report.state, report.available.status),
             (state, available),
-            "{situation:?}"
+            "{observed:?}"
         );
-        assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{situation:?}");
+        assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{observed:?}");
         assert!(report.others.iter().all(|(_, verdict)| verdict.status == Some(true)));
     }
 }
@@ -264,12 +264,12 @@ fn a_copy_says_what_was_copied_and_what_was_not() {
         asked_by: "o".into(),
         outcome: Some("7 files, 2Mi; 1 changed while they were copied".into()),
     };
-    let there = situation(ExportState::Kept {
-        there: true,
+    let there = observed(ExportState::Kept {
+        present: true,
         copy: Some(copy),
     });
-    for situation in [there.clone(), Observed { held: true, ..there }] {
-        let said = plan(&situation).1.available.message;
+    for observed in [there.clone(), Observed { held: true, ..there }] {
+        let said = plan(&observed).1.available.message;
         assert!(
             said.ends_with("; a copy of volume pvc-1 (7 files, 2Mi; 1 changed while they were copied)"),
             "{said}"

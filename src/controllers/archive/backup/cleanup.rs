@@ -1,0 +1,51 @@
+//! Deletion of an object whose backup is not complete: moves the incomplete copy into the trash.
+
+use kube::ResourceExt;
+
+use super::copy::describe_copy;
+use super::report::BackupOutcome;
+use super::{confirmed_export, export_failed, ops};
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::runtime::writes::WriteError;
+use crate::state::context::Context;
+use export_store::{Asked, Discarded};
+
+/// Removes the finalizer of an object that is being deleted once nothing is left of its incomplete copy.
+pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    ctx.copy_jobs.end(&uid).await;
+    // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy. A
+    // backend that is gone leaves its export unchanged.
+    let no_backend = object.spec.backend.is_empty() || ctx.backends.get(&object.spec.backend).is_none();
+    if no_backend || ops::is_crd_deleting(ctx).await? {
+        return remove_finalizer(ctx, object).await;
+    }
+    let (backend, export) = match confirmed_export(ctx, object) {
+        Ok(confirmed) => confirmed,
+        // The backend uses another export now, which has nothing of this object.
+        Err(condition) if condition.reason == Reason::IdentityMismatch => return remove_finalizer(ctx, object).await,
+        Err(PlannedCondition { reason, message, .. }) => {
+            let message = format!("the incomplete copy cannot be removed now: {message}");
+            return Ok(BackupOutcome::Waiting(PlannedCondition::fails(reason, message)));
+        }
+    };
+    match export.discard_asked(&name, &uid).await {
+        Ok(Discarded::Gone) => {
+            backend.trash.notify_one();
+            remove_finalizer(ctx, object).await
+        }
+        // The copy is complete, so it is deleted as an archive.
+        Ok(Discarded::Complete) => match export.archive_asked(&name, &uid).await {
+            Ok(Asked::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+            Ok(Asked::Unfinished | Asked::Taken(_)) => remove_finalizer(ctx, object).await,
+            Err(error) => Ok(export_failed(ctx, &backend, &error)),
+        },
+        Err(error) => Ok(export_failed(ctx, &backend, &error)),
+    }
+}
+
+async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    ops::remove_finalizer(ctx, object).await?;
+    Ok(BackupOutcome::Gone)
+}

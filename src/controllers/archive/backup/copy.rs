@@ -1,0 +1,158 @@
+//! The steps of a backup: describe the source in the object, copy it in the background, and describe the copy in the object.
+
+use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
+use serde_json::{Value, json};
+
+use super::checks::{check_copy, check_unchanged};
+use super::report::BackupOutcome;
+use super::source::{BackupSource, find_source};
+use super::{confirmed_export, copying, ops};
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::background::archive_objects::announce;
+use crate::decide::archive_object::{archive_object, retention_terms};
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use crate::state::copy_jobs::{CopyLabels, CopyResult};
+use export_store::{ArchiveRequest, CopyError, Discarded, RecordedArchive, copy_to_archive};
+
+/// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
+pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    let subject = match find_source(ctx, object).await? {
+        Ok(source) => source.subject,
+        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+    };
+    let spec = json!({
+        "backend": subject.backend,
+        "exportID": subject.export_id,
+        "volume": subject.volume,
+        "claim": {"uid": subject.claim.uid, "namespaceUID": subject.claim.namespace_uid},
+    });
+    after_write(patch_spec(ctx, object, spec, "describe in the archive what is copied").await)
+}
+
+/// Starts the copy if the source still is what the object describes.
+pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    let source = match find_source(ctx, object).await? {
+        Ok(source) => source,
+        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+    };
+    if let Err(condition) = check_unchanged(&object.spec, &source.subject) {
+        return Ok(BackupOutcome::Waiting(condition));
+    }
+    let live = ops::api(ctx).get_opt(&object.name_any()).await;
+    let live = live.map_err(WriteError::of("read the archive before the copy starts"))?;
+    let Some(live) = live.filter(|live| live.uid() == object.uid() && live.metadata.deletion_timestamp.is_none())
+    else {
+        return Ok(BackupOutcome::Gone);
+    };
+    spawn_copy(ctx, &live, source);
+    // A copy that has ended already has requeued the object.
+    Ok(copying(ctx, &live).map_or(BackupOutcome::Changed, BackupOutcome::Copying))
+}
+
+fn spawn_copy(ctx: &Context, object: &NfsArchive, source: BackupSource) {
+    let BackupSource { subject, data } = source;
+    let request = ArchiveRequest {
+        name: object.name_any(),
+        asked_by: object.uid().unwrap_or_default(),
+        claim: subject.claim,
+        of: data.request,
+        terms: retention_terms(object),
+    };
+    let labels = CopyLabels {
+        uid: request.asked_by.clone(),
+        namespace: request.claim.namespace.clone(),
+        claim: request.claim.name.clone(),
+        archive: request.name.clone(),
+    };
+    let (export, requests, archive) = (data.export, ctx.archive_requests.clone(), ObjectRef::from_obj(object));
+    ctx.copy_jobs.begin(
+        labels,
+        |budget, tally| async move {
+            let copied = copy_to_archive(&export, &request, &budget, &tally);
+            copied.await.map(|()| CopyResult::Archive)
+        },
+        // The receiver is closed only when the operator ends.
+        move || drop(requests.send(archive)),
+    );
+}
+
+/// Handles a failed copy: moves what was copied into the trash, because it takes space.
+pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error: &CopyError) -> BackupOutcome {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
+    if reason.is_backend_wide() {
+        ctx.request_probe(backend);
+    }
+    let condition = PlannedCondition::fails(reason, format!("backend {backend}: {error}"));
+    if reason.is_connectivity() {
+        return BackupOutcome::Waiting(condition);
+    }
+    if let Ok((backend, export)) = confirmed_export(ctx, object) {
+        match export.discard_asked(&name, &uid).await {
+            // The copy is complete; only a reply was lost.
+            Ok(Discarded::Complete) => return BackupOutcome::Changed,
+            Ok(Discarded::Gone) => backend.trash.notify_one(),
+            Err(error) => tracing::warn!(
+                archive = name,
+                "failed to discard an incomplete copy; the next attempt retries: {error}"
+            ),
+        }
+    }
+    BackupOutcome::Failed(condition)
+}
+
+/// Describes the finished copy in the object, which from now on is an archive as any other.
+pub(super) async fn describe_copy(
+    ctx: &Context,
+    object: &NfsArchive,
+    backend: &Backend,
+    recorded: &RecordedArchive,
+) -> Result<BackupOutcome, WriteError> {
+    if let Err(condition) = check_copy(object, recorded) {
+        return Ok(BackupOutcome::Waiting(condition));
+    }
+    backend.trash.notify_one();
+    let described = archive_object(recorded, &backend.name);
+    let spec = json!({
+        "directory": described.spec.directory,
+        "fileID": described.spec.file_id,
+        "size": described.spec.size,
+        "storageClassName": described.spec.storage_class_name,
+        "archivedAt": described.spec.archived_at,
+    });
+    let written = patch_spec(ctx, object, spec, "describe in the archive where it is").await;
+    if written.is_ok() {
+        let result = recorded.note.copy.as_ref().and_then(|copy| copy.outcome.as_deref());
+        let claim = &recorded.claim;
+        let note = format!(
+            "copied claim {}/{} to {}: {}",
+            claim.namespace,
+            claim.name,
+            recorded.note.target,
+            result.unwrap_or_default()
+        );
+        let regarding = object.object_ref(&());
+        ctx.events
+            .publish(regarding, Severity::Normal, Reason::Archived, "Archive", &note);
+        announce(ctx, &described);
+    }
+    after_write(written)
+}
+
+async fn patch_spec(ctx: &Context, object: &NfsArchive, spec: Value, action: &'static str) -> Result<(), WriteError> {
+    writes::patch_as_read(&ops::api(ctx), object, json!({ "spec": spec }), false, action).await
+}
+
+/// The outcome of a write to the object. After a conflict, the next reconciliation continues with the changed object.
+fn after_write(written: Result<(), WriteError>) -> Result<BackupOutcome, WriteError> {
+    match written {
+        Ok(()) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),
+        Err(WriteError::NotFound) => Ok(BackupOutcome::Gone),
+        Err(error) => Err(error),
+    }
+}

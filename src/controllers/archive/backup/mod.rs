@@ -1,0 +1,88 @@
+//! Backups on request: an object that names a claim gets a copy of the claim's data.
+//!
+//! The object first describes the source, then the copy is made in the background, then the object describes the copy; from
+//! then on it is an archive as any other. After a crash between two steps, object and record show where to continue.
+
+mod checks;
+mod cleanup;
+mod copy;
+mod report;
+mod source;
+
+use std::sync::Arc;
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+
+use self::copy::{describe_copy, describe_source, handle_failed_copy, start_copy};
+use self::report::{BackupOutcome, report};
+use super::observe::confirmed_export;
+use super::ops;
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::runtime::writes::WriteError;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use export_store::{Asked, ExportError, ExportStore};
+
+/// Carries out the next step of a backup that is not complete, and reports it.
+pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
+    let outcome = if object.metadata.deletion_timestamp.is_some() {
+        cleanup::clean_up(ctx, object).await?
+    } else {
+        next_step(ctx, object).await?
+    };
+    report(ctx, object, outcome).await
+}
+
+async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    if let Some((Err(error), _)) = ctx.copy_jobs.take(&uid) {
+        return Ok(handle_failed_copy(ctx, object, &error).await);
+    }
+    if let Some(condition) = copying(ctx, object) {
+        return Ok(BackupOutcome::Copying(condition));
+    }
+    if object.spec.backend.is_empty() {
+        return describe_source(ctx, object).await;
+    }
+    let (backend, export) = match confirmed_export(ctx, object) {
+        Ok(confirmed) => confirmed,
+        Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
+    };
+    match find_backup(&backend, &export, &name, &uid).await {
+        Ok(Asked::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+        Ok(Asked::Unfinished) => start_copy(ctx, object).await,
+        Ok(Asked::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
+        Err(error) => Ok(export_failed(ctx, &backend, &error)),
+    }
+}
+
+/// The condition of a copy in progress.
+fn copying(ctx: &Context, object: &NfsArchive) -> Option<PlannedCondition> {
+    let claim = &object.spec.claim;
+    let source = format!("claim {}/{}", claim.namespace, claim.name);
+    let progress = ctx.copy_jobs.progress(&object.uid().unwrap_or_default());
+    progress.condition(&source)
+}
+
+async fn find_backup(
+    backend: &Backend,
+    export: &Arc<ExportStore>,
+    name: &str,
+    uid: &str,
+) -> Result<Asked, ExportError> {
+    // Limited for each backend: one that does not respond delays only its own archives.
+    let _slot = backend.archives.acquire().await;
+    export.archive_asked(name, uid).await
+}
+
+/// The outcome of a failed call on the export.
+fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> BackupOutcome {
+    let condition = PlannedCondition::fails(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
+    if condition.reason.is_backend_wide() || error.outcome_unknown() {
+        ctx.request_probe(&backend.name);
+        return BackupOutcome::Waiting(condition);
+    }
+    BackupOutcome::Failed(condition)
+}

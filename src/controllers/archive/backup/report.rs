@@ -1,0 +1,71 @@
+//! Reports the outcome of a reconciliation of a backup: condition, event and requeue.
+
+use std::time::Duration;
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+
+use super::ops;
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::{ArchiveCondition, PlannedCondition};
+use crate::controllers::archive::plan::Report;
+use crate::controllers::archive::reconcile::{NEXT_STEP_DELAY, WAIT_INTERVAL, write_status};
+use crate::runtime::events::Severity;
+use crate::runtime::retry::jittered;
+use crate::runtime::writes::WriteError;
+use crate::state::context::Context;
+
+/// Interval between reports of a copy's progress, each of which is a write. The end of a copy is reported at once.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(15);
+
+/// The outcome of one reconciliation.
+#[derive(Debug)]
+pub(super) enum BackupOutcome {
+    /// The object was written, or has to be reconciled again.
+    Changed,
+    /// The object is gone, or its finalizer is removed.
+    Gone,
+    /// The copy is in progress.
+    Copying(PlannedCondition),
+    /// Something else has to change first.
+    Waiting(PlannedCondition),
+    /// It failed; a retry may succeed.
+    Failed(PlannedCondition),
+}
+
+pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOutcome) -> Result<Action, WriteError> {
+    let uid = object.uid().unwrap_or_default();
+    let (state, severity, available, after) = match outcome {
+        BackupOutcome::Changed => return Ok(Action::requeue(NEXT_STEP_DELAY)),
+        BackupOutcome::Gone => {
+            ctx.archive_retries.forget(&uid);
+            return Ok(Action::await_change());
+        }
+        BackupOutcome::Copying(condition) => ("Copying", Severity::Normal, condition, jittered(PROGRESS_INTERVAL)),
+        BackupOutcome::Waiting(condition) => ("Pending", Severity::Warning, condition, jittered(WAIT_INTERVAL)),
+        BackupOutcome::Failed(condition) => {
+            let retry = ctx.archive_retries.failed(&uid);
+            ("Pending", Severity::Warning, condition, retry)
+        }
+    };
+    if !is_reported(object, &available) {
+        tracing::info!(archive = object.name_any(), reason = %available.reason, "{}", available.message);
+        ops::publish(ctx, object, severity, available.reason, &available.message);
+    }
+    let report = Report {
+        state,
+        available,
+        others: Vec::new(),
+    };
+    write_status(ctx, object, &report).await?;
+    Ok(Action::requeue(after))
+}
+
+/// Reports whether the object has the condition's reason already. Numbers in the message may differ.
+fn is_reported(object: &NfsArchive, planned: &PlannedCondition) -> bool {
+    let conditions = object.status.as_ref().map_or(&[][..], |status| &status.conditions);
+    let (type_, reason) = (ArchiveCondition::Available.to_string(), planned.reason.to_string());
+    conditions
+        .iter()
+        .any(|condition| condition.type_ == type_ && condition.reason == reason)
+}

@@ -1,0 +1,78 @@
+//! The claim that a backup copies.
+
+use std::time::Instant;
+
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{Api, ResourceExt};
+
+use super::checks::{Subject, check_names};
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::PlannedCondition;
+use crate::runtime::writes::WriteError;
+use crate::state::claim_source::{self, ClaimSource};
+use crate::state::context::Context;
+use export_store::ClaimRef;
+
+/// What a backup copies, and where it is.
+pub(super) struct BackupSource {
+    pub(super) subject: Subject,
+    pub(super) data: ClaimSource,
+}
+
+/// Finds the data of the claim that the object names. Claim, volume and namespace are read from the API server, because
+/// the backup keeps a tenant's data for the users of that namespace.
+pub(super) async fn find_source(
+    ctx: &Context,
+    object: &NfsArchive,
+) -> Result<Result<BackupSource, PlannedCondition>, WriteError> {
+    let named = &object.spec.claim;
+    if let Err(condition) = check_names(named) {
+        return Ok(Err(condition));
+    }
+    let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
+    let namespace = namespaces.get_metadata_opt(&named.namespace).await;
+    let namespace = namespace.map_err(WriteError::of("read the namespace of the claim to copy"))?;
+    let (claim, volume) = match claim_source::read_bound_claim(ctx, &named.namespace, &named.name).await? {
+        Ok(bound) => bound,
+        Err(condition) => return Ok(Err(condition)),
+    };
+    // The claim exists, so its namespace was created after it was read.
+    let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
+        return Err(WriteError::Conflict);
+    };
+    let ours = claim_source::check_ownership(&volume, &claim, &ctx.settings.provisioners());
+    let data = match ours.and_then(|()| claim_source::locate(ctx, &named.name, &volume)) {
+        Ok(data) => data,
+        Err(condition) => return Ok(Err(condition)),
+    };
+    if let Err(condition) = check_backend_ready(&data) {
+        return Ok(Err(condition));
+    }
+    let subject = Subject {
+        claim: ClaimRef {
+            namespace: named.namespace.clone(),
+            namespace_uid,
+            name: named.name.clone(),
+            uid: claim.uid().unwrap_or_default(),
+        },
+        volume: volume.name_any(),
+        backend: data.backend.name.clone(),
+        export_id: data.snapshot.export_id().unwrap_or_default().to_owned(),
+    };
+    Ok(Ok(BackupSource { subject, data }))
+}
+
+/// A copy needs space as a new volume does, so the backend has to be ready for one.
+fn check_backend_ready(data: &ClaimSource) -> Result<(), PlannedCondition> {
+    let ready = data.snapshot.ready_now(Instant::now());
+    if ready.status == Some(true) {
+        return Ok(());
+    }
+    Err(PlannedCondition::fails(
+        ready.reason,
+        format!(
+            "waits for backend {}, which takes no copies now: {}",
+            data.backend.name, ready.message
+        ),
+    ))
+}

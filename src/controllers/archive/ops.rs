@@ -1,0 +1,135 @@
+//! The steps of an archive's plan that change the export and the object.
+
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{DeleteParams, Preconditions};
+use kube::{Api, CustomResourceExt, Resource, ResourceExt};
+
+use super::plan::ExportState;
+use crate::api::archive::NfsArchive;
+use crate::api::conditions::Reason;
+use crate::api::names::ARCHIVE_FINALIZER;
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use export_store::{ArchiveRef, ExportError, ExportStore};
+
+/// Why a step failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OpsError {
+    /// On the export.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// In the cluster.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+/// The steps of one archive.
+pub struct ArchiveOps<'a> {
+    pub ctx: &'a Context,
+    pub backend: &'a Backend,
+    pub export: &'a ExportStore,
+    /// The object as read from the API server just now.
+    pub object: &'a NfsArchive,
+    pub archive: &'a ArchiveRef,
+}
+
+impl ArchiveOps<'_> {
+    /// Moves the data into the trash: announces the purge on the export, then deletes the object (which the API server
+    /// refuses while it has a legal hold), then purges. Returns false if the purge was cancelled.
+    pub async fn purge(&self) -> Result<bool, OpsError> {
+        self.export.begin_purge(self.archive).await?;
+        if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
+            self.export.cancel_purge(self.archive).await?;
+            return Ok(false);
+        }
+        // Checked last, because after this the data cannot be recovered.
+        if is_crd_deleting(self.ctx).await? && self.export.cancel_purge(self.archive).await? {
+            return Ok(false);
+        }
+        self.export.end_purge(self.archive).await?;
+        self.backend.trash.notify_one();
+        let claim = &self.object.spec.claim;
+        let note = format!(
+            "moved {} of claim {}/{} into the trash",
+            self.object.spec.directory, claim.namespace, claim.name
+        );
+        self.finish(Reason::ArchivePurged, &note).await?;
+        Ok(true)
+    }
+
+    /// Removes the record and the object of an archive whose volume has the data. Returns false if the object has a legal
+    /// hold.
+    pub async fn complete_restore(&self, state: &ExportState) -> Result<bool, OpsError> {
+        let ExportState::Restoring { target, .. } = state else {
+            return Ok(false);
+        };
+        if self.object.metadata.deletion_timestamp.is_none() && !self.delete_object().await? {
+            return Ok(false);
+        }
+        self.export.finish_restore(self.archive, target).await?;
+        let claim = &target.claim;
+        let note = format!(
+            "restored to claim {}/{} as volume {}",
+            claim.namespace, claim.name, target.volume
+        );
+        self.finish(Reason::ArchiveRestored, &note).await?;
+        Ok(true)
+    }
+
+    async fn finish(&self, reason: Reason, note: &str) -> Result<(), WriteError> {
+        tracing::info!(archive = self.archive.volume, backend = self.backend.name, "{note}");
+        publish(self.ctx, self.object, Severity::Normal, reason, note);
+        remove_finalizer(self.ctx, self.object).await
+    }
+
+    /// Deletes the object if it has not changed since it was read. Returns false if it has, or if it has a legal hold.
+    async fn delete_object(&self) -> Result<bool, WriteError> {
+        let params = DeleteParams {
+            preconditions: Some(Preconditions {
+                uid: self.object.uid(),
+                resource_version: self.object.resource_version(),
+            }),
+            ..DeleteParams::default()
+        };
+        match api(self.ctx).delete(&self.archive.volume, &params).await {
+            Ok(_) => Ok(true),
+            Err(error) if writes::http_status(&error).is_some_and(|code| matches!(code, 403 | 404 | 409 | 422)) => {
+                tracing::info!(
+                    archive = self.archive.volume,
+                    "the API server refuses to delete the archive: {error}"
+                );
+                Ok(false)
+            }
+            Err(cause) => Err(WriteError::of("delete the archive's object")(cause)),
+        }
+    }
+}
+
+/// Reports whether the CustomResourceDefinition is being deleted or is gone. Read from the API server, because every
+/// archive's object is deleted with it.
+pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(ctx.clients.calls.clone());
+    let definition = definitions
+        .get_metadata_opt(NfsArchive::crd_name())
+        .await
+        .map_err(WriteError::of("read the definition of NfsArchive"))?;
+    Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))
+}
+
+/// Removes the operator's finalizer from an object.
+pub async fn remove_finalizer(ctx: &Context, object: &NfsArchive) -> Result<(), WriteError> {
+    writes::drop_finalizer(&api(ctx), object, ARCHIVE_FINALIZER).await
+}
+
+/// Publishes an event about an archive.
+pub fn publish(ctx: &Context, object: &NfsArchive, severity: Severity, reason: Reason, note: &str) {
+    ctx.events
+        .publish(object.object_ref(&()), severity, reason, "Keep", note);
+}
+
+/// The API of archives.
+pub fn api(ctx: &Context) -> Api<NfsArchive> {
+    Api::all(ctx.clients.calls.clone())
+}
