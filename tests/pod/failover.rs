@@ -53,8 +53,8 @@ pub async fn takes_over(env: &PodEnv) -> Test {
     let failover = deleted.elapsed();
     assert_ne!(first["metadata"]["uid"], second["metadata"]["uid"]);
     // Either the standby leads, or the pod that replaces the leader, which may start within half a second.
-    let new_claims = env.create_claims("made-after", 1).await?;
-    env.wait_all_bound("made-after", &new_claims).await?;
+    let new_claims = env.create_claims("created-after", 1).await?;
+    env.wait_all_bound("created-after", &new_claims).await?;
     env.print_progress(&format!(
         "the leader's pod was deleted: another pod leads after {:.1} s, and a new claim is Bound after {:.1} s",
         failover.as_secs_f64(),

@@ -72,8 +72,8 @@ impl RunDir {
             };
             match fs::create_dir(&path) {
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-                made => {
-                    return made
+                result => {
+                    return result
                         .with_context(|| format!("create {}", path.display()))
                         .map(|()| path);
                 }
@@ -141,15 +141,15 @@ mod tests {
     #[test]
     fn only_dead_runs_are_removed() {
         let base = RunDir::new().unwrap();
-        let make = |name: &str| {
+        let create = |name: &str| {
             let path = base.dir(&format!("{PREFIX}{name}")).unwrap();
             (path.clone(), File::create(path.join(LOCK)).unwrap())
         };
-        let (dead, lock) = make("dead");
+        let (dead, lock) = create("dead");
         drop(lock);
-        let (live, lock) = make("live");
+        let (live, lock) = create("live");
         lock.lock().unwrap();
-        let (failed, _) = make("failed");
+        let (failed, _) = create("failed");
         File::create(failed.join(KEPT)).unwrap();
         let foreign = base.dir(&format!("{PREFIX}foreign")).unwrap();
 

@@ -63,7 +63,7 @@ async fn has_mode(server: &NfsServer, path: &str, mode: u32) -> bool {
     compound(server.address(), &operations).await.unwrap() == OK
 }
 
-async fn make_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
+async fn create_directory(server: &NfsServer, export: &str, name: &str) -> u32 {
     let mut operations = lookups(export);
     // CREATE of a directory (type 2) without attributes.
     operations.push([words(&[6, 2]), encode_opaque(name.as_bytes()), words(&[0, 0])].concat());
@@ -86,25 +86,25 @@ async fn changes_on_disk_and_of_exports_are_visible_immediately() {
             "{mode:o} visible immediately"
         );
     }
-    assert_eq!(make_directory(&server, "export", "made").await, OK);
-    assert!(data.join("made").is_dir());
-    fs::remove_dir(data.join("made")).unwrap();
-    assert_eq!(lookup(&server, "export/made").await, NOENT, "deleted immediately");
+    assert_eq!(create_directory(&server, "export", "created").await, OK);
+    assert!(data.join("created").is_dir());
+    fs::remove_dir(data.join("created")).unwrap();
+    assert_eq!(lookup(&server, "export/created").await, NOENT, "deleted immediately");
 
     assert_eq!(lookup(&server, "second").await, NOENT);
     let second = server.add_export(Export::new("/second")).await.unwrap();
-    assert_eq!(make_directory(&server, "second", "made").await, OK);
-    assert!(second.join("made").is_dir());
+    assert_eq!(create_directory(&server, "second", "created").await, OK);
+    assert!(second.join("created").is_dir());
     server
         .change_export("/second", |export| export.access = Access::ReadOnly)
         .await
         .unwrap();
-    assert_eq!(make_directory(&server, "second", "more").await, ROFS);
+    assert_eq!(create_directory(&server, "second", "more").await, ROFS);
     server
         .change_export("/second", |export| export.access = Access::Denied)
         .await
         .unwrap();
-    assert!([ACCESS, NOENT].contains(&lookup(&server, "second/made").await));
+    assert!([ACCESS, NOENT].contains(&lookup(&server, "second/created").await));
     server.remove_export("/second").await.unwrap();
     assert_eq!(lookup(&server, "second").await, NOENT);
     assert_eq!(lookup(&server, "export/new").await, OK);
@@ -154,7 +154,7 @@ async fn two_servers_run_at_the_same_time_and_a_full_export_leaves_no_mount() {
     );
     let mut statuses = Vec::new();
     for name in ["a", "b", "c", "d", "e"] {
-        statuses.push(make_directory(&second, "small", name).await);
+        statuses.push(create_directory(&second, "small", name).await);
     }
     assert_eq!(statuses, [OK, OK, OK, 28, 28], "NOSPC without free inodes");
     assert!(small.join("c").is_dir());

@@ -153,7 +153,7 @@ impl Default for NfsOptions {
 pub(super) struct ConfiguredExport {
     pub(super) id: u16,
     pub(super) disk: PathBuf,
-    pub(super) export: Export,
+    pub(super) settings: Export,
 }
 
 /// Renders nfs-ganesha's configuration file.
@@ -211,18 +211,18 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
         numeric = !options.named_owners,
         state = state.display(),
     );
-    for ConfiguredExport { id, disk, export } in exports {
-        let access = match export.access {
+    for ConfiguredExport { id, disk, settings } in exports {
+        let access = match settings.access {
             Access::ReadWrite => "RW",
             Access::ReadOnly => "RO",
             Access::Denied => "None",
         };
-        let squash = match export.squash {
+        let squash = match settings.squash {
             Squash::None => "No_Root_Squash",
             Squash::Root => "Root_Squash",
             Squash::All => "All_Squash",
         };
-        let extra: String = export
+        let extra: String = settings
             .extra
             .iter()
             .map(|(name, value)| format!("  {name} = {value};\n"))
@@ -242,9 +242,9 @@ EXPORT_DEFAULTS {{ Attr_Expiration_Time = 0; Transports = TCP; SecType = sys; Pr
 }}
 ",
             disk = disk.display(),
-            pseudo = export.path,
-            uid = export.anonymous.0,
-            gid = export.anonymous.1,
+            pseudo = settings.path,
+            uid = settings.anonymous.0,
+            gid = settings.anonymous.1,
         );
     }
     text

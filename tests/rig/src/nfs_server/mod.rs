@@ -85,7 +85,7 @@ impl NfsServer {
             None
         };
         let rpcbind = match &mounts {
-            Some(mounts) if options.v3 => Some(mounts.rpcbind(&Assets::rpcbind()?, &folder).await?),
+            Some(mounts) if options.v3 => Some(mounts.start_rpcbind(&Assets::rpcbind()?, &folder).await?),
             _ => None,
         };
         let port = options.port.map_or_else(ports::free, Ok)?;
@@ -93,7 +93,7 @@ impl NfsServer {
         let mut exports = Vec::new();
         let mut next_id = 1;
         for export in options.exports.clone() {
-            exports.push(configure(&folder, mounts.as_ref(), next_id, export).await?);
+            exports.push(prepare_export(&folder, mounts.as_ref(), next_id, export).await?);
             next_id += 1;
         }
         fs::create_dir(folder.join("state")).with_context(|| "create the directory for the server's state".into())?;
@@ -110,7 +110,7 @@ impl NfsServer {
             None => (server, args.to_vec()),
         };
         let log = folder.join("ganesha.log");
-        let process = launch(ProcessSpec::new("nfs-ganesha", program, args, log)).await?;
+        let process = start_server(ProcessSpec::new("nfs-ganesha", program, args, log)).await?;
         check_all_exported(&process.spec().log)?;
         Ok(Self {
             process,
@@ -148,10 +148,10 @@ impl NfsServer {
 
     /// Returns the directory behind an export.
     pub fn data_dir(&self, path: &str) -> Result<PathBuf> {
-        let export = self.exports.iter().find(|export| export.export.path == path);
+        let export = self.exports.iter().find(|export| export.settings.path == path);
         let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
         Ok(match &self.mounts {
-            Some(mounts) if export.export.tmpfs.is_some() => mounts.host_path(&export.disk),
+            Some(mounts) if export.settings.tmpfs.is_some() => mounts.host_path(&export.disk),
             _ => export.disk.clone(),
         })
     }
@@ -159,7 +159,7 @@ impl NfsServer {
     /// Adds an export without a restart, and returns its [`Self::data_dir`].
     pub async fn add_export(&mut self, export: Export) -> Result<PathBuf> {
         let path = export.path.clone();
-        let export = configure(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
+        let export = prepare_export(&self.folder, self.mounts.as_ref(), self.next_id, export).await?;
         self.next_id += 1;
         self.exports.push(export);
         self.reload().await?;
@@ -168,15 +168,15 @@ impl NfsServer {
 
     /// Removes an export. Its directory stays on disk.
     pub async fn remove_export(&mut self, path: &str) -> Result<()> {
-        self.exports.retain(|export| export.export.path != path);
+        self.exports.retain(|export| export.settings.path != path);
         self.reload().await
     }
 
     /// Changes access, squashing or additional lines of an export, without a restart.
     pub async fn change_export(&mut self, path: &str, change: impl FnOnce(&mut Export)) -> Result<()> {
-        let export = self.exports.iter_mut().find(|export| export.export.path == path);
+        let export = self.exports.iter_mut().find(|export| export.settings.path == path);
         let export = export.ok_or_else(|| Error::Usage(format!("no export {path}")))?;
-        change(&mut export.export);
+        change(&mut export.settings);
         self.reload().await
     }
 
@@ -205,7 +205,7 @@ impl NfsServer {
             let emptied = fs::remove_dir_all(&state).and_then(|()| fs::create_dir(&state));
             emptied.with_context(|| format!("empty {}", state.display()))?;
         }
-        self.process = launch(self.process.spec().clone()).await?;
+        self.process = start_server(self.process.spec().clone()).await?;
         Ok(())
     }
 
@@ -232,17 +232,17 @@ impl NfsServer {
     }
 }
 
-async fn configure(
+async fn prepare_export(
     folder: &Path,
     mounts: Option<&MountNamespace>,
     id: u16,
     export: Export,
 ) -> Result<ConfiguredExport> {
-    let named = export.path.trim_matches('/').replace('/', "-");
+    let name = export.path.trim_matches('/').replace('/', "-");
     let disk = export
         .disk
         .clone()
-        .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{named}")));
+        .unwrap_or_else(|| folder.join("exports").join(format!("{id}-{name}")));
     fs::create_dir_all(&disk).with_context(|| format!("create {}", disk.display()))?;
     match (export.tmpfs, mounts) {
         (None, _) => {}
@@ -254,7 +254,11 @@ async fn configure(
             )));
         }
     }
-    Ok(ConfiguredExport { id, disk, export })
+    Ok(ConfiguredExport {
+        id,
+        disk,
+        settings: export,
+    })
 }
 
 fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), exports: &[ConfiguredExport]) -> Result<()> {
@@ -263,7 +267,7 @@ fn write_config(folder: &Path, options: &NfsOptions, ports: (u16, u16), exports:
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
 }
 
-async fn launch(spec: ProcessSpec) -> Result<Process> {
+async fn start_server(spec: ProcessSpec) -> Result<Process> {
     let from = log_length(&spec.log);
     let process = Process::start(spec).await?;
     wait_for_log(&process, from, STARTED).await?;

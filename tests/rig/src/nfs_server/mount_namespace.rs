@@ -71,7 +71,7 @@ impl MountNamespace {
     /// It starts as root and changes its user, and the kernel then clears the parent-death signal (prctl(2),
     /// PR_SET_PDEATHSIG). Therefore it runs in a PID namespace whose first process is a shell that keeps its user. The
     /// shell ends with `unshare`, which ends with this process, and the kernel then kills the whole PID namespace.
-    pub(super) async fn rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
+    pub(super) async fn start_rpcbind(&self, program: &Path, folder: &Path) -> Result<Process> {
         let mut command = Command::new("nsenter");
         command
             .args(self.nsenter_args())
