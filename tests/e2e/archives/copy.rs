@@ -18,7 +18,7 @@ fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
-/// A claim that asks for a copy of an archive.
+/// Returns a claim that requests a copy of an archive.
 fn copying(claim: Value, archive: &Value) -> Value {
     let mut claim = asking(claim, name_of(archive));
     let annotations = json!({"nfs-operator.io/restore": "copy"});
@@ -30,13 +30,13 @@ fn copying(claim: Value, archive: &Value) -> Value {
 async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_held() -> Test {
     let env = TestEnv::new("archive-copy").await?;
     shared::backend(&env, "backend", json!({})).await?;
-    // What a class asks for the directory is for new ones: this one is put back as it was.
+    // The class's mode and owner are for new directories; a restored one keeps its own.
     let class = shared::class(&env, "class", "backend", json!({"mode": "0700", "uid": "7"})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "precious").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "precious").await?;
     let directory = env.directory(&volume)?;
     chown(&directory, Some(1000), Some(1001))?;
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(&env, &archive_of(&volume), "Available").await?;
     let asked = env
         .objects
@@ -61,7 +61,7 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
     assert!(said(&env, &asked).await?.contains(&told));
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
     assert_eq!(fs::metadata(path(&env, &archive))?.mode() & 0o7777, 0o700);
-    // When the hold is lifted, it goes back at once, by moving it.
+    // Once the hold is lifted, the archive is restored at once by a rename.
     let released = json!({"spec": {"legalHold": false}});
     env.objects.patch(&archive, released).await?;
     let archive = in_state(&env, &archive, "Available").await?;
@@ -94,7 +94,7 @@ async fn an_archive_is_copied_to_another_backend_if_the_class_does_not_include_i
     Ok(())
 }
 
-/// A env with an archive of many files, and a way to its server that is slow; with what is in it.
+/// Starts a cluster with an archive of many files behind a slow proxy. Returns the content of the archive, too.
 async fn kept() -> Result<(DedicatedCluster, Value, Contents), shared::Failure> {
     let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let source = slow(&env).await?;
@@ -127,7 +127,7 @@ async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_
         let seen = env.names()?;
         assert_eq!(seen.len(), 1, "seen before it was complete: {seen:?}");
         env.operator.kill9().await?;
-        // From now on it would be moved: what was begun as a copy stays one.
+        // From now on the archive would be moved; a copy that has started remains a copy.
         let annotations = json!({"metadata": {"annotations": {"nfs-operator.io/restore": null}}});
         env.objects.patch(&claim, annotations).await?;
         env.operator.restart().await?;
@@ -138,7 +138,7 @@ async fn an_operator_killed_repeatedly_while_it_copies_an_archive_ends_with_one_
     assert_eq!(contents(&env.data()?.join(text(&archive, "/spec/directory")))?, source);
     assert_eq!(env.volumes().await?.len(), 1);
     assert_eq!(staging(&env)?, Vec::<String>::new());
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
 
@@ -173,7 +173,7 @@ async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_co
     let volume = env.bound(&claim).await?;
     assert_eq!(contents(&env.directory(&volume)?)?, source);
     env.objects.wait_gone(&archive, TIMEOUT).await?;
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     assert_eq!(env.names()?.len(), 1);
     Ok(())
 }
@@ -203,6 +203,6 @@ async fn a_copy_for_another_namespace_stops_when_its_permission_is_revoked() -> 
     copy_gone(&env).await?;
     assert_eq!(env.names()?.len(), 1);
     at_full_speed(&env);
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }

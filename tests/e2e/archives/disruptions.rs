@@ -1,4 +1,4 @@
-//! Archives when the operator dies, when their kind is deleted, and when they are of a former release.
+//! Archives after a crash of the operator, after the deletion of their CRD, and archives of an earlier release.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const KIND: &str = "nfsarchives.nfs-operator.io";
 
-/// The names of all archives' objects.
+/// Returns the names of all archive objects.
 async fn archives(env: &DedicatedCluster) -> rig::Result<BTreeSet<String>> {
     let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
     let found = env.objects.list(&any).await?;
@@ -23,7 +23,7 @@ async fn archives(env: &DedicatedCluster) -> rig::Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Claims with data of their own, deleted; gives back their volumes.
+/// Creates claims with data and deletes them. Returns their volumes.
 async fn released(env: &DedicatedCluster, count: usize) -> Result<Vec<Value>, Failure> {
     let mut volumes = Vec::new();
     for n in 0..count {
@@ -183,7 +183,7 @@ async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_ado
         .patch(&archive, json!({"metadata": {"finalizers": null}}))
         .await?;
     env.objects.delete(&archive).await?;
-    // What was written before records were signed and archives expired.
+    // A record as written before records were signed and archives expired.
     for cluster in std::fs::read_dir(env.data()?.join(".nfs-operator"))? {
         let record = cluster?
             .path()

@@ -1,4 +1,4 @@
-//! Archives as objects: made, told, deleted.
+//! NfsArchive objects: creation, status and deletion.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
-/// A reference to the archive of a volume.
+/// Returns a reference to the archive of a volume.
 pub fn archive_of(volume: &Value) -> Value {
     reference(
         "nfs-operator.io/v1alpha1",
@@ -18,15 +18,16 @@ pub fn archive_of(volume: &Value) -> Value {
     )
 }
 
-/// A claim with a file `data`, archived; gives back claim, volume and the archive's object, once it says how it is.
+/// Creates and archives a claim with a file `data`. Returns the claim, the volume and the object of the archive, once
+/// it has a status.
 pub async fn archived(env: &TestEnv, name: &str, class: &Value, content: &str) -> Result<[Value; 3], shared::Failure> {
-    let (claim, volume) = shared::bound_with(env, name, class, content).await?;
-    shared::reclaimed(env, &claim, &volume, "VolumeArchived").await?;
+    let (claim, volume) = shared::bound_with_data(env, name, class, content).await?;
+    shared::reclaim(env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(env, &archive_of(&volume), "Available").await?;
     Ok([claim, volume, archive])
 }
 
-/// Waits until an archive says that word.
+/// Waits until an archive has this state.
 pub async fn in_state(env: &TestEnv, archive: &Value, state: &str) -> rig::Result<Value> {
     let is = |found: &Value| match text(found, "/status/state") {
         said if said == state => Ok(found.clone()),
@@ -138,7 +139,7 @@ async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     env.objects.wait_event(&archive, "ArchivePurged", TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     let counted = |backend: &Value| match &backend["status"]["archives"] {
         archives if archives == 0 => Ok(()),
         archives => Err(format!("{archives} archives")),
@@ -173,7 +174,7 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
     let env = TestEnv::new("forged").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "live", &class, "in use").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "live", &class, "in use").await?;
     let [_, kept_volume, kept] = archived(&env, "kept", &class, "kept").await?;
     let before = rig::snapshot(env.data())?;
     let forge = |name: &str, volume: &Value, claim: &Value| {
@@ -191,7 +192,7 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
         rig::objects::merge(&mut forged, &json!({ "spec": spec }));
         forged
     };
-    // About a volume in use, and about an archive under another name.
+    // One object names a volume in use, the other an archive under another name.
     let in_use = forge(text(&volume, "/metadata/name"), &volume, &claim);
     let alias = forge(&env.unique_name("alias"), &kept_volume, &kept);
     for forged in [in_use, alias] {

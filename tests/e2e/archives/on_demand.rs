@@ -1,4 +1,4 @@
-//! Archives that somebody asks for: copies of claims in use.
+//! Backups: archives on demand, which are copies of claims in use.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown};
@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use crate::archives::objects::{in_state, path};
 use crate::archives::restore::asking;
 use crate::clones::claims::staged_on;
-use crate::support::shared::{self, TIMEOUT, Test, refused, text};
+use crate::support::shared::{self, TIMEOUT, Test, text, wait_refused};
 
-/// An archive of that name, of a claim in that namespace.
+/// Returns a backup with this name of a claim in this namespace.
 pub fn backup(name: &str, namespace: &str, claim: &str) -> Value {
     let mut object = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
     let spec = json!({"claim": {"namespace": namespace, "name": claim}});
@@ -24,7 +24,7 @@ fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
-/// What an archive says of why it is not Available.
+/// Returns the reason why an archive is not Available.
 async fn pending(env: &TestEnv, archive: &Value, reason: &str) -> rig::Result<String> {
     let said = env
         .objects
@@ -37,7 +37,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     let env = TestEnv::new("backup").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "as it was").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "as it was").await?;
     let root = env.directory(&volume)?;
     chown(&root, Some(1000), Some(1001))?;
     fs::set_permissions(&root, fs::Permissions::from_mode(0o2770))?;
@@ -88,7 +88,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     assert_eq!(fs::read_to_string(copy.join("data"))?, "as it was");
     let found = fs::metadata(&copy)?;
     assert_eq!((found.mode() & 0o7777, found.uid(), found.gid()), (0o2770, 1000, 1001));
-    // A backup stays, until somebody says that it be moved.
+    // A backup is copied, not moved, unless the claim requests the move.
     assert_eq!(fs::read_to_string(directory.join("data"))?, "as it was");
     let mut moved = asking(env.claim("moved", &class), name_of(&archive));
     let annotations = json!({"nfs-operator.io/restore": "move"});
@@ -101,7 +101,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     );
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     assert_eq!(fs::read_to_string(root.join("data"))?, "changed since");
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     Ok(())
 }
 
@@ -110,10 +110,10 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
     let env = TestEnv::new("backup-life").await?;
     shared::backend(&env, "backend", json!({"archivePolicy": {"retention": "1s"}})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let asked = backup(&env.unique_name("kept"), &env.name, "data");
     let kept = env.objects.create(&asked).await?;
-    // The policy's retention is for what is kept of claims that go.
+    // The retention of the policy applies to archives of deleted claims.
     let kept = in_state(&env, &kept, "Available").await?;
     assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
     env.objects.delete(&kept).await?;
@@ -131,7 +131,7 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
         .await?;
     env.objects.delete(&kept).await?;
     env.objects.wait_gone(&kept, TIMEOUT).await?;
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
     Ok(())
@@ -156,13 +156,13 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     let message = pending(&env, &unbound, "CopySourceNotReady").await?;
     assert!(message.contains("is Pending: it must be Bound"), "{message}");
 
-    let (theirs, volume) = shared::bound_by_hand(&env, "secret", "theirs").await?;
+    let (theirs, volume) = shared::bound_static_volume(&env, "secret", "theirs").await?;
     let foreign = make("foreign", "theirs").await?;
     let message = pending(&env, &foreign, "CopySourceUnsuitable").await?;
     assert!(message.contains("was not made by this operator"), "{message}");
     assert_eq!(shared::names(env.data())?, ["secret"]);
 
-    shared::bound_with(&env, "data", &class, "text").await?;
+    shared::bound_with_data(&env, "data", &class, "text").await?;
     env.objects.patch(&backend, json!({"spec": {"suspend": true}})).await?;
     let not_ready = env
         .objects
@@ -172,7 +172,7 @@ async fn a_backup_that_cannot_be_made_reports_the_reason_and_leaves_nothing() ->
     let message = pending(&env, &suspended, "Suspended").await?;
     assert!(message.contains("takes no copies now"), "{message}");
     assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
-    // Whatever kept it waiting, its end is enough.
+    // The end of the cause is sufficient.
     env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
     in_state(&env, &suspended, "Available").await?;
     for refused in [&absent, &unbound, &foreign] {
@@ -191,12 +191,12 @@ async fn a_backup_is_refused_where_owners_cannot_be_preserved() -> Test {
     let credential = json!({"nfs": {"credential": {"uid": 4711, "gid": 4711}}});
     shared::backend(&env, "backend", credential).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let asked = backup(&env.unique_name("nightly"), &env.name, "data");
     let asked = env.objects.create(&asked).await?;
     let message = pending(&env, &asked, "CopyNeedsChown").await?;
     assert!(message.contains("no_root_squash"), "{message}");
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "text");
     Ok(())
@@ -207,7 +207,7 @@ async fn a_backup_without_space_leaves_nothing_and_succeeds_once_there_is_space(
     let env = TestEnv::with_export("backup-full", |export| export.tmpfs(4 << 20, None)).await?;
     shared::backend(&env, "backend", json!({"probeInterval": "1s"})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let large = env.directory(&volume)?.join("large");
     fs::write(&large, vec![7; 5 << 19])?;
     let asked = backup(&env.unique_name("nightly"), &env.name, "data");
@@ -215,7 +215,7 @@ async fn a_backup_without_space_leaves_nothing_and_succeeds_once_there_is_space(
     let message = pending(&env, &asked, "NoSpace").await?;
     assert!(message.contains(&env.unique_name("backend")), "{message}");
     assert_eq!(staged_on(env.data())?, Vec::<String>::new());
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?.len(), 1);
     assert_eq!(fs::metadata(&large)?.len(), 5 << 19);
     fs::remove_file(&large)?;
@@ -230,12 +230,12 @@ async fn a_backup_uses_no_name_that_exists_on_the_export() -> Test {
     let probed_by_hand = json!({"probeInterval": "1h"});
     let backend = shared::backend(&env, "backend", probed_by_hand).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    shared::bound_with(&env, "one", &class, "one").await?;
-    shared::bound_with(&env, "two", &class, "two").await?;
+    shared::bound_with_data(&env, "one", &class, "one").await?;
+    shared::bound_with_data(&env, "two", &class, "two").await?;
     let first = backup(&env.unique_name("nightly"), &env.name, "one");
     let first = env.objects.create(&first).await?;
     let first = in_state(&env, &first, "Available").await?;
-    // Its data stay, and so does its name, although another object has that for now.
+    // The data and the name stay reserved, although another object has the name now.
     env.objects.delete(&first).await?;
     env.objects.wait_gone(&first, TIMEOUT).await?;
     let second = backup(&env.unique_name("nightly"), &env.name, "two");
@@ -294,7 +294,7 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
     }
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    shared::bound_with(&env, "data", &class, "text").await?;
+    shared::bound_with_data(&env, "data", &class, "text").await?;
     let made = env.objects.create(&usual).await?;
     let made = in_state(&env, &made, "Available").await?;
     for change in [
@@ -317,14 +317,14 @@ async fn a_backup_is_available_to_another_namespace_only_if_it_allows_that() -> 
     let (env, other) = (TestEnv::new("backup-of").await?, TestEnv::new("backup-for").await?);
     shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    shared::bound_with(&env, "data", &class, "precious").await?;
+    shared::bound_with_data(&env, "data", &class, "precious").await?;
     let name = env.unique_name("nightly");
     let claim = asking(other.claim("theirs", &class), &name);
     let claim = other.objects.create(&claim).await?;
-    refused(&other, &claim, "ArchiveNotFound").await?;
+    wait_refused(&other, &claim, "ArchiveNotFound").await?;
     let archive = env.objects.create(&backup(&name, &env.name, "data")).await?;
     in_state(&env, &archive, "Available").await?;
-    refused(&other, &claim, "ArchiveNotAllowed").await?;
+    wait_refused(&other, &claim, "ArchiveNotAllowed").await?;
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [other.name]}}});
     env.objects.patch(&archive, allowed).await?;
     let volume = other.wait_bound(&claim).await?;

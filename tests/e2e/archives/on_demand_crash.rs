@@ -1,4 +1,4 @@
-//! Archives that somebody asks for, while the operator dies, and while what they are about goes.
+//! Backups while the operator crashes, and while their source is deleted.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use crate::clones::claims::{contents, slow, staging, under_way};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{self, Failure, TIMEOUT, Test, text};
 
-/// A env with a claim `old` of many files, a way to its server that is slow, and a backup of it under way.
+/// Starts a cluster with a claim `old` of many files behind a slow proxy, and starts a backup of it.
 async fn begun() -> Result<(DedicatedCluster, Value, BTreeMap<String, Vec<u8>>), Failure> {
     let env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
     let source = slow(&env).await?;
@@ -36,7 +36,7 @@ async fn available(env: &DedicatedCluster, archive: &Value) -> rig::Result<Value
     env.objects.wait(archive, "to be Available", TIMEOUT, is).await
 }
 
-/// Waits until so many records are there, and no copy that is not complete.
+/// Waits until this number of records and no incomplete copy exist.
 async fn settled(env: &DedicatedCluster, records: usize) -> Test {
     wait::until("record and copy to be gone", TIMEOUT, async || {
         let found = env.records().map_err(|error| error.to_string())?.len();
@@ -48,7 +48,7 @@ async fn settled(env: &DedicatedCluster, records: usize) -> Test {
         }
     })
     .await?;
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
 
@@ -87,7 +87,8 @@ async fn an_operator_killed_at_any_rename_of_a_backup_ends_with_one_complete_cop
     env.objects.create(&claim).await?;
     let volume = env.bound(&claim).await?;
     fs::write(env.directory(&volume)?.join("data"), "text")?;
-    // Drafts become the record, first with the copy's fileid and then as the archive's; between them the copy gets its name.
+    // Drafts replace the record twice: with the fileid of the copy, and as that of the archive. Between them, the copy
+    // is renamed.
     for (number, (renamed, nth)) in [(".draft-backup-0", 0), ("tree", 0), (".draft-backup-2", 1)]
         .into_iter()
         .enumerate()

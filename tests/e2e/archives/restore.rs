@@ -1,4 +1,4 @@
-//! Claims that get an archive's data back, and those that don't.
+//! Claims that restore an archive, and claims that are refused.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::archives::objects::{archive_of, archived, in_state};
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
-/// A claim that asks for an archive.
+/// Returns a claim that requests an archive.
 pub fn asking(mut claim: Value, archive: &str) -> Value {
     let source = json!({"apiGroup": "nfs-operator.io", "kind": "NfsArchive", "name": archive});
     merge(&mut claim, &json!({"spec": {"dataSourceRef": source}}));
@@ -21,7 +21,7 @@ fn name_of(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
-/// The namespace is deleted and made anew; its claim `data` asks for the archive, and is refused.
+/// Recreates the namespace. Its claim `data` requests the archive and is refused.
 async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Value> {
     let namespace = reference("v1", "Namespace", None, &env.name);
     env.objects.delete(&namespace).await?;
@@ -29,7 +29,7 @@ async fn heir(env: &TestEnv, class: &Value, archive: &Value) -> rig::Result<Valu
     env.objects.create(&namespace).await?;
     let heir = asking(env.claim("data", class), name_of(archive));
     let heir = env.objects.create(&heir).await?;
-    shared::refused(env, &heir, "ArchiveNotAllowed").await?;
+    shared::wait_refused(env, &heir, "ArchiveNotAllowed").await?;
     Ok(heir)
 }
 
@@ -38,12 +38,12 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
     let env = TestEnv::new("restore").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "precious").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "precious").await?;
     let directory = env.directory(&volume)?;
     std::os::unix::fs::chown(&directory, Some(1000), Some(1001))?;
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o2770))?;
     let inode = fs::metadata(&directory)?.ino();
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = in_state(&env, &archive_of(&volume), "Available").await?;
     let again = env
         .objects
@@ -61,8 +61,8 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
         archives => Err(format!("{archives} archives")),
     };
     env.objects.wait(&backend, "to count none", TIMEOUT, counted).await?;
-    // What was restored is archived again like any other.
-    shared::reclaimed(&env, &again, &restored, "VolumeArchived").await?;
+    // A restored volume is archived again like any other.
+    shared::reclaim(&env, &again, &restored, "VolumeArchived").await?;
     let twice = in_state(&env, &archive_of(&restored), "Available").await?;
     assert_eq!(text(&twice, "/spec/claim/name"), "again");
     Ok(())
@@ -87,32 +87,32 @@ async fn a_claim_of_another_namespace_or_of_a_recreated_namespace_gets_nothing()
         .objects
         .create(&in_other(asking(env.claim("thief", &class), name_of(&archive))))
         .await?;
-    let said = shared::refused(&env, &thief, "ArchiveNotAllowed").await?;
+    let said = shared::wait_refused(&env, &thief, "ArchiveNotAllowed").await?;
     assert!(!said.contains("secret") && !said.contains("archived-"), "{said}");
-    // With the data source's namespace, which needs a ReferenceGrant elsewhere, and by the older field.
+    // With the namespace of the data source, which needs a ReferenceGrant there, and with the older field.
     let mut crossing = asking(env.claim("crossing", &class), name_of(&archive));
     merge(
         &mut crossing,
         &json!({"spec": {"dataSourceRef": {"namespace": env.name}}}),
     );
-    // Without the feature CrossNamespaceVolumeDataSource the API server drops such a source, and the claim is one without.
+    // Without the feature CrossNamespaceVolumeDataSource, the API server drops such a source.
     let crossing = env.objects.create(&in_other(crossing)).await?;
     let empty = env.wait_bound(&crossing).await?;
     assert_eq!(fs::read_dir(env.directory(&empty)?)?.count(), 0);
     env.objects.delete(&crossing).await?;
     env.objects.wait_gone(&empty, TIMEOUT).await?;
     let heir = heir(&env, &class, &archive).await?;
-    // Nor does a word of their own help.
+    // Its own annotation does not help either.
     env.objects
         .patch(
             &heir,
             json!({"metadata": {"annotations": {"nfs-operator.io/restore": "copy"}}}),
         )
         .await?;
-    shared::refused(&env, &heir, "ArchiveNotAllowed").await?;
+    shared::wait_refused(&env, &heir, "ArchiveNotAllowed").await?;
     let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(shared::names(env.data())?.len(), 1);
-    // Listed by an administrator, each gets a copy: who had it may still hold handles.
+    // Namespaces that an administrator lists get copies, because former users may still have handles.
     let allowed = json!({"spec": {"allowedNamespaces": {"matchNames": [env.name, env.unique_name("other")]}}});
     env.objects.patch(&archive, allowed).await?;
     for asker in [&thief, &heir] {
@@ -139,7 +139,7 @@ async fn a_recreated_namespace_gets_a_copy_by_name_only_if_the_backend_allows_it
         .await?;
     let volume = env.wait_bound(&heir).await?;
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "theirs");
-    // A copy: handles of the former namespace's pods lead to the archive, and stay shut out.
+    // It is a copy: handles of pods of the former namespace refer to the archive, which stays closed.
     in_state(&env, &archive, "Available").await?;
     let data = env.data().join(text(&archive, "/spec/directory"));
     assert_eq!(fs::metadata(&data)?.mode() & 0o7777, 0o700);
@@ -149,7 +149,7 @@ async fn a_recreated_namespace_gets_a_copy_by_name_only_if_the_backend_allows_it
         &json!({"metadata": {"namespace": env.unique_name("other")}}),
     );
     let stranger = env.objects.create(&stranger).await?;
-    shared::refused(&env, &stranger, "ArchiveNotAllowed").await?;
+    shared::wait_refused(&env, &stranger, "ArchiveNotAllowed").await?;
     Ok(())
 }
 
@@ -222,7 +222,7 @@ async fn a_claim_that_cannot_have_an_archive_reports_the_reason_and_nothing_is_l
         (snapshot, "DataSourceUnsupported"),
     ] {
         let claim = env.objects.create(&claim).await?;
-        shared::refused(&env, &claim, reason).await?;
+        shared::wait_refused(&env, &claim, reason).await?;
         env.objects.delete(&claim).await?;
     }
     let data = env.data().join(text(&archive, "/spec/directory"));

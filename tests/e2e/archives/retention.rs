@@ -1,4 +1,4 @@
-//! Archives whose time is over.
+//! Expired archives.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::archives::restore::asking;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-/// One archive more often than the tests are patient.
+/// Interval of purges that is shorter than the timeout of the tests.
 const QUICK: [&str; 2] = ["--archive-purge-pause", "200ms"];
-/// None in the time of a test.
+/// Interval of purges that is longer than any test.
 const NEVER: [&str; 2] = ["--archive-purge-pause", "24h"];
 
 fn policy(policy: Value) -> Value {
@@ -26,7 +26,7 @@ async fn archives(env: &DedicatedCluster) -> rig::Result<Vec<Value>> {
     env.objects.list(&any).await
 }
 
-/// A claim with a file that says so, archived; gives back the archive's object.
+/// Creates and archives a claim with its name in a file. Returns the object of the archive.
 async fn archived(env: &DedicatedCluster, name: &str, content: &str) -> Result<Value, Failure> {
     let claim = env.claim(name);
     env.objects.create(&claim).await?;
@@ -39,7 +39,7 @@ async fn archived(env: &DedicatedCluster, name: &str, content: &str) -> Result<V
     Ok(archive.unwrap_or_else(|| archive_of(&volume)))
 }
 
-/// Waits until just these contents are left on the export.
+/// Waits until exactly these contents are left on the export.
 async fn left(env: &DedicatedCluster, wanted: &[&str]) -> Test {
     let wanted: BTreeSet<String> = wanted.iter().map(|&content| content.to_owned()).collect();
     rig::wait::until("the others to be purged", TIMEOUT, async || {
@@ -98,7 +98,7 @@ async fn the_last_archives_of_each_claim_are_kept_and_the_others_go() -> Test {
     let mut former = Value::Null;
     for round in ["first", "second", "third", "fourth"] {
         let archive = archived(&env, "data", round).await?;
-        // The order of two of one second is that of their names, which says nothing.
+        // Two archives of the same second are ordered by name, which is arbitrary.
         assert_ne!(former, archive["spec"]["archivedAt"]);
         former = archive["spec"]["archivedAt"].clone();
         tokio::time::sleep(Duration::from_millis(1100)).await;

@@ -1,4 +1,4 @@
-//! Limits that claims race for, and backends that take nothing new.
+//! Concurrent claims and capacity limits, and suspended backends.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
 use crate::faults::outages::{bound_once, claims_of};
 use crate::support::shared::Test;
 
-/// The claims of this test that are Bound, and for the others the reason that they say, if any.
+/// Returns the Bound claims of this test, and the reasons of the others.
 async fn divided(env: &TestEnv) -> rig::Result<(Vec<Value>, Vec<Value>)> {
     let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
     let claims = env.objects.list(&like).await?;
@@ -20,7 +20,7 @@ async fn divided(env: &TestEnv) -> rig::Result<(Vec<Value>, Vec<Value>)> {
         .partition(|claim| claim.pointer("/status/phase") == Some(&json!("Bound"))))
 }
 
-/// What a list leaves out of its items.
+/// Fields that a list omits from its items.
 fn with_kind(mut claim: Value) -> Value {
     rig::objects::merge(
         &mut claim,
@@ -29,23 +29,23 @@ fn with_kind(mut claim: Value) -> Value {
     claim
 }
 
-fn says_why(claim: &Value) -> bool {
+fn has_reason(claim: &Value) -> bool {
     condition(claim, PROVISIONED).is_some_and(|found| {
         let message = found["message"].as_str().unwrap_or_default();
         found["reason"] == "CapacityExceeded" && message.contains("capacity.limit is 20Mi")
     })
 }
 
-/// Waits until so many claims are Bound and every other one says why it is not; gives back both.
+/// Waits until this number of claims are Bound and every other claim has a reason. Returns both.
 async fn settled(env: &TestEnv, bound: usize) -> rig::Result<(Vec<Value>, Vec<Value>)> {
     rig::wait::until("the claims to be divided", SEEN, async || {
         let (have, wait) = divided(env).await.map_err(|error| error.to_string())?;
-        if have.len() == bound && wait.iter().all(says_why) {
+        if have.len() == bound && wait.iter().all(has_reason) {
             return Ok((have, wait));
         }
         let silent: Vec<_> = wait
             .iter()
-            .filter(|claim| !says_why(claim))
+            .filter(|claim| !has_reason(claim))
             .map(|claim| &claim["status"])
             .collect();
         Err(format!("{} are bound, silent are {silent:?}", have.len()))
@@ -56,7 +56,7 @@ async fn settled(env: &TestEnv, bound: usize) -> rig::Result<(Vec<Value>, Vec<Va
 #[tokio::test]
 async fn claims_that_race_for_a_limit_never_exceed_it_and_a_delete_admits_one_more() -> Test {
     let env = TestEnv::new("limit").await?;
-    // A claim asks for 1Mi.
+    // Each claim requests 1Mi.
     let spec = json!({"capacity": {"limit": "20Mi"}});
     let backend = env.objects.create(&env.backend("backend", spec)).await?;
     env.objects

@@ -1,4 +1,4 @@
-//! What an administrator and a user read when a backend cannot serve, and what happens when it is cured.
+//! Messages to administrators and users if a backend cannot serve, and what happens after the fix.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::support::shared::{TIMEOUT, Test, backend, class};
 
 const CONDITION: &str = "nfs-operator.io/Provisioned";
 
-/// A backend that is not Ready for this reason, and a claim that waits for it and says the same.
+/// Creates a backend that is not Ready for this reason, and a claim that waits with the same reason.
 async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, Value)> {
     let backend = env.objects.create(&env.backend("backend", spec)).await?;
     let class = class(env, "class", "backend", json!({})).await?;
@@ -35,7 +35,8 @@ async fn fails(env: &TestEnv, spec: Value, reason: &str) -> rig::Result<(Value, 
     Ok((backend, claim))
 }
 
-/// The backend turns Ready, and that serves the claim: its own timer is minutes away, and nobody waits here as long as that.
+/// Waits until the backend becomes Ready and the claim is Bound. The retry timer of the claim is longer than the
+/// timeout, so the backend wakes the claim.
 async fn cured(env: &TestEnv, backend: &Value, claim: &Value) -> Test {
     for (object, condition) in [(backend, "Ready"), (claim, CONDITION)] {
         let turned = env.objects.wait_condition(object, condition, "True", None, TIMEOUT);
@@ -95,7 +96,7 @@ async fn a_full_export_is_reported_and_the_claim_is_provisioned_when_there_is_sp
     Ok(())
 }
 
-/// A client of our own on the test's export.
+/// Connects a client to the export of the test.
 async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsError> {
     nfs_client::Client::connect(nfs_client::Target {
         server: "127.0.0.1".into(),

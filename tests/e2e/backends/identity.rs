@@ -1,4 +1,4 @@
-//! Exports that are not the ones they were, volumes that contradict them, and backends that go.
+//! Replaced exports, volumes that contradict their records, and deleted backends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{self, TIMEOUT, Test};
 
-/// A server of the test's own, whose export is swapped, and a volume with data on the first one.
+/// A dedicated server whose export is replaced, and a volume with data on the first export.
 struct Swapped {
     env: TestEnv,
     nfs: NfsServer,
@@ -58,7 +58,7 @@ impl Swapped {
         self.nfs.add_export(Export::new(path).disk(disk)).await.map(drop)
     }
 
-    /// Sees to it that the backend says so, and that neither a new nor a deleted claim touches what is there now.
+    /// Checks that the backend reports it, and that neither a new nor a deleted claim touches the data.
     async fn nothing_is_made_or_removed(&self) -> Result<Value, shared::Failure> {
         let disk = self.disk()?;
         let before = rig::snapshot(&disk)?;
@@ -69,16 +69,16 @@ impl Swapped {
         let said = objects.wait_condition(&self.backend, "IdentityConfirmed", "False", mismatch, TIMEOUT);
         said.await?;
         let waiting = objects.create(&self.env.claim("waiting", &self.class)).await?;
-        shared::refused(&self.env, &waiting, "IdentityMismatch").await?;
+        shared::wait_refused(&self.env, &waiting, "IdentityMismatch").await?;
         objects.delete(&self.claim).await?;
-        let note = shared::kept(&self.env, &self.volume).await?;
+        let note = shared::wait_reclaim_refused(&self.env, &self.volume).await?;
         assert!(note.starts_with("IdentityMismatch"), "{note}");
         assert_eq!(rig::snapshot(&disk)?, before);
         Ok(waiting)
     }
 }
 
-/// What a probe at work does not change: the look before a swap may have met its file, and its folder's time.
+/// Removes what a concurrent probe changes: its file, and the time of the folder.
 fn lasting(tree: BTreeMap<String, String>) -> Vec<(String, String)> {
     let of_a_probe = |path: &str| path.contains("/.nfs-operator") && !path.contains("/records/");
     tree.into_iter().filter(|(path, _)| !of_a_probe(path)).collect()
@@ -115,7 +115,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let objects = &swapped.env.objects;
     let found = objects.get(&swapped.backend).await?.unwrap_or_default();
     let id = shared::text(&found, "/status/exportID");
-    // Somebody else's id accepts nothing.
+    // The ID of another export accepts nothing.
     let accept = |id: &str| json!({ "metadata": { "annotations": { "nfs-operator.io/accept-identity": id } } });
     objects.patch(&swapped.backend, accept("another")).await?;
     let names_it = |found: &Value| match rig::objects::condition(found, "Ready") {
@@ -128,7 +128,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
     let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, TIMEOUT);
     ready.await?;
     swapped.env.wait_bound(&waiting).await?;
-    // Accepted once and not for ever: the annotation is gone, and the next copy would be refused again.
+    // Accepted once: the annotation is removed, so that the next copy is refused again.
     let accepted = |found: &Value| match found.pointer("/metadata/annotations/nfs-operator.io~1accept-identity") {
         None => Ok(()),
         Some(left) => Err(left.to_string()),
@@ -147,7 +147,7 @@ async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_re
     let elsewhere = json!({ "path": format!("{}/elsewhere", env.export()), "archivePolicy": { "onDelete": "Delete" } });
     shared::backend(&env, "other", elsewhere).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (_claim, neighbour) = shared::bound_with(&env, "neighbour", &class, "theirs").await?;
+    let (_claim, neighbour) = shared::bound_with_data(&env, "neighbour", &class, "theirs").await?;
     let of_neighbour = |name: &str| {
         let pointer = format!("/metadata/annotations/nfs-operator.io~1{name}");
         shared::text(&neighbour, &pointer).to_owned()
@@ -164,13 +164,13 @@ async fn a_volume_whose_annotations_were_edited_keeps_its_data_until_they_are_re
     ];
     let beside = rig::snapshot(&env.directory(&neighbour)?)?;
     for (number, (name, value)) in cases.into_iter().enumerate() {
-        let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "stays").await?;
+        let (claim, volume) = shared::bound_with_data(&env, &format!("data{number}"), &class, "stays").await?;
         let annotation = format!("nfs-operator.io/{name}");
         let before = volume["metadata"]["annotations"][&annotation].clone();
         let annotated = |value: &Value| json!({ "metadata": { "annotations": { &annotation: value } } });
         env.objects.patch(&volume, annotated(&json!(value))).await?;
         env.objects.delete(&claim).await?;
-        let note = shared::kept(&env, &volume).await?;
+        let note = shared::wait_reclaim_refused(&env, &volume).await?;
         assert!(note.contains(": "), "{annotation}: {note}");
         let data = env.directory(&volume)?.join("data");
         assert_eq!(fs::read_to_string(&data)?, "stays", "{annotation}");
@@ -188,9 +188,9 @@ async fn a_volume_that_was_recreated_with_the_directory_of_another_reclaims_noth
     let env = TestEnv::new("forged").await?;
     shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (_claim, victim) = shared::bound_with(&env, "victim", &class, "theirs").await?;
+    let (_claim, victim) = shared::bound_with_data(&env, "victim", &class, "theirs").await?;
     let before = rig::snapshot(&env.directory(&victim)?)?;
-    // All that the victim says of itself, under another name and with a claim that is gone.
+    // All fields of the victim, with another name and a deleted claim.
     let uid = "00000000-1111-2222-3333-444444444444";
     for (name, path) in [
         ("same", shared::text(&victim, "/spec/nfs/path").to_owned()),
@@ -212,7 +212,7 @@ async fn a_volume_that_was_recreated_with_the_directory_of_another_reclaims_noth
         });
         merge(&mut forged, &tampered);
         let forged = env.objects.create(&forged).await?;
-        shared::kept(&env, &forged).await?;
+        shared::wait_reclaim_refused(&env, &forged).await?;
         assert_eq!(rig::snapshot(&env.directory(&victim)?)?, before, "{name}");
         assert!(env.objects.get(&forged).await?.is_some());
     }
@@ -223,9 +223,9 @@ async fn a_volume_that_was_recreated_with_the_directory_of_another_reclaims_noth
 async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotation_releases_it() -> Test {
     let env = TestEnv::new("departure").await?;
     let class = env.create_ready_class().await?;
-    let backend = shared::backend_named(&env, "backend");
-    let (first_claim, first) = shared::bound_with(&env, "first", &class, "first").await?;
-    let (_claim, second) = shared::bound_with(&env, "second", &class, "second").await?;
+    let backend = shared::backend_reference(&env, "backend");
+    let (first_claim, first) = shared::bound_with_data(&env, "first", &class, "first").await?;
+    let (_claim, second) = shared::bound_with_data(&env, "second", &class, "second").await?;
     env.objects.delete(&backend).await?;
     let says = async |expected: &str| {
         let look = |found: &Value| match rig::objects::condition(found, "Ready") {
@@ -239,15 +239,15 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
             .await
     };
     says("2 volumes and 0 archives").await?;
-    // Reclaim goes on, and new claims are refused.
-    shared::reclaimed(&env, &first_claim, &first, "VolumeArchived").await?;
+    // Reclaim continues, and new claims are refused.
+    shared::reclaim(&env, &first_claim, &first, "VolumeArchived").await?;
     let message = says("1 volumes and 1 archives").await?;
     assert!(message.contains("nfs-operator.io/abandon-volumes"), "{message}");
     let waiting = env.objects.create(&env.claim("waiting", &class)).await?;
-    shared::refused(&env, &waiting, "Deleting").await?;
+    shared::wait_refused(&env, &waiting, "Deleting").await?;
     let volumes_and_archives = || {
         let mut seen = rig::snapshot(env.data())?;
-        // A probe writes there.
+        // The probe writes there.
         seen.retain(|path, _| !path.contains("/.nfs-operator"));
         Ok::<_, std::io::Error>(seen)
     };
@@ -265,14 +265,14 @@ async fn a_deleted_backend_disappears_when_its_last_volume_is_deleted() -> Test 
     let env = TestEnv::new("last-volume").await?;
     let backend = shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "gone").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "gone").await?;
     env.objects.delete(&backend).await?;
     let deleting = Some("Deleting");
     let held = env
         .objects
         .wait_condition(&backend, "Ready", "False", deleting, TIMEOUT);
     held.await?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     env.objects.wait_gone(&backend, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())

@@ -1,4 +1,4 @@
-//! An identity that was made, on a backend whose status never came to say so.
+//! An identity that was created although the status of the backend never reported it.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
-/// The API server refuses every word about it.
+/// A policy of the API server that refuses every report of the identity.
 const UNSAID: &str = "unsaid";
 
 async fn silence(env: &DedicatedCluster) -> Test {
@@ -30,7 +30,7 @@ async fn silence(env: &DedicatedCluster) -> Test {
     let spec = json!({"policyName": UNSAID, "validationActions": ["Deny"]});
     merge(&mut binding, &json!({ "spec": spec }));
     env.objects.create(&binding).await?;
-    // API servers learn of policies a moment later; the other backend is silenced as well, to see when.
+    // A policy takes effect after a moment. It covers another backend, too, to detect that moment.
     let said = "kubectl patch nfsb main --subresource=status --type=merge --patch '{\"status\": {}}' 2>&1 || true";
     wait::until("the policy to be in force", TIMEOUT, async || {
         match env.run_as_admin(said).await {
@@ -43,7 +43,7 @@ async fn silence(env: &DedicatedCluster) -> Test {
     Ok(())
 }
 
-/// Waits for a probe after which the backend is as `ready`, by the metrics: nothing else tells.
+/// Waits for a probe with this result. Only the metrics show it.
 async fn probed(env: &DedicatedCluster, ready: u8) -> Test {
     let series = format!("nfs_operator_backend_ready{{backend=\"{UNSAID}\"}} {ready}.0");
     wait::until(&format!("{series} in the metrics"), TIMEOUT, async || {
@@ -78,7 +78,7 @@ async fn an_identity_is_not_created_twice_although_the_status_never_reported_it(
     };
     assert!(said().await?.is_null(), "it was not silenced in time");
     let own = root.join(".nfs-operator");
-    // As a disk that is not mounted.
+    // As if a disk is not mounted.
     fs::rename(&own, root.join("aside"))?;
     probed(&env, 0).await?;
     assert!(said().await?.is_null());

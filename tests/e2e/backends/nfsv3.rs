@@ -32,13 +32,13 @@ async fn a_claim_over_version_3_is_bound_archived_and_deleted_like_any_other() -
     let seen = env.objects.get(&backend).await?.ok_or("the backend is gone")?;
     assert_eq!(seen.pointer("/status/nfsVersion"), Some(&json!("3")));
     let class = shared::class(&env, "class", "backend", json!({"mode": "2770"})).await?;
-    let (claim, volume) = shared::bound_with(&env, "kept", &class, "kept").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "kept", &class, "kept").await?;
     let (port, mount_port) = (
         format!("port={}", env.nfs_port()),
         format!("mountport={}", env.mount_port()),
     );
     assert_eq!(options(&volume), ["nfsvers=3", &port, &mount_port, "proto=tcp"]);
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archives = shared::archives(env.data())?;
     let [archive] = archives.as_slice() else {
         panic!("{archives:?}")
@@ -46,15 +46,15 @@ async fn a_claim_over_version_3_is_bound_archived_and_deleted_like_any_other() -
     assert_eq!(fs::read_to_string(env.data().join(archive).join("data"))?, "kept");
 
     let class = shared::class(&env, "deletes", "backend", json!({"onDelete": "delete"})).await?;
-    let (claim, volume) = shared::bound_with(&env, "gone", &class, "gone").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "gone", &class, "gone").await?;
     let directory = env.directory(&volume)?;
     for number in 0..100 {
         let below = directory.join(format!("d{number}"));
         fs::create_dir(&below)?;
         fs::write(below.join("file"), "x")?;
     }
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
-    shared::trash_empty(env.data()).await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::wait_trash_empty(env.data()).await?;
     assert_eq!(shared::names(env.data())?, archives);
     Ok(())
 }
@@ -120,7 +120,7 @@ async fn auto_uses_version_3_if_there_is_no_other_and_keeps_it_while_volumes_exi
     let (claim, volume) = shared::bound(&env, "first", &class).await?;
     assert!(self::options(&volume).contains(&"nfsvers=3"), "{volume}");
 
-    // A newer version comes up: nothing changes for a backend with volumes, not even for a new life of the connection.
+    // A newer version becomes available. A backend with volumes keeps its version, even for a new connection.
     server.set_minor_versions(vec![0, 1, 2]).await?;
     let edited = json!({"spec": {"nfs": {"sourcePort": "Any"}}});
     env.objects.patch(&backend, edited).await?;
@@ -128,14 +128,14 @@ async fn auto_uses_version_3_if_there_is_no_other_and_keeps_it_while_volumes_exi
     assert!(self::options(&volume_of_second).contains(&"nfsvers=3"));
     wait_version(&env, &backend, "3").await?;
 
-    // Without volumes the next connection takes the newest.
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
-    shared::reclaimed(&env, &second, &volume_of_second, "VolumeDeleted").await?;
+    // Without volumes, the next connection uses the newest version.
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &second, &volume_of_second, "VolumeDeleted").await?;
     wait_version(&env, &backend, "4.2").await?;
     let (_, volume) = shared::bound(&env, "third", &class).await?;
     assert!(self::options(&volume).contains(&"nfsvers=4"), "{volume}");
 
-    // And it doesn't go back by itself.
+    // It does not fall back automatically.
     server.set_minor_versions(vec![]).await?;
     env.objects
         .wait_condition(&backend, "Ready", "False", Some("ProtocolNotSupported"), TIMEOUT)
@@ -143,7 +143,7 @@ async fn auto_uses_version_3_if_there_is_no_other_and_keeps_it_while_volumes_exi
     Ok(())
 }
 
-/// Whoever connects to `at` speaks with the socket.
+/// Forwards connections from `at` to the socket.
 async fn forward(at: SocketAddr, socket: PathBuf) -> std::io::Result<()> {
     let listener = TcpListener::bind(at).await?;
     tokio::spawn(async move {
@@ -158,7 +158,7 @@ async fn forward(at: SocketAddr, socket: PathBuf) -> std::io::Result<()> {
 
 #[tokio::test]
 async fn without_a_mount_port_rpcbind_is_queried() -> Test {
-    // An address of the loopback whose port 111 is nobody's.
+    // A loopback address on which port 111 is free.
     let [second, third, fourth] = rand::random::<[u8; 3]>();
     let address = IpAddr::from([127, second, third, fourth.clamp(1, 254)]);
     let run = RunDir::new()?;

@@ -1,4 +1,4 @@
-//! Directories and volumes that have lost each other: reported, never removed.
+//! Orphans: directories without a volume and volumes without a directory. They are reported, never removed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ const KINDS: [&str; 7] = [
     "RecordUnreadable",
 ];
 
-/// What is looked at again is looked at after half of it.
+/// Minimum age of an orphan. The second check follows after half of it.
 const OFTEN: [&str; 2] = ["--scan-interval", "2s"];
 
 async fn env() -> Result<DedicatedCluster, Failure> {
@@ -32,7 +32,7 @@ fn main() -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main")
 }
 
-/// A claim that is Bound, with a file in its directory; and its volume.
+/// Creates a Bound claim with a file in its directory. Returns it with its volume.
 async fn claim_with_data(env: &DedicatedCluster, name: &str) -> Result<(Value, Value), Failure> {
     let claim = env.objects.create(&env.claim(name)).await?;
     let volume = env.bound(&claim).await?;
@@ -40,7 +40,7 @@ async fn claim_with_data(env: &DedicatedCluster, name: &str) -> Result<(Value, V
     Ok((claim, volume))
 }
 
-/// Takes a volume object away as an administrator does who does not wait for anybody.
+/// Removes a volume object by force, without its finalizers.
 async fn force_away(env: &DedicatedCluster, volume: &Value) -> Test {
     env.objects.delete(volume).await?;
     let finalizers = json!({"metadata": {"finalizers": null}});
@@ -48,7 +48,7 @@ async fn force_away(env: &DedicatedCluster, volume: &Value) -> Test {
     Ok(env.objects.wait_gone(volume, TIMEOUT).await?)
 }
 
-/// This cluster's folder of records on disk.
+/// Returns the folder of this cluster's records on disk.
 fn records(env: &DedicatedCluster) -> Result<PathBuf, Failure> {
     let folders = fs::read_dir(env.data()?.join(".nfs-operator"))?;
     let mut records = folders.flatten().map(|folder| folder.path().join("records"));
@@ -59,7 +59,7 @@ fn records(env: &DedicatedCluster) -> Result<PathBuf, Failure> {
 /// Another cluster.
 const STRANGER: &str = "99999999-8888-7777-6666-555555555555";
 
-/// What another cluster keeps on the export, all of it without volume or directory, and what nobody keeps.
+/// Creates records of another cluster without volume or directory, and directories without a record.
 fn strangers(env: &DedicatedCluster) -> Result<(), Failure> {
     let folder = env.data()?.join(".nfs-operator").join(STRANGER).join("records");
     fs::create_dir_all(&folder)?;
@@ -76,7 +76,7 @@ fn strangers(env: &DedicatedCluster) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The volumes that the status names, by kind.
+/// Returns the volumes in the status, by kind.
 fn named(backend: &Value) -> BTreeMap<String, Vec<String>> {
     let kinds = backend.pointer("/status/orphans/kinds").and_then(Value::as_array);
     let of = |kind: &Value| {
@@ -87,7 +87,7 @@ fn named(backend: &Value) -> BTreeMap<String, Vec<String>> {
     kinds.into_iter().flatten().map(of).collect()
 }
 
-/// A series of the operator's metrics; none where it is not there.
+/// Returns the value of a metric; None if it does not exist.
 async fn metric(env: &DedicatedCluster, series: &str) -> Result<Option<f64>, Failure> {
     let metrics = env.operator.metrics().await?;
     let line = metrics
@@ -101,7 +101,7 @@ async fn orphans(env: &DedicatedCluster, kind: &str) -> Result<Option<f64>, Fail
     metric(env, &series).await
 }
 
-/// How many scans came to their end so far.
+/// Returns the number of completed scans.
 fn scans(env: &DedicatedCluster) -> Result<usize, Failure> {
     let log = fs::read_to_string(env.operator.log())?;
     Ok(log
@@ -110,7 +110,7 @@ fn scans(env: &DedicatedCluster) -> Result<usize, Failure> {
         .count())
 }
 
-/// Waits until so many more scans have ended.
+/// Waits until this number of additional scans are complete.
 async fn scanned(env: &DedicatedCluster, more: usize) -> Test {
     let before = scans(env)?;
     let ended = rig::wait::until("the export to be scanned", TIMEOUT, async || {
@@ -122,7 +122,7 @@ async fn scanned(env: &DedicatedCluster, more: usize) -> Test {
     Ok(ended.await?)
 }
 
-/// Waits until the status names just these.
+/// Waits until the status lists exactly these.
 async fn reported(env: &DedicatedCluster, expected: &BTreeMap<String, Vec<String>>) -> Result<Value, Failure> {
     let main = main();
     let said = env.objects.wait(&main, "to report orphans", TIMEOUT, |backend| {
@@ -136,22 +136,22 @@ async fn reported(env: &DedicatedCluster, expected: &BTreeMap<String, Vec<String
     Ok(said.await?)
 }
 
-/// What must not change: the data, and the records.
+/// Returns what must not change: the data and the records.
 fn kept(root: &Path) -> Result<BTreeMap<String, String>, Failure> {
     let mut all = rig::snapshot(root)?;
-    // What a probe makes and removes in the operator's own folder shows in times beside the records.
+    // The probe creates and removes files in the operator's folder, which changes times there.
     all.retain(|path, _| !path.contains("/.nfs-operator") || path.contains("/records/"));
     Ok(all)
 }
 
-/// Something that was done to an export, and how it is undone.
+/// Damage to an export, and its repair.
 struct Damage {
     kind: &'static str,
     volume: String,
     cure: Box<dyn Fn() -> std::io::Result<()>>,
 }
 
-/// One orphan of each kind.
+/// Returns one orphan of each kind.
 async fn damages(env: &DedicatedCluster) -> Result<Vec<Damage>, Failure> {
     let (records, aside) = (records(env)?, env.data()?.with_extension("aside"));
     fs::create_dir_all(&aside)?;
@@ -217,7 +217,7 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
     claim_with_data(&env, "well").await?;
     strangers(&env)?;
     let main = main();
-    // All this is somebody's, or another cluster's.
+    // All these have an owner, or belong to another cluster.
     let said = env
         .objects
         .wait_condition(&main, "NoOrphans", "True", Some("NoOrphansFound"), TIMEOUT);
@@ -264,8 +264,8 @@ async fn each_kind_of_orphan_is_reported_never_removed_and_cleared_when_fixed() 
     Ok(())
 }
 
-/// One claim after another: made, used, deleted; every third before it is Bound.
-async fn come_and_go(env: &DedicatedCluster, who: usize, until: usize) -> Test {
+/// Creates, uses and deletes claims in sequence. Every third claim is deleted before it is Bound.
+async fn create_and_delete_claims(env: &DedicatedCluster, who: usize, until: usize) -> Test {
     let mut turn = 0;
     while scans(env)? < until {
         turn += 1;
@@ -290,7 +290,7 @@ async fn come_and_go(env: &DedicatedCluster, who: usize, until: usize) -> Test {
 async fn claims_that_come_and_go_while_their_export_is_scanned_are_no_orphans() -> Test {
     let env = env().await?;
     let until = scans(&env)? + 4;
-    let guests = (0..4).map(|who| come_and_go(&env, who, until));
+    let guests = (0..4).map(|who| create_and_delete_claims(&env, who, until));
     futures::future::try_join_all(guests).await?;
     let log = fs::read_to_string(env.operator.log())?;
     let alone: Vec<&str> = log.lines().filter(|line| line.contains("orphan: ")).collect();
@@ -317,7 +317,7 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
     failed.await?;
     fs::rename(&aside, &directory)?;
     let before = scans(&env)?;
-    // A new life starts with what the former one found, and cannot look either.
+    // The restarted operator starts with the former report, and cannot scan either.
     env.operator.restart().await?;
     env.operator.wait_ready().await?;
     rig::wait::until("the former life's report", TIMEOUT, async || {
@@ -342,8 +342,8 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
 async fn a_scan_can_be_requested() -> Test {
     let env = TestEnv::new("scan-now").await?;
     let class = env.create_ready_class().await?;
-    crate::support::shared::bound_with(&env, "data", &class, "data").await?;
-    let backend = crate::support::shared::backend_named(&env, "backend");
+    crate::support::shared::bound_with_data(&env, "data", &class, "data").await?;
+    let backend = crate::support::shared::backend_reference(&env, "backend");
     let never = env
         .objects
         .wait_condition(&backend, "NoOrphans", "Unknown", Some("NotScanned"), TIMEOUT);

@@ -1,5 +1,5 @@
-//! The reason of each failure as kubectl prints it and as the waiting claim says it, and how soon the claim goes through
-//! once it is cured.
+//! The reason of each failure in the output of kubectl and on the waiting claim, and the time until the claim is
+//! provisioned after the fix.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::support::shared::{self, Test};
 
-/// A call on a silent server is given up after 10 s, and an unready backend is probed every second here.
+/// A call to a silent server times out after 10 s, and an unready backend is probed every second.
 pub const SEEN: Duration = Duration::from_secs(60);
-/// The claim's condition on its way to a volume.
+/// Type of the condition of a claim that is being provisioned.
 pub const PROVISIONED: &str = "nfs-operator.io/Provisioned";
 
-/// A backend that cannot serve, and a claim that waits for it and says the same reason.
+/// A backend that cannot serve, and a claim that waits for it with the same reason.
 pub struct Broken<'a> {
     env: &'a TestEnv,
     pub backend: Value,
@@ -26,13 +26,13 @@ pub struct Broken<'a> {
 }
 
 impl<'a> Broken<'a> {
-    /// A backend that is broken from its first probe on.
+    /// Creates a backend whose first probe fails.
     pub async fn from_the_start(env: &'a TestEnv, spec: Value, reasons: &[&str]) -> rig::Result<Self> {
         let backend = env.objects.create(&env.backend("backend", spec)).await?;
         Self::found(env, backend, reasons).await
     }
 
-    /// Waits until a backend is broken, and makes a claim that waits.
+    /// Waits until a backend is not Ready, and creates a claim that waits for it.
     pub async fn found(env: &'a TestEnv, backend: Value, reasons: &[&str]) -> rig::Result<Self> {
         let seen = wait_reason(env, &backend, "Ready", reasons).await?;
         let reason = seen["reason"].as_str().unwrap();
@@ -51,8 +51,8 @@ impl<'a> Broken<'a> {
         Ok(Self { env, backend, claim })
     }
 
-    /// After the cure: the claim goes through by itself, woken by the probe that saw it. Its own timer is minutes away, and
-    /// nobody waits here as long as that.
+    /// Waits until the claim is provisioned after the fix. The probe wakes the claim: its retry timer is longer than
+    /// the timeout.
     pub async fn recovers(&self) -> rig::Result<Value> {
         let ready = self
             .env
@@ -65,13 +65,13 @@ impl<'a> Broken<'a> {
             .objects
             .wait_condition(&self.claim, PROVISIONED, "True", None, SEEN);
         let took = since(&provisioned.await?) - since(&ready);
-        // Both are cut to whole seconds.
+        // Both are truncated to whole seconds.
         assert!(took >= -1, "{} s before the probe", -took);
         Ok(volume)
     }
 }
 
-/// Waits for a condition that is False for one of these reasons.
+/// Waits for a condition that is False with one of these reasons.
 pub async fn wait_reason(env: &TestEnv, object: &Value, kind: &str, reasons: &[&str]) -> rig::Result<Value> {
     let what = format!("to say {kind}=False for {reasons:?}");
     env.objects
@@ -84,7 +84,7 @@ pub async fn wait_reason(env: &TestEnv, object: &Value, kind: &str, reasons: &[&
         .await
 }
 
-/// What `kubectl get nfsb` prints of a backend, column by column.
+/// Returns the columns that `kubectl get nfsb` prints of a backend.
 async fn kubectl_columns(env: &TestEnv, backend: &Value) -> rig::Result<Vec<String>> {
     let name = backend.pointer("/metadata/name").and_then(Value::as_str).unwrap();
     let printed = env.rig.cluster.kubectl(["get", "nfsb", name]).await?;
@@ -94,7 +94,7 @@ async fn kubectl_columns(env: &TestEnv, backend: &Value) -> rig::Result<Vec<Stri
     Ok(lines.next().unwrap().split_whitespace().map(String::from).collect())
 }
 
-/// When a condition last changed, in seconds since 1970.
+/// Returns the time of the last transition of a condition, in seconds since 1970.
 pub fn since(condition: &Value) -> i64 {
     let text = condition["lastTransitionTime"].as_str().unwrap();
     text.parse::<jiff::Timestamp>().unwrap().as_second()
@@ -142,7 +142,7 @@ async fn a_server_that_accepts_connections_and_never_replies_is_reported_and_cla
 #[tokio::test]
 async fn a_host_that_accepts_no_connection_is_reported_and_claims_wait() -> Test {
     let env = TestEnv::new("timed-out").await?;
-    let (silent, _waiting) = deaf_listener().await?;
+    let (silent, _waiting) = full_listener().await?;
     let port = silent.local_addr()?.port();
     let spec = json!({"nfs": {"port": port}});
     let broken = Broken::from_the_start(&env, spec, &["ConnectionTimedOut"]).await?;
@@ -152,13 +152,13 @@ async fn a_host_that_accepts_no_connection_is_reported_and_claims_wait() -> Test
     Ok(())
 }
 
-/// A listener whose queue is full: the kernel drops further requests for a connection, as a firewall does.
-async fn deaf_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
+/// Returns a listener with a full queue. The kernel drops further connection requests, like a firewall.
+async fn full_listener() -> std::io::Result<(TcpListener, Vec<TcpStream>)> {
     let socket = TcpSocket::new_v4()?;
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let listener = socket.listen(0)?;
     let mut waiting = Vec::new();
-    // On the loopback a connection is made at once or not at all.
+    // On the loopback, a connection is established at once or never.
     while let Ok(made) =
         tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(listener.local_addr()?)).await
     {
@@ -195,7 +195,7 @@ async fn a_squashed_root_is_reported_if_an_owner_is_requested_and_the_claim_wait
     chown(env.data(), Some(65534), Some(65534))?;
     let spec = json!({"directory": {"uid": 1234, "gid": 1234}});
     let broken = Broken::from_the_start(&env, spec, &["RootSquashed"]).await?;
-    // Without a wish that needs root the same export serves.
+    // Without a request that needs root, the same export works.
     let cure = json!({"spec": {"directory": {"uid": null, "gid": null}}});
     env.objects.patch(&broken.backend, cure).await?;
     let volume = broken.recovers().await?;

@@ -1,4 +1,4 @@
-//! Claims that ask for more.
+//! Expansion of claims.
 
 use rig::TestEnv;
 use rig::objects::{condition, merge, reference};
@@ -22,7 +22,7 @@ async fn ask(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
     env.objects.patch(claim, request).await
 }
 
-/// Waits until a claim says that it has so much, and nothing else of an expansion.
+/// Waits until a claim reports this capacity and no pending expansion.
 async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
     env.objects
         .wait(claim, "to say its size", TIMEOUT, |claim| {
@@ -35,7 +35,7 @@ async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
         .await
 }
 
-/// Waits until a claim says that it cannot have what it asks for; gives back why.
+/// Waits until the expansion of a claim is refused. Returns the message.
 async fn refused(env: &TestEnv, claim: &Value) -> rig::Result<String> {
     env.objects
         .wait(claim, "to be refused", TIMEOUT, |claim| {
@@ -98,16 +98,16 @@ async fn an_expansion_above_the_limit_is_refused_until_less_is_requested() -> Te
     env.objects.wait_event(&claim, "VolumeResizeFailed", TIMEOUT).await?;
     let unchanged = env.objects.get(&volume).await?.unwrap();
     assert_eq!(text(&unchanged, VOLUME_HAS), "1Mi");
-    // What was refused takes no room: the rest is another's.
+    // A refused expansion reserves nothing; another claim can use the rest.
     shared::bound(&env, "other", &class).await?;
-    // The API server takes a smaller request as long as it is above what the claim has.
+    // The API server accepts a smaller request if it is above the capacity of the claim.
     ask(&env, &claim, "1025Ki").await?;
     has(&env, &claim, "1025Ki").await?;
-    // What fits is given, to the last byte.
+    // Everything that fits is granted, to the last byte.
     ask(&env, &claim, "9Mi").await?;
     has(&env, &claim, "9Mi").await?;
     let late = env.objects.create(&env.claim("late", &class)).await?;
-    shared::refused(&env, &late, "CapacityExceeded").await?;
+    shared::wait_refused(&env, &late, "CapacityExceeded").await?;
     Ok(())
 }
 
@@ -139,7 +139,7 @@ async fn expansions_that_race_for_a_limit_never_exceed_it() -> Test {
     for claim in &claims {
         env.wait_bound(claim).await?;
     }
-    // 20 of 30 are taken: there is room for five to have two more.
+    // 20 of 30 are in use: five claims can get two more each.
     futures::future::try_join_all(claims.iter().map(|claim| ask(&env, claim, "3Mi"))).await?;
     let sizes = rig::wait::until("every claim to be told", TIMEOUT, async || {
         let mut grown = 0;
@@ -171,7 +171,7 @@ async fn an_operator_killed_between_volume_and_claim_updates_the_claim_after_its
     let claim = env.objects.create(&claim).await?;
     let volume = env.bound(&claim).await?;
     env.operator.kill9().await?;
-    // As it leaves them: the volume has it, the claim says nothing of it, and less is asked for since.
+    // The state after a crash: the volume is expanded, the claim does not show it, and the request is smaller now.
     let asked = |size: &str| json!({"spec": {"resources": {"requests": {"storage": size}}}});
     env.objects.patch(&claim, asked("8Mi")).await?;
     let capacity = json!({"spec": {"capacity": {"storage": "8Mi"}}});

@@ -1,4 +1,4 @@
-//! Late binding: the scheduler selects nodes, and knows nothing of backends.
+//! Late binding: the scheduler selects nodes without knowledge of the backends.
 
 use rig::TestEnv;
 use rig::objects::{merge, reference};
@@ -8,7 +8,7 @@ use crate::support::shared::{self, TIMEOUT, Test, text};
 
 const SELECTED: &str = "/metadata/annotations/volume.kubernetes.io~1selected-node";
 
-/// A test's nodes are its own: each carries the test's name as a label, which its pods ask for.
+/// Creates nodes for this test. Each has the name of the test as a label, which its pods select.
 struct Nodes<'a>(&'a TestEnv);
 
 impl Nodes<'_> {
@@ -16,7 +16,7 @@ impl Nodes<'_> {
         format!("nodes-of/{}", self.0.name)
     }
 
-    /// A label of this test's own that says where a node is.
+    /// Returns the topology label of this test.
     fn zone(&self) -> String {
         format!("{}/zone", self.0.name)
     }
@@ -41,7 +41,7 @@ impl Nodes<'_> {
         json!([{"matchLabelExpressions": [{"key": self.zone(), "values": zones}]}])
     }
 
-    /// A pod on one of this test's nodes that uses a claim.
+    /// Creates a pod on one of this test's nodes that uses a claim.
     async fn pod(&self, claim: &Value) -> rig::Result<Value> {
         let name = text(claim, "/metadata/name");
         let mut pod = reference("v1", "Pod", Some(&self.0.name), name);
@@ -54,7 +54,7 @@ impl Nodes<'_> {
         self.0.objects.create(&pod).await
     }
 
-    /// The node that a pod was put on.
+    /// Returns the node to which a pod is scheduled.
     async fn of(&self, pod: &Value) -> rig::Result<String> {
         self.0
             .objects
@@ -68,7 +68,7 @@ impl Nodes<'_> {
     }
 }
 
-/// A late-binding class on backends of the test.
+/// Creates a late-binding class on backends of the test.
 async fn late_class(env: &TestEnv, backends: &[String], topologies: Option<Value>) -> rig::Result<Value> {
     let mut class = env.class("class", json!({"backend": backends.join(",")}));
     let late = json!({"volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": topologies});
@@ -93,7 +93,7 @@ async fn a_late_binding_claim_waits_for_its_pod_and_uses_the_backend_of_the_pods
     .await?;
     let other = shared::class(&env, "other", "near", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    // One that came later and has its volume shows that this one was looked at.
+    // A later claim that has its volume shows that this one was checked.
     shared::bound(&env, "immediate", &other).await?;
     assert_eq!(shared::names(env.data())?.len(), 1, "nothing before a pod");
 
@@ -118,13 +118,13 @@ async fn a_claim_whose_node_no_backend_serves_is_scheduled_again() -> Test {
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let wrong = nodes.add("wrong", "elsewhere").await?;
     let pod = nodes.pod(&claim).await?;
-    let message = shared::refused(&env, &claim, "NodeNotServed").await?;
+    let message = shared::wait_refused(&env, &claim, "NodeNotServed").await?;
     for part in [text(&wrong, "/metadata/name"), "nodeAffinity", "no allowedTopologies"] {
         assert!(message.contains(part), "{message}");
     }
     env.objects.wait_event(&claim, "Rescheduled", TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
-    // Now there is a node that is served, and the wrong one takes no more pods.
+    // Now a served node exists, and the wrong one accepts no more pods.
     env.objects
         .patch(&wrong, json!({"spec": {"unschedulable": true}}))
         .await?;
@@ -147,7 +147,7 @@ async fn a_node_stays_selected_if_no_other_node_would_help() -> Test {
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     nodes.add("n1", "served").await?;
     nodes.pod(&claim).await?;
-    shared::refused(&env, &claim, "Suspended").await?;
+    shared::wait_refused(&env, &claim, "Suspended").await?;
     let selected = env.objects.get(&claim).await?.unwrap();
     assert_eq!(text(&selected, SELECTED), env.unique_name("n1"));
     env.objects.patch(&backend, json!({"spec": {"suspend": false}})).await?;
@@ -176,7 +176,7 @@ async fn a_volume_is_available_on_the_nodes_that_both_class_and_backend_allow() 
     assert_eq!(volume["spec"]["nodeAffinity"], nodes.affinity("b"));
     let apart = with("apart", &["c"]).await?;
     let claim = env.objects.create(&env.claim("apart", &apart)).await?;
-    let message = shared::refused(&env, &claim, "TopologyMismatch").await?;
+    let message = shared::wait_refused(&env, &claim, "TopologyMismatch").await?;
     assert!(message.contains("allowedTopologies"), "{message}");
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Names that come back, and names that would reach what is somebody else's.
+//! Reused names, and names that lead to the data of others.
 
 use std::fs;
 
@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{self, REUSED, TIMEOUT, Test};
 
-/// Binds a claim, loses the reply to the rename of its directory when it is deleted, and answers with the volume.
+/// Binds a claim, deletes it, and drops the reply to the rename of its directory. Returns the volume.
 async fn cut_short(env: &TestEnv, proxy: &Proxy, class: &Value, text: &str) -> Result<(Value, Value), shared::Failure> {
-    let (claim, volume) = shared::bound_with(env, "data", class, text).await?;
+    let (claim, volume) = shared::bound_with_data(env, "data", class, text).await?;
     let name = format!("{}-data", env.name);
-    // The connection stays: until it is cut, the operator waits for the reply.
+    // The connection stays open: until it is cut, the operator waits for the reply.
     let mut lost = proxy.lose_reply(Action::Drop, move |request| {
         has_bytes(request, &encode_rename(name.as_bytes()))
     });
@@ -70,15 +70,15 @@ async fn a_foreign_directory_of_the_same_name_is_untouched_when_the_reply_to_the
     Ok(())
 }
 
-/// The reason and what the message must name, for each pattern that reaches for something that is not the claim's.
+/// The reason and the required text of the message, for each pattern that leads outside the claim's own directory.
 #[tokio::test]
 async fn a_pattern_that_leads_outside_the_claims_own_directory_is_refused_with_the_reason() -> Test {
     let env = TestEnv::new("overlap").await?;
     shared::backend(&env, "backend", json!({})).await?;
     let plain = shared::class(&env, "plain", "backend", json!({ "pathPattern": "${pvc.name}" })).await?;
-    let (_claim, volume) = shared::bound_with(&env, "theirs", &plain, "theirs").await?;
-    let (old_claim, old) = shared::bound_with(&env, "old", &plain, "old").await?;
-    shared::reclaimed(&env, &old_claim, &old, "VolumeArchived").await?;
+    let (_claim, volume) = shared::bound_with_data(&env, "theirs", &plain, "theirs").await?;
+    let (old_claim, old) = shared::bound_with_data(&env, "old", &plain, "old").await?;
+    shared::reclaim(&env, &old_claim, &old, "VolumeArchived").await?;
     let nested = json!({ "path": format!("{}/nested", env.export()) });
     fs::create_dir(env.data().join("nested"))?;
     shared::backend(&env, "nested", nested).await?;
@@ -105,12 +105,12 @@ async fn a_pattern_that_leads_outside_the_claims_own_directory_is_refused_with_t
             let parameters = json!({ "pathPattern": pattern, "existing": existing });
             let class = shared::class(&env, &word, "backend", parameters).await?;
             let claim = env.objects.create(&env.claim(&word, &class)).await?;
-            let message = shared::refused(&env, &claim, reason).await?;
+            let message = shared::wait_refused(&env, &claim, reason).await?;
             assert!(message.contains(named), "{pattern}: {message}");
         }
     }
     let mut after = rig::snapshot(env.data())?;
-    // Records come and go; what is anybody's does not.
+    // Records may change; data must not.
     let mut before = before;
     for seen in [&mut before, &mut after] {
         seen.retain(|path, _| !path.contains("/.nfs-operator"));
@@ -123,7 +123,7 @@ async fn a_pattern_that_leads_outside_the_claims_own_directory_is_refused_with_t
 async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each_other() -> Test {
     let env = TestEnv::new("inside").await?;
     shared::backend(&env, "backend", json!({})).await?;
-    // Adopting, because the parents that were made for a claim outlive it.
+    // The policy is Adopt, because the parent directories outlive the claim.
     let pattern = json!({ "pathPattern": "${pvc.namespace}", "existing": "Adopt" });
     let outer = shared::class(&env, "outer", "backend", pattern).await?;
     let pattern = json!({ "pathPattern": "${pvc.namespace}/${pvc.name}" });
@@ -131,14 +131,14 @@ async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each
     for (first, second, relation) in [(&outer, &inner, "lies inside"), (&inner, &outer, "contains")] {
         let (claim, volume) = shared::bound(&env, "first", first).await?;
         let waiting = env.objects.create(&env.claim("second", second)).await?;
-        let message = shared::refused(&env, &waiting, "DirectoryOverlaps").await?;
+        let message = shared::wait_refused(&env, &waiting, "DirectoryOverlaps").await?;
         let name = shared::text(&volume, "/metadata/name");
         assert!(message.contains(relation) && message.contains(name), "{message}");
-        // It was only in the way: once it is gone, the other goes through by itself.
-        shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+        // Once the conflicting claim is deleted, the other one is provisioned automatically.
+        shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
         let volume = env.wait_bound(&waiting).await?;
         assert!(env.directory(&volume)?.is_dir());
-        shared::reclaimed(&env, &waiting, &volume, "VolumeDeleted").await?;
+        shared::reclaim(&env, &waiting, &volume, "VolumeDeleted").await?;
         env.objects.wait_gone(&claim, TIMEOUT).await?;
         env.objects.wait_gone(&waiting, TIMEOUT).await?;
     }
@@ -149,20 +149,20 @@ async fn a_directory_for_a_namespace_and_one_for_each_of_its_claims_exclude_each
 async fn a_backend_inside_a_volumes_directory_gets_no_volume() -> Test {
     let env = TestEnv::new("within").await?;
     let class = env.create_ready_class().await?;
-    let (_claim, volume) = shared::bound_with(&env, "data", &class, "theirs").await?;
+    let (_claim, volume) = shared::bound_with_data(&env, "data", &class, "theirs").await?;
     let path = shared::text(&volume, "/spec/nfs/path");
     let before = rig::snapshot(&env.directory(&volume)?)?;
     let within = env.backend("within", json!({ "path": path }));
     let within = env.objects.create(&within).await?;
     let class = shared::class(&env, "within", "within", json!({})).await?;
     let claim = env.objects.create(&env.claim("second", &class)).await?;
-    let message = shared::refused(&env, &claim, "DirectoryOverlaps").await?;
+    let message = shared::wait_refused(&env, &claim, "DirectoryOverlaps").await?;
     assert!(message.contains(shared::text(&volume, "/metadata/name")), "{message}");
     assert_eq!(rig::snapshot(&env.directory(&volume)?)?, before, "{within}");
     Ok(())
 }
 
-/// A rig whose operator may be killed.
+/// A cluster whose operator the test may kill.
 struct Own {
     operator: Operator,
     objects: Objects,
@@ -249,7 +249,7 @@ async fn names_reused_while_the_operator_was_down_belong_to_their_new_owners() -
         lost.wait(TIMEOUT).await?;
     }
     own.operator.kill9().await?;
-    // Both are renamed, and nobody was told. One name is asked for again, the other one is taken by hand.
+    // Both are renamed, and the replies are lost. One name is requested again, the other one is created by hand.
     for (claim, volume, _) in &old {
         own.objects.wait_gone(claim, TIMEOUT).await?;
         assert!(own.objects.get(volume).await?.is_some());

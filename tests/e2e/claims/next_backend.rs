@@ -1,4 +1,4 @@
-//! When a claim goes on to another backend, and when it stays.
+//! When a claim moves to another backend, and when it stays.
 
 use std::net::SocketAddr;
 
@@ -63,7 +63,7 @@ async fn a_claim_whose_directory_may_exist_is_not_moved_to_another_backend() -> 
     let claim = first.objects.create(&claim).await?;
     lost.wait(TIMEOUT).await?;
     proxy.hang(true);
-    // The reply never comes; meanwhile the other backend opens, and serves who may go there.
+    // The reply never arrives. Meanwhile, the other backend becomes available and serves other claims.
     first
         .objects
         .wait(&claim, "to say that it is not served", TIMEOUT, |claim| {
@@ -99,10 +99,10 @@ async fn a_claim_that_can_never_be_served_is_checked_again_when_its_class_is_rec
     );
     let broken = env.objects.create(&typo).await?;
     let claim = env.objects.create(&env.claim("data", &broken)).await?;
-    let message = shared::refused(&env, &claim, "InvalidParameter").await?;
+    let message = shared::wait_refused(&env, &claim, "InvalidParameter").await?;
     assert!(message.contains("onDelte"), "{message}");
     env.objects.delete(&broken).await?;
-    shared::refused(&env, &claim, "StorageClassNotFound").await?;
+    shared::wait_refused(&env, &claim, "StorageClassNotFound").await?;
     let mut right = class.clone();
     merge(
         &mut right,

@@ -1,4 +1,4 @@
-//! What claims may change by annotations, and what happens where they may not.
+//! Annotations by which claims override settings, where they are allowed and where not.
 
 use std::os::unix::fs::MetadataExt;
 
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
-/// A claim with annotations of ours.
+/// Returns a claim with our annotations.
 fn annotated(env: &TestEnv, name: &str, class: &Value, words: &Value) -> Value {
     let mut claim = env.claim(name, class);
     for (word, value) in words.as_object().into_iter().flatten() {
@@ -60,7 +60,7 @@ async fn overrides_that_a_backend_allows_apply_to_the_directory_and_the_volume()
     assert_eq!(volume["spec"]["accessModes"], json!(["ReadWriteOnce", "ReadOnlyMany"]));
     assert_eq!(volume["metadata"]["annotations"]["nfs-operator.io/on-delete"], "delete");
     std::fs::write(env.directory(&volume)?.join("data"), "gone with it")?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::archives(env.data())?, Vec::<String>::new());
     Ok(())
 }
@@ -82,14 +82,14 @@ async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed(
             .objects
             .create(&annotated(&env, word, &class, &json!({word: value})))
             .await?;
-        let message = shared::refused(&env, &claim, reason).await?;
+        let message = shared::wait_refused(&env, &claim, reason).await?;
         for expected in [&format!("nfs-operator.io/{word}"), part, "remove"] {
             assert!(message.contains(expected), "{message}");
         }
         env.objects.wait_event(&claim, "ProvisioningFailed", TIMEOUT).await?;
     }
     assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
-    // Its author takes it off, or the administrator allows it.
+    // The user removes it, or the administrator allows it.
     let off = json!({"metadata": {"annotations": {"nfs-operator.io/uid": null}}});
     env.objects.patch(&env.claim("uid", &class), off).await?;
     env.wait_bound(&env.claim("uid", &class)).await?;
@@ -105,7 +105,7 @@ async fn a_waiting_claim_reports_why_each_backend_was_excluded() -> Test {
     let full = json!({"capacity": {"limit": "1Ki"}});
     shared::backend(&env, "full", full).await?;
     shared::backend(&env, "closed", json!({"allowedNamespaces": {"matchNames": ["nobody"]}})).await?;
-    // Nothing listens at the port of discard, RFC 863.
+    // Nothing listens on the discard port (RFC 863).
     for dead in ["dead-a", "dead-b"] {
         let backend = env.backend(dead, json!({"nfs": {"port": 9}}));
         let backend = env.objects.create(&backend).await?;
@@ -126,7 +126,7 @@ async fn a_waiting_claim_reports_why_each_backend_was_excluded() -> Test {
         .create(&env.class("class", json!({"backend": all.join(",")})))
         .await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let message = shared::refused(&env, &claim, "NoBackendAvailable").await?;
+    let message = shared::wait_refused(&env, &claim, "NoBackendAvailable").await?;
     let expected = format!(
         "2 of 5 backends not ready: {} (ConnectionRefused), {} (ConnectionRefused); {}: namespace not allowed; {}: \
          capacity exceeded; {}: not found",
@@ -137,8 +137,8 @@ async fn a_waiting_claim_reports_why_each_backend_was_excluded() -> Test {
         name("missing")
     );
     assert_eq!(message, expected);
-    // A label of the namespace opens the closed one.
-    let backend = shared::backend_named(&env, "closed");
+    // A label on the namespace grants access to the closed one.
+    let backend = shared::backend_reference(&env, "closed");
     let open = json!({"allowedNamespaces": {"matchNames": [], "selector": {"matchLabels": {"team": &env.name}}}});
     env.objects.patch(&backend, json!({ "spec": open })).await?;
     let namespace = rig::objects::reference("v1", "Namespace", None, &env.name);

@@ -1,4 +1,4 @@
-//! From a claim to its volume, as a user sees it.
+//! Provisioning as a user sees it, from a claim to its volume.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -40,7 +40,7 @@ async fn a_claim_becomes_bound_and_its_directory_has_the_requested_mode_uid_and_
 async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test {
     let env = TestEnv::new("view").await?;
     let class = env.create_ready_class().await?;
-    let (_, volume) = shared::bound_with(&env, "data", &class, "text").await?;
+    let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let source = &volume["spec"]["nfs"];
     let seen = nfs_client::Client::connect(nfs_client::Target {
         server: shared::text(&volume, "/spec/nfs/server").into(),
@@ -117,7 +117,7 @@ async fn three_hundred_claims_spread_over_three_equal_backends_and_get_one_direc
     Ok(())
 }
 
-/// The volumes of claims, once all of them are Bound; read together, since one by one is many reads.
+/// Waits until all claims are Bound. Returns their volumes. All are read together to save requests.
 async fn volumes_of(env: &TestEnv, claims: &[Value]) -> rig::Result<Vec<Value>> {
     let like = reference("v1", "PersistentVolumeClaim", Some(&env.name), "any");
     rig::wait::until("all claims to be Bound", TIMEOUT, async || {
@@ -152,7 +152,7 @@ async fn a_static_volume_for_a_claim_of_our_class_is_bound_and_nothing_is_provis
     });
     merge(&mut volume, &json!({"spec": spec}));
     let volume = env.objects.create(&volume).await?;
-    // As soon as the controller knows the volume, it binds instead of asking for one.
+    // Once the controller knows the volume, it binds it instead of requesting a new one.
     env.objects
         .wait(&volume, "to be Available", TIMEOUT, |volume| {
             match shared::text(volume, "/status/phase") {
@@ -175,7 +175,7 @@ async fn a_claim_is_provisioned_when_the_backend_of_its_class_is_created_later()
     let env = TestEnv::new("later").await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let message = shared::refused(&env, &claim, "BackendNotFound").await?;
+    let message = shared::wait_refused(&env, &claim, "BackendNotFound").await?;
     assert!(message.contains(&env.unique_name("backend")), "{message}");
     shared::backend(&env, "backend", json!({})).await?;
     env.wait_bound(&claim).await?;
@@ -185,15 +185,15 @@ async fn a_claim_is_provisioned_when_the_backend_of_its_class_is_created_later()
 #[tokio::test]
 async fn a_squashed_root_affects_only_a_class_that_requests_an_owner() -> Test {
     let env = TestEnv::with_export("squashed", |export| export.squash(rig::Squash::Root)).await?;
-    // As an administrator of a squashed export does: what root becomes may write there.
+    // Gives the anonymous user write access, as the administrator of a squashed export does.
     std::os::unix::fs::chown(env.data(), Some(65534), Some(65534))?;
     shared::backend(&env, "backend", json!({})).await?;
     let plain = shared::class(&env, "plain", "backend", json!({})).await?;
     let owned = shared::class(&env, "owned", "backend", json!({"uid": "1234"})).await?;
     shared::bound(&env, "plain", &plain).await?;
     let claim = env.objects.create(&env.claim("owned", &owned)).await?;
-    shared::refused(&env, &claim, "RootSquashed").await?;
-    // It is tried again now and then, so its directory may be there for a moment.
+    shared::wait_refused(&env, &claim, "RootSquashed").await?;
+    // The claim is retried from time to time, so its directory may exist for a moment.
     rig::wait::until("nothing of the refused one to be left", TIMEOUT, async || {
         let names = shared::names(env.data()).map_err(|error| error.to_string())?;
         if names.len() == 1 {
@@ -206,9 +206,9 @@ async fn a_squashed_root_affects_only_a_class_that_requests_an_owner() -> Test {
     Ok(())
 }
 
-/// Waits until a claim names a reason that it waits for, and shows that its directory is nowhere.
+/// Waits until a claim reports a reason, and checks that its directory exists nowhere.
 async fn kept_out(env: &TestEnv, claim: &Value, reason: &str) -> Result<String, shared::Failure> {
-    let message = shared::refused(env, claim, reason).await?;
+    let message = shared::wait_refused(env, claim, reason).await?;
     let left: Vec<String> = shared::names(env.data())?;
     assert!(left.iter().all(|name| !name.contains("tenant")), "{left:?}");
     Ok(message)
@@ -226,7 +226,7 @@ async fn annotations_lead_a_tenant_to_no_forbidden_backend() -> Test {
     let only_open = other.objects.create(&other.class("only-open", parameters)).await?;
     for annotation in ["nfs-operator.io/placed-on", "nfs-operator.io/backend"] {
         let name = format!("tenant-{}", annotation.rsplit('/').next().unwrap());
-        // A backend of the class that the namespace may not use.
+        // A backend of the class that is closed to the namespace.
         let mut claim = env.claim(&name, &only_closed);
         merge(
             &mut claim,
@@ -239,7 +239,7 @@ async fn annotations_lead_a_tenant_to_no_forbidden_backend() -> Test {
             "NamespaceNotAllowed"
         };
         kept_out(&env, &claim, reason).await?;
-        // A backend that the class does not name.
+        // A backend that is not in the class.
         let mut claim = env.claim(&format!("{name}-elsewhere"), &only_open);
         merge(
             &mut claim,
@@ -289,14 +289,14 @@ async fn a_preferred_backend_is_used_if_allowed_and_never_bypasses_a_restriction
         .objects
         .create(&wishing("locked-out", closed.unique_name("closed")))
         .await?;
-    let message = shared::refused(&env, &locked_out, "NamespaceNotAllowed").await?;
+    let message = shared::wait_refused(&env, &locked_out, "NamespaceNotAllowed").await?;
     assert!(message.contains(&env.name), "{message}");
-    // This backend lets claims choose it, and the namespace may use it: the class alone says no.
+    // The backend allows the override and the namespace; only the class does not include it.
     let outside = env
         .objects
         .create(&wishing("outside", beyond.unique_name("beyond")))
         .await?;
-    let message = shared::refused(&env, &outside, "OverrideRefused").await?;
+    let message = shared::wait_refused(&env, &outside, "OverrideRefused").await?;
     assert!(message.contains("claim's class"), "{message}");
     for export in [&closed, &beyond] {
         assert_eq!(shared::names(export.data())?, Vec::<String>::new());

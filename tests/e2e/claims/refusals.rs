@@ -1,4 +1,4 @@
-//! Bad objects: a clear error at the earliest place, and no harm.
+//! Invalid objects: a clear error as early as possible, and no damage.
 
 use rig::TestEnv;
 use rig::objects::merge;
@@ -141,9 +141,9 @@ async fn a_claim_that_cannot_be_served_reports_the_reason_once_and_creates_nothi
         let mut claim = env.claim(&format!("data-{n}"), &class);
         merge(&mut claim, &json!({"spec": spec}));
         let claim = env.objects.create(&claim).await?;
-        let message = shared::refused(&env, &claim, reason).await?;
+        let message = shared::wait_refused(&env, &claim, reason).await?;
         assert!(message.contains(word), "{message}");
-        // The controller manager sends events of the same name, so ours is told by its note.
+        // The controller manager sends events with the same reason, so the note identifies ours.
         rig::wait::until("our event", TIMEOUT, async || {
             let events = env.objects.events(&claim).await.map_err(|error| error.to_string())?;
             let ours = |event: &Value| {

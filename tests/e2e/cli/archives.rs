@@ -1,4 +1,4 @@
-//! `nfs-operator archives`: what lies on an export, told without a cluster.
+//! `nfs-operator archives`: lists the content of an export without a cluster.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::cli::program::{program, text};
 use crate::support::store::{CLUSTER, OTHER_CLUSTER, StoreFixture, reclaim, request};
 
-/// What the fixture's records are signed with.
+/// The key that signs the records of the fixture.
 const KEY: [u8; 32] = [7; 32];
 
 async fn asked(fixture: &StoreFixture, more: &[&str]) -> Output {
@@ -17,7 +17,7 @@ async fn asked(fixture: &StoreFixture, more: &[&str]) -> Output {
     program(&[&["archives", "127.0.0.1:/export", "--port", &port], more].concat()).await
 }
 
-/// The rows of the JSON, by the volume's name or else the directory's, and the exit code.
+/// Returns the rows of the JSON output by volume or else directory, and the exit code.
 async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
     let said = asked(fixture, &[&["--output", "json"], more].concat()).await;
     assert!(said.stdout.is_ascii(), "{said:?}");
@@ -33,7 +33,7 @@ async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
     (by_name, said.status.code())
 }
 
-/// Two volumes and an archive of one cluster, and a volume of another; each with something in it.
+/// Creates two volumes and an archive of one cluster, and a volume of another cluster, each with data.
 async fn furnished() -> StoreFixture {
     let fixture = StoreFixture::start().await;
     let ours = fixture.store().await;
@@ -124,7 +124,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     fs::remove_file(file).unwrap();
 }
 
-/// A record that anybody could have written, of an archive of that name.
+/// Writes an unsigned record of an archive, as anybody could.
 fn forge(fixture: &StoreFixture, volume: &str, change: impl FnOnce(&mut Value)) {
     let mut record = fixture.record("pvc-2");
     record["volume"] = json!(volume);
@@ -190,7 +190,7 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
     assert!(text(&table.stdout).contains("MISSING"), "{table:?}");
 }
 
-/// Opens what the operator closed, from the export's root down to this.
+/// Makes a path accessible to everybody, from the root of the export.
 fn open(fixture: &StoreFixture, path: &str) {
     let mut at = fixture.disk.clone();
     for step in path.split('/') {
@@ -219,7 +219,7 @@ async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     assert_eq!(code, Some(3));
     let said = asked(&fixture, &["--credential", "1000:1000"]).await;
     assert!(text(&said.stderr).contains("records"), "{said:?}");
-    // Nothing of ours may be looked at: that is no empty export.
+    // The operator's folder is not accessible: this is not an empty export.
     fs::set_permissions(fixture.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
     let said = asked(&fixture, &["--credential", "1000:1000"]).await;
     assert_eq!(said.status.code(), Some(1), "{said:?}");

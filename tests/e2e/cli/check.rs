@@ -1,4 +1,4 @@
-//! `nfs-operator check`: what it finds, and what it leaves.
+//! `nfs-operator check`: its results, and what it leaves behind.
 
 use rig::objects::{merge, reference};
 use rig::operator::find_binary;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 use crate::cli::program::text;
 use crate::support::shared::{self, TIMEOUT, Test};
 
-/// Runs it as an administrator in the test's namespace; gives back its exit code and its steps.
+/// Runs it as an administrator in the test's namespace. Returns its exit code and its steps.
 async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> (Option<i32>, Vec<Value>) {
     let mut command = Command::new(find_binary().unwrap());
     command.args([

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::cli::program::{program, text};
 use crate::support::shared::Test;
 
-/// Everything under a directory, with what a change would change.
+/// Returns everything below a directory, with the attributes that a change modifies.
 fn listing(root: &Path) -> Vec<String> {
     let mut found = Vec::new();
     let mut open = vec![root.to_owned()];
@@ -26,7 +26,7 @@ fn listing(root: &Path) -> Vec<String> {
     found
 }
 
-/// What the program says about an export, as JSON, and its exit code.
+/// Returns the JSON report on an export, and the exit code.
 async fn asked(address: &str, port: u16, more: &[&str]) -> (Value, Option<i32>) {
     let said = said(address, port, &[&["--output", "json"], more].concat()).await;
     let value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
@@ -42,7 +42,7 @@ fn of(env: &TestEnv) -> String {
     format!("127.0.0.1:{}", env.export())
 }
 
-/// The row of a check: its result and its reason.
+/// Returns the result and the reason of a check.
 fn row<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
     let rows = report["checks"].as_array().unwrap();
     let row = rows.iter().find(|row| row["check"] == check);
@@ -258,7 +258,7 @@ async fn probe_reports_what_it_could_not_remove_and_exits_with_3() -> Test {
     const REMOVE: [u8; 4] = 28_u32.to_be_bytes();
     let env = TestEnv::new("probe-left").await?;
     let proxy = Proxy::start(([127, 0, 0, 1], env.nfs_port()).into()).await?;
-    // The removal of the directory, not of the file in it, never arrives.
+    // The removal of the directory is dropped, but not that of the file in it.
     proxy.on_record(Direction::Up, |request| {
         let directory = proxy::has_bytes(request, b"-renamed") && proxy::has_bytes(request, &REMOVE);
         let removal = directory && !proxy::has_bytes(request, &29_u32.to_be_bytes());

@@ -1,4 +1,4 @@
-//! The program as its user meets it: subcommands, endpoints, signals.
+//! The program as a user runs it: subcommands, endpoints, signals.
 
 use std::process::Output;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::backends::reasons::{PROVISIONED, SEEN, wait_reason};
 use crate::faults::outages::{bound_once, claims_of, private};
 use crate::support::shared::Test;
 
-/// A machine that is busy with other tests takes its time.
+/// Maximum time of a shutdown on a machine that is busy with other tests.
 const STOPS: Duration = Duration::from_secs(10);
 
 pub async fn program(args: &[&str]) -> Output {
@@ -42,7 +42,7 @@ async fn crd_prints_the_content_of_the_folder_crds() {
     assert_eq!(text(&said.stdout), kept);
 }
 
-/// The value of a metric with these labels; absent when it is not printed.
+/// Returns the value of a metric with this label; None if it is not printed.
 fn metric(text: &str, name: &str, label: (&str, &str)) -> Option<f64> {
     let label = format!("{}=\"{}\"", label.0, label.1);
     let line = text

@@ -1,4 +1,4 @@
-//! Claims that ask for a copy of another claim's data.
+//! Claims that request a copy of another claim's data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,16 +11,16 @@ use rig::{TestEnv, wait};
 use serde_json::{Value, json};
 
 use crate::support::dedicated_cluster::DedicatedCluster;
-use crate::support::shared::{self, Failure, TIMEOUT, Test, bound_with, refused, text};
+use crate::support::shared::{self, Failure, TIMEOUT, Test, bound_with_data, text, wait_refused};
 
-/// That claim, to begin with the data of another one.
+/// Returns a claim with another claim as its data source.
 fn copy_of(source: &str, mut claim: Value) -> Value {
     let spec = json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": source}});
     merge(&mut claim, &json!({ "spec": spec }));
     claim
 }
 
-/// Names and contents below a directory.
+/// Returns names and contents below a directory.
 pub fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
@@ -38,7 +38,7 @@ pub fn contents(root: &Path) -> std::io::Result<BTreeMap<String, Vec<u8>>> {
     Ok(found)
 }
 
-/// What the claim says of its volume.
+/// Returns the message of the claim's condition.
 pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
     let kind = "nfs-operator.io/Provisioned";
     let said = env
@@ -51,7 +51,7 @@ pub async fn said(env: &TestEnv, claim: &Value) -> Result<String, Failure> {
 async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its_data() -> Test {
     let env = TestEnv::new("clone").await?;
     let class = env.create_ready_class().await?;
-    let (source, old) = bound_with(&env, "old", &class, "text").await?;
+    let (source, old) = bound_with_data(&env, "old", &class, "text").await?;
     let root = env.directory(&old)?;
     symlink("data", root.join("link"))?;
     chown(root.join("data"), Some(1234), Some(4321))?;
@@ -66,9 +66,9 @@ async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its
     assert_eq!(fs::metadata(&copy)?.permissions().mode() & 0o7777, 0o2750);
     assert!(said(&env, &claim).await?.contains("a copy of claim old (2 files, 4"));
     assert_eq!(rig::snapshot(&root)?, before, "the source was touched");
-    // Each is its own from now on.
+    // Both are independent from now on.
     fs::write(copy.join("data"), "other")?;
-    shared::reclaimed(&env, &source, &old, "VolumeArchived").await?;
+    shared::reclaim(&env, &source, &old, "VolumeArchived").await?;
     assert_eq!(fs::read_to_string(copy.join("data"))?, "other");
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its
 async fn a_copy_may_be_made_on_another_backend() -> Test {
     let (env, other) = (TestEnv::new("clone-from").await?, TestEnv::new("clone-to").await?);
     let class = env.create_ready_class().await?;
-    bound_with(&env, "old", &class, "text").await?;
+    bound_with_data(&env, "old", &class, "text").await?;
     other.create_ready_class().await?;
     let there = json!({ "backend": other.unique_name("backend") });
     let class = env.objects.create(&env.class("there", there)).await?;
@@ -96,13 +96,13 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
     let env = TestEnv::new("clone-late").await?;
     let class = env.create_ready_class().await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
-    let message = refused(&env, &claim, "CopySourceNotReady").await?;
+    let message = wait_refused(&env, &claim, "CopySourceNotReady").await?;
     assert!(message.contains("source claim old does not exist"), "{message}");
     let mut large = env.claim("old", &class);
     large["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
     let source = env.objects.create(&large).await?;
     env.wait_bound(&source).await?;
-    let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
+    let message = wait_refused(&env, &claim, "CopySourceUnsuitable").await?;
     assert!(message.contains("it has 2Mi"), "{message}");
     let mut fits = copy_of("old", env.claim("fits", &class));
     fits["spec"]["resources"]["requests"]["storage"] = json!("2Mi");
@@ -115,9 +115,9 @@ async fn a_copy_waits_for_its_source_and_is_never_smaller() -> Test {
 async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     let env = TestEnv::new("clone-foreign").await?;
     let class = env.create_ready_class().await?;
-    let (source, volume) = shared::bound_by_hand(&env, "secret", "old").await?;
+    let (source, volume) = shared::bound_static_volume(&env, "secret", "old").await?;
     let claim = env.objects.create(&copy_of("old", env.claim("new", &class))).await?;
-    let message = refused(&env, &claim, "CopySourceUnsuitable").await?;
+    let message = wait_refused(&env, &claim, "CopySourceUnsuitable").await?;
     assert!(message.contains("was not made by this operator"), "{message}");
     assert_eq!(shared::names(env.data())?, ["secret"]);
     env.objects.delete(&source).await?;
@@ -125,7 +125,7 @@ async fn a_volume_that_the_operator_did_not_create_is_not_copied() -> Test {
     Ok(())
 }
 
-/// A claim of the env with many files, and a way to its server that is slow.
+/// Creates a claim with many files, and slows the proxy down.
 pub async fn slow(env: &DedicatedCluster) -> Result<BTreeMap<String, Vec<u8>>, Failure> {
     env.objects.create(&env.claim("old")).await?;
     let volume = env.bound(&env.claim("old")).await?;
@@ -145,7 +145,7 @@ pub fn staging(env: &DedicatedCluster) -> Result<Vec<String>, Failure> {
     staged_on(&env.data()?)
 }
 
-/// Waits until nothing is left of a copy: one record, of the volume that was copied from, and nothing in staging.
+/// Waits until nothing is left of a copy: only the record of the source, and an empty staging folder.
 pub async fn copy_gone(env: &DedicatedCluster) -> rig::Result<()> {
     wait::until("record and copy to be gone", TIMEOUT, async || {
         let records = env.records().map_err(|error| error.to_string())?.len();
@@ -159,7 +159,7 @@ pub async fn copy_gone(env: &DedicatedCluster) -> rig::Result<()> {
     .await
 }
 
-/// The copies on an export that are not complete.
+/// Returns the incomplete copies on an export.
 pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
     let own = root.join(".nfs-operator");
     let mut staged = Vec::new();
@@ -171,7 +171,7 @@ pub fn staged_on(root: &Path) -> Result<Vec<String>, Failure> {
     Ok(staged)
 }
 
-/// Waits until a copy is under way, with some of it there.
+/// Waits until a copy is in progress, with some of its files.
 pub async fn under_way(env: &DedicatedCluster) -> Test {
     wait::until("a copy to be under way", TIMEOUT, async || {
         let staged = staging(env).map_err(|error| error.to_string())?;
@@ -205,7 +205,7 @@ async fn an_operator_killed_repeatedly_while_it_copies_ends_with_one_complete_co
     assert_eq!(contents(&env.directory(&volume)?)?, source);
     assert_eq!(env.volumes().await?.len(), 2);
     assert_eq!(staging(&env)?, Vec::<String>::new());
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
 
@@ -218,13 +218,13 @@ async fn a_copy_whose_claim_is_deleted_stops_and_leaves_nothing_behind() -> Test
     env.objects.delete(&claim).await?;
     copy_gone(&env).await?;
     assert_eq!(env.names()?.len(), 1);
-    shared::trash_empty(&env.data()?).await?;
+    shared::wait_trash_empty(&env.data()?).await?;
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_report_their_progress_and_delay_no_other_claim() -> Test {
-    // One place for claims: what held it would hold up all of them.
+    // With one slot for claims, a blocked claim would delay all others.
     let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--concurrency", "1"]).await?;
     let source = slow(&env).await?;
     let mut copies = Vec::new();

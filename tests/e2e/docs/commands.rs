@@ -1,4 +1,4 @@
-//! The commands of the documentation, as they stand there. docs/migrate-from-nfs-subdir.md has a test of its own.
+//! The commands of the documentation, unchanged. docs/migrate-from-nfs-subdir.md has its own test.
 
 use std::fs;
 
@@ -8,21 +8,21 @@ use rig::{Cluster, Export, NfsOptions, NfsServer, Operator, OperatorOptions, Run
 use crate::support::shared::{Failure, Test, archives, names};
 use crate::support::shell::Shell;
 
-/// What marks a block whose commands run.
+/// Marks a block whose commands run.
 const RUNNABLE: &str = "bash runnable\n";
-/// What marks a block that takes the installation away, so that nothing else can run after it.
+/// Marks a block that removes the installation, so that nothing else can run after it.
 const UNINSTALL: &str = "bash uninstall\n";
-/// The address in the pages.
+/// The server address in the pages.
 const SERVER: &str = "nfs.example.com";
 
-/// The blocks of a page with that mark, with this test's server in the place of the page's.
+/// Returns the blocks of a page with this mark, with the server of this test.
 fn blocks(page: &str, mark: &str, port: u16) -> Vec<String> {
     let fenced = page.split("```").skip(1).step_by(2);
     let runnable = fenced.filter_map(|block| block.strip_prefix(mark));
     runnable.map(|block| at_port(block, port)).collect()
 }
 
-/// The server is on the loopback, and not at the usual port.
+/// Adapts a block to a server on the loopback at another port.
 fn at_port(block: &str, port: u16) -> String {
     let has_settings = block.lines().any(|line| line == "  nfs:");
     let mut text = String::new();
@@ -43,7 +43,7 @@ fn at_port(block: &str, port: u16) -> String {
     text
 }
 
-/// The pages that have runnable blocks, by name.
+/// Returns the pages with runnable blocks, by name.
 fn pages() -> Result<Vec<(String, String)>, Failure> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(repository_root().join("docs"))? {
@@ -117,7 +117,7 @@ async fn the_uninstall_guide_removes_all_objects_and_keeps_the_archives_on_the_e
         kubectl delete pvc my-data
         kubectl wait --for=delete --timeout=60s \"pv/$VOLUME\"";
     shell.run(archived).await?;
-    // Even the data of one that may be purged stay when the kind goes.
+    // Even the data of an archive that may be purged stay after the deletion of the CRD.
     let purgeable =
         "kubectl patch $(kubectl get nfsa -o name) --type merge -p '{\"spec\":{\"deletionPolicy\":\"Delete\"}}'";
     shell.run(purgeable).await?;

@@ -1,4 +1,4 @@
-//! The commands of docs/migrate-from-nfs-subdir.md, one after the other, as an administrator types them.
+//! The commands of docs/migrate-from-nfs-subdir.md in their order.
 
 use rig::objects::{merge, reference};
 use rig::operator::{find_binary, repository_root};
@@ -10,13 +10,13 @@ use crate::support::shell::Shell;
 
 const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
 
-/// A fenced block of the page: its language and its text.
+/// A fenced block of the page.
 struct Block {
     language: String,
     text: String,
 }
 
-/// The page's blocks, with this test's server in the place of the page's.
+/// Returns the blocks of the page, with the server of this test.
 fn blocks(port: u16) -> Result<Vec<Block>, Failure> {
     let page = std::fs::read_to_string(repository_root().join("docs/migrate-from-nfs-subdir.md"))?;
     let fenced = page.split("```").skip(1).step_by(2);
@@ -31,7 +31,7 @@ fn blocks(port: u16) -> Result<Vec<Block>, Failure> {
         .collect())
 }
 
-/// The old Deployment, its class, and a claim of that.
+/// Creates the Deployment of nfs-subdir, its class, and a claim. Returns the Deployment.
 async fn old_objects(objects: &Objects) -> rig::Result<Value> {
     let mut deployment = reference("apps/v1", "Deployment", Some("default"), "nfs-client-provisioner");
     let labels = json!({ "app": "nfs-client-provisioner" });
@@ -111,7 +111,7 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
         }
         let before = objects.get(&deployment).await?;
         if text.contains("--replicas=1") {
-            // As the page says there.
+            // As described there in the page.
             operator.take().ok_or("nothing ran before")?.terminate().await?;
         }
         if text.contains("finalizers") {
@@ -146,7 +146,7 @@ async fn start(run: &RunDir, cluster: &Cluster, args: Vec<String>, env: &[(&str,
     Ok(operator)
 }
 
-/// The claim with its volume.
+/// Returns the claim with its volume.
 async fn bound(objects: &Objects) -> Result<(Value, Value), Failure> {
     let claim = reference("v1", "PersistentVolumeClaim", Some("default"), "data");
     let name = objects

@@ -1,4 +1,4 @@
-//! Many claims that fail, and what becomes of the others meanwhile.
+//! Many failing claims, and the effect on other claims.
 
 use std::time::Instant;
 
@@ -10,9 +10,9 @@ use crate::support::audit::{is_write, requests};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-/// How many fail, of each kind.
+/// Number of failing claims of each kind.
 const STORM: usize = 500;
-/// `--retry-min` and `--retry-max` in the test, in seconds.
+/// `--retry-min` and `--retry-max` of the test, in seconds.
 const PAUSES: (u64, u64) = (1, 20);
 
 fn class(name: &str, parameters: Value) -> Value {
@@ -24,7 +24,7 @@ fn class(name: &str, parameters: Value) -> Value {
     class
 }
 
-/// Claims of a class, created.
+/// Creates claims of a class.
 async fn claims(env: &DedicatedCluster, class: &str) -> rig::Result<()> {
     let all: Vec<Value> = (0..STORM)
         .map(|n| {
@@ -39,7 +39,7 @@ async fn claims(env: &DedicatedCluster, class: &str) -> rig::Result<()> {
     Ok(())
 }
 
-/// How many claims of a class say that they are not provisioned for this reason.
+/// Returns the number of claims of a class that are not provisioned for this reason.
 async fn refused(env: &DedicatedCluster, class: &str, reason: &str) -> rig::Result<usize> {
     let like = reference("v1", "PersistentVolumeClaim", Some("default"), "any");
     let all = env.objects.list(&like).await?;
@@ -51,7 +51,7 @@ async fn refused(env: &DedicatedCluster, class: &str, reason: &str) -> rig::Resu
     Ok(all.iter().filter(says).count())
 }
 
-/// Attempts that failed so far, by the operator's own count.
+/// Returns the number of failed attempts in the metrics.
 async fn failures(env: &DedicatedCluster, class: &str) -> Result<u64, Failure> {
     let name = "controller_persistentvolumeclaim_provision_failed_total{";
     let label = format!("class=\"{class}\"");
@@ -64,7 +64,7 @@ async fn failures(env: &DedicatedCluster, class: &str) -> Result<u64, Failure> {
         .unwrap_or(0))
 }
 
-/// The writes to claims of a class so far; their events, which come when there is time, apart.
+/// Returns the number of writes to claims of a class, without events, which are sent with low priority.
 fn writes(env: &DedicatedCluster, class: &str) -> Result<usize, Failure> {
     let begin = format!("{class}-");
     let all = requests(&env.cluster.audit_log())?;
@@ -75,8 +75,8 @@ fn writes(env: &DedicatedCluster, class: &str) -> Result<usize, Failure> {
         .count())
 }
 
-/// The most attempts of one claim in that many seconds, if it had failed once before: one pause may end just now, and
-/// the next ones are twice as long each time.
+/// Returns the maximum number of attempts of one claim in that many seconds after its first failure: one pause may end
+/// immediately, and each following pause is twice as long.
 fn most_attempts(seconds: u64) -> u64 {
     let (mut pause, mut end, mut attempts) = (PAUSES.0, 0, 1);
     loop {
@@ -93,7 +93,7 @@ fn most_attempts(seconds: u64) -> u64 {
 async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others() -> Test {
     let (least, most) = (format!("{}s", PAUSES.0), format!("{}s", PAUSES.1));
     let env = DedicatedCluster::start_with_args(json!({}), &["--retry-min", &least, "--retry-max", &most]).await?;
-    // One kind fails for what is on the export, and may succeed later; the other for what its class says.
+    // One kind fails because of the export and may succeed later, the other because of its class.
     env.objects
         .create(&class("taken", json!({"pathPattern": "taken/${pvc.name}"})))
         .await?;
@@ -126,11 +126,11 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
         let since = Instant::now();
         let volume = env.bound(&claim).await?;
         eprintln!("good-{n} was bound after {:?}", since.elapsed());
-        // Each volume that goes is a change that others may have waited for.
+        // Each deleted volume is a change for which others may have waited.
         env.objects.delete(&claim).await?;
         env.objects.wait_gone(&volume, TIMEOUT).await?;
     }
-    // Long enough for every claim to be tried again.
+    // Long enough for a retry of every claim.
     let storm = u64::try_from(STORM)?;
     rig::wait::until("the storm to go on", TIMEOUT, async || {
         let more = failures(&env, "taken").await.map_err(|error| error.to_string())? - failed;
@@ -149,7 +149,7 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
         begun.elapsed()
     );
     assert!(more <= bound, "{more} attempts, at most {bound}");
-    // Who was refused before looks first, and announces nothing that would be refused again.
+    // A claim that was refused before is checked without writing.
     assert!(written <= storm / 10, "{written} writes for {more} attempts");
     assert_eq!(
         writes(&env, "never")?,
@@ -158,7 +158,7 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
     );
     assert_eq!(refused(&env, "taken", "DirectoryExists").await?, STORM);
 
-    // The change comes.
+    // The change arrives.
     std::fs::remove_dir(env.data()?.join("taken/taken-7"))?;
     env.bound(&env.claim("taken-7")).await?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Servers and connections that go away while claims are provisioned.
+//! Failures of servers and connections during provisioning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::backends::reasons::{PROVISIONED, SEEN, nfs_address, wait_reason};
 use crate::support::shared::Test;
 
-/// Dozens of claims, with calls that are given up after 10 s and done again.
+/// Timeout for dozens of claims whose calls time out after 10 s and are repeated.
 const ALL_BOUND: Duration = Duration::from_secs(90);
 
-/// Creates that many claims of a class.
+/// Creates this number of claims of a class.
 pub async fn claims_of(env: &TestEnv, class: &Value, word: &str, count: usize) -> rig::Result<Vec<Value>> {
     try_join_all((0..count).map(async |number| {
         let claim = env.claim(&format!("{word}-{number}"), class);
@@ -25,8 +25,8 @@ pub async fn claims_of(env: &TestEnv, class: &Value, word: &str, count: usize) -
     .await
 }
 
-/// Waits until each claim is Bound, and checks that its volume has a directory of its own and that there are no
-/// other directories on the export.
+/// Waits until each claim is Bound, and checks that its volume has a directory of its own and that there are no other
+/// directories on the export.
 pub async fn bound_once(env: &TestEnv, claims: &[Value]) -> rig::Result<()> {
     each_bound_once(&env.objects, claims, &env.export(), env.data()).await
 }
@@ -76,7 +76,7 @@ async fn each_bound_once(objects: &Objects, claims: &[Value], export: &str, data
     Ok(())
 }
 
-/// The phase of each of these claims by name, with what keeps it.
+/// Returns the phase and the reason of each claim, by name.
 async fn phases(objects: &Objects, like: &Value, claims: &[Value]) -> rig::Result<BTreeMap<String, String>> {
     let names: BTreeSet<_> = claims
         .iter()
@@ -102,7 +102,7 @@ async fn phases(objects: &Objects, like: &Value, claims: &[Value]) -> rig::Resul
         .collect())
 }
 
-/// Waits until some, and not all, of the claims got their volume: that is the middle.
+/// Waits until some claims, but not all, have their volume.
 async fn middle(objects: &Objects, claims: &[Value]) -> rig::Result<()> {
     let first = claims.len() / 10;
     rig::wait::until("the first volumes", ALL_BOUND, async || {
@@ -122,14 +122,14 @@ async fn middle(objects: &Objects, claims: &[Value]) -> rig::Result<()> {
     .await
 }
 
-/// A namespace, a ready backend and a class in a cluster of a test's own.
+/// Creates a namespace, a ready backend and a class in a dedicated cluster.
 pub struct Private {
     pub objects: Objects,
     namespace: String,
     data: PathBuf,
 }
 
-/// On the export `/export` of that port, with its directory on disk.
+/// Uses the export `/export` at this port, with its directory on disk.
 pub async fn private(cluster: &Cluster, port: u16, data: PathBuf) -> rig::Result<Private> {
     let objects = Objects::new(cluster.client().await?);
     let namespace = "own".to_owned();
@@ -154,7 +154,7 @@ pub async fn private(cluster: &Cluster, port: u16, data: PathBuf) -> rig::Result
 }
 
 impl Private {
-    /// Creates that many claims.
+    /// Creates this number of claims.
     pub async fn claims(&self, count: usize) -> rig::Result<Vec<Value>> {
         try_join_all((0..count).map(async |number| {
             let mut claim = reference(
@@ -173,18 +173,18 @@ impl Private {
         .await
     }
 
-    /// Waits until the first of them have their volumes.
+    /// Waits until the first claims have their volumes.
     pub async fn wait_first(&self, claims: &[Value]) -> rig::Result<()> {
         middle(&self.objects, claims).await
     }
 
-    /// As [`bound_once`].
+    /// Like [`bound_once`].
     pub async fn bound_once(&self, claims: &[Value]) -> rig::Result<()> {
         each_bound_once(&self.objects, claims, "/export", &self.data).await
     }
 }
 
-/// A backend on a way of its own, and a class that names it.
+/// Creates a backend at this address, and a class that uses it.
 async fn class_on(env: &TestEnv, word: &str, port: u16, path: &str) -> rig::Result<(Value, Value)> {
     let spec = json!({"path": path, "nfs": {"port": port}});
     let backend = env.objects.create(&env.backend(word, spec)).await?;
@@ -207,7 +207,7 @@ async fn a_hanging_server_delays_no_claim_of_another_backend() -> Test {
     let (hanging, hanging_class) = class_on(&env, "hangs", hangs.port(), &format!("{}/hangs", env.export())).await?;
 
     hangs.hang(true);
-    // More than it has slots: they must not take those of the other backend.
+    // More claims than it has slots: they must not use those of the other backend.
     let stuck = claims_of(&env, &hanging_class, "stuck", 80).await?;
     let free = claims_of(&env, &well_class, "free", 20).await?;
     let data = env.data().join("well");
@@ -215,7 +215,7 @@ async fn a_hanging_server_delays_no_claim_of_another_backend() -> Test {
     let held = phases(&env.objects, stuck.first().unwrap(), &stuck).await?;
     assert!(held.values().all(|phase| phase != "Bound"), "it hangs: {held:?}");
     let noticed = wait_reason(&env, &hanging, "Ready", &["ServerNotResponding"]).await?;
-    // How far apart the two are is not compared: on a busy machine twenty claims may take longer than giving up does.
+    // The times are not compared: on a busy machine, twenty claims may take longer than a timeout.
     assert_eq!(noticed["status"], "False", "{noticed}");
     wait_reason(&env, stuck.first().unwrap(), PROVISIONED, &["ServerNotResponding"]).await?;
 
@@ -256,13 +256,13 @@ async fn provisioning_continues_after_the_server_is_killed_and_loses_its_client_
 async fn provisioning_continues_although_the_connection_is_cut_repeatedly() -> Test {
     let env = TestEnv::new("cut").await?;
     let proxy = Proxy::start(nfs_address(&env)).await?;
-    // Slow enough for calls to be under way whenever it is cut.
+    // Slow enough that calls are in flight at every cut.
     proxy.delay(Duration::from_millis(2), Duration::from_millis(2));
     let (_, class) = class_on(&env, "cut", proxy.port(), &env.export()).await?;
     let before = proxy.accepted();
     let claims = claims_of(&env, &class, "claim", 50).await?;
     for _ in 0..15 {
-        // The moment is what is random here; nothing is waited for.
+        // The moment is random; the sleep waits for nothing.
         let pause = rand::rng().random_range(5..150);
         tokio::time::sleep(Duration::from_millis(pause)).await;
         proxy.cut();

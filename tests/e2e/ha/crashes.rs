@@ -1,4 +1,4 @@
-//! The operator dies, and the next one goes on.
+//! Crashes of the operator, and recovery by the next one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,15 +10,15 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{TIMEOUT, Test, text};
 
-/// What a CREATE of a directory contains (RFC 8881 section 18.4: the operation's number, the type, the name), when the
-/// name begins so and goes on for that many bytes.
+/// Returns the bytes of a CREATE of a directory (RFC 8881 section 18.4: operation number, type, name) whose name has
+/// this prefix and this number of further bytes.
 pub fn making_of(begin: &str, more: usize) -> Vec<u8> {
     let length = u32::try_from(begin.len() + more).unwrap();
     let numbers = [6, 2, length].into_iter().flat_map(u32::to_be_bytes);
     numbers.chain(begin.bytes()).collect()
 }
 
-/// Where this run's chances begin: `NFS_OPERATOR_TEST_SEED`, to have a failed run's moments again, or any number.
+/// Returns the seed of this run: `NFS_OPERATOR_TEST_SEED`, to reproduce a failed run, or a random number.
 fn seed() -> Result<u64, std::num::ParseIntError> {
     let given = std::env::var("NFS_OPERATOR_TEST_SEED").ok();
     let seed = given.map_or_else(|| Ok(u64::from(std::process::id())), |seed| seed.parse())?;
@@ -26,7 +26,7 @@ fn seed() -> Result<u64, std::num::ParseIntError> {
     Ok(seed)
 }
 
-/// Numbers that look random and are the same for the same seed, so that a failed run can be had again.
+/// Returns pseudo-random numbers that depend only on the seed, so that a failed run can be reproduced.
 fn chances(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut state = seed;
     move |below| {
@@ -133,7 +133,7 @@ async fn an_operator_killed_repeatedly_while_claims_come_and_go_loses_and_duplic
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_behind() -> Test {
     let mut env = DedicatedCluster::start(json!({"probeInterval": "1s"})).await?;
-    // The reply to the making of the directory never arrives, so the volume can't have been created.
+    // The reply to the creation of the directory never arrives, so the volume cannot exist.
     let mut lost = env.proxy.lose_reply(Action::Drop, |request| {
         has_bytes(request, &making_of("default-data-pvc-", 36))
     });

@@ -1,4 +1,4 @@
-//! Several operators at once: one works, the others stand by, whatever becomes of it.
+//! Several operators: one leads, the others stand by and take over.
 
 use std::time::{Duration, Instant};
 
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::support::audit::{Newcomers, each_once, holder, lease, next_holder, one_after_the_other};
+use crate::support::audit::{NfsLeases, assert_each_once, holder, lease, next_holder, one_after_the_other};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-/// Short terms, so that a test sees many leaders.
+/// Short lease timings, so that a test sees many leaders.
 const SHORT: [&str; 7] = [
     "--leader-elect",
     "--lease-duration",
@@ -23,7 +23,7 @@ const SHORT: [&str; 7] = [
     "500ms",
 ];
 
-/// That many operators, and who leads among them.
+/// Starts this number of operators. Returns them with the leader.
 async fn several(count: usize) -> Result<(DedicatedCluster, Vec<Operator>), Failure> {
     let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &SHORT).await?;
     let mut others = Vec::new();
@@ -35,7 +35,7 @@ async fn several(count: usize) -> Result<(DedicatedCluster, Vec<Operator>), Fail
     Ok((env, others))
 }
 
-/// Waits until an operator has ended by itself; fails when it says that all was well.
+/// Waits until an operator exits by itself. Fails if it exits with success.
 async fn fails(operator: &Operator) -> Result<String, Failure> {
     let ended = rig::wait::until("an operator to end", TIMEOUT, async || {
         operator.exit_status().ok_or_else(|| "it runs".to_owned())
@@ -45,7 +45,7 @@ async fn fails(operator: &Operator) -> Result<String, Failure> {
     Ok(std::fs::read_to_string(operator.log())?)
 }
 
-/// Claims that are created one after the other until it is told that they are enough.
+/// Creates claims in sequence until it is stopped.
 struct Traffic {
     enough: oneshot::Sender<()>,
     making: JoinHandle<Vec<Value>>,
@@ -72,13 +72,13 @@ impl Traffic {
     }
 
     async fn end(self) -> Result<Vec<Value>, Failure> {
-        // All of them are made already when nobody listens.
+        // All claims exist already if nobody receives.
         let _ = self.enough.send(());
         Ok(self.making.await?)
     }
 }
 
-/// The operator that holds the Lease under this name.
+/// Returns the operator that holds the Lease with this identity.
 fn leader<'a>(operators: impl IntoIterator<Item = &'a mut Operator>, holder: &str) -> Option<&'a mut Operator> {
     let place = holder.split('/').next()?.to_owned();
     operators.into_iter().find(|operator| operator.instance() == place)
@@ -95,7 +95,7 @@ async fn unseat(leader: &mut Operator, objects: &Objects, former: &str, stop: bo
     let how = if stop { "SIGSTOP" } else { "SIGKILL" };
     eprintln!("{how}: another held the Lease of 3 s after {:?}", since.elapsed());
     if stop {
-        // It wakes in the midst of calls, and believes to lead.
+        // It resumes during calls and assumes that it leads.
         leader.resume()?;
         let log = fails(leader).await?;
         assert!(log.contains("lost the Lease nfs-operator-system/nfs-operator"), "{log}");
@@ -104,7 +104,7 @@ async fn unseat(leader: &mut Operator, objects: &Objects, former: &str, stop: bo
     Ok(())
 }
 
-/// Starts operators that ended again, as a kubelet does; ends only when that fails.
+/// Restarts operators that exited, as a kubelet does. Returns only on failure.
 async fn keep_running(operators: &mut [Operator]) -> Test {
     loop {
         for operator in operators.iter_mut() {
@@ -119,11 +119,11 @@ async fn keep_running(operators: &mut [Operator]) -> Test {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time_and_duplicate_nothing() -> Test {
     let (mut env, mut others) = several(3).await?;
-    let newcomers = Newcomers::at(&env.proxy);
+    let leases = NfsLeases::observe(&env.proxy);
     let objects = env.objects.clone();
     let traffic = Traffic::begin(&env, "data");
     for round in 0..4 {
-        // In the midst of work.
+        // During work.
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let former = holder(&objects).await?.ok_or("nobody leads")?;
         let operators = std::iter::once(&mut env.operator).chain(&mut others);
@@ -132,23 +132,23 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time
     }
     let claims = traffic.end().await?;
     eprintln!("{} claims", claims.len());
-    // On a busy machine a leader may be too late for its short Lease, and ends.
+    // On a busy machine, a leader may miss the renewal of its short Lease and exit.
     tokio::select! {
-        checked = each_once(&env, &claims) => checked?,
+        checked = assert_each_once(&env, &claims) => checked?,
         failed = keep_running(&mut others) => failed?,
     }
     let order = one_after_the_other(&env.cluster.audit_log())?;
     assert!(order.len() >= 4, "most rounds had a leader of their own: {order:?}");
-    newcomers.each_came_once();
+    leases.assert_no_return();
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before() -> Test {
-    // The usual terms: what is left to run out would take 15 s.
+    // The default timings: the remaining lease would take 15 s.
     let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
     let former = holder(&env.objects).await?.ok_or("nobody leads")?;
-    let newcomers = Newcomers::at(&env.proxy);
+    let leases = NfsLeases::observe(&env.proxy);
     let standby = env.start_operator(&["--leader-elect"]).await?;
     standby.wait_ready().await?;
     assert_eq!(
@@ -173,7 +173,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
 
     let traffic = Traffic::begin(&env, "data");
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(newcomers.seen().len(), 0, "a standby does not come near the NFS server");
+    assert_eq!(leases.seen().len(), 0, "a standby does not come near the NFS server");
     let since = Instant::now();
     let ended = env.operator.terminate().await?;
     eprintln!("SIGTERM: ended after {:?}", since.elapsed());
@@ -192,7 +192,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
     eprintln!("SIGTERM: the standby was at work after {:?}", since.elapsed());
     assert!(leads(&standby).await?);
     let claims = traffic.end().await?;
-    each_once(&env, &claims).await?;
+    assert_each_once(&env, &claims).await?;
     assert_eq!(one_after_the_other(&env.cluster.audit_log())?.len(), 2);
     Ok(())
 }
@@ -206,7 +206,7 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     assert!(log.contains(&format!("is held by {first}")), "{log}");
     assert!(log.contains("--leader-elect"), "{log}");
 
-    // Another installation, in a namespace of its own, with rights of its own there.
+    // Another installation, with its own namespace and permissions.
     for (kind, rest) in [
         (
             "Role",
@@ -237,7 +237,7 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     assert!(log.contains(&first), "{log}");
     assert_eq!(holder(&env.objects).await?, Some(first));
 
-    // One without the rights says which it lacks.
+    // An operator without the permissions reports the missing ones.
     env.cluster
         .expect_violation("refused: get leases.coordination.k8s.io in kube-system")?;
     let unable = env.start_operator(&["--lease-namespace", "kube-system"]).await?;
@@ -261,7 +261,7 @@ async fn an_operator_that_lost_its_lease_exits_and_a_deleted_lease_is_recreated(
         }
     })
     .await?;
-    // An annotation is no loss.
+    // An annotation does not end the leadership.
     let note = json!({"metadata": {"annotations": {"by": "a person"}}});
     env.objects.patch(&lease(), note).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -280,9 +280,9 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
     let found = env.objects.get(&backend).await?.ok_or("no backend")?;
     let system = reference("v1", "Namespace", None, "kube-system");
     let system = env.objects.get(&system).await?.ok_or("no kube-system")?;
-    let newcomers = Newcomers::at(&env.proxy);
+    let leases = NfsLeases::observe(&env.proxy);
     env.cluster.kill9(Component::ApiServer).await?;
-    // As another operator of this cluster would come.
+    // Connects like another operator of this cluster.
     let owner = format!(
         "nfs-operator/{}/{}",
         text(&system, "/metadata/uid"),
@@ -304,9 +304,9 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
     })
     .await?;
     rival.root().await?;
-    // A failed write is tried again after 5 s, and with it the probe: time for several.
+    // A failed write is retried after 5 s, together with the probe: time for several attempts.
     tokio::time::sleep(Duration::from_secs(15)).await;
-    let came: Vec<_> = newcomers
+    let came: Vec<_> = leases
         .seen()
         .into_iter()
         .filter(|verifier| verifier != b"a rival!")
@@ -318,6 +318,6 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
     env.cluster.restart(Component::ApiServer).await?;
     let claim = env.objects.create(&env.claim("data")).await?;
     env.bound(&claim).await?;
-    assert!(newcomers.seen().iter().any(|verifier| verifier != b"a rival!"));
+    assert!(leases.seen().iter().any(|verifier| verifier != b"a rival!"));
     Ok(())
 }

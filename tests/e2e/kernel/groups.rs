@@ -1,4 +1,4 @@
-//! A volume for one group of users: what docs/permissions.md recommends in the place of `fsGroup`.
+//! A volume for one group of users, which docs/permissions.md recommends instead of `fsGroup`.
 
 use rig::{KernelVm, TestEnv};
 use serde_json::json;
@@ -6,7 +6,7 @@ use serde_json::json;
 use super::node::Mounted;
 use crate::support::shared::{Test, backend, bound, class};
 
-/// The group that the class asks for, and pods have as a supplementary one.
+/// The group of the class, and the supplementary group of the pods.
 const GROUP: u32 = 2000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

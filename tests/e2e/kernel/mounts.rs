@@ -1,4 +1,4 @@
-//! Volumes that the operator made, mounted by the kernel's NFS client as a node mounts them.
+//! Volumes of the operator, mounted by the kernel's NFS client as on a node.
 
 use rig::{KernelVm, TestEnv, kernel_vm::HOST, wait};
 use serde_json::{Value, json};
@@ -6,15 +6,15 @@ use serde_json::{Value, json};
 use super::node::Mounted;
 use crate::support::shared::{TIMEOUT, Test, backend, bound, class, text};
 
-/// The user that a pod runs as, and no other.
+/// The user as which a pod runs.
 const TENANT: u32 = 1001;
 
-/// A backend's settings for a directory that only its owner may use.
+/// Directory settings for access by the owner only.
 fn settings(nfs: Value) -> Value {
     json!({ "nfs": nfs, "directory": { "mode": "2750", "uid": TENANT, "gid": TENANT } })
 }
 
-/// A volume on the machine's server, in a directory of the test's own.
+/// Creates a backend on the machine's server, in a directory for this test. Returns its path.
 async fn on_the_machine(env: &TestEnv, vm: &KernelVm, version: &str) -> Result<String, Box<dyn std::error::Error>> {
     let path = format!("/plain/{}", env.name);
     vm.run(&format!("mkdir {path} && mkdir {path}/precious")).await?;
@@ -28,7 +28,7 @@ async fn on_the_machine(env: &TestEnv, vm: &KernelVm, version: &str) -> Result<S
     Ok(path)
 }
 
-/// What a pod does with its volume, and what it can't.
+/// Uses a volume like a pod, and checks what a pod cannot do.
 async fn used(vm: &KernelVm, mounted: &Mounted<'_>) -> Test {
     let root = mounted.as_user(TENANT, "stat -c \"%a %u:%g\" .").await?;
     assert_eq!(root, "2750 1001:1001\n");
@@ -39,7 +39,7 @@ async fn used(vm: &KernelVm, mounted: &Mounted<'_>) -> Test {
     );
     let stranger = mounted.refused(1002, "cat file").await?;
     assert!(stranger.contains("Permission denied"), "{stranger}");
-    // A pod whose whole file system is the volume sees the volume above it, whichever way it climbs.
+    // A pod whose root is the volume sees only the volume above it.
     let at = &mounted.at;
     let climbed = vm
         .run(&format!(
@@ -50,7 +50,7 @@ async fn used(vm: &KernelVm, mounted: &Mounted<'_>) -> Test {
     Ok(())
 }
 
-/// Waits until the tenant's write is refused, for the node remembers for a while what it may.
+/// Waits until the write of the tenant is refused. The node caches permissions for a while.
 async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()> {
     wait::until("the mount to be refused", TIMEOUT, async || {
         let said = mounted.refused(TENANT, "touch again && rm again").await;
@@ -62,7 +62,7 @@ async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()>
     .await
 }
 
-async fn lived_with(name: &str, version: &str) -> Test {
+async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
     let path = on_the_machine(&env, &vm, version).await?;
@@ -100,21 +100,21 @@ async fn lived_with(name: &str, version: &str) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_the_kernels_server_is_mounted_over_4_1_and_inaccessible_after_its_claim_is_deleted() -> Test {
-    lived_with("kernel-four-one", "4.1").await
+    mount_use_and_delete("kernel-four-one", "4.1").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_the_kernels_server_is_mounted_over_4_2_and_inaccessible_after_its_claim_is_deleted() -> Test {
-    lived_with("kernel-four-two", "4.2").await
+    mount_use_and_delete("kernel-four-two", "4.2").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_the_kernels_server_is_mounted_over_3_and_inaccessible_after_its_claim_is_deleted() -> Test {
-    lived_with("kernel-three", "3").await
+    mount_use_and_delete("kernel-three", "3").await
 }
 
-/// The same with nfs-ganesha, which is not in the machine.
-async fn lived_with_another_server(name: &str, version: &str) -> Test {
+/// The same with nfs-ganesha, which runs outside the machine.
+async fn mount_from_another_server(name: &str, version: &str) -> Test {
     let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
     let mut spec = match version {
@@ -122,7 +122,7 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
         _ => settings(json!({ "version": version, "port": env.nfs_port() })),
     };
     if version == "3" {
-        // The rig's server has no lock manager, without which the client of version 3 mounts only so.
+        // The server of the rig has no lock manager, which NFSv3 clients need without this option.
         spec["mountOptions"] = json!(["nolock"]);
     }
     backend(&env, "backend", spec).await?;
@@ -135,7 +135,7 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
     used(&vm, &mounted).await?;
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
-    crate::support::shared::trash_empty(env.data()).await?;
+    crate::support::shared::wait_trash_empty(env.data()).await?;
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
 
@@ -154,10 +154,10 @@ async fn lived_with_another_server(name: &str, version: &str) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_another_server_is_mounted_over_4_1_and_inaccessible_after_its_claim_is_deleted() -> Test {
-    lived_with_another_server("kernel-ganesha", "4.1").await
+    mount_from_another_server("kernel-ganesha", "4.1").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_of_another_server_is_mounted_over_3_and_inaccessible_after_its_claim_is_deleted() -> Test {
-    lived_with_another_server("kernel-ganesha-three", "3").await
+    mount_from_another_server("kernel-ganesha-three", "3").await
 }

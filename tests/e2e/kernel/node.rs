@@ -5,16 +5,16 @@ use serde_json::Value;
 
 use crate::support::shared::text;
 
-/// A volume's mount in the machine.
+/// The mount of a volume in the machine.
 pub struct Mounted<'a> {
     vm: &'a KernelVm,
-    /// Where it is mounted.
+    /// The mount point.
     pub at: String,
 }
 
 impl<'a> Mounted<'a> {
-    /// Mounts a volume as the kubelet does: its options sorted and joined with commas, its server and path as they stand;
-    /// only that `server` may be another name of the same server.
+    /// Mounts a volume as the kubelet does: with sorted options, and its server and path unchanged. `server` may be
+    /// another name of the same server.
     pub async fn volume(vm: &'a KernelVm, volume: &Value, server: Option<&str>) -> rig::Result<Self> {
         let server = server.unwrap_or_else(|| text(volume, "/spec/nfs/server"));
         let path = text(volume, "/spec/nfs/path");
@@ -36,17 +36,17 @@ impl<'a> Mounted<'a> {
         Ok(Self { vm, at })
     }
 
-    /// What a script prints that runs in the mount's directory as that user.
+    /// Runs a script in the mount as this user, and returns its output.
     pub async fn as_user(&self, uid: u32, script: &str) -> rig::Result<String> {
         self.vm.run(&self.line(uid, "--clear-groups", script)).await
     }
 
-    /// The same, of a user whose pod has one supplementary group.
+    /// The same, with one supplementary group.
     pub async fn as_member(&self, uid: u32, group: u32, script: &str) -> rig::Result<String> {
         self.vm.run(&self.line(uid, &format!("--groups {group}"), script)).await
     }
 
-    /// What such a script complains of; an error when it succeeds.
+    /// Runs a script that must fail, and returns its output.
     pub async fn refused(&self, uid: u32, script: &str) -> rig::Result<String> {
         let ran = self.vm.output(&self.line(uid, "--clear-groups", script)).await?;
         if ran.code == 0 {
@@ -56,7 +56,7 @@ impl<'a> Mounted<'a> {
     }
 
     fn line(&self, uid: u32, groups: &str, script: &str) -> String {
-        // No shell for a user is needed: the ids are changed, the program stays.
+        // The user needs no login shell: only the IDs change.
         format!(
             "cd {} && exec /sbin/setpriv --reuid {uid} --regid {uid} {groups} sh -c '{script}'",
             self.at

@@ -1,4 +1,4 @@
-//! Mount options that the operator lets through or adds, tried on the kernel's client.
+//! Mount options that the operator accepts or adds, tested with the kernel's client.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use nfs_operator::api::backend::{NfsSettings, NfsVersion};
 use nfs_operator::decide::mount_options::{Major, Reached, claim_options, volume_options};
 use rig::KernelVm;
 
-/// Every option that a claim may set, with a value where it takes one.
+/// Every option that a claim may set, with a value if it needs one.
 const OF_CLAIMS: &[&str] = &[
     "ro",
     "hard",
@@ -34,7 +34,7 @@ const OF_CLAIMS: &[&str] = &[
     "acdirmax=60",
 ];
 
-/// What is merged: a backend's options, a class', a claim's.
+/// Options to merge: those of the backend, the class and the claim.
 const MERGED: &[(&[&str], &[&str], &str)] = &[
     (&[], &[], ""),
     (&["hard", "timeo=600"], &["soft"], "timeo=50"),
@@ -54,7 +54,7 @@ const MERGED: &[(&[&str], &[&str], &str)] = &[
     (&["sec=sys"], &["nocto"], "retrans=5"),
 ];
 
-/// All option lists of the two tables, as the operator would put them on a volume.
+/// Returns the option lists of both tables, as the operator writes them to a volume.
 fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
     let settings = NfsSettings {
         version: NfsVersion::Auto,
@@ -64,7 +64,7 @@ fn lists(vm: &KernelVm, major: Major) -> Vec<Vec<String>> {
     };
     let alone = OF_CLAIMS.iter().map(|option| (&[] as &[&str], &[] as &[&str], *option));
     let merged = MERGED.iter().copied();
-    // Version 3 has no minor versions to ask for.
+    // Version 3 has no minor versions.
     let fitting = alone
         .chain(merged)
         .filter(|(backend, ..)| major == Major::V4 || !backend.iter().any(|option| option.starts_with("vers=")));

@@ -13,7 +13,7 @@ const NAME: &str = "k8s-sigs.io/nfs-subdir-external-provisioner";
 async fn refused(args: &[&str], variables: &[(&str, &str)]) -> String {
     let mut command = Command::new(find_binary().unwrap());
     command.arg("run").args(args).envs(variables.iter().copied());
-    // Nobody is asked before the environment is understood.
+    // No API server is contacted before the environment is parsed.
     command.env("KUBECONFIG", "/nonexistent");
     let said = command.output().await.unwrap();
     assert!(!said.status.success());
@@ -72,7 +72,7 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
     assert_eq!(text(spec, "/archivePolicy/onDelete"), "Archive");
     assert_eq!(text(spec, "/directory/existing"), "Adopt");
     assert_eq!(text(spec, "/directory/mode"), "0777");
-    // This server is at another port than NFS has.
+    // This server does not use the default port of NFS.
     objects
         .patch(&backend, json!({ "spec": { "nfs": { "port": nfs.port() } } }))
         .await?;
@@ -99,7 +99,7 @@ async fn the_environment_of_nfs_subdir_serves_only_its_export_under_its_name() -
     let directory = format!("default-test-claim-pvc-{}", text(&claim, "/metadata/uid"));
     assert!(nfs.data_dir("/export")?.join(directory).is_dir());
 
-    // Started again it finds what it made, edits included, and leaves it so.
+    // After a restart, it leaves its objects unchanged, edits included.
     let made = objects.get(&backend).await?.ok_or("no backend")?;
     operator.restart().await?;
     operator.wait_ready().await?;

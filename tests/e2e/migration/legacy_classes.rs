@@ -35,13 +35,13 @@ async fn a_class_of_an_alias_archives_regardless_of_its_backend_unless_the_class
     ];
     for (number, (parameters, recorded, reason)) in cases.into_iter().enumerate() {
         let class = legacy.class(&format!("class{number}"), parameters).await?;
-        let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "data").await?;
+        let (claim, volume) = shared::bound_with_data(&env, &format!("data{number}"), &class, "data").await?;
         assert_eq!(on_delete(&volume), recorded, "case {number}");
         assert_eq!(
             volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"],
             json!(legacy.provisioner)
         );
-        shared::reclaimed(&env, &claim, &volume, reason).await?;
+        shared::reclaim(&env, &claim, &volume, reason).await?;
     }
     Ok(())
 }
@@ -52,7 +52,7 @@ async fn a_value_that_parse_bool_rejects_refuses_the_claim() -> Test {
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let class = legacy.class("class", json!({ "archiveOnDelete": "yes" })).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let message = shared::refused(&env, &claim, "InvalidParameter").await?;
+    let message = shared::wait_refused(&env, &claim, "InvalidParameter").await?;
     assert!(
         message.contains("archiveOnDelete") && message.contains("yes"),
         "{message}"
@@ -82,7 +82,7 @@ async fn an_unknown_parameter_is_a_warning_under_an_alias_and_a_failure_elsewher
     .await?;
     let class = shared::class(&env, "own", "any", json!({ "server": "elsewhere" })).await?;
     let claim = env.objects.create(&env.claim("own", &class)).await?;
-    let message = shared::refused(&env, &claim, "InvalidParameter").await?;
+    let message = shared::wait_refused(&env, &claim, "InvalidParameter").await?;
     assert!(message.contains("\"server\""), "{message}");
     Ok(())
 }
@@ -99,7 +99,7 @@ async fn patterns_in_both_spellings_produce_the_directories_of_nfs_subdir() -> T
             format!("{namespace}/red/x"),
         ),
         ("${pvc.annotations.nfs.io/storage-path}-1", "here-1".to_owned()),
-        // Nothing was asked for, as it turns out: the name by which nfs-subdir goes then.
+        // The pattern results in an empty name: the default name of nfs-subdir.
         ("${.PVC.annotations.absent}", String::new()),
         ("${.PVC.labels.absent}${.PVC.uid}", String::new()),
     ];
@@ -135,10 +135,10 @@ async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
     let pattern = "${.PVC.namespace}/${.PVC.annotations.nfs.io/storage-path}";
     let class = legacy.class("class", json!({ "pathPattern": pattern })).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let message = shared::refused(&env, &claim, "InvalidDirectoryName").await?;
+    let message = shared::wait_refused(&env, &claim, "InvalidDirectoryName").await?;
     assert!(message.contains("nfs.io/storage-path"), "{message}");
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
-    // Cured by what it asks for.
+    // The remedy in the message works.
     let path = json!({ "metadata": { "annotations": { "nfs.io/storage-path": "mine" } } });
     env.objects.patch(&claim, path).await?;
     let volume = env.wait_bound(&claim).await?;
@@ -149,7 +149,7 @@ async fn a_missing_value_inside_a_longer_pattern_is_refused() -> Test {
 #[tokio::test]
 async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
     let env = TestEnv::new("alias-existing").await?;
-    // The backend's own word is Refuse.
+    // The policy of the backend is Refuse.
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let parameters = json!({ "pathPattern": "shared/${.PVC.name}", "archiveOnDelete": "false" });
     let class = legacy.class("class", parameters).await?;
@@ -160,7 +160,7 @@ async fn an_existing_directory_is_used_unchanged_and_never_deleted() -> Test {
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(env.directory(&volume)?, directory);
     assert_eq!(rig::snapshot(&directory)?, before);
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     assert_eq!(fs::read_to_string(env.data().join("archived-data/theirs"))?, "before");
     Ok(())
 }
@@ -183,7 +183,7 @@ async fn records_that_cannot_be_adopted_are_refused_with_the_remedy() -> Test {
         let mut claim = env.claim(word, &class);
         rig::objects::merge(&mut claim, &json!({ "metadata": { "labels": { "team": "red" } } }));
         let claim = env.objects.create(&claim).await?;
-        let message = shared::refused(&env, &claim, reason).await?;
+        let message = shared::wait_refused(&env, &claim, reason).await?;
         assert!(message.contains(remedy), "{pattern}: {message}");
     }
     assert_eq!(shared::names(env.data())?, ["linked", "real", "red"]);
@@ -198,13 +198,13 @@ async fn a_class_of_an_alias_reaches_no_other_backend() -> Test {
     let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
     let name = text(&legacy.backend, "/metadata/name").to_owned();
-    let message = shared::refused(&env, &claim, "BackendNotFound").await?;
+    let message = shared::wait_refused(&env, &claim, "BackendNotFound").await?;
     assert!(message.contains(&name), "{message}");
     let named = legacy
         .class("named", json!({ "backend": env.unique_name("other") }))
         .await?;
     let refused = env.objects.create(&env.claim("named", &named)).await?;
-    let message = shared::refused(&env, &refused, "InvalidParameter").await?;
+    let message = shared::wait_refused(&env, &refused, "InvalidParameter").await?;
     assert!(message.contains(&name), "{message}");
     legacy.create_backend().await?;
     env.wait_bound(&claim).await?;

@@ -1,5 +1,5 @@
-//! An nfs-subdir-external-provisioner that still runs under the name that is an alias now: it watches the same claims and
-//! volumes, and makes and archives under the same names.
+//! An nfs-subdir-external-provisioner that still runs under the name of an alias. It watches the same claims and
+//! volumes, and creates and archives directories with the same names.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::support::legacy_provisioner::LegacyProvisioner;
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
-/// The only volume for a claim.
+/// Returns the only volume for a claim.
 async fn only_volume(env: &TestEnv, claim: &Value) -> rig::Result<Value> {
     let volumes = env
         .objects
@@ -32,10 +32,10 @@ async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one
     let legacy = LegacyProvisioner::without_backend(&env, "old", json!({})).await?;
     let class = legacy.class("class", json!({})).await?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    shared::refused(&env, &claim, "BackendNotFound").await?;
+    shared::wait_refused(&env, &claim, "BackendNotFound").await?;
     let made = legacy.provision_for(&claim, &class, None).await?;
     legacy.create_backend().await?;
-    // It was waiting, and says now that it does not wait any more.
+    // The condition no longer reports that it waits.
     let kind = "nfs-operator.io/Provisioned";
     env.objects
         .wait_condition(&claim, kind, "True", Some("Provisioned"), TIMEOUT)
@@ -44,7 +44,7 @@ async fn a_claim_that_nfs_subdir_serves_while_we_wait_gets_one_directory_and_one
     let volume = only_volume(&env, &claim).await?;
     assert_eq!(text(&volume, "/metadata/uid"), text(&made.volume, "/metadata/uid"));
     assert_eq!(shared::names(env.data())?.len(), 2);
-    shared::reclaimed(&env, &claim, &made.volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &made.volume, "VolumeArchived").await?;
     assert_eq!(shared::archives(env.data())?.len(), 1);
     Ok(())
 }
@@ -62,7 +62,7 @@ async fn a_directory_that_nfs_subdir_created_a_moment_ago_is_used() -> Test {
     let volume = env.wait_bound(&claim).await?;
     assert_eq!(env.directory(&volume)?, directory);
     assert_eq!(fs::metadata(&directory)?.ino(), inode);
-    // Now it comes to save its volume, and takes "already exists" for its own work.
+    // Now it creates its volume and interprets "already exists" as success.
     let refused = env.objects.create(&theirs).await.map_err(|error| error.to_string());
     assert!(refused.is_err_and(|error| error.contains("already exists")));
     only_volume(&env, &claim).await?;
@@ -83,7 +83,7 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
             .lose_reply(Action::Drop, move |request| is_mkdir_of(request, made.as_bytes()));
         let claim = env.objects.create(&env.claim(name, &class)).await?;
         lost.wait(TIMEOUT).await?;
-        // Ours is made and ours does not know: the other one makes its own and saves the volume.
+        // Our directory exists but the reply was lost; nfs-subdir uses its own directory and creates the volume.
         let (directory, volume) = legacy.object(&claim, &class, Some(theirs))?;
         fs::create_dir_all(&directory)?;
         fs::set_permissions(&directory, fs::Permissions::from_mode(0o777))?;
@@ -100,14 +100,15 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         assert!(directory.join("data").exists());
         let saved = only_volume(&env, &claim).await?;
         assert_eq!(text(&saved, "/metadata/uid"), text(&volume, "/metadata/uid"));
-        shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
         assert_eq!(shared::names(&env.data().join("all"))?, Vec::<String>::new());
     }
     assert_eq!(shared::archives(env.data())?, ["archived-elsewhere", "archived-same"]);
     Ok(())
 }
 
-/// Whether a request makes a directory of that name: CREATE (RFC 8881 section 18.4) of NF4DIR, whose name comes next.
+/// Returns whether a request creates a directory with this name: CREATE (RFC 8881 section 18.4) of NF4DIR, then the
+/// name.
 fn is_mkdir_of(request: &[u8], name: &[u8]) -> bool {
     let length = u32::try_from(name.len()).unwrap_or_default();
     let words = [6_u32, 2, length].map(u32::to_be_bytes).concat();
@@ -121,12 +122,12 @@ async fn an_archive_that_nfs_subdir_made_of_our_volume_is_accepted() -> Test {
     let class = legacy.class("class", json!({})).await?;
     let mut volumes = Vec::new();
     for name in ["before", "between"] {
-        let (claim, volume) = shared::bound_with(&env, name, &class, name).await?;
+        let (claim, volume) = shared::bound_with_data(&env, name, &class, name).await?;
         let directory = env.directory(&volume)?;
         let base = directory.file_name().unwrap().to_str().unwrap().to_owned();
         volumes.push((claim, volume, directory, format!("archived-{base}"), base));
     }
-    // One is archived by the other before ours looks, one after ours has written down that it will.
+    // nfs-subdir archives one before our operator observes it, and one after our operator recorded its intent.
     let (claim, volume, directory, archive, _) = &volumes[0];
     legacy.proxy.refuse(true).await?;
     legacy.proxy.cut();
@@ -164,13 +165,13 @@ async fn a_directory_that_nfs_subdir_deleted_counts_as_deleted() -> Test {
     let env = TestEnv::new("other-deletes").await?;
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let class = legacy.class("class", json!({ "archiveOnDelete": "false" })).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "data").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "data").await?;
     legacy.proxy.refuse(true).await?;
     legacy.proxy.cut();
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     fs::remove_dir_all(env.directory(&volume)?)?;
-    // It asks for the volume's end too: ours lets it go when it has looked.
+    // It deletes the volume, too; our operator then removes the finalizer.
     env.objects.delete(&volume).await?;
     legacy.proxy.refuse(false).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;

@@ -1,4 +1,4 @@
-//! Volumes that nfs-subdir-external-provisioner made, reclaimed in its place.
+//! Volumes of nfs-subdir-external-provisioner that the operator reclaims.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt as _;
 use rig::TestEnv;
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::{LegacyProvisioner, LegacyVolume, untouched};
+use crate::support::legacy_provisioner::{LegacyProvisioner, LegacyVolume, assert_untouched};
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
@@ -28,25 +28,25 @@ async fn volumes_of_nfs_subdir_are_left_unchanged_and_counted_until_their_claims
         .wait(&legacy.backend, "to count both volumes", TIMEOUT, counted)
         .await?;
     for object in [&first.claim, &first.volume, &second.claim, &second.volume] {
-        untouched(&env, object).await?;
+        assert_untouched(&env, object).await?;
     }
     assert_eq!(
         before,
         (rig::snapshot(&first.directory)?, rig::snapshot(&second.directory)?)
     );
 
-    let event = shared::reclaimed(&env, &first.claim, &first.volume, "VolumeArchived").await?;
+    let event = shared::reclaim(&env, &first.claim, &first.volume, "VolumeArchived").await?;
     let name = format!("archived-{}-first-{}", env.name, text(&first.volume, "/metadata/name"));
     assert!(text(&event, "/note").contains(&name), "{event}");
     assert_eq!(fs::read_to_string(env.data().join(&name).join("data"))?, "old");
     assert_eq!(fs::metadata(env.data().join(&name))?.mode() & 0o7777, 0o700);
     assert!(!first.directory.exists());
     assert_eq!(rig::snapshot(&second.directory)?, before.1);
-    untouched(&env, &second.volume).await?;
+    assert_untouched(&env, &second.volume).await?;
     Ok(())
 }
 
-/// A class that is there while the volume lives, or not, and what becomes of the volume.
+/// A class, whether it exists at the deletion, and the expected result.
 struct Case {
     parameters: Value,
     reason: &'static str,
@@ -73,7 +73,7 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
             Some("nested/x/y"),
         ),
         case(json!({ "onDelete": "retain" }), "VolumeRetained", None),
-        // Never a reason to delete for nfs-subdir, which spells it in small letters.
+        // nfs-subdir does not recognize this spelling, so it never deletes.
         case(json!({ "onDelete": "Delete" }), "VolumeArchived", None),
     ];
     for (number, case) in cases.into_iter().enumerate() {
@@ -83,7 +83,7 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
             env.objects.create(&class).await?;
         }
         let archives = shared::archives(env.data())?.len();
-        shared::reclaimed(&env, &made.claim, &made.volume, case.reason).await?;
+        shared::reclaim(&env, &made.claim, &made.volume, case.reason).await?;
         assert_eq!(
             made.directory.exists(),
             case.reason == "VolumeRetained",
@@ -92,10 +92,10 @@ async fn the_class_at_the_time_of_deletion_decides_and_without_one_the_data_is_a
         let archived = shared::archives(env.data())?.len() - archives;
         assert_eq!(archived, usize::from(case.reason == "VolumeArchived"), "case {number}");
     }
-    // Named after the last segment, as nfs-subdir names them; the parents stay.
+    // Named after the last path segment, like archives of nfs-subdir; the parents stay.
     assert_eq!(fs::read_to_string(env.data().join("archived-c/data"))?, "old");
     assert!(env.data().join("nested/a/b").is_dir() && env.data().join("nested/x").is_dir());
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     Ok(())
 }
 
@@ -108,7 +108,7 @@ async fn an_unreadable_class_keeps_the_data_until_it_is_recreated() -> Test {
     let before = rig::snapshot(&made.directory)?;
     env.objects.create(&class).await?;
     env.objects.delete(&made.claim).await?;
-    let note = shared::kept(&env, &made.volume).await?;
+    let note = shared::wait_reclaim_refused(&env, &made.volume).await?;
     assert!(
         note.starts_with("InvalidParameter") && note.contains("\"on\""),
         "{note}"
@@ -142,10 +142,10 @@ async fn two_nfs_subdir_deployments_become_one_operator_with_each_class_on_its_o
     }
     for (word, _, class, made) in &deployments {
         let root = env.data().join(word);
-        let (claim, volume) = shared::bound_with(&env, &format!("new-{word}"), class, "new").await?;
+        let (claim, volume) = shared::bound_with_data(&env, &format!("new-{word}"), class, "new").await?;
         assert!(env.directory(&volume)?.starts_with(&root));
         for (claim, volume) in [(&made.claim, &made.volume), (&claim, &volume)] {
-            shared::reclaimed(&env, claim, volume, "VolumeArchived").await?;
+            shared::reclaim(&env, claim, volume, "VolumeArchived").await?;
         }
         let mut kept: Vec<String> = Vec::new();
         for archive in shared::archives(&root)? {
@@ -173,7 +173,7 @@ async fn an_old_volume_at_a_former_address_is_reclaimed_there() -> Test {
     env.wait_bound(&claim).await?;
     legacy.create_backend().await?;
     env.objects.delete(&claim).await?;
-    let note = shared::kept(&env, &volume).await?;
+    let note = shared::wait_reclaim_refused(&env, &volume).await?;
     assert!(
         note.starts_with("ReclaimUnsafe") && note.contains("formerAddresses"),
         "{note}"

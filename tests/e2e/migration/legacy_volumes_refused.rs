@@ -1,4 +1,4 @@
-//! Volumes of nfs-subdir-external-provisioner whose address does not prove whose data it is: nothing is touched.
+//! Volumes of nfs-subdir-external-provisioner whose address does not prove the owner of the data: nothing is touched.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
         .await?;
     for (made, named) in [(&outer, "twin"), (&inner, "team")] {
         env.objects.delete(&made.claim).await?;
-        let note = shared::kept(&env, &made.volume).await?;
+        let note = shared::wait_reclaim_refused(&env, &made.volume).await?;
         assert!(
             note.starts_with("ReclaimUnsafe") && note.contains(&env.unique_name(named)),
             "{note}"
@@ -41,13 +41,13 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
         tree.retain(|path, _| path.ends_with("/data"));
     }
     assert_eq!(after, before);
-    // With one backend left there, it is plain whose it is.
+    // With only one backend left, the owner is unambiguous.
     env.objects.delete(&twin).await?;
     env.objects.wait_gone(&twin, TIMEOUT).await?;
     env.objects.delete(&team).await?;
     env.objects.wait_gone(&team, TIMEOUT).await?;
     env.objects.wait_gone(&outer.volume, TIMEOUT).await?;
-    // The inner backend's mark is left there, and could be another cluster's as well.
+    // The marker of the inner backend is still there and could belong to another cluster.
     let said = |events: Vec<serde_json::Value>| {
         let notes: Vec<String> = events.iter().map(|event| text(event, "/note").to_owned()).collect();
         let nested = notes.iter().any(|note| note.starts_with("DirectoryOverlaps"));
@@ -71,7 +71,7 @@ async fn volumes_in_the_same_directory_keep_it_until_the_last_of_them_is_deleted
     let second = legacy.volume("second", &class, Some("shared")).await?;
     env.objects.create(&class).await?;
     env.objects.delete(&first.claim).await?;
-    let note = shared::kept(&env, &first.volume).await?;
+    let note = shared::wait_reclaim_refused(&env, &first.volume).await?;
     let other = text(&second.volume, "/metadata/name");
     assert!(note.starts_with("DirectoryOverlaps") && note.contains(other), "{note}");
     assert!(first.directory.join("data").exists());
@@ -92,9 +92,9 @@ async fn a_missing_directory_is_success_only_for_a_class_that_deletes() -> Test 
     for made in [&gone, &missing] {
         fs::remove_dir_all(&made.directory)?;
     }
-    shared::reclaimed(&env, &gone.claim, &gone.volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &gone.claim, &gone.volume, "VolumeDeleted").await?;
     env.objects.delete(&missing.claim).await?;
-    let note = shared::kept(&env, &missing.volume).await?;
+    let note = shared::wait_reclaim_refused(&env, &missing.volume).await?;
     assert!(note.starts_with("DirectoryMissing"), "{note}");
     let acknowledged = json!({ "metadata": { "annotations": { "nfs-operator.io/acknowledge-missing": "true" } } });
     env.objects.patch(&missing.volume, acknowledged).await?;
@@ -107,7 +107,7 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
     let env = TestEnv::new("not-inherited").await?;
     let legacy = LegacyProvisioner::new(&env, json!({})).await?;
     let class = legacy.class_object("class", &json!({ "archiveOnDelete": "false" }));
-    // Another name than its claim's: nobody knows whose it is.
+    // The name does not match the claim: the owner is unknown.
     let claim = env.objects.create(&env.claim("renamed", &class)).await?;
     let (directory, mut renamed) = legacy.object(&claim, &class, None)?;
     fs::create_dir(&directory)?;
@@ -121,7 +121,7 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
     let retained = legacy.volume("retained", &class, None).await?;
     let retain = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
     env.objects.patch(&retained.volume, retain).await?;
-    // One that another provisioner made, at an address of ours.
+    // A volume of another provisioner at one of our addresses.
     let other = env.objects.create(&env.claim("other", &class)).await?;
     let (others, mut volume) = legacy.object(&other, &class, None)?;
     fs::create_dir(&others)?;
@@ -134,7 +134,7 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
     env.objects.create(&class).await?;
 
     env.objects.delete(&claim).await?;
-    let note = shared::kept(&env, &renamed).await?;
+    let note = shared::wait_reclaim_refused(&env, &renamed).await?;
     assert!(note.starts_with("ReclaimUnsafe") && note.contains("pvc-<uid"), "{note}");
     for (claim, volume) in [(&retained.claim, &retained.volume), (&other, &volume)] {
         env.objects.delete(claim).await?;
@@ -144,8 +144,8 @@ async fn volumes_that_are_not_of_nfs_subdir_or_are_retained_are_left_alone() -> 
         };
         env.objects.wait(volume, "to be Released", TIMEOUT, released).await?;
     }
-    // What would be done to them would be done by the time that one is done with which is released last.
-    shared::reclaimed(&env, &last.claim, &last.volume, "VolumeDeleted").await?;
+    // The volume that is released last is reclaimed after the others would have been.
+    shared::reclaim(&env, &last.claim, &last.volume, "VolumeDeleted").await?;
     for directory in [&directory, &retained.directory, &others] {
         assert!(directory.join("data").exists(), "{}", directory.display());
     }

@@ -1,4 +1,4 @@
-//! What an operator with nothing to do writes.
+//! Writes of an idle operator.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, Test};
 
-/// The writes of the operator in the audit log, by verb and resource.
+/// Returns the number of writes of the operator in the audit log, by verb and resource.
 fn writes(audit: &str) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for line in audit.lines() {
@@ -29,7 +29,7 @@ fn writes(audit: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-/// The backend's status, without what a probe brings: its time, and the room that other programs leave on the disk.
+/// Returns the status of the backend without the values of a probe: its time, and the free space on the disk.
 async fn status(env: &DedicatedCluster) -> Result<Value, Failure> {
     let main = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let backend = env.objects.get(&main).await?.ok_or("the backend is gone")?;
@@ -55,7 +55,7 @@ async fn an_idle_operator_writes_nothing_but_its_lease_and_once_a_minute_its_pro
             .wait_condition(&claim, said, "True", None, crate::support::shared::TIMEOUT)
             .await?;
     }
-    // The count of volumes is news to the status once; two probes later there is none.
+    // The number of volumes changes the status once; after two more probes it is stable.
     tokio::time::sleep(Duration::from_secs(11)).await;
     let before = writes(&std::fs::read_to_string(env.cluster.audit_log())?);
     assert!(

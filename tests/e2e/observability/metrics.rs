@@ -1,4 +1,4 @@
-//! What a monitoring system makes of the operator: its metrics, the alert rules, the dashboard.
+//! Monitoring of the operator: metrics, alert rules and the dashboard.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use tokio::process::Command;
 use crate::backends::reasons::SEEN;
 use crate::support::shared::{Failure, Test, bound};
 
-/// Prometheus' checker; none where it can't be had, which is said loudly.
+/// Returns promtool, or None with a notice if it is not available.
 async fn promtool() -> Result<Option<PathBuf>, Failure> {
     match Assets::find_or_install_promtool().await {
         Ok(program) => Ok(Some(program)),
@@ -24,7 +24,7 @@ async fn promtool() -> Result<Option<PathBuf>, Failure> {
     }
 }
 
-/// Runs it; fails with what it says, unless it succeeds.
+/// Runs promtool. Fails with its output if it does not succeed.
 async fn check(promtool: &Path, folder: &Path, args: &[&str], input: &str) -> Result<String, Failure> {
     let mut command = Command::new(promtool);
     command.args(args).current_dir(folder).kill_on_drop(true);
@@ -55,7 +55,7 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
     let env = TestEnv::new("promtool").await?;
     let class = env.create_ready_class().await?;
     let (claim, volume) = bound(&env, "data", &class).await?;
-    // One that waits, so that this has a series too.
+    // A waiting claim, so that this metric has a series, too.
     let mut waiting = env.claim("waiting", &class);
     waiting["spec"]["accessModes"] = serde_json::json!(["ReadWriteOncePod"]);
     env.objects.create(&waiting).await?;

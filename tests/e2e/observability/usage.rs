@@ -1,4 +1,4 @@
-//! What volumes really hold: counted in the background, told on the volume, the claim, the archive and the backend.
+//! Usage of volumes: counted in the background, reported on the volume, the claim, the archive and the backend.
 
 use std::fs;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn says<'a>(volume: &'a Value, word: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-/// How many counts came to their end so far.
+/// Returns the number of completed counts.
 fn counts(env: &DedicatedCluster) -> std::io::Result<usize> {
     let log = fs::read_to_string(env.operator.log())?;
     Ok(log
@@ -42,9 +42,9 @@ fn counts(env: &DedicatedCluster) -> std::io::Result<usize> {
         .count())
 }
 
-/// Asks for a count, and waits until it ended.
+/// Requests a count, and waits until it is complete.
 async fn count(env: &DedicatedCluster) -> Test {
-    // One that goes on already may be past what is to be counted.
+    // A running count may have passed the data to be counted.
     for _ in 0..2 {
         let before = counts(env)?;
         let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
@@ -54,13 +54,13 @@ async fn count(env: &DedicatedCluster) -> Test {
             now => Err(format!("{now:?}, {before} before")),
         });
         ended.await?;
-        heard(env).await?;
+        wait_request_removed(env).await?;
     }
     Ok(())
 }
 
-/// Waits until nobody asks for a count any more.
-async fn heard(env: &DedicatedCluster) -> Test {
+/// Waits until the request for a count is removed.
+async fn wait_request_removed(env: &DedicatedCluster) -> Test {
     let heard = env.objects.wait(&MAIN, "to be heard", TIMEOUT, |backend| {
         let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
         annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
@@ -115,7 +115,7 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     );
     assert!(metrics.contains(&of_backend), "{metrics}");
 
-    // Nothing changed: nothing is written.
+    // Without changes, nothing is written.
     count(&env).await?;
     let again = now(&env, &volume).await?;
     assert_eq!(
@@ -146,7 +146,7 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     fs::write(env.directory(&volume)?.join("large"), vec![1; 5 << 20])?;
     let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
     env.objects.patch(&MAIN, asked).await?;
-    heard(&env).await?;
+    wait_request_removed(&env).await?;
     assert!(now(&env, &MAIN).await?["status"]["usage"].is_null());
 
     env.objects
@@ -224,7 +224,7 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
     let heads: Vec<&str> = table.lines().next().unwrap_or_default().split_whitespace().collect();
     assert_eq!(heads.get(6..), Some(["REQUEST", "SIZE", "STATE"].as_slice()), "{table}");
     assert!(table.contains("1Mi") && table.contains("5Mi"), "{table}");
-    // It does not change, and if it did: it is not counted again.
+    // An archive does not change, and is not counted again.
     fs::remove_file(lies.join("large"))?;
     env.objects
         .patch(&archive, json!({"spec": {"legalHold": true}}))
@@ -242,7 +242,7 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted() -> Test {
-    // Two hundred names take four seconds, and the second volume takes minutes.
+    // Two hundred names take four seconds; the second volume takes minutes.
     let mut env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--count-rate", "50"]).await?;
     let mut volumes = Vec::new();
     for name in ["one", "two"] {
@@ -270,7 +270,7 @@ async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted()
     got_there.await?;
     let told = now(&env, first).await?;
     env.operator.kill9().await?;
-    // If the first one were counted again, it would say so.
+    // A second count of the first volume would be visible.
     fs::write(env.directory(first)?.join("large"), vec![1; 5 << 20])?;
     for number in 100..5000 {
         fs::remove_file(folder.join(number.to_string()))?;

@@ -1,4 +1,4 @@
-//! What becomes of the data when a claim goes.
+//! Policies for the data of deleted claims.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -21,9 +21,9 @@ async fn a_backend_that_archives_keeps_the_data_accessible_only_to_root() -> Tes
     let env = TestEnv::new("archive").await?;
     let backend = shared::backend(&env, "backend", json!({})).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "kept").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "kept").await?;
     let directory = env.directory(&volume)?;
-    let event = shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    let event = shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archives = shared::archives(env.data())?;
     let [archive] = archives.as_slice() else {
         panic!("{archives:?}")
@@ -49,10 +49,10 @@ async fn a_backend_that_deletes_leaves_nothing() -> Test {
     let env = TestEnv::new("delete").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "gone").await?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "gone").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     Ok(())
 }
 
@@ -61,10 +61,10 @@ async fn a_backend_that_retains_releases_the_volume_and_leaves_the_directory_unc
     let env = TestEnv::new("retain").await?;
     shared::backend(&env, "backend", on_delete("Retain")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "stays").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "stays").await?;
     let directory = env.directory(&volume)?;
     let before = rig::snapshot(&directory)?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeRetained").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeRetained").await?;
     assert_eq!(rig::snapshot(&directory)?, before);
     assert_eq!(fs::metadata(&directory)?.mode() & 0o7777, 0o777);
     assert_eq!(shared::names(env.data())?.len(), 1);
@@ -82,7 +82,7 @@ async fn a_class_takes_precedence_over_its_backend() -> Test {
         ("archives", json!({"archiveOnDelete": "false"}), "VolumeDeleted"),
         ("deletes", json!({"onDelete": "archive"}), "VolumeArchived"),
         ("deletes", json!({"archiveOnDelete": "true"}), "VolumeArchived"),
-        // onDelete wins over nfs-subdir's spelling.
+        // onDelete takes precedence over the parameter of nfs-subdir.
         (
             "archives",
             json!({"archiveOnDelete": "true", "onDelete": "delete"}),
@@ -91,10 +91,10 @@ async fn a_class_takes_precedence_over_its_backend() -> Test {
     ];
     for (number, (backend, parameters, reason)) in cases.into_iter().enumerate() {
         let class = shared::class(&env, &format!("class{number}"), backend, parameters).await?;
-        let (claim, volume) = shared::bound_with(&env, &format!("data{number}"), &class, "data").await?;
+        let (claim, volume) = shared::bound_with_data(&env, &format!("data{number}"), &class, "data").await?;
         let directory = env.directory(&volume)?;
         let before = shared::archives(env.data())?.len();
-        shared::reclaimed(&env, &claim, &volume, reason).await?;
+        shared::reclaim(&env, &claim, &volume, reason).await?;
         assert_eq!(directory.exists(), reason == "VolumeRetained", "case {number}");
         let archived = shared::archives(env.data())?.len() - before;
         assert_eq!(archived, usize::from(reason == "VolumeArchived"), "case {number}");
@@ -107,13 +107,13 @@ async fn the_backends_policy_at_the_time_of_deletion_applies() -> Test {
     let env = TestEnv::new("policy-time").await?;
     let backend = shared::backend(&env, "backend", on_delete("Archive")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "gone").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "gone").await?;
     let edited = env
         .objects
         .patch(&backend, json!({ "spec": on_delete("Delete") }))
         .await?;
     let generation = edited.pointer("/metadata/generation").cloned();
-    // The operator says which edit it has seen.
+    // The status shows which generation the operator observed.
     let seen = |found: &Value| match found.pointer("/status/observedGeneration") {
         observed if observed == generation.as_ref() => Ok(()),
         observed => Err(format!("{observed:?}")),
@@ -121,7 +121,7 @@ async fn the_backends_policy_at_the_time_of_deletion_applies() -> Test {
     env.objects
         .wait(&backend, "to be seen as edited", TIMEOUT, seen)
         .await?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
 }
@@ -134,8 +134,8 @@ async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
     let mut retaining = env.class("retaining", json!({ "backend": env.unique_name("backend") }));
     retaining["reclaimPolicy"] = json!("Retain");
     let retaining = env.objects.create(&retaining).await?;
-    let (claim, made_so) = shared::bound_with(&env, "made-so", &retaining, "stays").await?;
-    let (edited_claim, edited) = shared::bound_with(&env, "edited", &deleting, "stays").await?;
+    let (claim, made_so) = shared::bound_with_data(&env, "made-so", &retaining, "stays").await?;
+    let (edited_claim, edited) = shared::bound_with_data(&env, "edited", &deleting, "stays").await?;
     assert_eq!(made_so.pointer("/metadata/finalizers/1"), None);
     let retain = json!({ "spec": { "persistentVolumeReclaimPolicy": "Retain" } });
     env.objects.patch(&edited, retain).await?;
@@ -158,9 +158,9 @@ async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
         };
         env.objects.wait(volume, "to be Released", TIMEOUT, released).await?;
     }
-    // A volume that is released after them is reclaimed: their turn has come and gone.
-    let (last_claim, last) = shared::bound_with(&env, "last", &deleting, "gone").await?;
-    shared::reclaimed(&env, &last_claim, &last, "VolumeDeleted").await?;
+    // A volume that is released after them is reclaimed, so the operator has processed them.
+    let (last_claim, last) = shared::bound_with_data(&env, "last", &deleting, "gone").await?;
+    shared::reclaim(&env, &last_claim, &last, "VolumeDeleted").await?;
     let after = rig::snapshot(env.data())?;
     assert!(before.len() == 2 && before.iter().all(|(path, seen)| after.get(*path) == Some(seen)));
     for volume in [&made_so, &edited] {
@@ -175,14 +175,14 @@ async fn a_volume_edited_to_recycle_is_refused_and_keeps_its_data() -> Test {
     let env = TestEnv::new("recycle").await?;
     shared::backend(&env, "backend", on_delete("Delete")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "data", &class, "stays").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "data", &class, "stays").await?;
     let recycle = json!({ "spec": { "persistentVolumeReclaimPolicy": "Recycle" } });
     env.objects.patch(&volume, recycle).await?;
     env.objects.delete(&claim).await?;
-    let note = shared::kept(&env, &volume).await?;
+    let note = shared::wait_reclaim_refused(&env, &volume).await?;
     assert!(note.starts_with("RecycleUnsupported"), "{note}");
     assert_eq!(fs::read_to_string(env.directory(&volume)?.join("data"))?, "stays");
-    // The remedy that it names works.
+    // The remedy in the message works.
     let delete = json!({ "spec": { "persistentVolumeReclaimPolicy": "Delete" } });
     env.objects.patch(&volume, delete).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
@@ -199,7 +199,7 @@ async fn a_second_archive_of_a_name_gets_its_own_name_and_the_name_can_be_reused
         let directory = env.directory(&volume)?;
         assert_eq!(fs::read_dir(&directory)?.count(), 0, "round {round}: old data");
         fs::write(directory.join("data"), format!("round {round}"))?;
-        shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
         let archives = shared::archives(env.data())?;
         let read = |name: &String| fs::read_to_string(env.data().join(name).join("data"));
         let mut kept = archives.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -216,7 +216,7 @@ async fn an_empty_directory_is_removed_instead_of_archived() -> Test {
     shared::backend(&env, "backend", on_delete("Archive")).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
-    let event = shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    let event = shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert!(note(&event).contains("empty"), "{event}");
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
     Ok(())
@@ -233,7 +233,7 @@ async fn an_adopted_directory_is_archived_although_the_policy_is_delete() -> Tes
     fs::write(directory.join("theirs"), "older than we are")?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(env.directory(&volume)?, directory);
-    shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = env.data().join(format!("archived-{}-data", env.name));
     assert_eq!(fs::read_to_string(archive.join("theirs"))?, "older than we are");
     assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
@@ -251,7 +251,7 @@ async fn a_directory_that_exists_is_refused_unless_adoption_is_requested() -> Te
     fs::write(directory.join("theirs"), "theirs")?;
     let before = rig::snapshot(&directory)?;
     let claim = env.objects.create(&env.claim("data", &class)).await?;
-    let message = shared::refused(&env, &claim, "DirectoryExists").await?;
+    let message = shared::wait_refused(&env, &claim, "DirectoryExists").await?;
     assert!(message.contains(&format!("{}-data", env.name)), "{message}");
     assert_eq!(rig::snapshot(&directory)?, before);
     Ok(())

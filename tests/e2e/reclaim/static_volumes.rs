@@ -1,4 +1,4 @@
-//! Volumes that were made by hand with a class of ours.
+//! Static volumes with one of our classes.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use rig::TestEnv;
 use rig::objects::merge;
 use serde_json::{Value, json};
 
-use crate::support::legacy_provisioner::{LegacyProvisioner, untouched};
+use crate::support::legacy_provisioner::{LegacyProvisioner, assert_untouched};
 use crate::support::shared::{self, TIMEOUT, Test, text};
 
 #[tokio::test]
@@ -21,12 +21,12 @@ async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> 
         .await?;
     let mut kept = Vec::new();
     for (word, class) in [("own", &own), ("alias", &alias)] {
-        let volume = shared::by_hand(&env, word, text(class, "/metadata/name")).await?;
+        let volume = shared::static_volume(&env, word, text(class, "/metadata/name")).await?;
         let before = rig::snapshot(&env.data().join(word))?;
         let claim = env.objects.create(&env.claim(word, class)).await?;
         let bound = env.wait_bound(&claim).await?;
         assert_eq!(text(&bound, "/metadata/name"), text(&volume, "/metadata/name"));
-        untouched(&env, &claim).await?;
+        assert_untouched(&env, &claim).await?;
         env.objects.delete(&claim).await?;
         let released = |volume: &Value| match text(volume, "/status/phase") {
             "Released" | "Failed" => Ok(()),
@@ -35,12 +35,12 @@ async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> 
         env.objects.wait(&volume, "to be Released", TIMEOUT, released).await?;
         kept.push((word, volume, before));
     }
-    // Whatever would be done to them would be done by the time that one of ours, released later, is done with.
-    let (claim, volume) = shared::bound_with(&env, "last", &own, "last").await?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    // One of our volumes, released later, is reclaimed after these would have been.
+    let (claim, volume) = shared::bound_with_data(&env, "last", &own, "last").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     for (word, volume, before) in kept {
         assert_eq!(rig::snapshot(&env.data().join(word))?, before);
-        untouched(&env, &volume).await?;
+        assert_untouched(&env, &volume).await?;
         assert!(env.objects.get(&volume).await?.is_some());
         let said = env.objects.events(&volume).await?;
         let ours = said
@@ -55,7 +55,7 @@ async fn a_static_volume_is_bound_and_left_alone_when_its_claim_is_deleted() -> 
 async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     let env = TestEnv::new("named-volume").await?;
     let class = env.create_ready_class().await?;
-    let volume = shared::by_hand(&env, "data", text(&class, "/metadata/name")).await?;
+    let volume = shared::static_volume(&env, "data", text(&class, "/metadata/name")).await?;
     let mut claim = env.claim("data", &class);
     merge(
         &mut claim,
@@ -63,11 +63,11 @@ async fn a_claim_that_names_its_volume_gets_no_other() -> Test {
     );
     let claim = env.objects.create(&claim).await?;
     env.wait_bound(&claim).await?;
-    // One of ours for another claim, so that there was time to make one for this.
+    // A volume for another claim shows that there was time to provision one for this claim.
     shared::bound(&env, "other", &class).await?;
     let made = shared::names(env.data())?;
     assert_eq!(made.len(), 2, "{made:?}");
-    untouched(&env, &claim).await?;
+    assert_untouched(&env, &claim).await?;
     Ok(())
 }
 
@@ -92,14 +92,14 @@ async fn an_adopted_directory_is_used_unchanged_and_archived_although_the_policy
         let (claim, volume) = shared::bound(&env, word, &class).await?;
         assert_eq!(env.directory(&volume)?, directory);
         assert_eq!(rig::snapshot(&directory)?, before);
-        shared::reclaimed(&env, &claim, &volume, "VolumeArchived").await?;
+        shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
         let archive = env.data().join(format!("archived-{word}"));
         assert_eq!(fs::read_to_string(archive.join("data"))?, word);
     }
-    // What was not there before is deleted, as the policy says.
+    // A directory that did not exist before is deleted according to the policy.
     let class = shared::class(&env, "new", "backend", json!({})).await?;
-    let (claim, volume) = shared::bound_with(&env, "new", &class, "new").await?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    let (claim, volume) = shared::bound_with_data(&env, "new", &class, "new").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::archives(env.data())?.len(), 2);
     Ok(())
 }

@@ -11,15 +11,15 @@ use serde_json::json;
 
 use crate::support::shared::{self, TIMEOUT, Test};
 
-/// In how many folders of how many files each.
+/// Number of folders, and of files in each.
 const FOLDERS: usize = 100;
 const FILES: usize = 98;
 const DEPTH: usize = 100;
 
-/// 10,000 files and more, with everything that has stopped somebody's `rm -rf`.
+/// More than 10,000 files, with names and permissions that make `rm -rf` fail.
 fn grow(root: &Path, outside: &Path) -> std::io::Result<()> {
     for folder in 0..FOLDERS {
-        // Latin-1 and control characters: no UTF-8, and nothing that a shell likes.
+        // Latin-1 and control characters, which are not UTF-8.
         let folder = root.join(OsStr::from_bytes(
             &[b"\xf6rdner\x01", folder.to_string().as_bytes()].concat(),
         ));
@@ -53,8 +53,8 @@ async fn a_hostile_tree_of_10_000_files_is_removed_completely_and_nothing_outsid
     let backend = shared::backend(&env, "backend", json!({ "archivePolicy": { "onDelete": "Delete" } })).await?;
     let class = shared::class(&env, "class", "backend", json!({})).await?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
-    let (_neighbour, beside) = shared::bound_with(&env, "neighbour", &class, "stays").await?;
-    // Outside of the tree: on the export, and on the same disk beside the export.
+    let (_neighbour, beside) = shared::bound_with_data(&env, "neighbour", &class, "stays").await?;
+    // Outside the tree: on the export, and on the same disk beside the export.
     let outside = env.data().join("outside");
     let further = env.data().with_extension("outside");
     for folder in [&outside, &further] {
@@ -68,9 +68,9 @@ async fn a_hostile_tree_of_10_000_files_is_removed_completely_and_nothing_outsid
         .iter()
         .map(|path| rig::snapshot(path))
         .collect::<Result<_, _>>()?;
-    shared::reclaimed(&env, &claim, &volume, "VolumeDeleted").await?;
+    shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert!(!env.directory(&volume)?.exists(), "half a tree is to be seen");
-    shared::trash_empty(env.data()).await?;
+    shared::wait_trash_empty(env.data()).await?;
     let after: Vec<_> = canaries
         .iter()
         .map(|path| rig::snapshot(path))

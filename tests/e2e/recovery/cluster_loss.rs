@@ -1,4 +1,4 @@
-//! The cluster is lost, and an empty one takes its place on the same exports: with the saved Secret, and without.
+//! Archives after the loss of a cluster: an empty cluster on the same exports, with and without the saved Secret.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ use crate::archives::objects::archive_of;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-/// Probed often: what the condition says comes with a probe.
-pub fn often() -> Value {
+/// Returns a spec with frequent probes, because a probe updates the condition.
+pub fn frequent_probes() -> Value {
     json!({"probeInterval": "1s"})
 }
 
@@ -23,7 +23,7 @@ fn secret() -> Value {
     reference("v1", "Secret", Some(NAMESPACE), NAME)
 }
 
-/// The commands of docs/disaster-recovery.md, block by block.
+/// The commands of docs/disaster-recovery.md, by block.
 pub struct Guide {
     pub save: String,
     pub restore: String,
@@ -51,7 +51,7 @@ pub fn guide() -> Result<Guide, Failure> {
     })
 }
 
-/// A claim with a file in it, archived; the archive's object.
+/// Creates and archives a claim with a file. Returns the object of the archive.
 pub async fn archived(env: &DedicatedCluster, name: &str) -> Result<Value, Failure> {
     let claim = env.objects.create(&env.claim(name)).await?;
     let volume = env.bound(&claim).await?;
@@ -61,7 +61,7 @@ pub async fn archived(env: &DedicatedCluster, name: &str) -> Result<Value, Failu
     available(env, &archive_of(&volume)).await
 }
 
-/// Waits until an archive's object says that the data are there.
+/// Waits until an archive is Available.
 pub async fn available(env: &DedicatedCluster, archive: &Value) -> Result<Value, Failure> {
     let said = |found: &Value| match text(found, "/status/state") {
         "Available" => Ok(found.clone()),
@@ -70,12 +70,12 @@ pub async fn available(env: &DedicatedCluster, archive: &Value) -> Result<Value,
     Ok(env.objects.wait(archive, "to be Available", TIMEOUT, said).await?)
 }
 
-/// What the backend says of records, once it says all of that.
+/// Waits until the condition on records has this reason and contains these texts. Returns its message.
 async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     said_of(env, "RecordsTrusted", reason, parts).await
 }
 
-/// What a condition of the backend says, once it says all of that.
+/// Waits until a condition of the backend has this reason and contains these texts. Returns its message.
 pub async fn said_of(env: &DedicatedCluster, kind: &str, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let has = |found: &Value| {
@@ -91,7 +91,7 @@ pub async fn said_of(env: &DedicatedCluster, kind: &str, reason: &str, parts: &[
     Ok(env.objects.wait(&backend, &what, TIMEOUT, has).await?)
 }
 
-/// Adopts a record, by the guide's command for one of this cluster's folder, or of another's.
+/// Adopts a record with the command of the guide, for the folder of this cluster or of another one.
 pub async fn adopt(env: &DedicatedCluster, cluster: Option<&str>, volume: &str) -> Test {
     let commands = guide()?.adopt;
     let (own, foreign) = commands.trim().split_once('\n').ok_or("two commands")?;
@@ -103,7 +103,7 @@ pub async fn adopt(env: &DedicatedCluster, cluster: Option<&str>, volume: &str) 
     done(env, "nfs-operator.io/adopt-record").await
 }
 
-/// Waits until an annotation of the backend is taken off.
+/// Waits until an annotation of the backend is removed.
 pub async fn done(env: &DedicatedCluster, annotation: &str) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let gone = |found: &Value| match &found["metadata"]["annotations"][annotation] {
@@ -123,7 +123,7 @@ async fn archives(env: &DedicatedCluster) -> rig::Result<Vec<String>> {
         .collect())
 }
 
-/// The folders of clusters on the export.
+/// Returns the folders of clusters on the export.
 pub fn clusters(env: &DedicatedCluster) -> Result<Vec<PathBuf>, Failure> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(env.data()?.join(".nfs-operator"))? {
@@ -137,7 +137,7 @@ pub fn clusters(env: &DedicatedCluster) -> Result<Vec<PathBuf>, Failure> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and_recovers_its_archives() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let archive = archived(&env, "data").await?;
     let held = json!({"spec": {"legalHold": true, "expiresAt": "2100-01-01T00:00:00Z"}});
     let archive = env.objects.patch(&archive, held).await?;
@@ -149,14 +149,14 @@ async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and
     let guide = guide()?;
     env.run_as_admin(&guide.save).await?;
     let env = env.rebuilt(Some(&guide.restore), &[]).await?;
-    env.create_backend_and_class(often()).await?;
+    env.create_backend_and_class(frequent_probes()).await?;
     env.objects.wait(&archive, "to be Held", TIMEOUT, is_held).await?;
     let again = env.objects.get(&archive).await?.unwrap_or_default();
     assert_eq!(again["spec"], archive["spec"]);
     let path = env.data()?.join(text(&again, "/spec/directory")).join("data");
     assert_eq!(fs::read_to_string(path)?, "data");
     said(&env, "RecordsSigned", &[]).await?;
-    // What is made now lies beside what was made then.
+    // New directories are created beside the old ones.
     let another = archived(&env, "another").await?;
     assert_eq!(clusters(&env)?.len(), 1);
     let mut both = [&archive, &another].map(|archive| text(archive, "/metadata/name").to_owned());
@@ -167,12 +167,12 @@ async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_saved_secret_replaces_the_one_that_an_already_running_operator_created() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let archive = archived(&env, "data").await?;
     let guide = guide()?;
     env.run_as_admin(&guide.save).await?;
     let env = env.rebuilt(None, &[]).await?;
-    env.create_backend_and_class(often()).await?;
+    env.create_backend_and_class(frequent_probes()).await?;
     said(&env, "RecordsSigned", &[text(&archive, "/metadata/name")]).await?;
     assert_eq!(archives(&env).await?, Vec::<String>::new());
     env.operator.terminate().await?;
@@ -185,7 +185,7 @@ async fn a_saved_secret_replaces_the_one_that_an_already_running_operator_create
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_adopts_by_name() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let archive = archived(&env, "data").await?;
     let claim = env.objects.create(&env.claim("live")).await?;
     let volume = env.bound(&claim).await?;
@@ -193,11 +193,11 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     let former = clusters(&env)?.remove(0);
     let id = former.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let env = env.rebuilt(None, &[]).await?;
-    env.create_backend_and_class(often()).await?;
+    env.create_backend_and_class(frequent_probes()).await?;
     let cluster = format!("cluster {id} has 2 records here");
     let (name, live) = (text(&archive, "/metadata/name"), text(&volume, "/metadata/name"));
     said(&env, "RecordsSigned", &[&cluster, name, live]).await?;
-    // Some probes later as well.
+    // The same holds after more probes.
     let other = archived(&env, "other").await?;
     assert_eq!(archives(&env).await?, [text(&other, "/metadata/name")]);
     assert_eq!(fs::read_dir(former.join("records"))?.count(), 2);
@@ -220,13 +220,13 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_records_become_no_objects_and_are_reported() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let own = archived(&env, "own").await?;
     let edited = archived(&env, "edited").await?;
     let records = clusters(&env)?.remove(0).join("records");
     let guide = guide()?;
     env.run_as_admin(&guide.save).await?;
-    // Whose it was is changed, and a second one is made up for a directory that is none of ours.
+    // One record gets another owner, and a second one is forged for a foreign directory.
     let path = records.join(text(&edited, "/metadata/name"));
     let record = fs::read_to_string(&path)?;
     fs::write(&path, record.replace("\"default\"", "\"of-a-thief\""))?;
@@ -236,8 +236,8 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
     made_up["state"]["target"] = json!("archived-secret");
     fs::write(records.join("pvc-made-up"), made_up.to_string())?;
     let env = env.rebuilt(Some(&guide.restore), &[]).await?;
-    env.create_backend_and_class(often()).await?;
-    // The one that is as it was comes back: the others had their chance.
+    env.create_backend_and_class(frequent_probes()).await?;
+    // The unchanged record is recovered, so the others were checked, too.
     available(&env, &own).await?;
     let named = [
         "2 records",
@@ -247,7 +247,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
     ];
     said(&env, "RecordsUnsigned", &named).await?;
     assert_eq!(archives(&env).await?, [text(&own, "/metadata/name")]);
-    // Even an administrator's word makes nothing of what is not so.
+    // Even an administrator cannot adopt a record that does not match.
     adopt(&env, None, "pvc-made-up,../x").await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let event = env.objects.wait_event(&backend, "RecordNotAdopted", TIMEOUT).await?;
@@ -262,7 +262,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unusable_secret_stops_the_operator_which_reports_it_and_the_remedy() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let found = env.objects.get(&secret()).await?.ok_or("no Secret was made")?;
     assert_eq!(found["immutable"], true);
     let fails = async |env: &DedicatedCluster, args: &[&str]| -> Result<String, Failure> {
@@ -303,7 +303,7 @@ async fn an_unusable_secret_stops_the_operator_which_reports_it_and_the_remedy()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scan_signs_the_records_that_agree_with_their_volumes_and_leaves_the_others() -> Test {
-    let env = DedicatedCluster::start_with_args(often(), &["--scan-interval", "2s"]).await?;
+    let env = DedicatedCluster::start_with_args(frequent_probes(), &["--scan-interval", "2s"]).await?;
     let mut volumes = Vec::new();
     for name in ["agrees", "differs"] {
         let claim = env.objects.create(&env.claim(name)).await?;

@@ -1,4 +1,4 @@
-//! What does not come back when volumes are made again: what is not signed, not meant, or somebody else's by now.
+//! Volumes that are not recovered: unsigned, not requested, or in use by others.
 
 use std::fs;
 
@@ -7,8 +7,8 @@ use rig::{Action, wait};
 use serde_json::{Value, json};
 
 use crate::ha::crashes::making_of;
-use crate::recovery::cluster_loss::{adopt, archived, clusters, done, guide, often};
-use crate::recovery::volumes::{ask, ask_for, asking, claim_in, is_back, namespace, rebuilt, said, with_data};
+use crate::recovery::cluster_loss::{adopt, archived, clusters, done, frequent_probes, guide};
+use crate::recovery::volumes::{ask, ask_for, asking, assert_recovered, claim_in, namespace, rebuilt, said, with_data};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -18,8 +18,8 @@ fn name_of(volume: &Value) -> &str {
     text(volume, "/metadata/name")
 }
 
-/// The claim waits, because a volume of its was left out.
-async fn is_told(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
+/// Checks that the claim waits because its volume was not recovered.
+async fn assert_claim_waits(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
     let (kind, reason) = ("nfs-operator.io/Provisioned", Some("VolumeLeftOut"));
     let told = env
         .objects
@@ -29,8 +29,8 @@ async fn is_told(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
     Ok(())
 }
 
-/// The claim has a volume of its own, with nothing in it.
-async fn begins_anew(env: &DedicatedCluster, claim: &Value, former: &Value) -> Test {
+/// Checks that the claim gets a new and empty volume.
+async fn assert_new_volume(env: &DedicatedCluster, claim: &Value, former: &Value) -> Test {
     let volume = env.bound(claim).await?;
     assert_ne!(name_of(&volume), name_of(former));
     assert_eq!(fs::read_dir(env.directory(&volume)?)?.count(), 0);
@@ -43,7 +43,7 @@ async fn begins_anew(env: &DedicatedCluster, claim: &Value, former: &Value) -> T
     Ok(())
 }
 
-/// A volume's object goes, in spite of all that holds it.
+/// Deletes the object of a volume in spite of its finalizers.
 async fn lose(env: &DedicatedCluster, volume: &Value) -> Test {
     env.objects.delete(volume).await?;
     env.objects
@@ -54,7 +54,7 @@ async fn lose(env: &DedicatedCluster, volume: &Value) -> Test {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is_no_longer_requested() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let (adopted, given_up) = (env.claim("adopted"), env.claim("given-up"));
     let (first, second) = (with_data(&env, &adopted).await?, with_data(&env, &given_up).await?);
     let former = clusters(&env)?.remove(0);
@@ -72,22 +72,22 @@ async fn without_the_secret_claims_wait_until_a_volume_is_adopted_or_recovery_is
         &["2 left out", name_of(&first), name_of(&second), &recorded],
     )
     .await?;
-    is_told(&env, &adopted, name_of(&first)).await?;
-    is_told(&env, &given_up, name_of(&second)).await?;
+    assert_claim_waits(&env, &adopted, name_of(&first)).await?;
+    assert_claim_waits(&env, &given_up, name_of(&second)).await?;
     assert_eq!(env.volumes().await?.len(), 0);
     assert_eq!(fs::read_dir(former.join("records"))?.count(), 2);
 
     adopt(&env, Some(&id), name_of(&first)).await?;
-    is_back(&env, &adopted, &first).await?;
+    assert_recovered(&env, &adopted, &first).await?;
     said(&env, "VolumesLeftOut", &["1 left out", name_of(&second)]).await?;
     assert_eq!(env.volumes().await?.len(), 1);
     ask_for(&env, Value::Null).await?;
-    begins_anew(&env, &given_up, &second).await
+    assert_new_volume(&env, &given_up, &second).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let claims = ["own", "stolen", "unsigned", "moved"].map(|name| env.claim(name));
     let mut volumes = Vec::new();
     for claim in &claims {
@@ -100,7 +100,7 @@ async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
         change(&mut record);
         Ok(fs::write(path, record.to_string())?)
     };
-    // Whose it was, without a signature, and a directory that was moved in the place of another by the export's root.
+    // A changed owner, a missing signature, and a directory that root moved in the place of another.
     rewrite(&volumes[1], &|record| record["claim"]["name"] = json!("of-a-thief"))?;
     rewrite(&volumes[2], &|record| {
         drop(record.as_object_mut().map(|fields| fields.remove("signature")))
@@ -129,19 +129,19 @@ async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
         &forged,
     ];
     said(&env, "VolumesLeftOut", &parts).await?;
-    is_back(&env, &claims[0], &volumes[0]).await?;
-    is_told(&env, &claims[2], name_of(&volumes[2])).await?;
-    is_told(&env, &claims[3], name_of(&volumes[3])).await?;
-    is_told(&env, &thief, "pvc-").await?;
-    // Nobody said that there was anything of this claim.
-    begins_anew(&env, &claims[1], &volumes[1]).await?;
+    assert_recovered(&env, &claims[0], &volumes[0]).await?;
+    assert_claim_waits(&env, &claims[2], name_of(&volumes[2])).await?;
+    assert_claim_waits(&env, &claims[3], name_of(&volumes[3])).await?;
+    assert_claim_waits(&env, &thief, "pvc-").await?;
+    // Nothing was reported about this claim.
+    assert_new_volume(&env, &claims[1], &volumes[1]).await?;
     assert_eq!(env.volumes().await?.len(), 2);
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     env.objects.create(&namespace("team")).await?;
     let (own, deleted, foreign) = (env.claim("own"), env.claim("deleted"), claim_in(&env, "team", "data"));
     let mut volumes = Vec::new();
@@ -167,17 +167,17 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
         &["1 of them made again; 2 left out", &gone, &another],
     )
     .await?;
-    is_back(&env, &own, &volumes[0]).await?;
+    assert_recovered(&env, &own, &volumes[0]).await?;
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         env.objects.create(claim).await?;
-        begins_anew(&env, claim, former).await?;
+        assert_new_volume(&env, claim, former).await?;
     }
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_allows() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let (absent, shop) = (claim_in(&env, "absent", "data"), claim_in(&env, "shop", "data"));
     let mut volumes = Vec::new();
     for claim in [&absent, &shop] {
@@ -202,22 +202,22 @@ async fn a_volume_is_recovered_only_for_an_existing_namespace_that_the_backend_a
         "namespace shop may not have volumes here",
     ];
     said(&env, "VolumesLeftOut", &parts).await?;
-    is_told(&env, &shop, name_of(&volumes[1])).await?;
+    assert_claim_waits(&env, &shop, name_of(&volumes[1])).await?;
     assert_eq!(env.volumes().await?.len(), 0);
     env.objects.create(&namespace("absent")).await?;
     env.objects.create(&absent).await?;
-    is_back(&env, &absent, &volumes[0]).await?;
+    assert_recovered(&env, &absent, &volumes[0]).await?;
     said(&env, "VolumesLeftOut", &["1 left out"]).await?;
     env.objects
         .patch(&backend, json!({"spec": {"allowedNamespaces": null}}))
         .await?;
-    is_back(&env, &shop, &volumes[1]).await?;
+    assert_recovered(&env, &shop, &volumes[1]).await?;
     done(&env, READOPT).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let claim = env.claim("data");
     let meant = with_data(&env, &claim).await?;
     lose(&env, &meant).await?;
@@ -235,19 +235,19 @@ async fn of_two_volumes_for_one_claim_neither_is_recovered_until_one_is_named() 
         name_of(&other),
     ];
     said(&env, "VolumesLeftOut", &parts).await?;
-    is_told(&env, &claim, "pvc-").await?;
+    assert_claim_waits(&env, &claim, "pvc-").await?;
     assert_eq!(env.volumes().await?.len(), 0);
     ask_for(&env, json!(name_of(&meant))).await?;
-    is_back(&env, &claim, &meant).await?;
+    assert_recovered(&env, &claim, &meant).await?;
     done(&env, READOPT).await?;
     assert_eq!(env.volumes().await?.len(), 1);
     Ok(())
 }
 
-/// An empty directory is all that there is of a volume that nobody has written to.
+/// An unused volume has only an empty directory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfinished_one_is_removed() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let (empty, begun) = (env.claim("empty"), env.claim("begun"));
     env.objects.create(&empty).await?;
     let volume = env.bound(&empty).await?;
@@ -268,7 +268,7 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     assert_eq!(env.volumes().await?.len(), 1);
     let env = rebuilt(env).await?;
     env.proxy.clear_hooks();
-    env.create_backend_and_class(often()).await?;
+    env.create_backend_and_class(frequent_probes()).await?;
     wait::until("what was begun to be swept", TIMEOUT, async || {
         let records = env.records().map_err(|error| error.to_string())?;
         match is_begun(&env) {
@@ -277,7 +277,7 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
         }
     })
     .await?;
-    // Some sweeps later as well.
+    // The same holds after more garbage collections.
     archived(&env, "another").await?;
     assert!(env.directory(&volume)?.is_dir());
     ask(&env).await?;

@@ -1,4 +1,4 @@
-//! The cluster is lost, and its volumes come back on the same exports: for the claims that had them, and for nobody else.
+//! Recovery of volumes after the loss of a cluster, for the claims that had them and for no others.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use rig::objects::{condition, merge, reference};
 use rig::wait;
 use serde_json::{Value, json};
 
-use crate::recovery::cluster_loss::{archived, available, done, guide, often, said_of};
+use crate::recovery::cluster_loss::{archived, available, done, frequent_probes, guide, said_of};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
@@ -15,18 +15,18 @@ const READOPT: &str = "nfs-operator.io/readopt";
 const READOPTED: &str = "nfs-operator.io/readopted";
 const NAMESPACE_UID: &str = "nfs-operator.io/namespace-uid";
 
-/// What makes a backend ask for its volumes.
+/// Returns the fields of a backend that request the recovery of its volumes.
 pub fn asking(value: &str) -> Value {
-    json!({"metadata": {"annotations": {READOPT: value}}, "spec": often()})
+    json!({"metadata": {"annotations": {READOPT: value}}, "spec": frequent_probes()})
 }
 
-/// Has the backend ask for its volumes, by the guide's command.
+/// Requests recovery with the command of the guide.
 pub async fn ask(env: &DedicatedCluster) -> Test {
     env.run_as_admin(&guide()?.readopt.replace("NAME", "main")).await?;
     Ok(())
 }
 
-/// Has the backend ask for something else.
+/// Changes the recovery request of the backend.
 pub async fn ask_for(env: &DedicatedCluster, value: Value) -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let asked = json!({"metadata": {"annotations": {READOPT: value}}});
@@ -34,19 +34,19 @@ pub async fn ask_for(env: &DedicatedCluster, value: Value) -> Test {
     Ok(())
 }
 
-/// The cluster is lost, and built anew as the guide says.
+/// Loses the cluster, and rebuilds it as described in the guide.
 pub async fn rebuilt(env: DedicatedCluster) -> Result<DedicatedCluster, Failure> {
     let guide = guide()?;
     env.run_as_admin(&guide.save).await?;
     env.rebuilt(Some(&guide.restore), &[]).await
 }
 
-/// What the backend says of its volumes, once it says all of that.
+/// Waits until the condition on volumes has this reason and contains these texts. Returns its message.
 pub async fn said(env: &DedicatedCluster, reason: &str, parts: &[&str]) -> Result<String, Failure> {
     said_of(env, "Readopted", reason, parts).await
 }
 
-/// A claim that is Bound, with a file that holds its name; its volume.
+/// Creates a Bound claim with its name in a file. Returns its volume.
 pub async fn with_data(env: &DedicatedCluster, claim: &Value) -> Result<Value, Failure> {
     let claim = env.objects.create(claim).await?;
     let volume = env.bound(&claim).await?;
@@ -54,8 +54,8 @@ pub async fn with_data(env: &DedicatedCluster, claim: &Value) -> Result<Value, F
     Ok(volume)
 }
 
-/// The claim has this volume, and in it what was written as `data`.
-pub async fn is_back(env: &DedicatedCluster, claim: &Value, volume: &Value) -> Result<Value, Failure> {
+/// Checks that the claim has this volume with its data.
+pub async fn assert_recovered(env: &DedicatedCluster, claim: &Value, volume: &Value) -> Result<Value, Failure> {
     let bound = env.bound(claim).await?;
     assert_eq!(text(&bound, "/metadata/name"), text(volume, "/metadata/name"));
     let path = env.directory(&bound)?.join("data");
@@ -63,7 +63,7 @@ pub async fn is_back(env: &DedicatedCluster, claim: &Value, volume: &Value) -> R
     Ok(bound)
 }
 
-/// A claim in a namespace of that name.
+/// Returns a claim in this namespace.
 pub fn claim_in(env: &DedicatedCluster, namespace: &str, name: &str) -> Value {
     let mut claim = env.claim(name);
     merge(&mut claim, &json!({"metadata": {"namespace": namespace}}));
@@ -74,7 +74,7 @@ pub fn namespace(name: &str) -> Value {
     reference("v1", "Namespace", None, name)
 }
 
-/// The record of a volume, once it is so.
+/// Waits until the record of a volume satisfies the predicate. Returns it.
 async fn recorded(
     env: &DedicatedCluster,
     volume: &Value,
@@ -96,8 +96,8 @@ async fn recorded(
     Ok(found.await?)
 }
 
-/// A volume as its user knows it: without what differs from cluster to cluster.
-fn known_of(volume: &Value) -> Value {
+/// Returns a volume without the fields that differ between clusters.
+fn visible_fields(volume: &Value) -> Value {
     let mut spec = volume["spec"].clone();
     let mut annotations = volume["metadata"]["annotations"].clone();
     spec["claimRef"] = json!([
@@ -110,7 +110,7 @@ fn known_of(volume: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_claim_of_its_name() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let classes = [
         (
             "growing",
@@ -159,7 +159,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     for (name, fields) in &classes {
         env.class(name, fields.clone()).await?;
     }
-    // Two are there before the backend, and must not be provisioned anew; one comes when all is done.
+    // Two claims exist before the backend and must not get new volumes; one is created after the recovery.
     for claim in [&data, &grown] {
         env.objects.create(claim).await?;
     }
@@ -174,7 +174,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     done(&env, READOPT).await?;
     env.objects.create(&empty).await?;
     for (claim, name) in [(&data, "data"), (&grown, "grown")] {
-        is_back(&env, claim, &former[name]).await?;
+        assert_recovered(&env, claim, &former[name]).await?;
     }
     assert_eq!(
         text(&env.bound(&empty).await?, "/metadata/name"),
@@ -201,7 +201,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
             volume["metadata"]["annotations"][NAMESPACE_UID],
             default["metadata"]["uid"]
         );
-        assert_eq!(known_of(&volume), known_of(&former[name]));
+        assert_eq!(visible_fields(&volume), visible_fields(&former[name]));
     }
     for claim in [&data, &grown] {
         let told = env
@@ -221,7 +221,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     assert_eq!(env.names()?, names, "no directory was made or moved");
     assert_eq!(env.volumes().await?.len(), 4);
 
-    // And its life goes on, to its end.
+    // The recovered volume can be used and deleted.
     env.objects.delete(&data).await?;
     env.objects.wait_gone(&former["data"], TIMEOUT).await?;
     let archive = available(&env, &crate::archives::objects::archive_of(&former["data"])).await?;
@@ -237,7 +237,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_volume() -> Test {
     const VOLUMES: usize = 40;
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let claims: Vec<Value> = (0..VOLUMES).map(|n| env.claim(&format!("data-{n}"))).collect();
     for claim in &claims {
         env.objects.create(claim).await?;
@@ -269,7 +269,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
     }
     let mut uids = BTreeMap::new();
     for (claim, volume) in claims.iter().zip(&former) {
-        is_back(&env, claim, volume).await?;
+        assert_recovered(&env, claim, volume).await?;
         let claim = env.objects.get(claim).await?.unwrap_or_default();
         uids.insert(
             text(volume, "/metadata/name").to_owned(),
@@ -297,9 +297,9 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_although_another_could_serve_it() -> Test {
-    let mut env = DedicatedCluster::start(often()).await?;
+    let mut env = DedicatedCluster::start(frequent_probes()).await?;
     let mut silent = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "silent");
-    // Nobody listens there.
+    // Nothing listens there.
     let spec = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": 9}});
     merge(
         &mut silent,
@@ -314,7 +314,7 @@ async fn a_claim_waits_for_the_volumes_of_a_backend_that_cannot_be_reached_altho
             .wait_condition(&claim, kind, "False", Some("Readopting"), TIMEOUT)
             .await?;
         assert!(text(&waits, "/message").contains("silent"), "{waits}");
-        // Also one that has just started, and has looked at nothing.
+        // The same holds for an operator that has just started and has scanned nothing.
         env.operator.restart().await?;
     }
     said_of_silent(&env, &silent).await?;
@@ -340,10 +340,10 @@ async fn said_of_silent(env: &DedicatedCluster, backend: &Value) -> Test {
         .await?)
 }
 
-/// What was recorded for a backend of another name is that one's, and nobody's who came to this export later.
+/// Records of another backend name belong to that backend, not to a later one on the same export.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wait_for_the_missing_one() -> Test {
-    let env = DedicatedCluster::start(often()).await?;
+    let env = DedicatedCluster::start(frequent_probes()).await?;
     let claim = env.claim("data");
     let volume = with_data(&env, &claim).await?;
     let env = rebuilt(env).await?;
@@ -369,7 +369,7 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
         .await?;
     assert_eq!(env.volumes().await?.len(), 0);
     env.backend(asking("true")).await?;
-    is_back(&env, &claim, &volume).await?;
+    assert_recovered(&env, &claim, &volume).await?;
     let all = says("0 volumes that the records know are there");
     env.objects.wait(&renamed, "to miss none", TIMEOUT, all).await?;
     done(&env, READOPT).await

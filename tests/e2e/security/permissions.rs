@@ -1,4 +1,4 @@
-//! Who may do what in the cluster: the operator's account, people, and tenants where the admission policies are on.
+//! Permissions in the cluster: of the operator's account, of users, and of tenants with the admission policies.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test};
 
-/// The lines of the first block of a page after these words, without the space between the columns.
+/// Returns the lines of the first block of a page after this text, with normalized spaces.
 fn block_after(page: &str, words: &str) -> Result<BTreeSet<String>, Failure> {
     let page = std::fs::read_to_string(repository_root().join(page))?;
     let (_, rest) = page.split_once(words).ok_or("the page has no such words")?;
@@ -41,7 +41,7 @@ async fn the_security_guide_lists_the_permissions_of_the_operator() -> Test {
     Ok(())
 }
 
-/// Binds a user of that name to a ClusterRole in the whole cluster.
+/// Binds a user to a ClusterRole in the whole cluster.
 async fn bind(objects: &Objects, user: &str, role: &str) -> rig::Result<Value> {
     let mut binding = reference("rbac.authorization.k8s.io/v1", "ClusterRoleBinding", None, user);
     let rest = json!({
@@ -52,12 +52,12 @@ async fn bind(objects: &Objects, user: &str, role: &str) -> rig::Result<Value> {
     objects.create(&binding).await
 }
 
-/// What of these a user may do with objects of a kind.
+/// Returns the verbs that a user may use on a kind.
 async fn allowed(cluster: &Cluster, user: &str, kind: &str, verbs: &[&str]) -> Vec<String> {
     let mut allowed = Vec::new();
     for verb in verbs {
         let user = format!("--as={user}");
-        // It ends with a failure when the answer is no.
+        // It exits with an error if the answer is no.
         let answer = cluster.kubectl(["auth", "can-i", verb, kind, &user]).await;
         if answer.is_ok_and(|answer| answer.trim() == "yes") {
             allowed.push((*verb).to_owned());
@@ -77,8 +77,8 @@ async fn backends_and_archives_have_roles_of_their_own_and_the_default_roles_do_
         ("nfs-operator-nfsbackend-editor", &verbs, none),
         ("nfs-operator-nfsarchive-viewer", none, read),
         ("nfs-operator-nfsarchive-editor", none, &verbs),
-        // Whoever names a server has the operator act there as root, and whoever writes an archive decides who gets whose
-        // data: nobody gets that with a role for something else.
+        // A user who can name a server makes the operator act there as root, and a user who can write archives decides
+        // who gets which data. So neither is part of a general role.
         ("admin", none, none),
         ("view", none, none),
     ];
@@ -109,7 +109,7 @@ fn pod_spec(volume: &Value) -> Value {
     })
 }
 
-/// Each kind that makes pods, with that volume in its template; and a pod.
+/// Returns objects of each kind that creates pods, with this volume in the template, and a pod.
 fn workloads(namespace: &str, name: &str, volume: &Value) -> Vec<Value> {
     let template = json!({"metadata": {"labels": {"app": name}}, "spec": pod_spec(volume)});
     let selected = json!({"selector": {"matchLabels": {"app": name}}, "template": template});
@@ -144,8 +144,8 @@ fn workloads(namespace: &str, name: &str, volume: &Value) -> Vec<Value> {
 
 const INLINE: &str = "names an NFS server: create a PersistentVolumeClaim instead";
 
-/// Waits until the API server heeds a policy: until an object that it is to refuse is refused with these words.
-async fn heeded(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {
+/// Waits until the API server enforces a policy: until an object is refused with this text.
+async fn wait_policy_enforced(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {
     rig::wait::until("the policy to be heeded", TIMEOUT, async || {
         match objects.create(refused).await {
             Ok(made) => {
@@ -166,7 +166,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     let objects = Objects::new(cluster.client().await?);
     cluster.apply_crds(&repository_root().join("crds")).await?;
     let nfs = json!({"name": "data", "nfs": {"server": "nfs.example.com", "path": "/export"}});
-    // LegacyVolume before the policy.
+    // Created before the policy.
     let mut all = workloads("default", "former", &nfs).into_iter();
     let former = all
         .find(|object| object["kind"] == "Deployment")
@@ -176,7 +176,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
         .apply_path(&repository_root().join("config/security/admission-policy"))
         .await?;
     let probe = workloads("default", "probe", &nfs).swap_remove(0);
-    heeded(&objects, &probe, INLINE).await?;
+    wait_policy_enforced(&objects, &probe, INLINE).await?;
 
     let csi = json!({"name": "data", "csi": {"driver": "nfs.csi.k8s.io", "volumeAttributes": {"server": "nfs", "share": "/"}}});
     for object in workloads("default", "inline", &nfs)
@@ -193,7 +193,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     for object in workloads("default", "claimed", &claimed) {
         objects.create(&object).await?;
     }
-    // What was there may be changed, but for another server.
+    // An existing object may be changed, except to another server.
     objects
         .patch(
             &former,
@@ -216,7 +216,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     );
     objects.create(&namespace).await?;
     for object in workloads("exempt", "inline", &nfs) {
-        // A pod needs its namespace's account, which the controller manager is about to make.
+        // A pod needs the default account of its namespace, which the controller manager creates.
         rig::wait::until("it to be made", TIMEOUT, async || {
             objects.create(&object).await.map_err(|error| error.to_string())
         })
@@ -225,7 +225,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     Ok(())
 }
 
-/// A volume by hand.
+/// Returns a static volume.
 fn volume(name: &str, source: Value) -> Value {
     let mut volume = reference("v1", "PersistentVolume", None, name);
     let spec = json!({"capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteMany"]});
@@ -234,7 +234,7 @@ fn volume(name: &str, source: Value) -> Value {
     volume
 }
 
-/// Objects with the rights of a user who may make volumes and nothing else.
+/// Returns a client with the permissions of a user who may only create volumes.
 async fn maker_of_volumes(env: &DedicatedCluster) -> Result<Objects, Failure> {
     let mut role = reference("rbac.authorization.k8s.io/v1", "ClusterRole", None, "maker");
     let rule = json!({"apiGroups": [""], "resources": ["persistentvolumes"], "verbs": ["create", "delete"]});
@@ -262,7 +262,7 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
     env.cluster
         .apply_path(&repository_root().join("config/security/admission-policy"))
         .await?;
-    heeded(&maker, &volume("probe", nfs("127.0.0.1")), "is that of NfsBackend main").await?;
+    wait_policy_enforced(&maker, &volume("probe", nfs("127.0.0.1")), "is that of NfsBackend main").await?;
 
     let csi = |server: &str| json!({"csi": {"driver": "nfs.csi.k8s.io", "volumeHandle": "v", "volumeAttributes": {"server": server, "share": "/export"}}});
     for (source, backend) in [
@@ -279,13 +279,13 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
             "{source}: {refused}"
         );
     }
-    // Other servers, and other kinds of volumes, are nobody's business here.
+    // Other servers and other kinds of volumes are not restricted.
     maker.create(&volume("elsewhere", nfs("nfs.example.com"))).await?;
     maker
         .create(&volume("local", json!({"hostPath": {"path": "/mnt"}})))
         .await?;
 
-    // An administrator's, and the operator's.
+    // Volumes of an editor of the backend, and of the operator.
     env.objects.create(&volume("by-hand", nfs("127.0.0.1"))).await?;
     let claim = env.objects.create(&env.claim("data")).await?;
     env.bound(&claim).await?;
@@ -309,7 +309,7 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
     Ok(())
 }
 
-/// Whether the network policy lets a pod connect there.
+/// Returns whether the network policy allows a pod to connect there.
 fn lets_through(policy: &Value, protocol: &str, port: u64) -> bool {
     let rules = policy.pointer("/spec/egress/0/ports").and_then(Value::as_array);
     rules.into_iter().flatten().any(|rule| {

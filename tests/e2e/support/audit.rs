@@ -1,4 +1,4 @@
-//! Who was seen at work: by the API server, on the way to the NFS server, and on the export.
+//! Evidence of which operator acted: in the audit log, in the NFS traffic, and on the export.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::support::dedicated_cluster::DedicatedCluster;
 use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
-/// The Lease of the operators.
+/// Returns a reference to the Lease of the operators.
 pub fn lease() -> Value {
     reference(
         "coordination.k8s.io/v1",
@@ -20,7 +20,7 @@ pub fn lease() -> Value {
     )
 }
 
-/// Who holds the Lease; nobody: none.
+/// Returns the holder of the Lease.
 pub async fn holder(objects: &Objects) -> rig::Result<Option<String>> {
     let lease = objects.get(&lease()).await?;
     let holder = lease
@@ -29,7 +29,7 @@ pub async fn holder(objects: &Objects) -> rig::Result<Option<String>> {
     Ok(holder.filter(|holder| !holder.is_empty()))
 }
 
-/// Waits until somebody other than `former` holds the Lease.
+/// Waits until another operator than `former` holds the Lease.
 pub async fn next_holder(objects: &Objects, former: &str) -> rig::Result<String> {
     rig::wait::until("another leader", TIMEOUT, async || {
         match holder(objects).await.map_err(|error| error.to_string())? {
@@ -40,11 +40,11 @@ pub async fn next_holder(objects: &Objects, former: &str) -> rig::Result<String>
     .await
 }
 
-/// The requests of operators that the API server answered, in the order in which it received them.
+/// Returns the requests of operators that the API server answered, in the order of arrival.
 pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
     let mut requests: Vec<Value> = std::fs::read_to_string(audit)?
         .lines()
-        // The last line may be half written.
+        // The last line may be incomplete.
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
         .filter(|event| text(event, "/env") == "ResponseComplete")
@@ -53,12 +53,12 @@ pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
     Ok(requests)
 }
 
-/// Whether a request changes something, the Lease apart.
+/// Returns whether a request changes something other than the Lease.
 pub fn is_write(request: &Value) -> bool {
     !matches!(text(request, "/verb"), "get" | "list" | "watch") && text(request, "/objectRef/resource") != "leases"
 }
 
-/// The operators that wrote, in order; fails when one wrote after another had begun to.
+/// Returns the operators that wrote, in order. Fails if one wrote after its successor.
 pub fn one_after_the_other(audit: &Path) -> Result<Vec<String>, Failure> {
     let mut order: Vec<String> = Vec::new();
     for request in requests(audit)?.iter().filter(|request| is_write(request)) {
@@ -77,13 +77,13 @@ pub fn one_after_the_other(audit: &Path) -> Result<Vec<String>, Failure> {
     Ok(order)
 }
 
-/// The verifiers of those who took an NFS lease, as they went by.
+/// The verifiers of the clients that established an NFS lease through a proxy.
 #[derive(Clone, Default)]
-pub struct Newcomers(Arc<Mutex<Vec<[u8; 8]>>>);
+pub struct NfsLeases(Arc<Mutex<Vec<[u8; 8]>>>);
 
-impl Newcomers {
-    /// Looks at all that goes through this proxy from now on.
-    pub fn at(proxy: &Proxy) -> Self {
+impl NfsLeases {
+    /// Observes this proxy from now on.
+    pub fn observe(proxy: &Proxy) -> Self {
         let seen = Self::default();
         let notes = seen.clone();
         proxy.on_record(Direction::Up, move |record| {
@@ -95,13 +95,13 @@ impl Newcomers {
         seen
     }
 
-    /// All so far, one after the other.
+    /// Returns all verifiers so far, in order.
     pub fn seen(&self) -> Vec<[u8; 8]> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Nobody came back after another had come.
-    pub fn each_came_once(&self) {
+    /// Checks that no client returned after another one.
+    pub fn assert_no_return(&self) {
         let mut changes = self.seen();
         changes.dedup();
         let mut distinct = changes.clone();
@@ -111,8 +111,8 @@ impl Newcomers {
     }
 }
 
-/// The verifier of an EXCHANGE_ID that may replace another client (RFC 8881 section 18.35.1: verifier, owner, flags),
-/// unless its flags say that it only asks.
+/// Returns the verifier of an EXCHANGE_ID that may replace another client (RFC 8881 section 18.35.1: verifier, owner,
+/// flags), but not of an update.
 fn introduction(record: &[u8]) -> Option<[u8; 8]> {
     let owner = record.windows(13).position(|window| window == b"nfs-operator/")?;
     let length = u32::from_be_bytes(record.get(owner.checked_sub(4)?..owner)?.try_into().ok()?);
@@ -122,8 +122,8 @@ fn introduction(record: &[u8]) -> Option<[u8; 8]> {
     (flags & 0x4000_0000 == 0).then_some(verifier)
 }
 
-/// Each claim has one volume, one directory and one record, and there are no others.
-pub async fn each_once(env: &DedicatedCluster, claims: &[Value]) -> Test {
+/// Checks that each claim has one volume, one directory and one record, and that there are no others.
+pub async fn assert_each_once(env: &DedicatedCluster, claims: &[Value]) -> Test {
     let (mut directories, mut volumes) = (Vec::new(), Vec::new());
     for claim in claims {
         let volume = env.bound(claim).await?;

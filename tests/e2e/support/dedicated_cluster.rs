@@ -1,4 +1,4 @@
-//! A cluster, an NFS server and an operator for tests that kill them.
+//! A cluster, an NFS server and an operator for one test, which may kill them.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,29 +10,30 @@ use serde_json::{Value, json};
 use crate::support::shared::{Failure, TIMEOUT};
 use crate::support::shell::Shell;
 
-/// The administrator's folder.
+/// The administrator's working folder.
 const ADMIN_DIR: &str = "admin";
 
-/// All that a story needs, for itself.
+/// A cluster, NFS server, proxy and operator for one test.
 pub struct DedicatedCluster {
     pub operator: Operator,
     pub objects: Objects,
     pub cluster: Cluster,
     pub proxy: Proxy,
-    /// Who the operator logs in as.
+    /// The credentials of the operator.
     pub kubeconfig: OperatorKubeconfig,
     nfs: NfsServer,
-    // Removed last, with the logs in it.
+    // Dropped last, because it contains the logs.
     run: RunDir,
 }
 
 impl DedicatedCluster {
-    /// Everything ready, with a backend `main` behind a proxy and a class `nfs` on it. `spec` is merged into the backend.
+    /// Starts everything, with a ready backend `main` behind a proxy and a class `nfs`. `spec` is merged into the
+    /// backend.
     pub async fn start(spec: Value) -> Result<Self, Failure> {
         Self::start_with_args(spec, &[]).await
     }
 
-    /// The same, and the operator gets these arguments.
+    /// The same, with arguments for the operator.
     pub async fn start_with_args(spec: Value, args: &[&str]) -> Result<Self, Failure> {
         let run = RunDir::new()?;
         let nfs = NfsServer::start(&run, NfsOptions::default()).await?;
@@ -42,7 +43,7 @@ impl DedicatedCluster {
         Ok(env)
     }
 
-    /// An empty cluster beside an NFS server, in which an administrator did that, and then an operator that is ready.
+    /// Starts an empty cluster beside an NFS server, runs commands of an administrator, and then starts the operator.
     async fn start_beside(
         run: RunDir,
         nfs: NfsServer,
@@ -74,28 +75,28 @@ impl DedicatedCluster {
         })
     }
 
-    /// The cluster is lost with all that is in it; an empty one takes its place, beside the same NFS server. The
-    /// administrator does that before there is an operator; neither backend nor class is there.
+    /// Replaces the cluster with an empty one beside the same NFS server. The commands run before the operator starts.
+    /// Neither a backend nor a class exists.
     pub async fn rebuilt(self, before: Option<&str>, args: &[&str]) -> Result<Self, Failure> {
         self.operator.kill9().await?;
         self.cluster.stop().await?;
         Self::start_beside(self.run, self.nfs, self.proxy, before, args).await
     }
 
-    /// What an administrator does, in a folder that outlives clusters.
+    /// Runs commands as an administrator, in a folder that outlives clusters. Returns their output.
     pub async fn run_as_admin(&self, commands: &str) -> Result<String, Failure> {
         let shell = Shell::new(&self.run, &self.cluster)?.at(self.run.dir(ADMIN_DIR)?);
         shell.run(commands).await
     }
 
-    /// A backend `main` behind the proxy that is Ready, and a class `nfs`. `spec` is merged into the backend.
+    /// Creates a ready backend `main` behind the proxy, and a class `nfs`. `spec` is merged into the backend.
     pub async fn create_backend_and_class(&self, spec: Value) -> Result<Value, Failure> {
         let backend = self.backend(json!({"spec": spec})).await?;
         self.class("nfs", json!({})).await?;
         Ok(backend)
     }
 
-    /// A backend `main` behind the proxy that is Ready. `fields` are merged into it.
+    /// Creates a ready backend `main` behind the proxy. `fields` are merged into it.
     pub async fn backend(&self, fields: Value) -> Result<Value, Failure> {
         let mut backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
         let usual = json!({"server": "127.0.0.1", "path": "/export", "nfs": {"port": self.proxy.port()}});
@@ -108,7 +109,7 @@ impl DedicatedCluster {
         Ok(backend)
     }
 
-    /// A class of ours. `fields` are merged into it.
+    /// Creates a class of this provisioner. `fields` are merged into it.
     pub async fn class(&self, name: &str, fields: Value) -> Result<Value, Failure> {
         let mut class = reference("storage.k8s.io/v1", "StorageClass", None, name);
         let usual = json!({"provisioner": "nfs-operator.io/nfs", "reclaimPolicy": "Delete"});
@@ -117,14 +118,14 @@ impl DedicatedCluster {
         Ok(self.objects.create(&class).await?)
     }
 
-    /// One more operator, with these arguments.
+    /// Starts another operator with these arguments.
     pub async fn start_operator(&self, args: &[&str]) -> Result<Operator, Failure> {
         let mut options = OperatorOptions::new(rig::operator::find_binary()?, self.kubeconfig.clone());
         options.args = args.iter().map(|arg| (*arg).to_owned()).collect();
         Ok(Operator::start(&self.run, options).await?)
     }
 
-    /// A claim of the class, not created yet.
+    /// Returns a claim of the class, without creating it.
     pub fn claim(&self, name: &str) -> Value {
         let mut claim = reference("v1", "PersistentVolumeClaim", Some("default"), name);
         let spec = json!({
@@ -136,12 +137,12 @@ impl DedicatedCluster {
         claim
     }
 
-    /// The export on disk.
+    /// Returns the export on disk.
     pub fn data(&self) -> Result<PathBuf, Failure> {
         Ok(self.nfs.data_dir("/export")?)
     }
 
-    /// Where a volume's data are on disk.
+    /// Returns the directory of a volume on disk.
     pub fn directory(&self, volume: &Value) -> Result<PathBuf, Failure> {
         let path = volume
             .pointer("/spec/nfs/path")
@@ -150,7 +151,7 @@ impl DedicatedCluster {
         Ok(self.data()?.join(Path::new(path).strip_prefix("/export")?))
     }
 
-    /// The volume of a claim, once it is Bound.
+    /// Waits until a claim is Bound. Returns its volume.
     pub async fn bound(&self, claim: &Value) -> Result<Value, Failure> {
         let volume = self.objects.wait(claim, "to be Bound", TIMEOUT, |claim| {
             let volume = claim.pointer("/spec/volumeName").and_then(Value::as_str);
@@ -168,14 +169,14 @@ impl DedicatedCluster {
             .ok_or("the volume of a bound claim is gone")?)
     }
 
-    /// All volumes.
+    /// Returns all volumes.
     pub async fn volumes(&self) -> rig::Result<Vec<Value>> {
         self.objects
             .list(&reference("v1", "PersistentVolume", None, "any"))
             .await
     }
 
-    /// The records of this cluster on the export, by file name, with their content.
+    /// Returns the records on the export, with file name and content.
     pub fn records(&self) -> Result<Vec<(String, Value)>, Failure> {
         let mut records = Vec::new();
         for cluster in std::fs::read_dir(self.data()?.join(".nfs-operator"))? {
@@ -189,7 +190,7 @@ impl DedicatedCluster {
         Ok(records)
     }
 
-    /// The directories of volumes and archives at the export's root.
+    /// Returns the directories of volumes and archives at the root of the export.
     pub fn names(&self) -> Result<BTreeSet<String>, Failure> {
         Ok(crate::support::shared::names(&self.data()?)?.into_iter().collect())
     }

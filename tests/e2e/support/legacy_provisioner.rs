@@ -1,5 +1,5 @@
-//! What nfs-subdir-external-provisioner leaves behind: objects and directories exactly as its release 4.0.2 makes them,
-//! under a provisioner name that is an alias now.
+//! The objects and directories that nfs-subdir-external-provisioner 4.0.2 creates, under a provisioner name that is an
+//! alias now.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,25 +12,25 @@ use serde_json::{Value, json};
 
 use crate::support::shared::{Failure, TIMEOUT, text};
 
-/// One old Deployment: its provisioner name, and its export, which is a backend now.
+/// A Deployment of nfs-subdir: its provisioner name, and its export, which is a backend now.
 pub struct LegacyProvisioner<'a> {
     pub env: &'a TestEnv,
     pub provisioner: String,
     pub backend: Value,
-    /// Between the operator and the server.
+    /// The proxy between the operator and the server.
     pub proxy: Proxy,
     word: String,
 }
 
 impl<'a> LegacyProvisioner<'a> {
-    /// With its backend Ready; `spec` is merged into that. The whole export is its own.
+    /// With a ready backend on the whole export. `spec` is merged into the backend.
     pub async fn new(env: &'a TestEnv, spec: Value) -> Result<Self, Failure> {
         let legacy = Self::without_backend(env, "old", spec).await?;
         legacy.create_backend().await?;
         Ok(legacy)
     }
 
-    /// The same before there is a backend; `word` tells it from others of the test.
+    /// Without a backend yet. `word` distinguishes it from others of the test.
     pub async fn without_backend(env: &'a TestEnv, word: &str, spec: Value) -> Result<Self, Failure> {
         let (provisioner, name) = env.alias()?;
         let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], env.nfs_port()))).await?;
@@ -52,7 +52,7 @@ impl<'a> LegacyProvisioner<'a> {
         Ok(())
     }
 
-    /// A class as its deployment has it.
+    /// Returns a class of the Deployment.
     pub fn class_object(&self, name: &str, parameters: &Value) -> Value {
         let mut class = reference("storage.k8s.io/v1", "StorageClass", None, &self.env.unique_name(name));
         let rest = json!({ "provisioner": self.provisioner, "reclaimPolicy": "Delete", "parameters": parameters });
@@ -64,14 +64,14 @@ impl<'a> LegacyProvisioner<'a> {
         self.env.objects.create(&self.class_object(name, &parameters)).await
     }
 
-    /// A claim with the volume that was made for it, Bound, with the file `data` in its directory. LegacyVolume before there is a
-    /// class of that name, for otherwise the operator would make the volume.
+    /// Creates a Bound claim with its volume and a file `data`. Call it before the class exists, because otherwise the
+    /// operator creates the volume.
     pub async fn volume(&self, name: &str, class: &Value, directory: Option<&str>) -> Result<LegacyVolume, Failure> {
         let claim = self.env.objects.create(&self.env.claim(name, class)).await?;
         self.provision_for(&claim, class, directory).await
     }
 
-    /// The volume for a claim that is there, and nothing else: whoever looks finds it Bound.
+    /// Creates the volume for an existing claim, and waits until it is Bound.
     pub async fn provision_for(
         &self,
         claim: &Value,
@@ -100,7 +100,7 @@ impl<'a> LegacyProvisioner<'a> {
         })
     }
 
-    /// The directory on disk and the volume that it would make for a claim.
+    /// Returns the directory and the volume that nfs-subdir would create for a claim.
     pub fn object(&self, claim: &Value, class: &Value, directory: Option<&str>) -> Result<(PathBuf, Value), Failure> {
         let of = |pointer| text(claim, pointer);
         let (namespace, name, uid) = (of("/metadata/namespace"), of("/metadata/name"), of("/metadata/uid"));
@@ -134,15 +134,15 @@ impl<'a> LegacyProvisioner<'a> {
     }
 }
 
-/// What was made for a claim.
+/// A claim with its volume and directory.
 pub struct LegacyVolume {
     pub claim: Value,
     pub volume: Value,
     pub directory: PathBuf,
 }
 
-/// What the operator must not have changed about a volume or claim that was there before it.
-pub async fn untouched(env: &TestEnv, object: &Value) -> rig::Result<()> {
+/// Checks that the operator did not change a volume or claim that existed before it.
+pub async fn assert_untouched(env: &TestEnv, object: &Value) -> rig::Result<()> {
     let now = env.objects.get(object).await?;
     let now = now.as_ref();
     let ours = |value: Option<&Value>| value.is_some_and(|value| value.to_string().contains("nfs-operator.io"));

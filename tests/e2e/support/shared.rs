@@ -1,4 +1,4 @@
-//! What stories about claims have in common: the steps that set their scene.
+//! Common steps: backends, classes, claims and volumes.
 
 use std::fs;
 use std::path::Path;
@@ -10,26 +10,26 @@ use serde_json::{Value, json};
 
 pub type Test = Result<(), Box<dyn std::error::Error>>;
 
-/// Far longer than anything takes on a machine that does nothing else.
+/// Timeout for a state that is reached in seconds on an idle machine.
 pub const TIMEOUT: Duration = Duration::from_secs(90);
-/// A directory's name without anything that is unique to a claim: it comes back with the next claim of that name.
+/// A directory pattern without a unique part: the next claim with the same name gets the same directory name.
 pub const REUSED: &str = "${pvc.namespace}-${pvc.name}";
 
-/// A backend of that name that is Ready.
+/// Creates a backend and waits until it is Ready.
 pub async fn backend(env: &TestEnv, word: &str, spec: Value) -> rig::Result<Value> {
     let backend = env.objects.create(&env.backend(word, spec)).await?;
     let ready = env.objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT);
     ready.await.map(|_| backend)
 }
 
-/// A class of that name on the backend of that name.
+/// Creates a class on a backend.
 pub async fn class(env: &TestEnv, word: &str, backend: &str, parameters: Value) -> rig::Result<Value> {
     let mut all = json!({ "backend": env.unique_name(backend) });
     merge(&mut all, &parameters);
     env.objects.create(&env.class(word, all)).await
 }
 
-/// A claim that is Bound, with its volume.
+/// Creates a claim and waits until it is Bound. Returns it with its volume.
 pub async fn bound(env: &TestEnv, name: &str, class: &Value) -> rig::Result<(Value, Value)> {
     let claim = env.objects.create(&env.claim(name, class)).await?;
     let volume = env.wait_bound(&claim).await?;
@@ -37,7 +37,7 @@ pub async fn bound(env: &TestEnv, name: &str, class: &Value) -> rig::Result<(Val
 }
 
 /// The same, with a file `data` in its directory that holds `text`.
-pub async fn bound_with(env: &TestEnv, name: &str, class: &Value, text: &str) -> Result<(Value, Value), Failure> {
+pub async fn bound_with_data(env: &TestEnv, name: &str, class: &Value, text: &str) -> Result<(Value, Value), Failure> {
     let (claim, volume) = bound(env, name, class).await?;
     fs::write(env.directory(&volume)?.join("data"), text)?;
     Ok((claim, volume))
@@ -45,27 +45,27 @@ pub async fn bound_with(env: &TestEnv, name: &str, class: &Value, text: &str) ->
 
 pub type Failure = Box<dyn std::error::Error>;
 
-/// Deletes a claim and waits until its volume is gone; gives back the event that says what became of it.
-pub async fn reclaimed(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<Value> {
+/// Deletes a claim and waits until its volume is gone. Returns the event with this reason.
+pub async fn reclaim(env: &TestEnv, claim: &Value, volume: &Value, reason: &str) -> rig::Result<Value> {
     env.objects.delete(claim).await?;
     env.objects.wait_gone(volume, TIMEOUT).await?;
     env.objects.wait_event(volume, reason, TIMEOUT).await
 }
 
-/// Waits until a claim says, with that reason, that it is not provisioned; gives back the message.
-pub async fn refused(env: &TestEnv, claim: &Value, reason: &str) -> rig::Result<String> {
+/// Waits until a claim is not provisioned for this reason. Returns the message.
+pub async fn wait_refused(env: &TestEnv, claim: &Value, reason: &str) -> rig::Result<String> {
     let kind = "nfs-operator.io/Provisioned";
     let said = env.objects.wait_condition(claim, kind, "False", Some(reason), TIMEOUT);
     Ok(said.await?["message"].as_str().unwrap_or_default().to_owned())
 }
 
-/// Waits until a volume's reclaim is refused; gives back the event's note.
-pub async fn kept(env: &TestEnv, volume: &Value) -> rig::Result<String> {
+/// Waits until the reclaim of a volume is refused. Returns the note of the event.
+pub async fn wait_reclaim_refused(env: &TestEnv, volume: &Value) -> rig::Result<String> {
     let event = env.objects.wait_event(volume, "VolumeFailedDelete", TIMEOUT).await?;
     Ok(event["note"].as_str().unwrap_or_default().to_owned())
 }
 
-/// The names at the root of an export, sorted, without the operator's own.
+/// Returns the sorted names at the root of an export, without the operator's folder.
 pub fn names(root: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(root)? {
@@ -76,7 +76,7 @@ pub fn names(root: &Path) -> std::io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// The archives at the root of an export, sorted.
+/// Returns the sorted archives at the root of an export.
 pub fn archives(root: &Path) -> std::io::Result<Vec<String>> {
     let mut names = names(root)?;
     names.retain(|name| name.starts_with("archived-"));
@@ -84,7 +84,7 @@ pub fn archives(root: &Path) -> std::io::Result<Vec<String>> {
 }
 
 /// Waits until this cluster's trash on an export is empty.
-pub async fn trash_empty(root: &Path) -> rig::Result<()> {
+pub async fn wait_trash_empty(root: &Path) -> rig::Result<()> {
     wait::until("the trash to be empty", TIMEOUT, async || {
         let folders = fs::read_dir(root.join(".nfs-operator")).map_err(|error| error.to_string())?;
         let mut left = Vec::new();
@@ -101,8 +101,8 @@ pub async fn trash_empty(root: &Path) -> rig::Result<()> {
     .await
 }
 
-/// An administrator's own volume of a class: directory `word` beside a backend's volumes, with `word` in its file `data`.
-pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Failure> {
+/// Creates a static volume of a class: a directory `word` on the export, with `word` in its file `data`.
+pub async fn static_volume(env: &TestEnv, word: &str, class: &str) -> Result<Value, Failure> {
     let directory = env.data().join(word);
     fs::create_dir(&directory)?;
     fs::write(directory.join("data"), word)?;
@@ -116,7 +116,7 @@ pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Fa
     });
     merge(&mut volume, &json!({ "spec": spec }));
     let volume = env.objects.create(&volume).await?;
-    // Until the binder has seen it, it would ask for another one.
+    // Until the binder knows the volume, it would request another one.
     let available = |volume: &Value| match text(volume, "/status/phase") {
         "Available" => Ok(()),
         phase => Err(phase.to_owned()),
@@ -125,9 +125,9 @@ pub async fn by_hand(env: &TestEnv, word: &str, class: &str) -> Result<Value, Fa
     Ok(volume)
 }
 
-/// A claim bound to such a volume without a class; claim and volume.
-pub async fn bound_by_hand(env: &TestEnv, word: &str, claim: &str) -> Result<(Value, Value), Failure> {
-    let volume = by_hand(env, word, "").await?;
+/// Creates a claim bound to a static volume without a class. Returns both.
+pub async fn bound_static_volume(env: &TestEnv, word: &str, claim: &str) -> Result<(Value, Value), Failure> {
+    let volume = static_volume(env, word, "").await?;
     let mut wants = env.claim(claim, &Value::Null);
     let spec = json!({"storageClassName": "", "volumeName": text(&volume, "/metadata/name")});
     merge(&mut wants, &json!({ "spec": spec }));
@@ -136,12 +136,12 @@ pub async fn bound_by_hand(env: &TestEnv, word: &str, claim: &str) -> Result<(Va
     Ok((claim, volume))
 }
 
-/// A reference to a backend of this test.
-pub fn backend_named(env: &TestEnv, word: &str) -> Value {
+/// Returns a reference to a backend of this test.
+pub fn backend_reference(env: &TestEnv, word: &str) -> Value {
     reference("nfs-operator.io/v1alpha1", "NfsBackend", None, &env.unique_name(word))
 }
 
-/// A text of an object; empty when it is not there.
+/// Returns a text of an object; empty if it does not exist.
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }

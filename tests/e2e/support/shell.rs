@@ -1,4 +1,4 @@
-//! The shell of somebody who follows a page of the documentation.
+//! A shell for the commands of the documentation.
 
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 
 use crate::support::shared::Failure;
 
-/// A shell in the checkout, for an administrator of the cluster.
+/// A shell in the checkout whose `kubectl` is an administrator of the cluster.
 pub struct Shell {
     folder: PathBuf,
     path: String,
@@ -17,7 +17,7 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// One whose `kubectl` is an administrator of that cluster.
+    /// Creates a shell for an administrator of this cluster.
     pub fn new(run: &RunDir, cluster: &Cluster) -> Result<Self, Failure> {
         let programs = run.new_dir("programs")?;
         symlink(cluster.kubectl_path(), programs.join("kubectl"))?;
@@ -30,19 +30,19 @@ impl Shell {
         })
     }
 
-    /// The same in another folder.
+    /// Changes the working folder.
     pub fn at(self, folder: PathBuf) -> Self {
         Self { folder, ..self }
     }
 
-    /// What the commands print; they all have to succeed.
+    /// Runs commands that must all succeed. Returns their output.
     pub async fn run(&self, commands: &str) -> Result<String, Failure> {
         let mut shell = Command::new("bash");
         shell
             .args(["-euo", "pipefail", "-c", commands])
             .current_dir(&self.folder);
         shell.env("PATH", &self.path).env("KUBECONFIG", &self.kubeconfig);
-        // What kubectl learns of this cluster goes with it.
+        // The cache of kubectl is removed with the cluster.
         shell.env("KUBECACHEDIR", self.kubeconfig.with_file_name("kubectl-cache"));
         let done = shell.output().await?;
         let said = String::from_utf8_lossy(&done.stdout).into_owned();

@@ -6,7 +6,7 @@ use nfs_client::{Client, Credential, NfsError, Protocol, Status};
 use rig::KernelVm;
 
 use crate::fixture::{refused as refused_request, request};
-use crate::nfs::{kernel_directory, kernel_target, mode, name};
+use crate::nfs::{TIMEOUT, kernel_directory, kernel_target, mode, name};
 
 /// The error of connecting, and the reason that a backend would give.
 async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, ErrorKind) {
@@ -71,7 +71,13 @@ async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
         assert_eq!(export.lookup(&root, &name("big")).await.unwrap(), None, "{version}");
         for number in 0..4 {
             let called = name(&format!("small-{number}"));
-            tenant.create_file(&root, &called, b"x", 0o600).await.unwrap();
+            // The server may release the removed file a moment later.
+            rig::wait::until("room in the quota", TIMEOUT, async || {
+                let created = tenant.create_file(&root, &called, b"x", 0o600).await;
+                created.map_err(|error| error.to_string())
+            })
+            .await
+            .unwrap();
         }
         let error = tenant
             .make_directory(&root, &name("fifth"), mode(0o755))
