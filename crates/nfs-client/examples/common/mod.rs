@@ -57,7 +57,8 @@ impl ConnectOptions {
             server: address.server.clone(),
             path: if parent.is_empty() { "/" } else { parent }.to_owned(),
         };
-        let name = Name::new(name.to_owned()).map_err(|error| format!("{address}: {error}"))?;
+        let name =
+            Name::new(name.to_owned()).map_err(|_| format!("{address} is no entry of an export; add its name"))?;
         Ok((self.connect(&parent).await?, name))
     }
 }
@@ -83,6 +84,9 @@ fn remedy(error: &NfsError) -> Option<&'static str> {
         error if error.is_transport() => "check the server and the network, then try again",
         NfsError::ExportNotFound { .. } => "check the path, and the clients that the server allows",
         NfsError::AccessDenied { .. } => "allow this client on the server",
+        NfsError::NotADirectory { .. } | NfsError::SymlinkInPath { .. } => {
+            "give the path of a directory, without links"
+        }
         NfsError::SubdirectoryMountRefused { .. } => "give a path directly below the export",
         NfsError::SecurityFlavor { .. } => "allow sec=sys on the server",
         _ => match error.status()? {
