@@ -143,10 +143,9 @@ impl Objects {
     /// Waits until a claim is Bound, and returns a reference to its volume.
     pub async fn wait_bound(&self, claim: &Value, timeout: Duration) -> Result<Value> {
         self.wait(claim, "to be Bound", timeout, |claim| {
-            match (&claim["status"]["phase"], &claim["spec"]["volumeName"]) {
-                (Value::String(phase), Value::String(volume)) if phase == "Bound" => {
-                    Ok(reference("v1", "PersistentVolume", None, volume))
-                }
+            let text = |pointer| claim.pointer(pointer).and_then(Value::as_str);
+            match (text("/status/phase"), text("/spec/volumeName")) {
+                (Some("Bound"), Some(volume)) => Ok(reference("v1", "PersistentVolume", None, volume)),
                 _ => Err("it is not Bound".into()),
             }
         })

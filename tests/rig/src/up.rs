@@ -154,10 +154,10 @@ impl Demo {
                 return Err(error);
             }
         };
-        self.progress.done(&format!(
-            "the claim default/my-data is Bound to {}",
-            volume["metadata"]["name"]
-        ));
+        let name = volume.pointer("/metadata/name").and_then(Value::as_str);
+        let name = name.unwrap_or_default();
+        self.progress
+            .done(&format!("the claim default/my-data is Bound to {name}"));
         Ok(volume)
     }
 

@@ -3,7 +3,7 @@
 //! No network plugin that enforces policies is available for the rig's node. The rules behave like such plugins:
 //!
 //! - Rules apply after kube-proxy has selected an endpoint: a policy's port is the port behind a Service. Kubernetes
-//! leaves this open, and most plugins do so.
+//!   leaves this open, and most plugins do so.
 //! - Packets that are not allowed are dropped. Replies on an established connection always pass, even if the connection
 //!   is older than the policy.
 //! - The node reaches all its pods, because probes need that. The opposite direction is stricter than in Kubernetes,
