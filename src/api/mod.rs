@@ -7,6 +7,7 @@ mod explain;
 pub mod names;
 pub mod orphans;
 pub mod parameters;
+mod recovery_request;
 mod schema;
 mod selector;
 pub mod usage;
@@ -17,6 +18,7 @@ pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
 pub use conditions::{ArchiveCondition, BackendCondition, Reason};
 pub use orphans::{Orphan, OrphanKind, OrphansStatus};
 pub use parameters::{ClassParameters, ParameterError};
+pub use recovery_request::RecoveryRequest;
 pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;

@@ -3,10 +3,9 @@
 //!
 //! Beside the reconciler, as scans are: ten thousand volumes take minutes, and the probe goes on meanwhile.
 
-mod asked;
-mod object;
+mod condition;
 mod pass;
-mod verdict;
+mod volume;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,11 +13,10 @@ use std::time::Duration;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 
-pub use asked::requested;
-pub use verdict::verdict;
+pub use condition::condition;
 
 use crate::api::names::READOPT;
-use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::api::{NfsBackend, NfsBackendStatus, RecoveryRequest};
 use crate::background::next_run::next_run;
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -52,7 +50,8 @@ async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
 async fn look(ctx: &Context, backend: &Backend) -> Duration {
     let object = ctx.stores.backends.get(&ObjectRef::new(&backend.name));
     let object = object.filter(|object| object.uid().as_ref() == Some(&backend.uid));
-    let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), requested(&object)?))) else {
+    let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), RecoveryRequest::of(&object)?)))
+    else {
         backend.readoption.forget();
         return Duration::MAX;
     };
@@ -66,8 +65,8 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
         backend,
         object: &object,
         export: &export,
-        asked: &asked,
-        home: &ctx.cluster_uid(),
+        request: &asked,
+        cluster_uid: &ctx.cluster_uid(),
     };
     match pass.run().await {
         Ok(outcome) => {
@@ -85,7 +84,7 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
 
 /// Tells it, and lets claims go on: those whose volume was left out find that they are meant.
 fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Outcome) {
-    let told = verdict::told(&outcome);
+    let told = condition::result_condition(&outcome);
     if backend.readoption.ended(outcome) {
         let severity = match told.status {
             Some(true) => Severity::Normal,
@@ -107,8 +106,8 @@ pub(crate) async fn follow(
     backend: &Backend,
     said: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
-    let asked = requested(object).is_some();
-    let told = said.is_some_and(|status| verdict::is_told(&status.conditions));
+    let asked = RecoveryRequest::of(object).is_some();
+    let told = said.is_some_and(|status| condition::has_success(&status.conditions));
     match backend.readoption.outcome(&Word::of(object)) {
         _ if !asked => {
             backend.readoption.forget();

@@ -1,6 +1,6 @@
-//! One pass over a backend's records: each that is live and has no volume object is judged, and the object made again.
+//! One pass over a backend's records: recreates the volume of each live record that has none.
 //!
-//! Whatever ends a pass early ends it without harm: the next one finds what is made and goes on with the rest.
+//! An interrupted pass does no harm: the next one finds the volumes that exist and continues with the others.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -11,9 +11,8 @@ use kube::api::PostParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::asked::RecoveryRequest;
-use super::object::{ClusterView, Ownership, SkippedVolume, is_it, object, whose};
-use crate::api::NfsBackend;
+use super::volume::{ClusterView, Ownership, SkippedVolume, is_same_volume, ownership, volume_object};
+use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement::admits;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
@@ -22,108 +21,107 @@ use crate::state::recovery::{ClaimName, Missing, Outcome, Word};
 use crate::state::volume_indexer::index_volume;
 use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
-/// Records looked at side by side: enough to hide the round trips, few beside what servers and API servers bear.
-const SIDE_BY_SIDE: usize = 8;
-/// Volumes left out that are named in the log.
-const LOGGED: u64 = 1000;
+/// Maximum number of records processed concurrently: enough to hide round trips, and little load for both servers.
+const MAX_CONCURRENT: usize = 8;
+/// Maximum number of left-out volumes named in the log.
+const MAX_LOGGED: u64 = 1000;
 
-/// Why a pass did not come to its end.
+/// Why a pass was interrupted.
 #[derive(Debug, thiserror::Error)]
-pub enum PassError {
-    /// The export could not be read.
+pub(super) enum PassError {
+    /// The export cannot be read.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The API server could not be asked, or did not say whether it made a volume.
+    /// A request to the API server failed, or its outcome is unknown.
     #[error("the API server: {0}")]
     Api(#[from] Box<kube::Error>),
 }
 
-/// What became of one volume.
+/// The result for one record.
 enum RecoveryResult {
-    /// There is nothing to make a volume of.
+    /// There is nothing to recover.
     Nothing,
-    /// Its object is there.
-    There,
-    /// Its object was made.
-    Made,
-    /// It is left out. With the claim that has to wait for a word about it.
+    /// The volume exists.
+    Exists,
+    /// The volume was recreated.
+    Recreated,
+    /// The volume is left out for this reason; the claim, if any, has to wait.
     LeftOut(String, Option<ClaimName>),
-    /// It is left out until something is there.
+    /// The volume is left out until an object exists.
     Missing(String, ClaimName, Missing),
 }
 
-/// A pass on its way.
-pub struct RecoveryPass<'a> {
-    pub ctx: &'a Context,
-    pub backend: &'a Backend,
-    pub object: &'a NfsBackend,
-    pub export: &'a ExportStore,
-    pub asked: &'a RecoveryRequest,
-    /// The uid of this cluster's kube-system namespace.
-    pub home: &'a str,
+/// One pass over the records of a backend.
+pub(super) struct RecoveryPass<'a> {
+    pub(super) ctx: &'a Context,
+    pub(super) backend: &'a Backend,
+    pub(super) object: &'a NfsBackend,
+    pub(super) export: &'a ExportStore,
+    pub(super) request: &'a RecoveryRequest,
+    /// The UID of this cluster's kube-system namespace.
+    pub(super) cluster_uid: &'a str,
 }
 
 impl RecoveryPass<'_> {
-    /// Looks at all.
-    pub async fn run(&self) -> Result<Outcome, PassError> {
+    /// Processes all requested records.
+    pub(super) async fn run(&self) -> Result<Outcome, PassError> {
         let mut records = self.export.recorded_volumes(&|_| false).await?;
-        records.retain(|volume| self.asked.includes(volume));
-        let claims = self.claims(&records).await?;
+        records.retain(|volume| self.request.includes(volume));
+        let counts = &self.count_claims(&records).await?;
         let mut outcome = Outcome {
             word: Word::of(self.object),
             ..Outcome::default()
         };
-        let of = records.len() as u64;
-        let claims = &claims;
-        let looks = stream::iter(records.clone()).map(|volume: String| async move {
-            let fate = self.settle(&volume, claims).await?;
-            Ok::<_, PassError>((volume, fate))
+        let total = records.len() as u64;
+        let results = stream::iter(records.clone()).map(|volume: String| async move {
+            let result = self.recover(&volume, counts).await?;
+            Ok::<_, PassError>((volume, result))
         });
-        let mut looks = looks.buffer_unordered(SIDE_BY_SIDE);
+        let mut results = results.buffer_unordered(MAX_CONCURRENT);
         let mut done = 0;
-        while let Some((volume, fate)) = looks.try_next().await? {
+        while let Some((volume, result)) = results.try_next().await? {
             done += 1;
-            self.backend.readoption.progressed(done, of);
-            self.note(&mut outcome, &volume, fate);
+            self.backend.readoption.progressed(done, total);
+            self.add(&mut outcome, &volume, result);
         }
-        self.miss_named(&mut outcome, &records);
-        self.leave_others(&mut outcome, records.is_empty()).await?;
+        self.report_unrecorded(&mut outcome, &records);
+        self.report_other_clusters(&mut outcome, records.is_empty()).await?;
         Ok(outcome)
     }
 
-    /// How many live volumes each claim has, by a hash of its name: of two, nobody here can tell which one is meant.
-    async fn claims(&self, records: &[String]) -> Result<Claims, PassError> {
+    /// Counts the live volumes of each claim name: if a claim has two, only an administrator knows which one is intended.
+    async fn count_claims(&self, records: &[String]) -> Result<ClaimCounts, PassError> {
         let reads = stream::iter(records.to_vec());
         let reads = reads.map(|volume: String| async move { self.export.recorded_claim(&volume).await });
-        let mut reads = reads.buffer_unordered(SIDE_BY_SIDE);
-        let mut claims = Claims::default();
+        let mut reads = reads.buffer_unordered(MAX_CONCURRENT);
+        let mut counts = ClaimCounts::default();
         while let Some(claim) = reads.try_next().await? {
-            claims.count(claim.as_ref());
+            counts.add(claim.as_ref());
         }
-        Ok(claims)
+        Ok(counts)
     }
 
-    async fn settle(&self, volume: &str, claims: &Claims) -> Result<RecoveryResult, PassError> {
+    async fn recover(&self, volume: &str, counts: &ClaimCounts) -> Result<RecoveryResult, PassError> {
         if self.ctx.path_reservations.knows(&Holder::Volume(volume.to_owned())) {
-            return Ok(RecoveryResult::There);
+            return Ok(RecoveryResult::Exists);
         }
-        let kept = match self.export.recoverability(volume).await? {
+        let recorded = match self.export.recoverability(volume).await? {
             Recoverability::Nothing => return Ok(RecoveryResult::Nothing),
-            Recoverability::Elsewhere { backend, claim } => return Ok(self.elsewhere(backend, &claim)),
+            Recoverability::Elsewhere { backend, claim } => return Ok(self.other_backend(backend, &claim)),
             Recoverability::Unfit { claim, why } => {
                 return Ok(RecoveryResult::LeftOut(why, claim.as_ref().map(name_of)));
             }
-            Recoverability::Volume(kept) => kept,
+            Recoverability::Volume(recorded) => recorded,
         };
-        let claim = &kept.record.claim;
-        // In a cluster that was built anew no claim is the one that it was.
-        let found = match kept.note.cluster == self.home {
-            true => self.claim(claim).await?,
+        let claim = &recorded.record.claim;
+        // In a rebuilt cluster, no claim is the recorded one.
+        let found = match recorded.note.cluster == self.cluster_uid {
+            true => self.read_claim(claim).await?,
             false => None,
         };
         let namespace = self.ctx.namespace(&claim.namespace);
-        let there = ClusterView {
-            home: self.home,
+        let view = ClusterView {
+            cluster_uid: self.cluster_uid,
             namespace_uid: namespace
                 .as_ref()
                 .and_then(|namespace| namespace.metadata.uid.as_deref()),
@@ -132,58 +130,58 @@ impl RecoveryPass<'_> {
                 allowed.is_none_or(|allowed| admits(allowed, &claim.namespace, namespace.labels()))
             }),
             claim: found.as_ref(),
-            served: self.ctx.settings.serves(&kept.note.provisioner),
+            served: self.ctx.settings.serves(&recorded.note.provisioner),
         };
-        match whose(&kept, &there) {
-            Ok(Ownership::Pending) => Ok(RecoveryResult::Nothing),
-            Ok(Ownership::Named) if claims.of(claim) > 1 => {
+        match ownership(&recorded, &view) {
+            Ok(Ownership::Provisioning) => Ok(RecoveryResult::Nothing),
+            Ok(Ownership::ClaimName) if counts.get(claim) > 1 => {
                 let why = format!(
-                    "another live record is for claim {}/{} too: name the volume that is meant in the annotation",
+                    "another live record is for claim {}/{} too: name the intended volume in the annotation",
                     claim.namespace, claim.name
                 );
                 Ok(RecoveryResult::LeftOut(why, Some(name_of(claim))))
             }
-            Ok(whose) => self.make(&kept, &whose).await,
+            Ok(ownership) => self.recreate(&recorded, &ownership).await,
             Err(why @ SkippedVolume::NoNamespace(_)) => {
                 let missing = Missing::Namespace(claim.namespace.clone());
                 Ok(RecoveryResult::Missing(why.to_string(), name_of(claim), missing))
             }
             Err(why) => Ok(RecoveryResult::LeftOut(
                 why.to_string(),
-                why.holds().then(|| name_of(claim)),
+                why.delays_claims().then(|| name_of(claim)),
             )),
         }
     }
 
-    /// A volume of another backend is that backend's to make again. One that is not there may have another name by now, this
-    /// one's perhaps: its claims are not to be provisioned anew before somebody said so.
-    fn elsewhere(&self, backend: String, claim: &ClaimRef) -> RecoveryResult {
+    /// A volume of another backend is recovered by that backend. If it does not exist, it may have another name now,
+    /// perhaps this one's: its claims are not provisioned until the administrator decides.
+    fn other_backend(&self, backend: String, claim: &ClaimRef) -> RecoveryResult {
         if self.ctx.stores.backends.get(&ObjectRef::new(&backend)).is_some() {
             return RecoveryResult::Nothing;
         }
         let why = format!(
-            "it is recorded for backend {backend}, which is not there: apply that one, with this server and path if it is \
-             called {} by now",
+            "it is recorded for backend {backend}, which does not exist: create that backend, with this server and path if it \
+             is called {} now",
             self.backend.name
         );
         RecoveryResult::Missing(why, name_of(claim), Missing::Backend(backend))
     }
 
-    /// Makes the object, or finds that it is there: 409 is a question, not a success.
-    async fn make(&self, kept: &RecordedVolume, whose: &Ownership) -> Result<RecoveryResult, PassError> {
-        let left_out = |why: String| Ok(RecoveryResult::LeftOut(why, Some(name_of(&kept.record.claim))));
-        let wanted = match object(kept, whose, self.object) {
+    /// Creates the volume. If the name exists already, the existing volume may be another one.
+    async fn recreate(&self, recorded: &RecordedVolume, ownership: &Ownership) -> Result<RecoveryResult, PassError> {
+        let left_out = |why: String| Ok(RecoveryResult::LeftOut(why, Some(name_of(&recorded.record.claim))));
+        let wanted = match volume_object(recorded, ownership, self.object) {
             Ok(wanted) => wanted,
             Err(why) => return left_out(why),
         };
         let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
-        let (volume, fate) = match api.create(&PostParams::default(), &wanted).await {
-            Ok(made) => (made, RecoveryResult::Made),
+        let (volume, result) = match api.create(&PostParams::default(), &wanted).await {
+            Ok(created) => (created, RecoveryResult::Recreated),
             Err(error) if writes::http_status(&error) == Some(409) => {
-                match api.get_opt(&kept.record.volume).await.map_err(Box::new)? {
-                    Some(there) if is_it(&there, &wanted) => (there, RecoveryResult::There),
+                match api.get_opt(&recorded.record.volume).await.map_err(Box::new)? {
+                    Some(existing) if is_same_volume(&existing, &wanted) => (existing, RecoveryResult::Exists),
                     Some(_) => return left_out("another volume has its name".to_owned()),
-                    // It went in this moment: another look tells.
+                    // It was deleted in the meantime: the next pass decides.
                     None => return Err(Box::new(error).into()),
                 }
             }
@@ -193,83 +191,83 @@ impl RecoveryPass<'_> {
         let ctx = self.ctx;
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
         ctx.recovery_holds.see(&volume);
-        self.backend.settled(&kept.record.volume);
-        Ok(fate)
+        self.backend.settled(&recorded.record.volume);
+        Ok(result)
     }
 
-    async fn claim(&self, claim: &ClaimRef) -> Result<Option<PersistentVolumeClaim>, PassError> {
+    async fn read_claim(&self, claim: &ClaimRef) -> Result<Option<PersistentVolumeClaim>, PassError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.ctx.clients.calls.clone(), &claim.namespace);
         Ok(api.get_opt(&claim.name).await.map_err(Box::new)?)
     }
 
-    fn note(&self, outcome: &mut Outcome, volume: &str, fate: RecoveryResult) {
-        match fate {
+    fn add(&self, outcome: &mut Outcome, volume: &str, result: RecoveryResult) {
+        match result {
             RecoveryResult::Nothing => {}
-            RecoveryResult::There => outcome.there += 1,
-            RecoveryResult::Made => {
-                tracing::info!(backend = self.backend.name, volume, "made the volume again");
+            RecoveryResult::Exists => outcome.there += 1,
+            RecoveryResult::Recreated => {
+                tracing::info!(backend = self.backend.name, volume, "recreated the volume");
                 outcome.there += 1;
                 outcome.made += 1;
             }
             RecoveryResult::LeftOut(why, claim) => {
-                if outcome.left_out < LOGGED {
-                    tracing::warn!(backend = self.backend.name, volume, "not made again: {why}");
+                if outcome.left_out < MAX_LOGGED {
+                    tracing::warn!(backend = self.backend.name, volume, "left out of the recovery: {why}");
                 }
                 outcome.leave_out(volume, why, claim);
             }
             RecoveryResult::Missing(why, claim, missing) => {
                 outcome.missing.insert(missing);
-                self.note(outcome, volume, RecoveryResult::LeftOut(why, Some(claim)));
+                self.add(outcome, volume, RecoveryResult::LeftOut(why, Some(claim)));
             }
         }
     }
 
-    /// Volumes that are asked for by name and have no record.
-    fn miss_named(&self, outcome: &mut Outcome, records: &[String]) {
-        let RecoveryRequest::Volumes(names) = self.asked else {
+    /// Reports the volumes that are requested by name and have no record.
+    fn report_unrecorded(&self, outcome: &mut Outcome, records: &[String]) {
+        let RecoveryRequest::Volumes(names) = self.request else {
             return;
         };
         for name in names.iter().filter(|name| records.binary_search(name).is_err()) {
             let why = "there is no record of it".to_owned();
-            self.note(outcome, name, RecoveryResult::LeftOut(why, None));
+            self.add(outcome, name, RecoveryResult::LeftOut(why, None));
         }
     }
 
-    /// Where the cluster's own folder is a new one, or there is `nothing` in it, what was here before lies in another: a
-    /// claim of the same name is not to be provisioned anew before somebody said so.
-    async fn leave_others(&self, outcome: &mut Outcome, nothing: bool) -> Result<(), PassError> {
-        let goes_on = self.ctx.cluster_id != self.home && !nothing;
-        if goes_on || *self.asked != RecoveryRequest::All {
+    /// If the cluster's own folder is new or has `no_records`, the earlier volumes are in the folder of another cluster
+    /// identity: claims of the same names are not provisioned until the administrator decides.
+    async fn report_other_clusters(&self, outcome: &mut Outcome, no_records: bool) -> Result<(), PassError> {
+        let restored_identity = self.ctx.cluster_id != self.cluster_uid && !no_records;
+        if restored_identity || *self.request != RecoveryRequest::All {
             return Ok(());
         }
-        for theirs in self.export.foreign_directories().await? {
+        for foreign in self.export.foreign_directories().await? {
             let why = format!(
                 "it is recorded for cluster {}: restore that cluster's Secret before the operator's first start",
-                theirs.cluster
+                foreign.cluster
             );
-            let fate = RecoveryResult::LeftOut(why, Some(name_of(&theirs.claim)));
-            self.note(outcome, &theirs.volume, fate);
+            let result = RecoveryResult::LeftOut(why, Some(name_of(&foreign.claim)));
+            self.add(outcome, &foreign.volume, result);
         }
         Ok(())
     }
 }
 
-/// Numbers of volumes by claim; a hash for each name, for there may be ten thousands.
+/// Number of volumes by claim. The keys are hashes, because there may be tens of thousands of names.
 #[derive(Default)]
-struct Claims {
+struct ClaimCounts {
     hasher: RandomState,
     counts: HashMap<u64, u32>,
 }
 
-impl Claims {
-    fn count(&mut self, claim: Option<&ClaimRef>) {
+impl ClaimCounts {
+    fn add(&mut self, claim: Option<&ClaimRef>) {
         if let Some(claim) = claim {
             let hash = self.hash(claim);
             *self.counts.entry(hash).or_default() += 1;
         }
     }
 
-    fn of(&self, claim: &ClaimRef) -> u32 {
+    fn get(&self, claim: &ClaimRef) -> u32 {
         self.counts.get(&self.hash(claim)).copied().unwrap_or_default()
     }
 
@@ -282,7 +280,7 @@ fn name_of(claim: &ClaimRef) -> ClaimName {
     (claim.namespace.clone(), claim.name.clone())
 }
 
-/// A request that no repetition cures.
+/// Reports whether the API server refuses the request for a reason that a retry does not remove.
 fn is_refused(error: &kube::Error) -> bool {
     matches!(writes::http_status(error), Some(400 | 403 | 422))
 }

@@ -1,6 +1,6 @@
 //! Whether a probe found something that claims and volumes may have waited for. Pure.
 
-use crate::recovery::requested;
+use crate::api::RecoveryRequest;
 use crate::state::backends::ProbeSnapshot;
 
 /// What a probe may have cured.
@@ -32,7 +32,7 @@ pub fn of(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
 fn may_serve_more(former: &ProbeSnapshot, now: &ProbeSnapshot) -> bool {
     let turned_ready = now.is_ready() && !former.is_ready();
     let total = |known: &ProbeSnapshot| known.statistics.map(|statistics| statistics.total);
-    let asks = |known: &ProbeSnapshot| requested(&known.object).is_some();
+    let asks = |known: &ProbeSnapshot| RecoveryRequest::of(&known.object).is_some();
     turned_ready
         // Claims waited for its volumes, and nobody asks for them any more.
         || (asks(former) && !asks(now))

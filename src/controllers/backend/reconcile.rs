@@ -15,7 +15,7 @@ use super::records;
 use super::status::{self, Observed};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
-use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::api::{NfsBackend, NfsBackendStatus, RecoveryRequest};
 use crate::background::archive_objects::create_missing_objects;
 use crate::background::garbage_collection::{gc_backups, gc_pending};
 use crate::background::orphan_scan;
@@ -285,7 +285,7 @@ async fn tidy(
 /// may be thousands, and the next probe must not come late for that.
 fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ExportStore>) {
     // What is to be made again must not be taken for what nobody wants.
-    let sweeps = recovery::requested(object).is_none();
+    let sweeps = RecoveryRequest::of(object).is_none();
     let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
         return;
     };

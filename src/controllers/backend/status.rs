@@ -8,7 +8,7 @@ use super::probe::Probe;
 use super::records;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
-use crate::api::{OrphansStatus, UsageStatus};
+use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
 use crate::background::orphan_scan;
 use crate::decide::placement;
 use crate::recovery;
@@ -168,8 +168,8 @@ pub fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendSt
             probe.doubts.as_ref().map_or_else(unknown, records::verdict),
         ),
     ];
-    let readopted = recovery::verdict(
-        recovery::requested(observed.object).as_ref(),
+    let readopted = recovery::condition(
+        RecoveryRequest::of(observed.object).as_ref(),
         &observed.readoption,
         &former.conditions,
     );

@@ -6,11 +6,10 @@ use kube::core::PartialObjectMeta;
 
 use super::guard::ClaimRequest;
 use super::place::class_under;
-use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::READOPT;
+use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement;
-use crate::recovery::requested;
 use crate::state::context::Context;
 use crate::state::recovery::{ClaimName, Word};
 use export_store::text::format_bytes;
@@ -67,7 +66,7 @@ fn coming(
     request: &ClaimRequest,
     namespace: &PartialObjectMeta<Namespace>,
 ) -> Option<PlannedCondition> {
-    requested(object)?;
+    RecoveryRequest::of(object)?;
     let backend = object.name_any();
     let known = ctx
         .backends

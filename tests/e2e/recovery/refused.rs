@@ -122,7 +122,7 @@ async fn forged_records_become_no_volumes_and_their_claims_report_it() -> Test {
     let unsigned = format!("{} (its record is not signed)", name_of(&volumes[2]));
     let forged = format!("{} (its record's signature is wrong", name_of(&volumes[1]));
     let parts = [
-        "1 volumes that the records know are there, 1 of them made again; 4 left out",
+        "1 recorded volume exists, 1 recreated; 4 left out",
         "pvc-made-up (its record's signature is wrong",
         "and what has its name has",
         &unsigned,
@@ -161,12 +161,7 @@ async fn in_a_running_cluster_a_lost_volume_is_recovered_for_its_own_claim_only(
         name_of(&volumes[1])
     );
     let another = format!("{} (namespace team is not the one that it was", name_of(&volumes[2]));
-    said(
-        &env,
-        "VolumesLeftOut",
-        &["1 of them made again; 2 left out", &gone, &another],
-    )
-    .await?;
+    said(&env, "VolumesLeftOut", &["1 recreated; 2 left out", &gone, &another]).await?;
     assert_recovered(&env, &own, &volumes[0]).await?;
     for (claim, former) in [(&deleted, &volumes[1]), (&foreign, &volumes[2])] {
         env.objects.create(claim).await?;
@@ -282,7 +277,7 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     assert!(env.directory(&volume)?.is_dir());
     ask(&env).await?;
     let message = env.run_as_admin(&guide()?.readopted.replace("NAME", "main")).await?;
-    assert!(message.contains("1 of them made again"), "{message}");
+    assert!(message.contains("1 recreated"), "{message}");
     env.objects.create(&empty).await?;
     assert_eq!(name_of(&env.bound(&empty).await?), name_of(&volume));
     Ok(())

@@ -164,12 +164,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         env.objects.create(claim).await?;
     }
     let backend = env.backend(asking("true")).await?;
-    said(
-        &env,
-        "VolumesReadopted",
-        &["4 volumes that the records know are there, 4 of them made again"],
-    )
-    .await?;
+    said(&env, "VolumesReadopted", &["4 recorded volumes exist, 4 recreated"]).await?;
     env.objects.wait_event(&backend, "VolumesReadopted", TIMEOUT).await?;
     done(&env, READOPT).await?;
     env.objects.create(&empty).await?;
@@ -370,7 +365,7 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
     assert_eq!(env.volumes().await?.len(), 0);
     env.backend(asking("true")).await?;
     assert_recovered(&env, &claim, &volume).await?;
-    let all = says("0 volumes that the records know are there");
+    let all = says("0 recorded volumes exist");
     env.objects.wait(&renamed, "to miss none", TIMEOUT, all).await?;
     done(&env, READOPT).await
 }

@@ -1,45 +1,45 @@
-//! What the annotation on a backend asks for. Pure.
+//! What the annotation `nfs-operator.io/readopt` on a backend requests.
 
 use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 
-use crate::api::NfsBackend;
-use crate::api::names::READOPT;
+use super::NfsBackend;
+use super::names::READOPT;
 
-/// Which volumes are to be made again.
+/// The volumes to recover.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecoveryRequest {
     /// Those of all live records.
     All,
-    /// These, whatever else there is.
+    /// Only these.
     Volumes(BTreeSet<String>),
 }
 
 impl RecoveryRequest {
-    /// Whether a volume is among them.
+    /// Returns a backend's request; none if the annotation is absent, empty or `false`.
+    pub fn of(backend: &NfsBackend) -> Option<Self> {
+        let names: BTreeSet<String> = backend
+            .annotations()
+            .get(READOPT)?
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .collect();
+        match names.first().map(String::as_str) {
+            None => None,
+            Some("false") if names.len() == 1 => None,
+            Some("true") if names.len() == 1 => Some(Self::All),
+            Some(_) => Some(Self::Volumes(names)),
+        }
+    }
+
+    /// Reports whether the request includes a volume.
     pub fn includes(&self, volume: &str) -> bool {
         match self {
             Self::All => true,
             Self::Volumes(names) => names.contains(volume),
         }
-    }
-}
-
-/// What a backend asks for; nothing where the annotation is absent, empty or `false`.
-pub fn requested(object: &NfsBackend) -> Option<RecoveryRequest> {
-    let names: BTreeSet<String> = object
-        .annotations()
-        .get(READOPT)?
-        .split(',')
-        .map(|name| name.trim().to_owned())
-        .filter(|name| !name.is_empty())
-        .collect();
-    match names.first().map(String::as_str) {
-        None => None,
-        Some("false") if names.len() == 1 => None,
-        Some("true") if names.len() == 1 => Some(RecoveryRequest::All),
-        Some(_) => Some(RecoveryRequest::Volumes(names)),
     }
 }
 
@@ -54,7 +54,7 @@ mod tests {
     fn the_annotation_asks_for_all_for_some_or_for_nothing() {
         let of = |value: &str| {
             let object = json!({"metadata": {"name": "b", "annotations": {READOPT: value}}, "spec": {"server": "s", "path": "/"}});
-            requested(&serde_json::from_value(object).unwrap())
+            RecoveryRequest::of(&serde_json::from_value(object).unwrap())
         };
         assert_eq!(of("true"), Some(RecoveryRequest::All));
         assert_eq!(of("false"), None);

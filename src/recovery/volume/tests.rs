@@ -6,7 +6,7 @@ use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::DirectoryPath;
 use export_store::{ClaimRef, Record, State, VolumeMetadata};
 
-/// A volume as the provisioning makes it.
+/// A volume as provisioning creates it.
 fn made() -> PersistentVolume {
     serde_json::from_value(json!({
         "metadata": {
@@ -33,7 +33,7 @@ fn backend() -> NfsBackend {
     serde_json::from_value(json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/export"}})).unwrap()
 }
 
-fn kept() -> RecordedVolume {
+fn recorded() -> RecordedVolume {
     let note = volume_metadata(&made(), "old").unwrap();
     RecordedVolume {
         record: Record {
@@ -61,19 +61,22 @@ fn kept() -> RecordedVolume {
 
 #[test]
 fn a_volume_made_again_is_what_it_was() {
-    assert_eq!(object(&kept(), &Ownership::Known, &backend()).unwrap(), made());
-    let mut named = object(&kept(), &Ownership::Named, &backend()).unwrap();
+    assert_eq!(
+        volume_object(&recorded(), &Ownership::ClaimUid, &backend()).unwrap(),
+        made()
+    );
+    let mut named = volume_object(&recorded(), &Ownership::ClaimName, &backend()).unwrap();
     let annotations = named.metadata.annotations.as_mut().unwrap();
     assert_eq!(annotations.remove(names::VOLUME_READOPTED).as_deref(), Some("u"));
     let claim = named.spec.as_mut().unwrap().claim_ref.as_mut().unwrap();
-    assert_eq!(claim.uid, None, "the claim of that name has another one now");
+    assert_eq!(claim.uid, None, "the claim of that name has another UID now");
     claim.uid = Some("u".into());
     assert_eq!(named, made());
 }
 
 #[test]
 fn a_volume_that_was_nobodys_comes_back_for_nobody_and_is_never_reclaimed() {
-    let volume = object(&kept(), &Ownership::Nobodys, &backend()).unwrap();
+    let volume = volume_object(&recorded(), &Ownership::Released, &backend()).unwrap();
     let spec = volume.spec.unwrap();
     assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
     assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u"));
@@ -89,14 +92,14 @@ fn claim(uid: &str, volume: Option<&str>) -> PersistentVolumeClaim {
 fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     let (bound, pending, other) = (claim("u", Some("pvc-u")), claim("u", None), claim("v", None));
     let rebuilt = ClusterView {
-        home: "new",
+        cluster_uid: "new",
         namespace_uid: Some("anew"),
         admitted: true,
         served: true,
         ..ClusterView::default()
     };
     let same = ClusterView {
-        home: "old",
+        cluster_uid: "old",
         namespace_uid: Some("ns"),
         admitted: false,
         ..rebuilt
@@ -107,14 +110,14 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
     };
     let (other_namespace, deleted) = (
         SkippedVolume::OtherNamespace("team".into()),
-        SkippedVolume::Deleted("team".into(), "data".into()),
+        SkippedVolume::ClaimDeleted("team".into(), "data".into()),
     );
     assert!(
-        !other_namespace.holds() && !deleted.holds(),
-        "they are about somebody else's"
+        !other_namespace.delays_claims() && !deleted.delays_claims(),
+        "the volumes of somebody else"
     );
-    for (there, expected) in [
-        (rebuilt, Ok(Ownership::Named)),
+    for (view, expected) in [
+        (rebuilt, Ok(Ownership::ClaimName)),
         (
             ClusterView {
                 served: false,
@@ -122,7 +125,7 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
             },
             Err(SkippedVolume::NotServed("p".into())),
         ),
-        // Whoever makes a namespace one day is not meant by what an administrator says today.
+        // A namespace created later is not covered by today's request.
         (
             ClusterView {
                 namespace_uid: None,
@@ -137,9 +140,9 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
             },
             Err(SkippedVolume::NotAdmitted("team".into())),
         ),
-        (with(&bound), Ok(Ownership::Known)),
-        (with(&pending), Ok(Ownership::Pending)),
-        // Deleted here, and perhaps made anew: nobody who comes later gets what was in it.
+        (with(&bound), Ok(Ownership::ClaimUid)),
+        (with(&pending), Ok(Ownership::Provisioning)),
+        // Deleted here, and perhaps recreated: a later claim does not get the data.
         (with(&other), Err(deleted.clone())),
         (same, Err(deleted)),
         (
@@ -157,22 +160,22 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
             Err(other_namespace),
         ),
     ] {
-        assert_eq!(whose(&kept(), &there), expected, "{there:?}");
+        assert_eq!(ownership(&recorded(), &view), expected, "{view:?}");
     }
     let released = RecordedVolume {
         note: VolumeMetadata {
             released: true,
-            ..kept().note
+            ..recorded().note
         },
-        ..kept()
+        ..recorded()
     };
-    assert_eq!(whose(&released, &rebuilt), Ok(Ownership::Nobodys));
+    assert_eq!(ownership(&released, &rebuilt), Ok(Ownership::Released));
 }
 
 #[test]
 fn another_volume_of_the_name_is_not_taken_for_it() {
-    let wanted = object(&kept(), &Ownership::Named, &backend()).unwrap();
-    assert!(is_it(&made(), &wanted));
+    let wanted = volume_object(&recorded(), &Ownership::ClaimName, &backend()).unwrap();
+    assert!(is_same_volume(&made(), &wanted));
     for (name, value) in [
         (names::VOLUME_DIRECTORY, "other"),
         (names::VOLUME_FILE_ID, "7"),
@@ -180,6 +183,9 @@ fn another_volume_of_the_name_is_not_taken_for_it() {
     ] {
         let mut object = serde_json::to_value(made()).unwrap();
         object["metadata"]["annotations"][name] = Value::from(value);
-        assert!(!is_it(&serde_json::from_value(object).unwrap(), &wanted), "{name}");
+        assert!(
+            !is_same_volume(&serde_json::from_value(object).unwrap(), &wanted),
+            "{name}"
+        );
     }
 }

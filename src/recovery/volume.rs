@@ -1,0 +1,195 @@
+//! Recreates the PersistentVolume object of a record. Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    NFSVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, VolumeNodeAffinity,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt;
+
+use crate::api::NfsBackend;
+use crate::api::names;
+use export_store::RecordedVolume;
+
+/// What the cluster has of a recorded volume's claim and namespace.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ClusterView<'a> {
+    /// The UID of this cluster's kube-system namespace.
+    pub(super) cluster_uid: &'a str,
+    /// The UID of the claim's namespace.
+    pub(super) namespace_uid: Option<&'a str>,
+    /// The backend admits that namespace.
+    pub(super) admitted: bool,
+    /// The claim of that name, if the record was made in this cluster.
+    pub(super) claim: Option<&'a PersistentVolumeClaim>,
+    /// This operator serves the volume's provisioner name.
+    pub(super) served: bool,
+}
+
+/// Which claim gets the recreated volume.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ownership {
+    /// Any claim with the recorded name.
+    ClaimName,
+    /// Only the claim with the recorded UID.
+    ClaimUid,
+    /// No claim: the volume was Released and becomes Released again, with the reclaim policy Retain.
+    Released,
+    /// The claim is being provisioned, which creates the volume.
+    Provisioning,
+}
+
+/// Why a volume is left out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum SkippedVolume {
+    /// This operator does not serve its claims.
+    #[error("its provisioner name is {0}, which this operator does not serve: see --provisioner-name")]
+    NotServed(String),
+    /// A namespace created later under that name may belong to somebody else.
+    #[error("there is no namespace {0}: the volume is recreated when it exists")]
+    NoNamespace(String),
+    /// The backend admitted the namespace earlier.
+    #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
+    NotAdmitted(String),
+    /// The namespace was deleted in this cluster.
+    #[error("namespace {0} is not the one that it was: it may belong to somebody else now")]
+    OtherNamespace(String),
+    /// The claim was deleted in this cluster.
+    #[error("claim {0}/{1} was deleted in this cluster")]
+    ClaimDeleted(String, String),
+}
+
+impl SkippedVolume {
+    /// Reports whether claims of the recorded name wait until the volume is recovered or the request withdrawn. A volume
+    /// that belongs to somebody else delays no claim.
+    pub(super) fn delays_claims(&self) -> bool {
+        !matches!(self, Self::OtherNamespace(_) | Self::ClaimDeleted(..))
+    }
+}
+
+/// Decides which claim gets a recorded volume, or why the volume is left out.
+pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Result<Ownership, SkippedVolume> {
+    let claim = &recorded.record.claim;
+    let namespace = || claim.namespace.clone();
+    if !view.served {
+        return Err(SkippedVolume::NotServed(recorded.note.provisioner.clone()));
+    }
+    if recorded.note.released {
+        return Ok(Ownership::Released);
+    }
+    if recorded.note.cluster != view.cluster_uid {
+        // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's request
+        // means the names that exist now.
+        return match view.namespace_uid {
+            None => Err(SkippedVolume::NoNamespace(namespace())),
+            Some(_) if !view.admitted => Err(SkippedVolume::NotAdmitted(namespace())),
+            Some(_) => Ok(Ownership::ClaimName),
+        };
+    }
+    if claim.namespace_uid.is_empty() || view.namespace_uid != Some(&claim.namespace_uid) {
+        return Err(SkippedVolume::OtherNamespace(namespace()));
+    }
+    match view.claim.filter(|found| found.uid().as_ref() == Some(&claim.uid)) {
+        Some(found) if is_pending(found) => Ok(Ownership::Provisioning),
+        Some(_) => Ok(Ownership::ClaimUid),
+        None => Err(SkippedVolume::ClaimDeleted(namespace(), claim.name.clone())),
+    }
+}
+
+fn is_pending(claim: &PersistentVolumeClaim) -> bool {
+    let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref());
+    volume.is_none_or(str::is_empty)
+}
+
+/// Returns the volume as it was, with the backend's current address.
+///
+/// # Errors
+/// The recorded value that cannot be parsed.
+pub(super) fn volume_object(
+    recorded: &RecordedVolume,
+    ownership: &Ownership,
+    backend: &NfsBackend,
+) -> Result<PersistentVolume, String> {
+    let (record, note) = (&recorded.record, &recorded.note);
+    let affinity: Option<VolumeNodeAffinity> = note
+        .node_affinity
+        .clone()
+        .map(serde_json::from_value)
+        .transpose()
+        .map_err(|error| format!("failed to parse the node affinity in its record: {error}"))?;
+    let policy = match ownership {
+        Ownership::Released => "Retain",
+        _ => note.reclaim_policy.as_str(),
+    };
+    let some = |list: &[String]| (!list.is_empty()).then(|| list.to_vec());
+    Ok(PersistentVolume {
+        metadata: ObjectMeta {
+            name: Some(record.volume.clone()),
+            annotations: Some(annotations(recorded, ownership, backend)),
+            finalizers: (policy == "Delete").then(|| vec![names::RECLAIM_FINALIZER.to_owned()]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(PersistentVolumeSpec {
+            access_modes: some(&note.access_modes),
+            capacity: Some(BTreeMap::from([("storage".to_owned(), Quantity(note.size.clone()))])),
+            claim_ref: Some(ObjectReference {
+                api_version: Some("v1".to_owned()),
+                kind: Some("PersistentVolumeClaim".to_owned()),
+                namespace: Some(record.claim.namespace.clone()),
+                name: Some(record.claim.name.clone()),
+                uid: (*ownership != Ownership::ClaimName).then(|| record.claim.uid.clone()),
+                ..ObjectReference::default()
+            }),
+            mount_options: some(&note.mount_options),
+            nfs: Some(NFSVolumeSource {
+                server: backend.spec.server.to_string(),
+                path: format!("{}/{}", backend.spec.path.trim_end_matches('/'), record.directory),
+                read_only: None,
+            }),
+            node_affinity: affinity,
+            persistent_volume_reclaim_policy: Some(policy.to_owned()),
+            storage_class_name: note.class.clone(),
+            volume_mode: Some("Filesystem".to_owned()),
+            ..PersistentVolumeSpec::default()
+        }),
+        status: None,
+    })
+}
+
+fn annotations(recorded: &RecordedVolume, ownership: &Ownership, backend: &NfsBackend) -> BTreeMap<String, String> {
+    let (record, note) = (&recorded.record, &recorded.note);
+    let always = [
+        (names::PROVISIONED_BY, note.provisioner.clone()),
+        (names::VOLUME_BACKEND, backend.name_any()),
+        (names::VOLUME_EXPORT_ID, recorded.export_id.clone()),
+        (names::VOLUME_DIRECTORY, record.directory.to_string()),
+        (names::VOLUME_FILE_ID, recorded.file_id.to_string()),
+        (names::VOLUME_NAMESPACE_UID, record.claim.namespace_uid.clone()),
+    ];
+    let on_delete = note.on_delete.clone().map(|policy| (names::VOLUME_ON_DELETE, policy));
+    // Removed once the volume is bound and its record names the claim.
+    let readopted = (*ownership == Ownership::ClaimName).then(|| (names::VOLUME_READOPTED, record.claim.uid.clone()));
+    always
+        .into_iter()
+        .chain(on_delete)
+        .chain(readopted)
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+/// Reports whether an existing volume has the same directory as the one to create.
+pub(super) fn is_same_volume(existing: &PersistentVolume, wanted: &PersistentVolume) -> bool {
+    [
+        names::VOLUME_EXPORT_ID,
+        names::VOLUME_DIRECTORY,
+        names::VOLUME_FILE_ID,
+        names::VOLUME_BACKEND,
+    ]
+    .iter()
+    .all(|name| existing.annotations().get(*name) == wanted.annotations().get(*name))
+}
+
+#[cfg(test)]
+mod tests;
