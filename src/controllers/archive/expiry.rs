@@ -68,10 +68,7 @@ pub async fn acquire_purge_slot(
         ),
     );
     tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    if ctx
-        .last_reported
-        .changed(&object.uid().unwrap_or_default(), &condition)
-    {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &condition) {
         ops::publish(ctx, object, Severity::Warning, condition.reason, &condition.message);
     }
     Ok(Err(CLOCK_RETRY))

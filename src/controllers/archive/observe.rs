@@ -107,7 +107,13 @@ async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -
         Err(error) => return Ok(read_failed(ctx, &location.backend, &error)),
     };
     let identity = (recorded.claim.uid.as_str(), recorded.file_id, recorded.of_volume());
-    if identity != (&location.archive.claim_uid, location.archive.file_id, &object.spec.volume) {
+    if identity
+        != (
+            &location.archive.claim_uid,
+            location.archive.file_id,
+            &object.spec.volume,
+        )
+    {
         return Ok(record_unusable(
             "the record on the export describes another claim or directory than this object: nothing is changed",
         ));

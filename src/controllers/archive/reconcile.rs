@@ -70,10 +70,7 @@ pub fn on_error(object: Arc<NfsArchive>, error: &WriteError, _: Arc<Context>) ->
 fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Action {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), error.to_string());
     tracing::warn!(archive = object.name_any(), reason = %condition.reason, "{}", condition.message);
-    if ctx
-        .last_reported
-        .changed(&object.uid().unwrap_or_default(), &condition)
-    {
+    if ctx.last_reported.changed(&object.uid().unwrap_or_default(), &condition) {
         ops::publish(ctx, object, Severity::Warning, condition.reason, &condition.message);
     }
     Action::requeue(jittered(WAIT_INTERVAL))

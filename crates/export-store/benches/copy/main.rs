@@ -1,8 +1,9 @@
-//! `make bench-copy`: how long a clone takes, beside `cp -a` of the same tree on the server's own disk in the same run.
+//! `make bench-copy`: the time of a clone in comparison with `cp -a` of the same tree on the server's disk in the same
+//! run.
 //!
-//! Figures, never pass or fail. The server is nfs-ganesha on this machine, which copies nothing by itself: all that is
-//! copied goes through the operator, read and written. `cp -a` leaves its copy in the memory of the machine; a clone is on
-//! stable storage when it is there, so `cp -a` is measured with `sync` as well.
+//! It measures, and never fails on a result. The server is nfs-ganesha on this machine, which does not copy on the
+//! server: all data is read and written by the client. `cp -a` leaves its copy in memory, while a clone is on stable
+//! storage when it is complete, so `cp -a` is also measured with `sync`.
 
 use std::error::Error;
 use std::fs;
@@ -24,21 +25,21 @@ use rig::{NfsOptions, NfsServer, RunDir};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// What is measured, and how much of it.
+/// Options of the benchmark.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Small files, of 4 KiB, 100 in a directory.
+    /// Number of small files of 4 KiB, 100 in each directory.
     #[arg(long, default_value_t = 10_000)]
     small: usize,
     /// Size of the one large file, in MiB.
     #[arg(long, default_value_t = 1024)]
     large: usize,
-    /// What cargo says to every benchmark.
+    /// Cargo passes this option to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// Makes a tree in a directory.
+/// Creates a tree in a directory.
 type Grow<'a> = &'a dyn Fn(&Path) -> std::io::Result<()>;
 
 #[tokio::main]

@@ -1,4 +1,4 @@
-//! Records that this cluster did not sign, on a real server: adopted on an administrator's word alone.
+//! Records that this cluster did not sign, adopted at the request of an administrator.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, claim, reclaim, request};
 use crate::trust::{archived, doubted, forge, kept, path, settled};
 
-/// On an administrator's word; of backends, there are `fast` and `slow`.
+/// Adopts a record at the request of an administrator. The backends `fast` and `slow` exist.
 async fn adopt(export: &ExportStore, name: &str) -> Result<Adopted, ExportError> {
     let is_backend = |name: &str| ["fast", "slow"].contains(&name);
     export.adopt(&RecordName::parse(name).unwrap(), &is_backend).await
@@ -57,7 +57,7 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
             "{adopted:?}"
         );
         assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
-        // Once more, as after an answer that was lost.
+        // Again, as after a lost reply.
         assert_eq!(adopt(&export, volume).await.unwrap(), adopted);
     }
     assert_eq!(doubted(&export), []);
@@ -183,11 +183,11 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     assert_eq!(adopt(&export, &full("pvc-2")).await.unwrap(), adopted);
     assert_eq!(fs::read_to_string(fixture.on_disk("team/live/data")).unwrap(), "2");
 
-    // Whoever had them does not touch them any more.
+    // The former owner does not touch them any more.
     let file_id = fixture.record("pvc-2")["fileID"].as_u64().unwrap();
     let error = there.archive(&reclaim("2", "team/live", file_id)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RecordMissing);
-    // A name that is taken here is not taken over.
+    // A name that is in use here is not replaced.
     let record = fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap();
     let stranger = String::from_utf8(record.clone())
         .unwrap()

@@ -1,4 +1,4 @@
-//! An archive's own steps, cut off before and after each call, and run again by a new client.
+//! Operations on archives, interrupted before and after each call, and repeated by a new client.
 
 use std::fs;
 
@@ -19,7 +19,7 @@ pub fn which(uid: &str, file_id: u64) -> ArchiveRef {
     }
 }
 
-/// An archive with the file `mine` in it.
+/// Creates an archive with the file `mine`.
 pub async fn archived(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let file_id = with_data(fixture, export, uid).await;
     export.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
@@ -84,7 +84,7 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
     .await;
 }
 
-/// The claim `n<uid>` gets the archive of volume `pvc-<uid>`.
+/// Returns a request of the claim `n<uid>` for the archive of volume `pvc-<uid>`.
 pub fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
     DirectoryRequest {
         restore: Some(which(uid, file_id)),
@@ -92,7 +92,7 @@ pub fn restore(uid: &str, file_id: u64) -> DirectoryRequest {
     }
 }
 
-/// Somebody makes a directory of the archive's name as soon as it is free.
+/// Creates a foreign directory with the name of the archive as soon as the name is free.
 fn stranger(fixture: &StoreFixture) -> bool {
     let made = fs::create_dir(fixture.on_disk(ARCHIVE)).is_ok();
     if made {
@@ -106,7 +106,7 @@ fn theirs_is_there(fixture: &StoreFixture) {
     assert_eq!(theirs.unwrap(), "theirs");
 }
 
-/// Mode and owner that a directory has before it is archived.
+/// Mode and owner of a directory before it is archived.
 pub async fn archived_as_it_was(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let file_id = with_data(fixture, export, uid).await;
     std::os::unix::fs::chown(fixture.on_disk("home/work"), Some(1000), Some(1001)).unwrap();
@@ -145,7 +145,7 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
             next.finish_restore(&which(uid, file_id), &to).await.unwrap();
             assert_eq!(fixture.records(), [format!("pvc-n{uid}")]);
             assert_eq!(next.count_archives(), 0);
-            // And once more, as after a volume whose creation was not answered.
+            // Again, as after a lost reply to the creation of the volume.
             assert_eq!(next.provision(&restore(uid, file_id)).await.unwrap(), made);
             if strangers {
                 theirs_is_there(fixture);

@@ -1,4 +1,4 @@
-//! Copies of trees: all that is in them, nothing else, and never half of it.
+//! Copies of trees: complete, exact, and never partial.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -18,7 +18,7 @@ use rig::{Action, Direction, Squash};
 
 use crate::fixture::{CLUSTER, StoreClient, StoreFixture, names, reclaim, request};
 
-/// Copies the volume of `source` that has this uid, to a directory of that name for another claim.
+/// Copies a volume of `source` to a directory with this name, for another claim.
 pub async fn copied(
     (source, uid, file_id): (&Arc<ExportStore>, &str, u64),
     (target, new): (&Arc<ExportStore>, &str),
@@ -29,12 +29,12 @@ pub async fn copied(
     made.map(|made| (made, tally.snapshot()))
 }
 
-/// A volume with its directory.
+/// Creates a volume with its directory.
 pub async fn volume(export: &ExportStore, uid: &str) -> u64 {
     export.provision(&request(uid, uid)).await.unwrap().file_id
 }
 
-/// A time that no clock of this run shows.
+/// A time in the past.
 fn long_ago(seconds: u64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000 + seconds, 123_456_000)
 }
@@ -46,7 +46,7 @@ fn age(path: &Path, seconds: u64) {
     File::open(path).unwrap().set_times(times).unwrap();
 }
 
-/// A tree with everything that a copy keeps, and some that it leaves out.
+/// Creates a tree with everything that a copy preserves, and some files that it omits.
 fn grow(root: &Path) {
     fs::create_dir_all(root.join("a/b/c")).unwrap();
     fs::create_dir(root.join("empty")).unwrap();
@@ -90,8 +90,8 @@ fn grow(root: &Path) {
     }
 }
 
-/// What a copy must have in common with its source, for each name below it: kind, mode, owner, size, time, content, and
-/// which other names are the same file.
+/// Returns what a copy must preserve, for each name: type, mode, owner, size, time, content, and the other names of the
+/// same file.
 fn seen(root: &Path) -> BTreeMap<Vec<u8>, String> {
     let mut found = BTreeMap::new();
     let mut first: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
@@ -126,7 +126,7 @@ fn seen(root: &Path) -> BTreeMap<Vec<u8>, String> {
             .iter()
             .fold(7_u64, |hash, byte| hash.wrapping_mul(31).wrapping_add(u64::from(*byte)));
         let links = if is.is_dir() { 0 } else { is.nlink() };
-        // nfs-ganesha sets no times of symbolic links.
+        // nfs-ganesha does not set the times of symbolic links.
         let changed = match is.is_symlink() {
             true => String::new(),
             false => format!("{}.{}", is.mtime(), is.mtime_nsec()),
@@ -156,7 +156,7 @@ fn assert_same(copy: &Path, source: &Path) {
     assert_eq!(copy.len(), source.len());
 }
 
-/// Nothing is left of the making of a copy, but in the trash.
+/// Checks that nothing is left of a copy, except in the trash.
 fn assert_tidy(fixture: &StoreFixture) {
     let staging = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/staging"));
     assert_eq!(names(&staging), Vec::<String>::new());
@@ -253,7 +253,7 @@ async fn a_copy_that_cannot_preserve_owners_is_refused_before_it_starts() {
     assert_tidy(&fixture);
 }
 
-/// A connection through the proxy.
+/// Connects through the proxy.
 async fn through_proxy(fixture: &StoreFixture) -> Arc<ExportStore> {
     let client = StoreClient {
         port: fixture.proxy.port(),
@@ -262,7 +262,7 @@ async fn through_proxy(fixture: &StoreFixture) -> Arc<ExportStore> {
     Arc::new(client.open().await)
 }
 
-/// Whether a call holds this operation of NFSv4, with this much behind it: large WRITEs are told by their length.
+/// Returns whether a call contains this NFSv4 operation followed by this many bytes, which identifies large WRITEs.
 fn long(record: &[u8]) -> bool {
     record.len() > 100_000
 }

@@ -1,4 +1,4 @@
-//! A copy that dies at every moment.
+//! A copy that is interrupted at every moment.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use crate::archive_crash::{archived_as_it_was, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
 use crate::fixture::{CLUSTER, StoreFixture, names, reclaim, request};
 
-/// The source of a copy: a file with two names, one in a directory.
+/// Creates the source of a copy: a file with two names, one in a directory.
 async fn source(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 {
     let old = format!("{uid}-old");
     let made = export.provision(&request(&old, "old")).await.unwrap();
@@ -37,7 +37,7 @@ fn begun(uid: String, file_id: u64) -> Box<dyn FnOnce(ExportStore) -> Operation>
     })
 }
 
-/// The source is as it was, and nothing is left in the staging folder.
+/// Checks that the source is unchanged, and that the staging folder is empty.
 fn nothing_half_done(fixture: &StoreFixture, uid: &str) {
     assert_eq!(fs::read_to_string(fixture.on_disk("old/below/again")).unwrap(), uid);
     assert_eq!(fs::metadata(fixture.on_disk("old/file")).unwrap().nlink(), 2);
@@ -47,7 +47,7 @@ fn nothing_half_done(fixture: &StoreFixture, uid: &str) {
     }
 }
 
-/// What has the name is the whole copy, or there is nothing.
+/// Checks that the copy is complete or absent.
 fn whole_or_nothing(fixture: &StoreFixture, uid: &str) {
     let new = fixture.on_disk("home/new");
     if new.exists() {
@@ -78,12 +78,12 @@ async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_comple
     at_every_moment(source, begun, async |fixture, next, uid, _| {
         whole_or_nothing(fixture, uid);
         let path = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-{uid}"));
-        // Without a session's reply cache, a record may be there without its content.
+        // Without the reply cache of a session, a record may exist without its content.
         let record: Option<serde_json::Value> = fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let state = record.and_then(|record| record.pointer("/state/name").cloned());
         let finished = state.is_some_and(|state| state == "Live");
         let undone = next.rollback(&format!("pvc-{uid}"), uid).await.unwrap();
-        // Of one that is finished, a volume may have been made: its data is nobody's to remove.
+        // A complete copy may already have a volume, so its data must not be removed.
         assert_eq!(undone == RollbackOutcome::NotEmpty, finished, "{undone:?}");
         assert_eq!(fixture.on_disk("home/new").exists(), finished);
         nothing_half_done(fixture, uid);
@@ -92,7 +92,7 @@ async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_comple
     .await;
 }
 
-/// The claim `n<uid>` gets a copy of the archive of volume `pvc-<uid>`.
+/// Copies the archive of volume `pvc-<uid>` for the claim `n<uid>`.
 async fn copy_of_archive(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
     let of = CopySource::Archive(which(uid, file_id));
     let new = request(&format!("n{uid}"), "home/new");

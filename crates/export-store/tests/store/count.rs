@@ -1,4 +1,4 @@
-//! What a tree holds, counted over NFS, against what the disk says.
+//! The usage of a tree, counted over NFS, in comparison with the disk.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use nfs_client::{Protocol, VersionChoice};
 
 use crate::fixture::{StoreFixture, reclaim, request};
 
-/// Directories on top of one another, and files in the largest one: more than a page has of them.
+/// Depth of directories, and number of files in the largest one: more than fit in a page.
 const DEPTH: usize = 120;
 const MANY: usize = 1500;
 
@@ -62,7 +62,7 @@ fn grow(root: &Path, outside: &Path) {
     }
 }
 
-/// What the disk says: names, and the sizes of files, each once.
+/// Returns the usage on disk: the number of names, and the size of all files, each counted once.
 fn on_disk(root: &Path) -> (u64, u64) {
     let (mut names, mut size, mut seen) = (0, 0, std::collections::HashSet::new());
     let mut open = vec![root.to_owned()];
@@ -180,7 +180,7 @@ async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
     let of = (TreePlace::Directory(&directory), Some(made.file_id));
     let mut pace = RateLimiter::unlimited();
     let counted = export.count(of, &mut pace, |_| {
-        // Once is enough, and only once it can be.
+        // The first cancellation is sufficient.
         let _ = fs::rename(fixture.on_disk("data"), fixture.on_disk("elsewhere"));
         true
     });

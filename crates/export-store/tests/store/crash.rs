@@ -1,4 +1,5 @@
-//! Death at every moment: an operation is cut off before and after each of its calls, and run again by a new client.
+//! Crashes at every moment: an operation is interrupted before and after each of its calls, and repeated by a new
+//! client.
 
 use std::fs;
 use std::future::Future;
@@ -15,11 +16,11 @@ use tokio::sync::Notify;
 
 use crate::fixture::{StoreClient, StoreFixture, reclaim, request};
 
-/// An operation in one client.
+/// An operation of one client.
 pub type Operation = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Runs `operation` in a life that ends at the n-th record that passes in that direction; false when it came to its
-/// own end before. Going up, the request is lost; going down, it was carried out and the reply is lost.
+/// Runs `operation` with a client whose connection is cut at the n-th record in this direction. Returns false if the
+/// operation completed before. Upwards, the request is lost; downwards, it was executed and the reply is lost.
 pub async fn dies(
     fixture: &StoreFixture,
     direction: Direction,
@@ -43,7 +44,7 @@ pub async fn dies(
     });
     let mut task = tokio::spawn(operation(export));
     let died = tokio::select! {
-        // First: without a session to come back to, the cut fails the operation before we look.
+        // First, because without a session the cut fails the operation immediately.
         biased;
         () = death.notified() => true,
         outcome = &mut task => { outcome.unwrap(); false }
@@ -54,12 +55,12 @@ pub async fn dies(
     }
     fixture.proxy.cut();
     fixture.proxy.clear_hooks();
-    // What was on its way arrives.
+    // Calls in flight arrive.
     tokio::time::sleep(Duration::from_millis(20)).await;
     died
 }
 
-/// Every moment of an operation, with and without a session's reply cache.
+/// Interrupts an operation at every moment, with and without the reply cache of a session.
 pub async fn at_every_moment<Before, Begin, Check>(before: Before, begin: Begin, check: Check)
 where
     Before: AsyncFn(&StoreFixture, &ExportStore, &str) -> u64,
@@ -71,7 +72,7 @@ where
     }
 }
 
-/// Every moment of an operation over that version, until one client outlives it.
+/// Interrupts an operation over this version at every moment, until it completes.
 async fn at_every_moment_over<Before, Begin, Check>(
     version: VersionChoice,
     before: &Before,
@@ -103,7 +104,7 @@ async fn at_every_moment_over<Before, Begin, Check>(
             deaths += 1;
             assert!(deaths < 100);
         }
-        // At least look, record, act: else nothing was tested.
+        // At least a lookup, a record and a change; otherwise nothing was tested.
         assert!(deaths >= 4, "only {deaths}");
     }
 }
@@ -119,7 +120,7 @@ pub async fn with_data(fixture: &StoreFixture, export: &ExportStore, uid: &str) 
     file_id
 }
 
-/// Somebody makes a directory of the same name as soon as it is free.
+/// Creates a foreign directory with the same name as soon as the name is free.
 fn stranger(fixture: &StoreFixture) -> bool {
     let made = fs::create_dir(fixture.on_disk("home/work")).is_ok();
     if made {
@@ -140,7 +141,7 @@ fn stranger_is_untouched(fixture: &StoreFixture, made: bool) {
     }
 }
 
-/// Removes what a check left, so that the next life finds nothing.
+/// Removes the remains of a check, so that the next client finds nothing.
 pub fn clear(fixture: &StoreFixture) {
     for name in fixture.listed() {
         fs::remove_dir_all(fixture.on_disk(&name)).unwrap();
@@ -245,7 +246,7 @@ async fn archiving_that_is_interrupted_anywhere_ends_with_one_archive_and_moves_
             let record = fixture.record(&format!("pvc-{uid}"));
             assert_eq!(record.pointer("/state/name").unwrap(), "Archived");
             assert_eq!(record.pointer("/state/mode").unwrap(), 0o777);
-            // And once more, as after a lost finalizer patch.
+            // Again, as after a lost patch of the finalizer.
             let again = next.archive(&reclaim(uid, "home/work", file_id)).await.unwrap();
             assert_eq!(again, Reclaimed::Archived { name, warnings });
             stranger_is_untouched(fixture, strangers);

@@ -1,4 +1,4 @@
-//! An export on a real server, a proxy before it, and backends that keep it.
+//! A server with an export, a proxy in front of it, and stores on the export.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 pub const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 pub const OTHER_CLUSTER: &str = "99999999-2222-3333-4444-555555555555";
 
-/// A server of the test's own.
+/// A dedicated server, with a proxy in front of it.
 pub struct StoreFixture {
     pub nfs: NfsServer,
     pub proxy: Proxy,
@@ -27,11 +27,11 @@ pub struct StoreFixture {
     _run: RunDir,
 }
 
-/// Who keeps the export.
+/// The configuration of a store and its connection.
 #[derive(Clone)]
 pub struct StoreClient {
     pub cluster: &'static str,
-    /// All bytes of the key that its records are signed with.
+    /// The value of all bytes of the key that signs its records.
     pub key: u8,
     pub backend: &'static str,
     pub credential: Credential,
@@ -84,7 +84,7 @@ impl StoreFixture {
         }
     }
 
-    /// A backend whose identity is confirmed.
+    /// Opens a store with a confirmed identity.
     pub async fn store(&self) -> ExportStore {
         self.client().open().await
     }
@@ -102,7 +102,7 @@ impl StoreFixture {
         names(&self.disk.join(format!(".nfs-operator/{CLUSTER}/records")))
     }
 
-    /// What is at the export's root, without our own folder.
+    /// Returns the names at the root of the export, without the operator's folder.
     pub fn listed(&self) -> Vec<String> {
         let mut names = names(&self.disk);
         names.retain(|name| name != ".nfs-operator");
@@ -145,7 +145,7 @@ impl StoreClient {
     }
 }
 
-/// Confirms whatever identity is there, or makes one.
+/// Confirms the existing identity, or creates one.
 pub async fn identify(export: &ExportStore) -> Identity {
     let expected = ExpectedIdentity {
         may_create: true,
@@ -172,7 +172,7 @@ pub fn claim(uid: &str) -> ClaimRef {
     }
 }
 
-/// The volume `pvc-<uid>` at that directory.
+/// Returns a request for the volume `pvc-<uid>` with this directory.
 pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
     DirectoryRequest {
         claim: claim(uid),
@@ -206,7 +206,7 @@ pub fn reclaim(uid: &str, directory: &str, file_id: u64) -> ReclaimRequest {
     }
 }
 
-/// Why a directory is refused, and whether for good.
+/// Returns why a directory is refused, and whether definitely.
 pub async fn refused(export: &ExportStore, request: &DirectoryRequest) -> (ErrorKind, bool) {
     let error = export.provision(request).await.unwrap_err();
     println!("{error}");

@@ -1,4 +1,4 @@
-//! The export's identity and our own folder on it.
+//! The identity of the export, and the operator's folder on it.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -54,7 +54,7 @@ async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
         let (reason, definite) = refused(&export, &request("1", "a")).await;
         assert_eq!((reason, definite), (ErrorKind::IdentityMismatch, false));
     };
-    // Empty, as when a disk is not mounted: even when it is said that one may be made.
+    // Empty, as if a disk is not mounted, although creation is allowed.
     let away = fixture.disk.with_extension("away");
     fs::rename(fixture.on_disk(".nfs-operator"), &away).unwrap();
     let may_create = ExpectedIdentity {
@@ -70,7 +70,7 @@ async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
     let file_now = fixture.on_disk(".nfs-operator/identity");
     fs::write(&file_now, text.replace(&identity.id, "another")).unwrap();
     mismatch(&expected).await;
-    // A copy: the file says that it was made for another root.
+    // A copy: the file belongs to another root.
     let copied = text.replace(&identity.root_file_id.to_string(), "12345");
     fs::write(&file_now, &copied).unwrap();
     let unknown_root = ExpectedIdentity {
@@ -79,7 +79,7 @@ async fn an_export_replaced_by_an_empty_one_or_a_copy_is_not_touched() {
     };
     mismatch(&unknown_root).await;
     assert_eq!(fs::read_to_string(&file_now).unwrap(), copied);
-    // Accepted by an administrator, it stays accepted.
+    // Once an administrator accepts it, it stays accepted.
     let accepted = ExpectedIdentity {
         accepted: true,
         ..unknown_root
@@ -135,7 +135,7 @@ async fn identity_is_read_again_after_a_reconnect_before_any_change() {
     let mut fixture = StoreFixture::start().await;
     let export = fixture.store().await;
     export.provision(&request("1", "a")).await.unwrap();
-    // While the server is down, another file system is mounted in the place of the export.
+    // While the server is down, another file system replaces the export.
     fixture.nfs.kill9().await.unwrap();
     let away = fixture.disk.with_extension("away");
     fs::rename(&fixture.disk, &away).unwrap();

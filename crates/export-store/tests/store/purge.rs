@@ -1,4 +1,4 @@
-//! The trash: trees that are hard to remove go completely, and nothing outside is touched.
+//! The trash: trees that are hard to remove are removed completely, and nothing outside is touched.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -104,7 +104,7 @@ async fn under_root_squash_a_purge_acts_as_the_owner_of_each_directory() {
     chown(fixture.on_disk("a/owned"), Some(1000), Some(1000)).unwrap();
     chown(&inside, Some(2000), Some(0)).unwrap();
     fs::set_permissions(&inside, fs::Permissions::from_mode(0o000)).unwrap();
-    // Root's own: nobody may act as root, so it stays, and is told.
+    // Owned by root, as which the store cannot act: it stays and is reported.
     let roots = fixture.on_disk("a/roots");
     fs::create_dir(&roots).unwrap();
     fs::write(roots.join("file"), "").unwrap();
@@ -130,7 +130,7 @@ async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_foun
     let export = client.open().await;
     let made = export.provision(&request("1", "home/a")).await.unwrap();
     fs::write(fixture.on_disk("home/a/file"), "").unwrap();
-    // Another's directory can't be moved to another parent without write permission on itself.
+    // A directory of another owner cannot be moved to another parent without write permission on it.
     chown(fixture.on_disk("home/a"), Some(2000), Some(2000)).unwrap();
     fs::set_permissions(fixture.on_disk("home/a"), fs::Permissions::from_mode(0o755)).unwrap();
     deleted(&export, "1", "home/a", made.file_id).await;
@@ -138,7 +138,7 @@ async fn a_directory_that_cannot_enter_the_trash_becomes_a_tombstone_and_is_foun
     assert_eq!(fixture.records(), ["pvc-1"]);
     assert_eq!(export.trash().await.unwrap().entries, 1);
     export.forget_volume("pvc-1").await.unwrap();
-    // The next life finds it by its record.
+    // The next client finds it by its record.
     let next = client.open().await;
     next.recover(&|_: &str| false).await.unwrap();
     assert_eq!(next.trash().await.unwrap().entries, 1);

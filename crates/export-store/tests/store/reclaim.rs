@@ -1,4 +1,4 @@
-//! Reclaim and undo: checked twice, and never what is somebody else's.
+//! Reclaim and rollback: checked twice, and never applied to the data of others.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,14 +44,14 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         refused(&wrong(&|it| it.volume = "pvc-2".into())).await,
         ErrorKind::RecordMissing
     );
-    // Another volume has it too.
+    // Another volume uses it, too.
     let places = vec![ReservedPath::on_server("127.0.0.1", "/export/a/below")];
     let client = fixture.client();
     let watched = client.open().await;
     client.ledger.insert(Holder::Volume("static".into()), places, None);
     let error = watched.delete(&right).await.unwrap_err();
     assert!(matches!(error, ExportError::Overlaps { .. }), "{error}");
-    // Something else has the name.
+    // Another object has the name.
     fs::rename(fixture.on_disk("a"), fixture.on_disk("b")).unwrap();
     fs::create_dir(fixture.on_disk("a")).unwrap();
     assert_eq!(
@@ -59,7 +59,7 @@ async fn a_reclaim_is_refused_where_volume_record_and_directory_disagree() {
         ErrorKind::ReclaimUnsafe
     );
     fs::remove_dir(fixture.on_disk("a")).unwrap();
-    // Gone: to delete it is done; to archive it is not.
+    // It is missing: a delete is complete, an archive is not.
     assert_eq!(
         export.archive(&right).await.unwrap_err().kind(),
         ErrorKind::DirectoryMissing
@@ -152,7 +152,7 @@ async fn a_missing_directory_can_be_retained() {
     fs::write(fixture.on_disk("a/data"), "").unwrap();
     let right = reclaim("1", "a", made.file_id);
     export.archive(&right).await.unwrap();
-    // As if it had died before the last record, and somebody had taken the archive away.
+    // As after a crash before the last record, and the removal of the archive.
     let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
     let text = fs::read_to_string(&record).unwrap();
     fs::write(&record, text.replace("Archived", "Archiving")).unwrap();
@@ -166,7 +166,7 @@ async fn a_missing_directory_can_be_retained() {
     assert_eq!(fixture.records(), Vec::<String>::new());
 }
 
-/// Makes directories until one has this number, as file systems give numbers again; it gets that path.
+/// Creates directories until one has this inode number, because file systems reuse numbers, and moves it to the path.
 fn with_number(fixture: &StoreFixture, number: u64, path: &str) -> bool {
     let nursery = fixture.on_disk("nursery");
     fs::create_dir(&nursery).unwrap();
@@ -212,13 +212,13 @@ async fn a_new_directory_with_the_fileid_and_name_of_a_removed_one_is_not_mistak
             done
         };
         let first = reclaimed().await;
-        // The reclaim is repeated, as after a death before the volume's end was saved.
+        // The reclaim is repeated, as after a crash before its result was saved.
         if with_number(&fixture, made.file_id, &directory) {
             tried += 1;
             assert_eq!(reclaimed().await, first);
             assert!(fixture.on_disk(&directory).join("theirs").exists());
         }
-        // The volume object is gone now: until then nobody else gets its number.
+        // The volume object is gone now; until then, its path stays reserved.
         client.ledger.remove(&Holder::Volume(format!("pvc-{uid}")));
     }
     println!("{tried} numbers were given again");

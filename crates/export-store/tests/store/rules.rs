@@ -1,4 +1,4 @@
-//! The rules for making directories, on a real server: overlap, adoption, records, refusals.
+//! The rules for the creation of directories: overlap, adoption, records, refusals.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
@@ -30,7 +30,7 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         (adopting("1", "link/sub"), ErrorKind::NotADirectory),
         (adopting("1", "file"), ErrorKind::NotADirectory),
     ] {
-        // Who was refused before looks first, and finds what it will be told.
+        // A request that was refused before is checked with a dry run first, which has the same result.
         let foreseen = export.dry_run(&request).await.unwrap_err();
         assert_eq!((foreseen.kind(), foreseen.definite_refusal()), (reason, true));
         assert_eq!(refused(&export, &request).await, (reason, true));
@@ -46,7 +46,7 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
     assert!(made.adopted);
     let mode = fs::metadata(fixture.on_disk("old")).unwrap().mode() & 0o7777;
     assert_eq!(mode, 0o755, "an adopted directory keeps its mode");
-    // Undone, it stays; deleted, it is archived.
+    // After a rollback it stays; after a delete it is archived.
     assert_eq!(
         export.rollback("pvc-1", "1").await.unwrap(),
         RollbackOutcome::DirectoryKept
@@ -75,7 +75,7 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
             "{taken}"
         );
     }
-    // Renamed by hand: it is still the first volume's.
+    // Renamed by hand, it still belongs to the first volume.
     fs::rename(fixture.on_disk("team/one"), fixture.on_disk("moved")).unwrap();
     assert_eq!(
         refused(&export, &adopting("2", "moved")).await,
@@ -92,7 +92,7 @@ async fn directories_do_not_overlap_by_path_by_case_or_by_fileid() {
 async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_alone() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
-    // Another operator's backend, on a path inside ours.
+    // The backend of another operator, on a path inside ours.
     fs::create_dir_all(fixture.on_disk("nested/.nfs-operator")).unwrap();
     assert_eq!(
         refused(&export, &request("1", "nested/x")).await,
@@ -102,7 +102,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
         refused(&export, &adopting("1", "nested")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
-    // Another backend of ours, by its address.
+    // Another backend of this operator, by its address.
     let inside = vec![ReservedPath::on_server("127.0.0.1", "/export/other")];
     let client = fixture.client();
     let ours = client.open().await;
@@ -111,7 +111,7 @@ async fn a_backend_nested_in_another_and_another_clusters_directories_are_left_a
         refused(&ours, &request("1", "other/x")).await,
         (ErrorKind::DirectoryOverlaps, true)
     );
-    // Another cluster's volume on the same export.
+    // The volume of another cluster on the same export.
     let other = StoreClient {
         cluster: OTHER_CLUSTER,
         ledger: Arc::new(PathReservations::new()),
@@ -164,7 +164,7 @@ async fn a_record_of_another_claim_a_damaged_record_or_a_foreign_object_in_its_p
         refused(&export, &request("6", "f")).await,
         (ErrorKind::RecordUnusable, false)
     );
-    // Cut short: nothing was made by then, and it is written anew.
+    // Truncated: nothing was created before, and the record is written again.
     fs::write(records.join("pvc-7"), "{\"version\":1,").unwrap();
     export.provision(&request("7", "g")).await.unwrap();
     let settled = export.recover(&|volume: &str| volume == "pvc-1").await.unwrap();
@@ -186,7 +186,7 @@ async fn an_owner_that_a_squashed_root_cannot_set_is_refused_and_leaves_nothing(
     };
     assert_eq!(refused(&export, &owned).await, (ErrorKind::RootSquashed, true));
     assert_eq!((fixture.listed(), fixture.records()), (Vec::new(), Vec::new()));
-    // Without an owner nothing needs root.
+    // Without an owner, nothing needs root.
     export.provision(&request("1", "a")).await.unwrap();
 }
 
@@ -210,7 +210,7 @@ async fn a_full_disk_is_reported_as_no_space_and_leaves_nothing_once_there_is_sp
         matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::NoInodes),
         "{error}"
     );
-    // One volume less makes room for the one that failed.
+    // The removal of a volume frees space for the one that failed.
     export.rollback("pvc-0", "0").await.unwrap();
     export
         .provision(&request(&format!("{made}"), &format!("d{made}")))

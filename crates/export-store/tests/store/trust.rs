@@ -1,4 +1,4 @@
-//! Records that this cluster did not sign, on a real server: nothing is done on their word, and objects vouch for them.
+//! Records that this cluster did not sign: they cause no change, and objects can confirm them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::fixture::{CLUSTER, StoreFixture, claim, reclaim, request};
 
-/// Takes in what is there, as an operator does that has no volumes.
+/// Recovers the records, as an operator without volumes does.
 pub async fn settled(export: &ExportStore) -> RecoveryReport {
     export.recover(&|_| false).await.unwrap()
 }
 
-/// Makes a directory with a file in it, and archives it.
+/// Creates a directory with a file, and archives it.
 pub async fn archived(export: &ExportStore, fixture: &StoreFixture, uid: &str) -> String {
     let made = export.provision(&request(uid, &format!("dir-{uid}"))).await.unwrap();
     fs::write(fixture.on_disk(&format!("dir-{uid}/data")), uid).unwrap();
@@ -28,7 +28,7 @@ pub async fn archived(export: &ExportStore, fixture: &StoreFixture, uid: &str) -
     }
 }
 
-/// As the archive's object names it.
+/// Returns the reference in the object of the archive.
 fn archive_of(fixture: &StoreFixture, uid: &str) -> ArchiveRef {
     let volume = format!("pvc-{uid}");
     ArchiveRef {
@@ -42,7 +42,7 @@ pub fn path(fixture: &StoreFixture, cluster: &str, volume: &str) -> PathBuf {
     fixture.on_disk(&format!(".nfs-operator/{cluster}/records/{volume}"))
 }
 
-/// Writes a record as somebody does who has no key: what `change` makes of the one of that volume.
+/// Changes the record of a volume without the key.
 pub fn forge(fixture: &StoreFixture, volume: &str, change: impl FnOnce(&mut Value)) {
     let mut record = fixture.record(volume);
     record.as_object_mut().unwrap().remove("signature");
@@ -64,7 +64,7 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
     let fixture = StoreFixture::start().await;
     let export = fixture.store().await;
     archived(&export, &fixture, "1").await;
-    // As after a crash between the rename and the record: it would be completed, if it were signed.
+    // As after a crash between the rename and the record. It would be completed if it were signed.
     forge(&fixture, "pvc-1", |record| record["state"]["name"] = json!("Archiving"));
     // A tombstone would be purged.
     fs::create_dir(fixture.on_disk(".nfs-operator-deleted-pvc-2")).unwrap();
@@ -79,7 +79,7 @@ async fn an_unsigned_record_alone_starts_or_resumes_nothing() {
     tombstone["state"] = json!({"name": "Tombstone", "since": 1});
     tombstone.as_object_mut().unwrap().remove("handle");
     fs::write(path(&fixture, CLUSTER, "pvc-2"), tombstone.to_string()).unwrap();
-    // A claim that waits, and a record that says that it has another's directory.
+    // A waiting claim, and a record that gives it the directory of another.
     fs::create_dir(fixture.on_disk("anothers")).unwrap();
     let mut lie = fixture.record("pvc-1");
     lie["volume"] = json!("pvc-3");
@@ -138,7 +138,7 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
         "team",
         "the volume's word, not the record's"
     );
-    // Its reclaim goes on with a record of an earlier release, and leaves a signed one.
+    // Its reclaim resumes with a record of an earlier release, and leaves a signed one.
     forge(&fixture, "pvc-1", |_| ());
     export.archive(&said).await.unwrap();
     assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
@@ -150,7 +150,7 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
     let export = fixture.store().await;
     let name = archived(&export, &fixture, "1").await;
     let inode = |path: &str| fs::metadata(fixture.on_disk(path)).unwrap().ino();
-    // A copy that got its name and never a volume would go into the trash.
+    // A complete copy without a volume would be moved to the trash.
     fs::create_dir_all(fixture.on_disk("precious/below")).unwrap();
     let mut lie = fixture.record("pvc-1");
     lie.as_object_mut().unwrap().remove("signature");
@@ -161,7 +161,7 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
     lie["fileID"] = json!(inode("precious"));
     lie["state"] = json!({"name": "Creating"});
     fs::write(path(&fixture, CLUSTER, "pvc-2"), lie.to_string()).unwrap();
-    // Two that say together that an archive was being restored: taken back, it would be signed as theirs.
+    // Two records that claim a restore of an archive: a rollback would sign the archive as theirs.
     fs::create_dir(fixture.on_disk("archived-secret")).unwrap();
     lie["volume"] = json!("pvc-3");
     lie["directory"] = json!("nowhere");
@@ -235,7 +235,7 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
     export.begin_purge(&which).await.unwrap();
     export.end_purge(&which).await.unwrap();
     assert_eq!(fixture.records(), Vec::<String>::new());
-    // Before the purged one's fileid is free again.
+    // Before the fileid of the purged directory can be reused.
     fs::create_dir(fixture.on_disk(&name)).unwrap();
     fs::write(path(&fixture, CLUSTER, "pvc-1"), former).unwrap();
     let export = fixture.client().open().await;

@@ -1,4 +1,4 @@
-//! A server, a proxy with a round trip, and an export that is kept.
+//! A server, a proxy that adds a round trip, and a store on the export.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,12 +14,12 @@ use rig::{NfsOptions, NfsServer, Proxy, RunDir};
 use crate::Failure;
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
-/// Room for a million empty files, whose directories alone take space.
+/// Space for a million empty files, whose directories alone need space.
 const EXPORT_BYTES: u64 = 8 << 30;
-/// Calls that the round trip is measured with.
+/// Number of calls that measure the round trip.
 const ECHOES: u32 = 20;
 
-/// Ends with its server.
+/// Everything stops with its server.
 pub struct Fixture {
     pub nfs: Client,
     pub proxy: Proxy,
@@ -32,7 +32,7 @@ pub struct Fixture {
 impl Fixture {
     pub async fn start(protocol: Protocol, round_trip: Duration) -> Result<Self, Failure> {
         let run = RunDir::new()?;
-        // In memory: the client is measured, and a disk that takes 2 ms for a create would be all that is seen.
+        // In memory, because a disk that needs 2 ms for a create would dominate the result.
         let options = NfsOptions {
             v3: protocol == Protocol::V3,
             exports: vec![rig::Export::new("/export").tmpfs(EXPORT_BYTES, None)],
@@ -47,7 +47,7 @@ impl Fixture {
             ..ExpectedIdentity::default()
         };
         managed.confirm_identity(expected).await?;
-        // One way only: a timer that is late is late once.
+        // In one direction only, so that the inaccuracy of timers counts once.
         proxy.delay(round_trip, Duration::ZERO);
         Ok(Self {
             disk: server.data_dir("/export")?.to_owned(),
@@ -59,7 +59,7 @@ impl Fixture {
         })
     }
 
-    /// What a call takes that the server answers at once.
+    /// Returns the time of a call to which the server replies at once.
     pub async fn round_trip(&self) -> Result<Duration, Failure> {
         let root = self.nfs.root().await?;
         let began = Instant::now();
@@ -69,7 +69,7 @@ impl Fixture {
         Ok(began.elapsed() / ECHOES)
     }
 
-    /// A new directory at the export's root, made on the disk, as the client sees it.
+    /// Creates a directory at the root of the export on disk, and looks it up with the client.
     pub async fn directory(&self, name: &str) -> Result<FileRef, Failure> {
         fs::create_dir_all(self.disk.join(name))?;
         self.node(&[name]).await
@@ -87,12 +87,12 @@ impl Fixture {
             .ok_or_else(|| format!("{path:?} is not there").into())
     }
 
-    /// Where what is deleted waits for its purge, on the disk.
+    /// Returns the trash on disk.
     pub fn trash(&self) -> PathBuf {
         self.disk.join(".nfs-operator").join(CLUSTER).join("trash")
     }
 
-    /// Purges the trash to its end.
+    /// Purges the trash completely.
     pub async fn purge(&self) -> Result<PurgeReport, Failure> {
         let limits = PurgeLimits {
             removals: u64::MAX,
@@ -110,7 +110,7 @@ pub fn named(name: &str) -> Result<Name, Failure> {
     Ok(Name::new(name.to_owned())?)
 }
 
-/// Makes so many directories with so many empty files each; a tree of one directory has its files at the top.
+/// Creates this number of directories, each with this number of empty files. A single directory is the top itself.
 pub fn tree(top: &Path, directories: usize, files: usize) -> Result<(), Failure> {
     for directory in 0..directories {
         let folder = match directories {

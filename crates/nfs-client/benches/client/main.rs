@@ -1,7 +1,8 @@
-//! `make bench-client`: the NFS client alone, at real round trips, against one call at a time in the same run.
+//! `make bench-client`: the NFS client alone, with realistic round trips, in comparison with sequential calls.
 //!
-//! Figures, never pass or fail: goals stand beside them. The server is nfs-ganesha on this machine, the round trip is
-//! made by the rig's proxy, and trees are made on the server's disk, so that only what is measured goes over the wire.
+//! It measures, and never fails on a result; the goals are printed beside the results. The server is nfs-ganesha on
+//! this machine, and the rig's proxy adds the round trip. Trees are created on the server's disk, so that only the
+//! measured calls use the network.
 
 mod fixture;
 mod memory;
@@ -20,27 +21,27 @@ use crate::fixture::Fixture;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Versions that are measured, by their names.
+/// Measured versions with their names.
 const VERSIONS: &[(&str, Protocol)] = &[("4.1", Protocol::V4_1), ("3", Protocol::V3)];
-/// Round trips that are measured, in milliseconds.
+/// Measured round trips in milliseconds.
 const ROUND_TRIPS: &[u64] = &[0, 1, 10];
 
-/// What is measured, and how much of it.
+/// Options of the benchmark.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Creates and renames in a measurement.
+    /// Number of creates and renames in a measurement.
     #[arg(long, default_value_t = 640)]
     count: usize,
-    /// Entries of the large directory.
+    /// Number of entries of the large directory.
     #[arg(long, default_value_t = 100_000)]
     large: usize,
-    /// Entries that are removed while memory is watched; 0: none.
+    /// Number of entries that are removed in the measurement of memory; 0 skips it.
     #[arg(long, default_value_t = 200_000)]
     memory: usize,
-    /// Only these round trips, in milliseconds.
+    /// Round trips to measure, in milliseconds.
     #[arg(long, value_delimiter = ',')]
     round_trips: Vec<u64>,
-    /// What cargo says to every benchmark.
+    /// Cargo passes this option to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }

@@ -1,4 +1,4 @@
-//! What removing very many entries takes of memory.
+//! Memory that the removal of many entries needs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,15 +10,15 @@ use crate::Failure;
 use crate::fixture::{Fixture, tree};
 
 const MEBIBYTE: f64 = 1_048_576.0;
-/// What the goal is about.
+/// Number of entries of the goal.
 const GOAL: usize = 1_000_000;
-/// Entries of one directory.
+/// Number of entries of one directory.
 const LARGE: usize = 100_000;
 
-/// Removes so many entries, and says what the process, proxy included, grew by at most.
+/// Removes this number of entries. Returns the maximum growth of the process, proxy included.
 pub async fn measure(version: &str, protocol: Protocol, entries: usize) -> Result<String, Failure> {
     let fixture = Fixture::start(protocol, Duration::ZERO).await?;
-    // Half in directories as large as they get, half in a broad tree.
+    // One half in large directories, the other in a broad tree.
     for number in 0..entries.div_ceil(2 * LARGE) {
         tree(
             &fixture.trash().join(format!("pvc-large-{number}.1")),
@@ -27,7 +27,7 @@ pub async fn measure(version: &str, protocol: Protocol, entries: usize) -> Resul
         )?;
     }
     tree(&fixture.trash().join("pvc-broad.1"), 1000, (entries / 2000).max(1))?;
-    // Warm: what a first purge allocates for good is not the tree's.
+    // Warm up: permanent allocations of the first purge do not count.
     let idle = resident()?;
     let (highest, stop) = (Arc::new(AtomicU64::new(idle)), Arc::new(AtomicBool::new(false)));
     let watch = {

@@ -1,4 +1,4 @@
-//! How long nothing but READDIRs was on its way, seen from between client and server.
+//! The time in which only READDIRs are in flight, measured between client and server.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,9 +13,9 @@ const READDIR_3: [u32; 2] = [16, 17];
 
 #[derive(Default)]
 struct State {
-    /// Calls without a reply, by their ids: whether each is a READDIR.
+    /// Calls without a reply, by their ID, and whether each is a READDIR.
     open: HashMap<u32, bool>,
-    /// Since when there have been READDIRs in flight and nothing else.
+    /// The time since which only READDIRs are in flight.
     since: Option<Instant>,
     alone: Duration,
     calls: usize,
@@ -33,16 +33,16 @@ impl State {
     }
 }
 
-/// What READDIR took of a measurement.
+/// The share of READDIR in a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Share {
-    /// READDIR calls.
+    /// Number of READDIR calls.
     pub calls: usize,
-    /// The part of the time in which nothing else was in flight, 0 to 1.
+    /// The share of the time in which nothing else was in flight, 0 to 1.
     pub alone: f64,
 }
 
-/// Watches a proxy until its hooks are cleared.
+/// Observes a proxy until its hooks are cleared.
 pub struct Meter(Arc<Mutex<State>>);
 
 impl Meter {
@@ -88,7 +88,7 @@ fn word(record: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_be_bytes(bytes.try_into().ok()?))
 }
 
-/// Whether a call is one: in NFSv4 the third operation, after SEQUENCE and PUTFH.
+/// Returns whether a call is a READDIR: in NFSv4, the third operation after SEQUENCE and PUTFH.
 fn is_readdir(call: &[u8]) -> bool {
     find_readdir(call).unwrap_or(false)
 }

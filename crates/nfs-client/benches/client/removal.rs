@@ -1,4 +1,4 @@
-//! Listing and removing trees, beside one call at a time and beside the same REMOVEs without any listing.
+//! Listing and removal of trees, in comparison with sequential calls and with the same REMOVEs without a listing.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::table::{About, Row, Serial};
 /// The tree of the goals.
 const DIRECTORIES: usize = 20;
 const FILES: usize = 450;
-/// Names in a bare call, and bare calls in flight: what the purge does.
+/// Names in a bare call, and bare calls in flight, as in a purge.
 const CHUNK: usize = 64;
 const IN_FLIGHT: usize = 6;
-/// Removals one after the other, from which the whole is reckoned.
+/// Number of sequential removals, from which the total is extrapolated.
 const SAMPLE: usize = 100;
 
 pub async fn measure(fixture: &Fixture, about: &About, large: usize) -> Result<Vec<Row>, Failure> {
@@ -25,7 +25,7 @@ pub async fn measure(fixture: &Fixture, about: &About, large: usize) -> Result<V
     let objects = DIRECTORIES * FILES + DIRECTORIES;
     let mut rows = vec![removed(fixture, about, DIRECTORIES, FILES).await?];
     if let Some(row) = rows.pop() {
-        // Over NFSv4 many removals share a round trip; over 3 each has its own.
+        // Over NFSv4, many removals share a round trip; over NFSv3, each has its own.
         let goal = (about.asked == 10).then_some(if about.version == "3" { 20 } else { 50 });
         let row = row.beside(Serial::sampled(alone, SAMPLE, objects), goal);
         rows.push(row.against_bare(bare, (about.asked == 0).then_some(1.5)));
@@ -41,7 +41,7 @@ pub async fn measure(fixture: &Fixture, about: &About, large: usize) -> Result<V
     Ok(rows)
 }
 
-/// The whole tree, by the purge.
+/// Removes the whole tree with the purge.
 async fn removed(fixture: &Fixture, about: &About, directories: usize, files: usize) -> Result<Row, Failure> {
     tree(&fixture.trash().join("pvc-tree.1"), directories, files)?;
     let what = format!("remove {directories} directories of {files}");
@@ -60,7 +60,7 @@ async fn purged(fixture: &Fixture, about: &About, what: String, objects: usize) 
     Ok(Row::new(about, what, objects, took).with_readdir(meter.share_of(took)))
 }
 
-/// Every page of a listing: serial by nature, since each begins where the one before it ended.
+/// Reads every page of a listing. This is sequential, because each page starts where the previous one ended.
 async fn listed(fixture: &Fixture, about: &About, folder: &FileRef, expected: usize) -> Result<Row, Failure> {
     let began = Instant::now();
     let (mut from, mut found, mut pages) = (None, 0, 0);
@@ -83,7 +83,7 @@ async fn listed(fixture: &Fixture, about: &About, folder: &FileRef, expected: us
     ))
 }
 
-/// The tree's REMOVEs alone, as many in a call and in flight as the purge has.
+/// Sends the REMOVEs of the tree alone, with the batch size and concurrency of the purge.
 async fn bare(fixture: &Fixture) -> Result<Duration, Failure> {
     tree(&fixture.disk.join("bare"), DIRECTORIES, FILES)?;
     let top = fixture.node(&["bare"]).await?;
@@ -109,12 +109,12 @@ async fn bare(fixture: &Fixture) -> Result<Duration, Failure> {
         .collect::<Result<_, _>>()?;
     fixture.nfs.remove_batch(&top.handle, &folders).await?;
     let took = began.elapsed();
-    // Fails if anything is left.
+    // This fails if anything is left.
     std::fs::remove_dir(fixture.disk.join("bare"))?;
     Ok(took)
 }
 
-/// One name a call, one call at a time.
+/// Sends one name per call, one call at a time.
 async fn alone(fixture: &Fixture) -> Result<Duration, Failure> {
     tree(&fixture.disk.join("alone"), 1, SAMPLE)?;
     let folder = fixture.node(&["alone"]).await?;

@@ -1,4 +1,4 @@
-//! Creates and renames: many at a time, and one after the other.
+//! Creates and renames, concurrent and sequential.
 
 use std::time::{Duration, Instant};
 
@@ -9,19 +9,19 @@ use crate::Failure;
 use crate::fixture::{Fixture, named};
 use crate::table::{About, Row, Serial};
 
-/// At a time, as the goal has it.
+/// Number of concurrent calls in the goal.
 const TOGETHER: usize = 32;
-/// One after the other: a sample, from which the whole is reckoned.
+/// Number of sequential calls, from which the total is extrapolated.
 const SAMPLE: usize = 40;
 
 pub async fn measure(fixture: &Fixture, about: &About, count: usize) -> Result<Vec<Row>, Failure> {
     let folder = fixture.directory("small").await?;
     let goal = |goal| (about.asked == 10).then_some(goal);
-    // Warm: the server's threads and caches are no part of either figure.
+    // Warm up the threads and caches of the server.
     create(fixture, &folder, count + SAMPLE..count + SAMPLE + TOGETHER, TOGETHER).await?;
     let together = create(fixture, &folder, 0..count, TOGETHER).await?;
     let alone = create(fixture, &folder, count..count + SAMPLE, 1).await?;
-    // One after the other: over NFSv3 CREATE and SETATTR, over 4 one compound.
+    // Sequential: over NFSv3 CREATE and SETATTR, over NFSv4 one COMPOUND.
     let calls = if about.version == "3" { 2 } else { 1 };
     let bare = looks(fixture, &folder, count, calls).await?;
     let created = Row::new(about, format!("create, {TOGETHER} at a time"), count, together);
@@ -52,7 +52,7 @@ async fn create(
     Ok(began.elapsed())
 }
 
-/// As many calls, of the cheapest kind: what the round trip, the proxy and the machine take of them.
+/// The same number of the cheapest calls, which shows the cost of the round trip, the proxy and the machine.
 async fn looks(fixture: &Fixture, folder: &FileRef, count: usize, calls: usize) -> Result<Duration, Failure> {
     let began = Instant::now();
     let looks = stream::iter(0..count).map(async |_| {
@@ -72,7 +72,7 @@ async fn rename(
     together: usize,
 ) -> Result<Duration, Failure> {
     let (from, to) = (names("file", numbers.clone())?, names("renamed", numbers)?);
-    // What each name is, found before the clock runs.
+    // Look up each name before the measurement.
     let mut known = Vec::new();
     for name in &from {
         use std::os::unix::fs::MetadataExt as _;

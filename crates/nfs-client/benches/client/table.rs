@@ -1,4 +1,4 @@
-//! The figures, in columns.
+//! The table of results.
 
 use std::time::Duration;
 
@@ -7,22 +7,22 @@ use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use crate::Options;
 use crate::meter::Share;
 
-/// Under what a row was measured.
+/// The conditions of a row.
 #[derive(Debug, Clone, Copy)]
 pub struct About {
     pub version: &'static str,
-    /// The round trip that the proxy was asked for, in milliseconds.
+    /// The configured round trip of the proxy in milliseconds.
     pub asked: u64,
-    /// What a call took that the server answers at once.
+    /// The measured time of a call to which the server replies at once.
     pub measured: Duration,
 }
 
-/// What one call at a time takes.
+/// The time of sequential calls.
 #[derive(Debug, Clone, Copy)]
 pub struct Serial(Duration);
 
 impl Serial {
-    /// Reckons what `whole` calls take from what a sample took.
+    /// Extrapolates the time of `whole` calls from a sample.
     pub fn sampled(took: Duration, sample: usize, whole: usize) -> Self {
         Self(took.mul_f64(whole as f64 / sample.max(1) as f64))
     }
@@ -53,7 +53,7 @@ impl Row {
         }
     }
 
-    /// Beside one call at a time, with the factor that is the goal.
+    /// Compares with sequential calls; `goal` is the required factor.
     pub fn beside(self, serial: Serial, goal: Option<u32>) -> Self {
         Self {
             serial: Some((serial, goal)),
@@ -61,7 +61,7 @@ impl Row {
         }
     }
 
-    /// Against the bare calls, with the factor that is the goal.
+    /// Compares with the bare calls; `goal` is the required factor.
     pub fn against_bare(self, bare: Duration, goal: Option<f64>) -> Self {
         Self {
             bare: Some((bare, goal)),
@@ -107,7 +107,7 @@ impl Row {
     }
 }
 
-/// What is measured, and how.
+/// Returns a description of the measurement.
 pub fn conditions(options: &Options) -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);

@@ -1,4 +1,4 @@
-//! The NFS client against a real server.
+//! The client with a real server.
 
 use std::os::unix::fs::{MetadataExt, symlink};
 
@@ -313,7 +313,7 @@ async fn a_change_whose_reply_is_lost_is_executed_once() {
     let export = Client::connect(through).await.unwrap();
     let root = export.root().await.unwrap().handle;
     let made = export.make_directory(&root, &name("a"), mode(0o755)).await.unwrap();
-    // Repeated without the reply cache, this would fail: the source is gone by then.
+    // Without the reply cache, the repeated call would fail, because the source is gone.
     let lost = proxy.lose_reply(rig::Action::Cut, |record| {
         rig::proxy::has_bytes(record, &rig::proxy::encode_rename(b"a"))
     });
@@ -344,7 +344,7 @@ async fn a_squashed_root_gets_a_directory_and_the_refused_owner_is_reported() {
         "{made:?}"
     );
     assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
-    // The server spells 65534 as a name that holds no number.
+    // The server sends 65534 as a name without a number.
     let Attributes { uid, owner, .. } = made.node.attributes;
     assert!(uid.is_none() && owner.starts_with("nobody"), "{uid:?} {owner}");
 }

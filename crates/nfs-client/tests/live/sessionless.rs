@@ -1,4 +1,4 @@
-//! NFSv4.0 against a real server: what differs from versions with sessions.
+//! NFSv4.0 with a real server: differences from versions with sessions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -81,7 +81,7 @@ async fn files_and_directories_are_created_and_removed_without_a_session() {
     let wrong = export.remove_file(&root, &name("two"), fileid).await.unwrap_err();
     assert_eq!(wrong.status(), Some(Status::IsDirectory));
 
-    // More than one WRITE takes, and nothing at all.
+    // More than fits in one WRITE, and an empty file.
     for size in [2_500_000, 7, 0] {
         let content: Vec<u8> = (0..size).map(|byte: usize| byte as u8).collect();
         let file = export.create_file(&root, &name("file"), &content, 0o640).await.unwrap();

@@ -4,26 +4,26 @@ use std::path::PathBuf;
 
 use rig::{Export, NfsOptions, NfsServer, RunDir, Squash, StableStorage};
 
-/// A running server of NFSv4 with the export `/data`; killed and its folder removed when dropped.
+/// A running NFSv4 server with the export `/data`. It is killed, and its folder removed, on drop.
 pub struct DedicatedServer {
     server: NfsServer,
     pub port: u16,
-    // Last: the server's files go after the server.
+    // Dropped last, because it contains the server's files.
     _run: RunDir,
 }
 
 impl DedicatedServer {
-    /// Speaks every minor version.
+    /// Starts a server with all minor versions.
     pub async fn start() -> Self {
         Self::offering(Export::new("/data")).await
     }
 
-    /// Offers this export, whose path is `/data`.
+    /// Starts a server with this export, whose path is `/data`.
     pub async fn offering(export: Export) -> Self {
         Self::with(of(export)).await
     }
 
-    /// Takes root for nobody, and calls that one by its name.
+    /// Starts a server that squashes root and sends the anonymous user by name.
     pub async fn naming_nobody() -> Self {
         Self::with(NfsOptions {
             named_owners: true,
@@ -32,7 +32,7 @@ impl DedicatedServer {
         .await
     }
 
-    /// Speaks these minor versions.
+    /// Starts a server with these minor versions.
     pub async fn speaking(minor_versions: &[u8]) -> Self {
         Self::with(NfsOptions {
             minor_versions: minor_versions.to_vec(),
@@ -52,12 +52,12 @@ impl DedicatedServer {
         }
     }
 
-    /// The exported folder, as the server's file system has it.
+    /// Returns the exported folder on disk.
     pub fn data(&self) -> PathBuf {
         self.server.data_dir("/data").unwrap()
     }
 
-    /// Kills it and starts it again, with what it remembers of its clients.
+    /// Kills and restarts it, with its client state.
     pub async fn restart(&mut self) {
         self.server.restart(StableStorage::Kept).await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Trees that no honest server serves: a count ends, stays inside, and says that it could not see all.
+//! Trees of a malicious server: a count ends, stays inside the tree, and reports that it is incomplete.
 
 use export_store::naming::DirectoryPath;
 use export_store::{Content, RateLimiter, TreePlace};
@@ -7,7 +7,7 @@ use super::adversarial_trees::managed;
 use crate::fixture::request;
 use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
 
-/// What is counted of a volume's directory that `grow` filled; the count is stopped after so many names.
+/// Counts the directory of a volume that `grow` filled. The count stops after this number of names.
 async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<Content> {
     let server = Hostile::start().await;
     let export = managed(&server).await;

@@ -1,4 +1,4 @@
-//! Trees that no honest server serves: a purge ends, says what it met, and touches nothing outside of the trash.
+//! Trees of a malicious server: a purge ends, reports failures, and touches nothing outside the trash.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -47,7 +47,7 @@ pub async fn managed(server: &Hostile) -> ExportStore {
     export
 }
 
-/// A volume's directory is filled by `grow` and deleted; what the purge came to.
+/// Fills the directory of a volume with `grow` and deletes it. Returns the server and the report of the purge.
 pub async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport) {
     let server = Hostile::start().await;
     let export = managed(&server).await;
@@ -193,7 +193,7 @@ async fn referrals_security_and_expired_handles_on_the_path_to_the_export_are_re
 async fn an_expired_handle_is_looked_up_again() {
     let server = Hostile::start().await;
     let export = managed(&server).await;
-    // The server gives the folder of the records a new handle, as volatile handles may change at any time.
+    // The server gives the folder of the records a new handle, because volatile handles may change at any time.
     {
         let mut tree = server.tree();
         let cluster = tree.find(".nfs-operator/cluster").unwrap();

@@ -1,5 +1,5 @@
-//! Referrals (RFC 8881 section 11.3): a server that says that what was asked for is on another server. Where that is we never
-//! ask, so nobody who owns one server can lead the operator to another.
+//! Referrals (RFC 8881 section 11.3): the server replies that an object is on another server. The client never requests
+//! the target, so a server cannot redirect the operator to another one.
 
 use export_store::ErrorKind;
 use export_store::{ErrorHints, classify};
@@ -12,7 +12,7 @@ use crate::nfs::{name, target};
 
 #[tokio::test]
 async fn a_referral_on_the_path_to_the_export_is_reported_and_not_followed() {
-    // The server's root itself, the export's own directory, and one above it.
+    // The root of the server, the directory of the export, and its parent.
     for (referral, path) in [("", "/"), ("inner", "/inner"), ("inner", "/inner/deeper")] {
         let server = Hostile::start().await;
         let inner = server.tree().add(Tree::ROOT, b"inner", DIRECTORY);
@@ -95,7 +95,7 @@ async fn a_volumes_directory_that_became_a_referral_is_left_alone() {
     let error = export.delete(&reclaim("1", "a", made.file_id)).await.unwrap_err();
     println!("{error}");
     assert_eq!(server.tree().find("a"), Some(directory), "{error}");
-    // Nor is a directory made behind one.
+    // No directory is created behind a referral.
     let (reason, _) = refused(&export, &request("2", "a/b")).await;
     println!("{reason:?}");
     assert!(server.tree().objects[&directory].children.is_empty());

@@ -1,4 +1,4 @@
-//! Copies that the kernel's server makes itself: CLONE where the file system shares blocks, COPY elsewhere.
+//! Copies that the kernel's server makes: CLONE if the file system can share blocks, COPY otherwise.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ use crate::copy::{copied, volume};
 use crate::fixture::{CLUSTER, StoreClient};
 use crate::nfs::name;
 
-/// What must be the same in source and copy: names, kinds, modes, owners, sizes, times, links, contents.
+/// Prints what a copy must preserve: names, types, modes, owners, sizes, times, links, contents.
 const LOOK: &str = "find . | sort | while read -r it; do stat -c '%n %F %a %u:%g %Y %h' \"$it\"; done; \
                     find . -type f | sort | xargs md5sum; find . -type l | xargs readlink";
 
@@ -55,11 +55,11 @@ async fn copies_on_the_server(export: &str) {
         });
     }
     let (_, tally) = copied((&managed, "old", file_id), (&managed, "new")).await.unwrap();
-    // XFS moves the change attribute when a file is only read.
+    // XFS updates the change attribute even on a read.
     assert_eq!(tally.changed, 0, "{tally}");
     let passed = bytes.load(Ordering::Relaxed);
     println!("{export}: {tally}; {passed} bytes went over the wire");
-    // 6 MiB of content; the client reads the first 64 KiB of each large file before it knows how large it is.
+    // 6 MiB of content. The client reads the first 64 KiB of each large file before it knows the size.
     assert!(passed < 1_000_000, "{passed} bytes went over the wire");
     let old = vm.run(&format!("cd {path}/old && {LOOK}")).await.unwrap();
     let new = vm.run(&format!("cd {path}/new && {LOOK}")).await.unwrap();

@@ -1,4 +1,4 @@
-//! What the kernel's server refuses, and what an administrator is told of it.
+//! Refusals of the kernel's server, and the reasons that are reported for them.
 
 use export_store::ErrorKind;
 use export_store::{ErrorHints, classify};
@@ -8,7 +8,7 @@ use rig::KernelVm;
 use crate::fixture::{refused as refused_request, request};
 use crate::nfs::{TIMEOUT, kernel_directory, kernel_target, mode, name};
 
-/// The error of connecting, and the reason that a backend would give.
+/// Returns the error of a connect, and the reason that a backend would report.
 async fn refused(vm: &KernelVm, path: &str, version: Protocol) -> (NfsError, ErrorKind) {
     let error = Client::connect(kernel_target(vm, path, version)).await.unwrap_err();
     println!("{path} over {version}: {error}");
@@ -43,7 +43,7 @@ async fn a_port_above_1023_is_reported_as_the_reason_and_a_reserved_port_works()
         let (error, reason) = refused(&vm, "/secure", version).await;
         assert_eq!(reason, ErrorKind::ReservedPortRequired, "{version}: {error:?}");
     }
-    // That it is the port and nothing else: a client within the machine has one below.
+    // The port is the only cause: a client inside the machine uses a reserved one.
     let mount = format!(
         "mount.nfs 127.0.0.1:/secure /mnt/secure -o nfsvers=4.2,port={}",
         vm.nfs_port()
@@ -67,7 +67,7 @@ async fn an_exceeded_quota_is_not_reported_as_a_full_disk() {
             .await
             .unwrap_err();
         assert_eq!(error.status(), Some(Status::QuotaExceeded), "{version}: {error}");
-        // A file without its content would be taken for the whole.
+        // A file without its content would look complete.
         assert_eq!(export.lookup(&root, &name("big")).await.unwrap(), None, "{version}");
         for number in 0..4 {
             let called = name(&format!("small-{number}"));
@@ -104,7 +104,7 @@ async fn a_squashed_root_creates_directories_but_cannot_change_their_owner() {
         "{reason:?}"
     );
     assert!(for_good);
-    // What was refused for good leaves nothing.
+    // A definite refusal leaves nothing.
     let left = vm
         .run(&format!("ls /squashed | grep owned-{uid} || echo none"))
         .await

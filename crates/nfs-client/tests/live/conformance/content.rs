@@ -1,17 +1,17 @@
-//! What copies are made with: parts of files, symbolic links, all attributes, and what only NFSv4.2 has.
+//! Operations for copies: ranges of files, symbolic links, all attributes, and operations of NFSv4.2.
 
 use bytes::Bytes;
 use nfs_client::{FileKind, FullAttributes, NfsError, SetAttributes, Status, Time, Times};
 
 use super::{Bench, Outcome, name, refused, yes};
 
-/// Bytes that tell where they are.
+/// Returns bytes that depend on their offset.
 fn marked(size: usize) -> Bytes {
     (0..size).map(|place| (place / 251) as u8 ^ place as u8).collect()
 }
 
-/// Writes all of it, however little the server takes at a time, and puts it on stable storage. A server that lost some of it
-/// meanwhile (the kernel's says so of all files when the disk of one is full) gets it once more.
+/// Writes all data, even if the server accepts little at a time, and commits it. A server that lost some of it
+/// meanwhile (the kernel's server reports this for all files when one disk is full) gets it again.
 async fn write_all(bench: &Bench, file: &nfs_client::FileHandle, at: u64, content: &Bytes) {
     for _ in 0..10 {
         let (mut done, mut verifiers) = (0, Vec::new());
@@ -52,7 +52,7 @@ pub async fn written_in_parts(bench: Bench) -> Outcome {
     let content = marked(1_500_001);
     write_all(&bench, &file.handle, 0, &content).await;
     assert!(read_all(&bench, &file.handle).await == content);
-    // In the middle, and behind the end.
+    // In the middle, and after the end.
     write_all(&bench, &file.handle, 700_000, &Bytes::from_static(b"in the middle")).await;
     write_all(&bench, &file.handle, 2_000_000, &Bytes::from_static(b"behind")).await;
     let read = read_all(&bench, &file.handle).await;
@@ -77,10 +77,10 @@ pub async fn found_with_its_beginning(bench: Bench) -> Outcome {
     assert_eq!(data.bytes[..], content[..data.bytes.len()]);
     assert!(!mark.differs_from(&found.details.change_token()));
     let mut again = export.details(&found.handle).await.unwrap();
-    // Reading it moved that one.
+    // The read changed the access time.
     again.times.accessed = found.details.times.accessed;
     assert_eq!(again, found.details);
-    // A change shows.
+    // A change is visible.
     export.write(&found.handle, 5, &Bytes::from_static(b"x")).await.unwrap();
     export.commit(&found.handle).await.unwrap();
     assert!(
@@ -160,7 +160,7 @@ pub async fn symbolic_links(bench: Bench) -> Outcome {
     yes()
 }
 
-/// A file of 4 MiB with data at its first and third, and none behind.
+/// Creates a file of 4 MiB with data in the first and third MiB only.
 async fn sparse(bench: &Bench, called: &str) -> nfs_client::FileHandle {
     let file = bench
         .export

@@ -1,4 +1,4 @@
-//! Directories: made, listed, renamed, removed.
+//! Directories: creation, listing, rename and removal.
 
 use futures::{StreamExt as _, stream};
 use nfs_client::{Client, FileHandle, FileKind, RemoveOutcome, SetAttributes, Status};
@@ -58,7 +58,7 @@ pub async fn five_thousand_entries(bench: Bench) -> Outcome {
     });
     let made: Vec<_> = made.buffer_unordered(64).collect().await;
     made.into_iter().for_each(|made| drop(made.unwrap()));
-    // What can't go doesn't keep the others.
+    // An entry that cannot be removed does not block the others.
     let full = export
         .make_directory(&folder, &name("full"), mode(0o700))
         .await
@@ -173,7 +173,7 @@ pub async fn renamed_onto_a_full_directory(bench: Bench) -> Outcome {
     onto(bench, true).await
 }
 
-/// What is there stays, whatever the protocol would do.
+/// The existing object stays, although the protocol would allow its replacement.
 async fn onto(bench: Bench, full: bool) -> Outcome {
     let Bench { export, folder, .. } = bench;
     let (_, one) = make(&export, &folder, "one").await;
@@ -204,7 +204,7 @@ pub async fn another_fileid_is_not_touched(bench: Bench) -> Outcome {
     let removed = export.remove_file(&folder, &name("file"), stranger).await;
     assert_eq!(removed.unwrap_err().status(), renamed.status());
     assert_eq!(listed(&export, &folder).await, [name("file"), name("one")]);
-    // And what is of the other kind is told.
+    // An object of the other type is reported.
     let kind = export.remove_file(&folder, &name("one"), id).await.unwrap_err();
     assert_eq!(kind.status(), Some(Status::IsDirectory));
     let kind = export
@@ -233,7 +233,7 @@ pub async fn a_tree_is_removed(bench: Bench) -> Outcome {
     yes()
 }
 
-/// Removes what is below a directory, the deepest first.
+/// Removes everything below a directory, depth first.
 fn empty(export: Client, directory: FileHandle) -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
     Box::pin(async move {
         let names = listed(&export, &directory).await;

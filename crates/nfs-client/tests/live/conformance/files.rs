@@ -72,7 +72,7 @@ pub async fn replaced(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
     let (called, temporary) = (name("file"), name("file.new"));
     export.create_file(&folder, &called, b"first", 0o600).await.unwrap();
-    // Left by a replacement that was cut off.
+    // Left by an interrupted replacement.
     export.create_file(&folder, &temporary, b"half", 0o600).await.unwrap();
     for content in [vec![7; 300_000], b"third".to_vec()] {
         export

@@ -1,4 +1,4 @@
-//! The suite against nfs-ganesha.
+//! The suite with nfs-ganesha.
 
 use std::os::unix::fs::{chown, symlink};
 
@@ -9,7 +9,7 @@ use super::{ServerUnderTest, check_table, run, write};
 
 const NAME: &str = "nfs-ganesha 4.3";
 
-/// A server with an export for each purpose.
+/// Starts a server with an export for each purpose.
 async fn start(folder: &RunDir, minor_versions: Vec<u8>, v3: bool) -> NfsServer {
     let options = NfsOptions {
         exports: vec![

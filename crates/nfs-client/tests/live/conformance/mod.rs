@@ -1,9 +1,8 @@
 //! One suite of cases for every server and every version of NFS.
 //!
-//! The cases go through the client alone and never look at the server's disk, so that they run against any server that
-//! somebody describes as a [`ServerUnderTest`]: nfs-ganesha in [`ganesha`], others from wherever they are started.
-//! What came out is written to `target/conformance/<server>-<version>.json` and compared with the table in
-//! docs/reliability.md.
+//! The cases use the client alone and never read the server's disk, so that they run with any server that is described
+//! by a [`ServerUnderTest`]: nfs-ganesha in [`ganesha`], others where they are started. The results are written to
+//! `target/conformance/<server>-<version>.json` and compared with the table in docs/reliability.md.
 
 mod content;
 mod directories;
@@ -25,36 +24,36 @@ use crate::support::{TIMEOUT, mode, name};
 
 pub use report::{check_table, write};
 
-/// A server that the suite can run against, and what it has to offer. Paths are as clients name them.
+/// A server for the suite, and its exports. Paths are those of clients.
 #[derive(Clone, Debug)]
 pub struct ServerUnderTest {
-    /// What the table in docs/reliability.md calls it.
+    /// The name in the table of docs/reliability.md.
     pub name: &'static str,
     /// Its address.
     pub server: String,
     /// Its NFS port.
     pub port: u16,
-    /// The port of NFSv3's MOUNT; asked from rpcbind when absent.
+    /// The port of MOUNT for NFSv3. If unset, rpcbind is queried.
     pub mount_port: Option<u16>,
-    /// A writable export without squashing. It holds `prepared/directory`, a symbolic link `prepared/link` to it, and
-    /// a regular file `prepared/file`.
+    /// A writable export without squashing. It contains `prepared/directory`, a symbolic link `prepared/link` to it,
+    /// and a regular file `prepared/file`.
     pub plain: String,
-    /// An export that is read-only; it may be of any content.
+    /// A read-only export with any content.
     pub read_only: Option<String>,
-    /// An export that takes root for somebody else (65534), who owns the export's root.
+    /// An export that maps root to another user (65534), who owns the root of the export.
     pub root_squash: Option<String>,
-    /// An export on a file system of at most 4 MiB that is full after that, or has such a quota.
+    /// An export on a file system with at most 4 MiB, or with such a quota.
     pub small: Option<String>,
-    /// An export that only clients with a port below 1024 may have.
+    /// An export that requires a source port below 1024.
     pub secure: Option<String>,
-    /// A writable export with nothing in it.
+    /// A writable empty export.
     pub empty: Option<String>,
-    /// The ports of the same kind of server that does not speak the version under test.
+    /// The ports of the same server software without support for the tested version.
     pub without_version: Option<(u16, Option<u16>)>,
 }
 
 impl ServerUnderTest {
-    /// The way to one of its exports.
+    /// Returns the target for one of its exports.
     pub fn target(&self, path: &str, version: Protocol) -> Target {
         Target {
             server: self.server.clone(),
@@ -74,7 +73,7 @@ impl ServerUnderTest {
     }
 }
 
-/// What a case works with: a folder of its own on the plain export.
+/// The environment of a case: its own folder on the plain export.
 pub struct Bench {
     pub server: ServerUnderTest,
     pub version: Protocol,
@@ -83,26 +82,26 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// A connection to another export of the server.
+    /// Connects to another export of the server.
     pub async fn connect(&self, path: &str) -> Result<Client, NfsError> {
         Client::connect(self.server.target(path, self.version)).await
     }
 }
 
-/// What came of a case, as the table says it; none when the server under test doesn't have what it takes.
+/// The result of a case, as in the table; None if the server lacks a prerequisite.
 pub type Outcome = Option<String>;
 type Running = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 /// A case fails by panicking.
 type Case = (&'static str, fn(Bench) -> Running);
 
-/// Makes a row of [`CASES`] of an async function.
+/// Creates a row of [`CASES`] from an async function.
 macro_rules! case {
     ($operation:literal, $case:path) => {
         ($operation, |bench| Box::pin($case(bench)))
     };
 }
 
-/// Every operation of the table and the case that stands for it, in the table's order.
+/// Every operation of the table with its case, in the order of the table.
 pub const CASES: &[Case] = &[
     case!(
         "make a directory with mode and owner",
@@ -163,9 +162,9 @@ pub const CASES: &[Case] = &[
     case!("version that the server does not speak", refusals::version_not_spoken),
 ];
 
-/// Runs every case over that version; all of them, also when some fail. Panics with the names of those that failed.
+/// Runs every case over this version, even if some fail. Panics with the names of the failed cases.
 pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'static str, String> {
-    // A kernel's server refuses MOUNT for the moment in which others change its exports.
+    // The kernel's server refuses MOUNT for a moment while other tests change its exports.
     let connected = rig::wait::until("the export to be there", TIMEOUT, async || {
         let target = server.target(&server.plain, version);
         Client::connect(target).await.map_err(|error| error.to_string())
@@ -183,7 +182,7 @@ pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'stat
             export: export.clone(),
             folder: folder.node.handle,
         };
-        // As a task of its own, so that a case that panics doesn't end the others.
+        // In a separate task, so that a panic does not end the other cases.
         match tokio::spawn(case(bench)).await {
             Ok(Some(outcome)) => {
                 println!("{} | {version} | {operation} | {outcome}", server.name);
@@ -198,12 +197,12 @@ pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'stat
     outcomes
 }
 
-/// A case that went as asked.
+/// Returns the result of a successful case.
 fn yes() -> Outcome {
     Some("yes".to_owned())
 }
 
-/// A case that was refused, in a word.
+/// Returns the result of a refused case.
 fn refused(error: &NfsError) -> Outcome {
     let word = match error {
         NfsError::Status { status, .. } => format!("{status:?}"),
@@ -217,7 +216,7 @@ fn refused(error: &NfsError) -> Outcome {
     Some(word)
 }
 
-/// All names of a directory.
+/// Returns all names of a directory.
 async fn listed(export: &Client, directory: &FileHandle) -> Vec<Name> {
     let (mut names, mut next) = (Vec::new(), None);
     loop {

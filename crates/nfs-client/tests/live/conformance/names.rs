@@ -1,4 +1,4 @@
-//! Names at the edge of what a file system takes.
+//! Names at the limits of file systems.
 
 use nfs_client::{Name, NameError, RemoveOutcome};
 
@@ -13,7 +13,7 @@ pub async fn of_255_bytes(bench: Bench) -> Outcome {
     roundtrip(bench, Name::new(vec![b'n'; 255]).unwrap()).await
 }
 
-/// Made, listed as it is, found and removed; or refused.
+/// Creates, lists, finds and removes a name, unless it is refused.
 async fn roundtrip(bench: Bench, name: Name) -> Outcome {
     let Bench { export, folder, .. } = bench;
     let made = match export.make_directory(&folder, &name, mode(0o755)).await {
@@ -33,7 +33,7 @@ async fn roundtrip(bench: Bench, name: Name) -> Outcome {
     yes()
 }
 
-/// Never reaches the server.
+/// It never reaches the server.
 pub async fn of_256_bytes(_bench: Bench) -> Outcome {
     let refused = Name::new(vec![b'n'; 256]).unwrap_err();
     assert_eq!(refused, NameError::TooLong);

@@ -1,4 +1,4 @@
-//! What a server refuses, and what is told of it.
+//! Refusals of a server, and their errors.
 
 use nfs_client::{Client, NfsError, Protocol, SetAttributes, SourcePort, Status};
 
@@ -8,7 +8,7 @@ pub async fn a_link_in_the_path(bench: Bench) -> Outcome {
     let path = |below: &str| format!("{}/prepared/{below}", bench.server.plain);
     let last = match bench.connect(&path("link")).await {
         Err(error) => error,
-        // Some servers' MOUNT goes where the link leads, and doesn't tell.
+        // MOUNT of some servers follows the link without notice.
         Ok(export) => {
             assert_eq!(bench.version, Protocol::V3);
             let led = export.root().await.unwrap().attributes.fileid;
@@ -60,7 +60,7 @@ pub async fn root_squashed(bench: Bench) -> Outcome {
     let made = export.make_directory(&root, &called, set).await.unwrap();
     let refusal = made.owner_refused.unwrap();
     assert!(matches!(refusal, Status::NotPermitted | Status::Access), "{refusal:?}");
-    // What isn't root's privilege is done all the same.
+    // Attributes that do not need root are set nevertheless.
     assert_eq!((made.mode_refused, made.node.attributes.mode), (None, 0o711));
     assert_ne!(made.node.attributes.uid, Some(1234));
     export
@@ -73,7 +73,7 @@ pub async fn root_squashed(bench: Bench) -> Outcome {
 
 pub async fn not_a_reserved_port(bench: Bench) -> Outcome {
     let secure = bench.server.secure.as_ref()?;
-    // From a reserved port it is open.
+    // From a reserved port, it is accessible.
     let export = bench.connect(secure).await.unwrap();
     assert!(export.negotiated().reserved_port);
     export.close().await;
@@ -81,7 +81,7 @@ pub async fn not_a_reserved_port(bench: Bench) -> Outcome {
     target.source_port = SourcePort::Any;
     let error = match Client::connect(target).await {
         Err(error) => error,
-        // Some let us in and refuse the work.
+        // Some servers accept the connection and refuse the operations.
         Ok(export) => {
             let root = export.root().await.unwrap().handle;
             let error = export.make_directory(&root, &name("no"), mode(0o755)).await;
@@ -107,10 +107,10 @@ pub async fn full(bench: Bench) -> Outcome {
         }
     };
     assert!(!made.is_empty());
-    // A file without its content would be taken for the whole.
+    // A file without its content would look complete.
     assert_eq!(listed(&export, &root).await.len(), before.len() + made.len());
     assert!(matches!(error.status(), Some(Status::NoSpace | Status::QuotaExceeded)));
-    // There is room again once something went.
+    // There is space again after a removal.
     export.remove_batch(&root, &made).await.unwrap();
     let again = export.create_file(&root, &made[0], &content, 0o600).await.unwrap();
     export

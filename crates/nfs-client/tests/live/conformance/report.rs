@@ -1,4 +1,4 @@
-//! What came out, on disk and in docs/reliability.md.
+//! The results on disk and in docs/reliability.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use super::CASES;
 
 const VERSIONS: [Protocol; 4] = [Protocol::V4_2, Protocol::V4_1, Protocol::V4_0, Protocol::V3];
 
-/// Where the outcomes of a server and a version are written.
+/// Returns the file for the results of a server and a version.
 fn file(server: &str, version: &str) -> PathBuf {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let named = format!("{}-{version}.json", server.replace(' ', "-"));
@@ -21,7 +21,7 @@ fn page() -> String {
     std::fs::read_to_string(rig::operator::repository_root().join("docs/reliability.md")).unwrap()
 }
 
-/// Writes what came out to `target/conformance/<server>-<version>.json`, and gives back where.
+/// Writes the results to `target/conformance/<server>-<version>.json`. Returns the path.
 pub fn write(server: &str, version: Protocol, outcomes: &BTreeMap<&'static str, String>) -> PathBuf {
     let file = file(server, &version.to_string());
     std::fs::create_dir_all(file.parent().unwrap()).unwrap();
@@ -38,8 +38,8 @@ pub fn write(server: &str, version: Protocol, outcomes: &BTreeMap<&'static str, 
     file
 }
 
-/// The outcomes that docs/reliability.md promises for a server and a version: the rows of the table below the heading
-/// `### <server>`, in the column with the version's name. A cell with `–` promises nothing.
+/// Returns the results in docs/reliability.md for a server and a version: the rows of the table below the heading
+/// `### <server>`, in the column of the version. A cell with `–` was not run.
 pub fn column(page: &str, server: &str, version: Protocol) -> BTreeMap<String, String> {
     let heading = format!("### {server}");
     let lines = page.lines().skip_while(|line| *line != heading).skip(1);
@@ -52,12 +52,12 @@ pub fn column(page: &str, server: &str, version: Protocol) -> BTreeMap<String, S
     let Some(place) = head.iter().position(|cell| *cell == version) else {
         return BTreeMap::new();
     };
-    // The line below the head only draws the table.
+    // The line below the header only draws the table.
     let rows = rows.skip(1).filter(|row| row[place] != "–");
     rows.map(|row| (row[0].to_owned(), row[place].to_owned())).collect()
 }
 
-/// The columns of all tables: server and version.
+/// Returns the columns of all tables: server and version.
 fn columns(page: &str) -> BTreeSet<(String, String)> {
     let section = page
         .split("\n## ")
@@ -75,14 +75,14 @@ fn columns(page: &str) -> BTreeSet<(String, String)> {
     columns
 }
 
-/// When the outcomes of a server and a version were last written.
+/// Returns the time when the results of a server and a version were last written.
 fn recorded(server: &str, version: &str) -> Option<SystemTime> {
     std::fs::metadata(file(server, version))
         .and_then(|file| file.modified())
         .ok()
 }
 
-/// Panics unless the page promises what came out, all of it and nothing else.
+/// Panics unless the page lists exactly these results.
 pub fn check_table(server: &str, version: Protocol, outcomes: &BTreeMap<&'static str, String>) {
     let promised = column(&page(), server, version);
     let found: BTreeMap<_, _> = outcomes
@@ -143,15 +143,15 @@ fn every_column_of_the_tables_is_found_and_has_a_known_version() {
     assert_eq!(found, ["a 3", "b 4.1", "b 4.2"]);
 }
 
-/// Each outcome was compared with its cell when it was written; here is seen that no column was left out. A run of some
-/// tests leaves most of them out, so this is for `make test` alone, which says when it began.
+/// Each result is compared with its cell when it is written. This test checks that every column was run. A run of some
+/// tests does not run them all, so this test is only for `make test`, which passes the time of its start.
 #[test]
 #[ignore = "looks at what a whole run wrote: `make test` ends with it"]
 fn every_column_of_the_tables_was_run() {
     let began =
         std::env::var("CONFORMANCE_SINCE").expect("CONFORMANCE_SINCE: when the run began, in seconds since 1970");
     let began = SystemTime::UNIX_EPOCH + Duration::from_secs(began.parse().unwrap());
-    // The kernel's server needs an emulator: where there is none, `make test` leaves it out and says so.
+    // The kernel's server needs an emulator. If there is none, `make test` skips these columns with a notice.
     let without = std::env::var("CONFORMANCE_WITHOUT").unwrap_or_default();
     let mut missing = Vec::new();
     for (server, version) in columns(&page()) {

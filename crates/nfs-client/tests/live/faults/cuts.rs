@@ -1,4 +1,4 @@
-//! The connection is cut in the middle of a request and of a reply, for every operation of `Client`.
+//! Connections that are cut in the middle of a request or a reply, for every operation of `Client`.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
@@ -11,7 +11,7 @@ use rig::{NfsServer, Proxy, RunDir};
 
 use crate::support::{name, server, target};
 
-/// Every operation, and whether it changes anything.
+/// Every operation, and whether it makes a change.
 const OPERATIONS: &[(&str, bool)] = &[
     ("root", false),
     ("attributes", false),
@@ -71,7 +71,7 @@ fn snapshot(folder: &Path) -> Snapshot {
                 std::fs::read(&path).unwrap()
             };
             let relative = path.strip_prefix(folder).unwrap().display().to_string();
-            // A directory's links count what is in it, which is in the snapshot anyway.
+            // The links of a directory only count its content, which is in the snapshot.
             let links = if data.is_dir() { 0 } else { data.nlink() };
             found.insert(relative, (data.mode(), links, content));
         }
@@ -87,7 +87,7 @@ fn grow(folder: &Path) {
     }
 }
 
-/// Carries an operation out in `folder` of the export, and checks what it answers.
+/// Executes an operation in `folder` of the export, and checks its result.
 async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) -> Result<(), NfsError> {
     let root = export.root().await?;
     let here = export.lookup(&root.handle, &name(folder)).await?.unwrap();
@@ -125,7 +125,7 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
         "remove_file" => export.remove_file(here, &name("file"), fileid("file")).await?,
         "remove_batch" => {
             let outcomes = export.remove_batch(here, &["one", "two"].map(name)).await?;
-            // A removal that is repeated without a kept reply finds the name absent.
+            // Without a cached reply, a repeated removal finds no such name.
             let gone = |outcome: &RemoveOutcome| matches!(outcome, RemoveOutcome::Removed | RemoveOutcome::Absent);
             assert!(outcomes.iter().all(gone), "{outcomes:?}");
         }
@@ -151,7 +151,7 @@ async fn perform(operation: &str, export: &Client, folder: &str, disk: &Path) ->
 }
 
 thread_local! {
-    /// Begins the fault just before the operation itself; the tests run on one thread.
+    /// Starts the fault just before the operation. The tests run on one thread.
     static ARMED: std::cell::RefCell<Option<Box<dyn FnOnce()>>> = const { std::cell::RefCell::new(None) };
 }
 
@@ -176,7 +176,7 @@ impl Fixture {
         }
     }
 
-    /// The server behind the proxy. NFSv3's MOUNT has a connection of its own, beside it.
+    /// Returns the server behind the proxy. MOUNT of NFSv3 uses a separate connection without the proxy.
     fn target(&self) -> Target {
         Target {
             mount_port: Some(self.server.mount_port()),
@@ -184,7 +184,7 @@ impl Fixture {
         }
     }
 
-    /// One operation on a folder and a connection of its own; what came of it, and what is there before and after.
+    /// Runs one operation with its own folder and connection. Returns its result, and the folder before and after.
     async fn run(
         &mut self,
         operation: &str,
@@ -200,7 +200,7 @@ impl Fixture {
         ARMED.set(Some(Box::new(move || arm(proxy))));
         let outcome = perform(operation, &export, &folder, &disk).await;
         self.proxy.clear_hooks();
-        // Whatever happened, the next call goes through.
+        // In any case, the next call succeeds.
         export.root().await.unwrap();
         let after = snapshot(&disk);
         export.close().await;
@@ -211,7 +211,7 @@ impl Fixture {
 /// Cuts each record of each operation in its middle.
 async fn every_operation_is_cut(protocol: Protocol) {
     let mut fixture = Fixture::new(protocol).await;
-    // Without a session nobody remembers what was answered.
+    // Without a session, the server has no reply cache.
     let bare = matches!(protocol, Protocol::V3 | Protocol::V4_0);
     for (operation, changes) in OPERATIONS {
         let passed: Arc<Mutex<Vec<(Direction, usize)>>> = Arc::default();
@@ -257,7 +257,7 @@ async fn every_operation_is_cut(protocol: Protocol) {
     }
 }
 
-/// Whether nothing is half done: before, after, or (for what takes several calls) after some of them.
+/// Returns whether the state is consistent: before, after, or between the calls of an operation with several calls.
 fn is_between(operation: &str, before: &Snapshot, now: &Snapshot, done: &Snapshot) -> bool {
     let has_draft = |snapshot: &Snapshot| {
         let mut without = snapshot.clone();

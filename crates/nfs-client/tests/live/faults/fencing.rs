@@ -1,4 +1,4 @@
-//! A leader that was paused, and whose calls arrive after another took over (design 6.11).
+//! A paused leader whose calls arrive after another leader took over (data-safety rule 11).
 
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt as _;
@@ -37,7 +37,7 @@ async fn late_calls_of_a_paused_leader_change_nothing() {
             two.make_directory(&root_of, &name("late"), SetAttributes::default())
                 .await
         });
-        // The calls are on their way; the proxy has them.
+        // The proxy holds the calls.
         tokio::time::sleep(Duration::from_millis(200)).await;
         let new = Client::connect(new_target).await.unwrap();
         assert!(new.negotiated().protocol.supports_fencing());

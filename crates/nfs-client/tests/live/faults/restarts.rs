@@ -1,4 +1,4 @@
-//! The server is killed and started again under load, with and without its memory of clients.
+//! Servers that are killed and restarted under load, with and without their client state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ async fn restarted(protocol: Protocol, recovery: StableStorage) {
     assert!(made > 0);
     let root = export.root().await.unwrap().handle;
     export.create_file(&root, &name("after"), b"", 0o600).await.unwrap();
-    // On a busy machine all calls may have come before the end.
+    // On a busy machine, all calls may arrive before the kill.
     assert!(export.generation() > 1);
 }
 

@@ -1,4 +1,4 @@
-//! The suite of all servers and versions, against the kernel's server.
+//! The suite with the kernel's server.
 
 use nfs_client::Protocol;
 use rig::KernelVm;
@@ -25,7 +25,7 @@ async fn conforms(version: Protocol) {
         read_only: Some("/readonly".into()),
         root_squash: Some("/squashed".into()),
         small: Some(format!("/{small}")),
-        // The emulator's network decides which port the server sees: see `refusals` instead.
+        // The emulator's network chooses the source port; a test of the store covers this case.
         secure: None,
         empty: Some("/empty".into()),
         // It speaks every version.

@@ -1,4 +1,4 @@
-//! Where the kernel's server is another than nfs-ganesha: its limits, its restarts, and file systems inside an export.
+//! Differences of the kernel's server: its limits, its restarts, and file systems inside an export.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn fifty_operations_per_compound_suffice_for_deep_walks_and_many_removals(
         let outcomes = export.remove_batch(&many, &names).await.unwrap();
         assert!(outcomes.iter().all(|outcome| *outcome == RemoveOutcome::Removed));
         assert_eq!(vm.run(&format!("ls {path}/many")).await.unwrap(), "");
-        // Every call was answered: none of them cost the connection.
+        // Every call got a reply, and none closed the connection.
         assert_eq!(export.generation(), 1);
         export.close().await;
     }
@@ -42,7 +42,7 @@ async fn the_slots_that_the_server_grants_carry_hundreds_of_calls_at_once() {
         let (export, root, path) = kernel_directory(&vm, "/xfs", version).await;
         let calls = (0..300).map(|number| {
             let (export, root) = (export.clone(), root.clone());
-            // Names as long as they may be: with their replies the server's cache of 2,048 bytes a slot is full.
+            // Names of maximum length, whose replies fill the server's cache of 2,048 bytes per slot.
             let called = name(&format!("{number:0>250}"));
             async move { export.make_directory(&root, &called, mode(0o750)).await }
         });
@@ -68,7 +68,7 @@ async fn operations_continue_after_a_restart_with_and_without_the_servers_client
                 .unwrap();
             let generation = export.generation();
             vm.run(&format!(". /sbin/functions; {restart}")).await.unwrap();
-            // In its grace period the server answers GRACE to OPEN, RENAME and REMOVE.
+            // In its grace period, the server replies GRACE to OPEN, RENAME and REMOVE.
             export
                 .create_file(&root, &name("file"), b"content", 0o600)
                 .await
@@ -115,7 +115,7 @@ async fn handles_become_stale_with_their_export_and_valid_again_with_it() {
     vm.run("exportfs -u '*:/passing'; rm -r /passing").await.unwrap();
 }
 
-/// The file systems of an export's root and of `inside` in it: as it is listed, and as it is found by name.
+/// Returns the file systems of the root of an export, and of `inside` as listed and as looked up.
 async fn seen(vm: &KernelVm, path: &str, version: Protocol) -> (FsId, Option<FsId>, FsId) {
     let export = Client::connect(kernel_target(vm, path, version)).await.unwrap();
     let root = export.root().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_file_system_inside_an_export_is_detected_by_its_fsid() {
         if version != Protocol::V3 {
             assert_eq!(listed, Some(found), "{version}");
         }
-        // Without crossmnt it is the directory below, of the same file system as its parent.
+        // Without crossmnt, it is the covered directory, on the file system of its parent.
         let (root, listed, found) = seen(&vm, "/covering", version).await;
         assert_eq!((listed.unwrap_or(root), found), (root, root), "{version}");
     }

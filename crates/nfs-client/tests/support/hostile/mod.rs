@@ -1,4 +1,4 @@
-//! A server that serves what no file system has: NFSv4.0 in miniature, over a tree that a test makes up.
+//! A malicious server: a small NFSv4.0 server for an arbitrary tree in memory.
 
 mod tree;
 mod wire;
@@ -20,7 +20,7 @@ const SAME: u32 = 10_009;
 const MINOR_VERS_MISMATCH: u32 = 10_021;
 const REP_TOO_BIG: u32 = 10_066;
 const NOT_SAME: u32 = 10_027;
-/// Operations that a referral takes part in: GETATTR of little, PUTFH, PUTROOTFH, RESTOREFH, SAVEFH.
+/// Operations that work on a referral: GETATTR of a few attributes, PUTFH, PUTROOTFH, RESTOREFH, SAVEFH.
 const ON_THE_ABSENT: [u32; 5] = [9, 22, 24, 31, 32];
 
 #[derive(Clone)]
@@ -29,7 +29,7 @@ pub struct Hostile {
     tree: Arc<Mutex<Tree>>,
 }
 
-/// One compound on its way.
+/// The state of one COMPOUND.
 #[derive(Default)]
 struct Progress {
     current: u64,
@@ -141,7 +141,7 @@ fn settable(call: &mut Reader<'_>, tree: &mut Tree, id: u64) {
     }
 }
 
-/// Carries one operation out: a status, or its results in `result`.
+/// Executes one operation. Returns its status, and writes its results to `result`.
 fn operation(
     tree: &mut Tree,
     at: &mut Progress,
@@ -257,7 +257,7 @@ fn change(
                 return Err(EXIST);
             }
             at.current = tree.graft(at.current, &name, made);
-            // To be confirmed, and no delegation.
+            // With confirmation, and without a delegation.
             result.raw(&[2; 16]).raw(&info).u32(2).bitmap(&[]).u32(0);
         }
         38 => {

@@ -1,4 +1,4 @@
-//! What a hostile server serves: objects in memory that need not make sense.
+//! The tree of the malicious server: objects in memory that need not be consistent.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,24 +6,24 @@ use super::wire::Writer;
 
 pub const FILE: u32 = 1;
 pub const DIRECTORY: u32 = 2;
-/// The status for what is on another server.
+/// The status of an object on another server.
 pub const MOVED: u32 = 10_019;
 
-/// The attribute that says where an absent file system is, `fs_locations`.
+/// The attribute with the location of an absent file system, `fs_locations`.
 const LOCATIONS: u32 = 24;
-/// What an entry's other attributes can't be had for, `rdattr_error`.
+/// The attribute with the error of an entry, `rdattr_error`.
 const ERROR: u32 = 11;
-/// The attributes that an absent file system has: error, fsid, locations and mounted_on_fileid (RFC 8881 section 11.3.1).
+/// The attributes of an absent file system: error, fsid, locations and mounted_on_fileid (RFC 8881 section 11.3.1).
 const OF_THE_ABSENT: [u32; 4] = [ERROR, 8, LOCATIONS, 55];
 
-/// How a directory lists what is in it.
+/// How a directory is listed.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub enum Listing {
     #[default]
     Honest,
-    /// New names for ever, each with a cookie that never was.
+    /// Endless new names, each with a new cookie.
     Endless,
-    /// The same cookies again and again.
+    /// The same cookies repeatedly.
     Circular,
 }
 
@@ -37,25 +37,25 @@ pub struct Object {
     pub fsid: u64,
     pub links: u32,
     pub listing: Listing,
-    /// Whatever is asked of it gets this status.
+    /// Every operation on it fails with this status.
     pub refuses: Option<u32>,
-    /// It is a referral: a file system that another server has.
+    /// It is a referral: a file system on another server.
     pub absent: bool,
-    /// What kind it says it is when it is looked at itself, and not listed.
+    /// Its type in GETATTR, if that differs from a listing.
     pub turns_into: Option<u32>,
 }
 
 pub struct Tree {
     pub objects: HashMap<u64, Object>,
     pub next: u64,
-    /// Names that were removed, and from where.
+    /// Removed names with their directories.
     pub removed: Vec<(u64, Vec<u8>)>,
     pub arrived: usize,
-    /// Times that somebody asked where an absent file system is.
+    /// Number of requests for the location of an absent file system.
     pub asked_where: usize,
-    /// The next operation of that number fails with that status, and those after it do not.
+    /// The next operation with this number fails with this status, once.
     pub fails_once: Option<(u32, u32)>,
-    /// Replies longer than that are refused, whatever was said.
+    /// Longer replies are refused.
     pub longest_reply: usize,
 }
 
@@ -100,7 +100,7 @@ impl Tree {
         self.objects.get_mut(&id).unwrap()
     }
 
-    /// Puts an object under a name; any object, any name.
+    /// Adds any object under any name.
     pub fn graft(&mut self, directory: u64, name: &[u8], id: u64) -> u64 {
         self.at(directory).children.insert(name.to_vec(), id);
         id
@@ -117,7 +117,7 @@ impl Tree {
         })
     }
 
-    /// Notes who asks where an absent file system is, and refuses what it does not have.
+    /// Counts requests for the location of an absent file system, and refuses attributes that it does not have.
     pub fn ask(&mut self, id: u64, wanted: &[u32]) -> Result<(), u32> {
         self.asked_where += usize::from(wanted.contains(&LOCATIONS));
         let has = |attribute: &u32| OF_THE_ABSENT.contains(attribute);
@@ -127,7 +127,7 @@ impl Tree {
         }
     }
 
-    /// The same for a listing: an entry may carry its error when that is asked for, else there is no listing.
+    /// The same for a listing: the error is in the entry if the client requests it; otherwise the listing fails.
     pub fn ask_listed(&mut self, directory: u64, wanted: &[u32]) -> Result<(), u32> {
         self.asked_where += usize::from(wanted.contains(&LOCATIONS));
         let absent = self.objects[&directory]
@@ -140,7 +140,7 @@ impl Tree {
         }
     }
 
-    /// `fattr4` with those of the attributes that there are.
+    /// Returns `fattr4` with the supported attributes of the request.
     pub fn attributes(&self, id: u64, wanted: &[u32], listed: bool) -> Vec<u8> {
         let object = &self.objects[&id];
         let kind = object.turns_into.filter(|_| !listed).unwrap_or(object.kind);
@@ -170,7 +170,7 @@ impl Tree {
         fattr.0
     }
 
-    /// READDIR's result from a cookie on.
+    /// Returns the result of READDIR from this cookie.
     pub fn list(&self, id: u64, cookie: u64, wanted: &[u32]) -> Vec<u8> {
         let directory = &self.objects[&id];
         let mut page = Writer::default();

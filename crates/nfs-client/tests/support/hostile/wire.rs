@@ -1,6 +1,6 @@
-//! Just enough XDR for a server of a test.
+//! A minimal XDR codec for test servers.
 
-/// Takes a request apart; a test's client sends nothing that is cut off.
+/// Decodes a request, which is never truncated.
 pub struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
@@ -25,7 +25,7 @@ impl Reader<'_> {
         data
     }
 
-    /// The attributes of a bitmap, in order.
+    /// Returns the attributes of a bitmap, in order.
     pub fn bitmap(&mut self) -> Vec<u32> {
         let words: Vec<u32> = (0..self.u32()).map(|_| self.u32()).collect();
         let set = |attribute: &u32| {
