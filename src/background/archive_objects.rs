@@ -45,7 +45,7 @@ pub async fn create_missing_objects(ctx: &Context, backend: &Backend, export: &E
         .archives()
         .into_iter()
         // Unsigned records must not crowd out the others.
-        .filter(|volume| !export.is_doubted(volume) && ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
+        .filter(|volume| !export.is_unsigned(volume) && ctx.stores.archives.get(&ObjectRef::new(volume)).is_none());
     let creations = stream::iter(missing.take(MAX_CREATED)).map(|volume| async move {
         let created = ensure_object(ctx, &backend.name, export, &volume).await;
         (volume, created)

@@ -162,7 +162,7 @@ pub async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) 
             }
         }
         ctx.copy_jobs.end(&uid).await;
-        match export.discard_asked(&name, &uid).await {
+        match export.discard_requested_archive(&name, &uid).await {
             Ok(outcome) => {
                 tracing::info!(
                     archive = name,

@@ -11,7 +11,7 @@ use crate::decide::placement::quantity::bytes;
 use crate::decide::policy::is_released;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
-use export_store::ledger::FileKey;
+use export_store::path_reservations::FileKey;
 use export_store::{Holder, PathReservations, ReservedPath};
 
 /// Indexes the volumes of the volume watch: each counts, and its directory is reserved, as soon as it is seen.

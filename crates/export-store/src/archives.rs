@@ -1,20 +1,23 @@
-//! Archives after they were made: looked at, their terms written down, purged through the trash, spared (design 6.7).
+//! Archives after they were made: looked at, their terms written down, purged through the trash, spared (data-safety rule 7).
 //!
-//! A purge is two steps, between which the object's deletion is asked for: [`ManagedExport::begin_purge`] writes down
-//! what comes, [`ManagedExport::end_purge`] does it. Whoever dies between them, or finds the archive held, may take the
+//! A purge is two steps, between which the object's deletion is asked for: [`ExportStore::begin_purge`] writes down
+//! what comes, [`ExportStore::end_purge`] does it. Whoever dies between them, or finds the archive held, may take the
 //! first one back.
 
-use super::error::{ErrorContext as _, ExportError};
-use super::ground::VerifiedRoot;
-use super::ledger::Holder;
-use super::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, handle_of};
-use super::records::Found;
-use super::request::ClaimRef;
-use super::signature::Trust;
-use super::{ExportStore, PoisonError, layout};
-use crate::naming::DirectoryPath;
-use nfs_client::{FileRef, Status};
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::{DirectoryPath, archive_name};
+use crate::path_reservations::{Holder, Reservation, ReservedPath};
+use crate::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, handle_of};
+use crate::records::Found;
+use crate::request::ClaimRef;
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths, records};
+use nfs_client::{FileRef, SetAttributes, Status};
 
+/// Names tried: the plain one, one with the volume's own part, and numbers after it.
+const NAMES: u32 = 100;
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
 
@@ -70,286 +73,6 @@ impl RecordedArchive {
     }
 }
 
-impl ExportStore {
-    /// The archive that is kept of a volume, if it is one of this backend's.
-    pub(super) async fn archive_kept_on(
-        &self,
-        ground: &VerifiedRoot,
-        volume: &str,
-    ) -> Result<Option<RecordedArchive>, ExportError> {
-        let (record, trust) = match self.read_record(ground, volume).await? {
-            Found::Nothing => return Ok(None),
-            Found::Unreadable(why) => return Err(damaged(volume, why)),
-            Found::Record(record, trust) => (record, trust),
-        };
-        let (Some(note), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
-            return Ok(None);
-        };
-        if record.backend != self.keeper.backend {
-            return Ok(None);
-        }
-        let there = self.at_archive(ground, &record, &note).await?;
-        let stage = match &record.state {
-            State::Purging { .. } => Stage::Purging,
-            State::Restoring { to, .. } => Stage::Restoring(to.clone()),
-            _ => Stage::Kept,
-        };
-        Ok(Some(RecordedArchive {
-            volume: record.volume,
-            claim: record.claim,
-            directory: record.directory,
-            file_id,
-            there: there.is_some(),
-            note,
-            stage,
-            export_id: ground.identity.id.clone(),
-            trust,
-        }))
-    }
-
-    /// Writes down what the object says shall become of the archive.
-    pub(super) async fn keep_terms_on(
-        &self,
-        ground: &VerifiedRoot,
-        which: &ArchiveRef,
-        terms: &RetentionTerms,
-    ) -> Result<(), ExportError> {
-        let record = self.record_of(ground, which).await?;
-        match &record.state {
-            State::Archived(note) if note.terms != *terms => {
-                let archived = State::Archived(note.on(terms));
-                self.replace_record(ground, &record.in_state(archived)).await
-            }
-            _ => Ok(()),
-        }
-    }
-
-    pub(super) async fn begin_purge_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<(), ExportError> {
-        let record = self.record_of(ground, which).await?;
-        let note = match &record.state {
-            State::Purging { .. } => return Ok(()),
-            State::Archived(note) => note.clone(),
-            _ => return Err(busy(&record, "purging it")),
-        };
-        if note.terms.held {
-            return Err(ExportError::ArchiveHeld {
-                volume: record.volume.clone(),
-            });
-        }
-        self.refuse_copied(&record.volume)?;
-        self.refuse_volume(&record)?;
-        let there = self.at_archive(ground, &record, &note).await?;
-        let purging = State::Purging {
-            archive: note,
-            since: now(),
-        };
-        let record = Record {
-            handle: there.as_ref().map(handle_of).or_else(|| record.handle.clone()),
-            ..record.in_state(purging)
-        };
-        self.replace_record(ground, &record).await
-    }
-
-    pub(super) async fn end_purge_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<(), ExportError> {
-        let mut record = self.record_of(ground, which).await?;
-        for _ in 0..STEPS {
-            let State::Purging { archive, since } = &record.state else {
-                return Err(busy(&record, "purging it"));
-            };
-            let (archive, since) = (archive.clone(), *since);
-            if self.at_archive(ground, &record, &archive).await?.is_none() {
-                self.remove_record(ground, &record.volume).await?;
-                self.forget_archive(&record.volume);
-                return Ok(());
-            }
-            let trashed = layout::trashed(&record.volume, since)?;
-            let taken = self.nfs.lookup(&ground.trash.handle, &trashed).await;
-            if taken.while_(|| format!("looking up {trashed} in the trash"))?.is_some() {
-                // A later second makes another name.
-                let since = now().max(since.saturating_add(1));
-                *record = record.in_state(State::Purging { archive, since });
-                self.replace_record(ground, &record).await?;
-                continue;
-            }
-            let (name, to) = (layout::name(&archive.target)?, (&ground.trash.handle, &trashed));
-            let from = (&ground.root.handle, &name);
-            match self.changing(ground)?.rename(from, which.file_id, to).await {
-                Err(error) if changed_meanwhile(error.status()) => {}
-                moved => moved.while_(|| format!("moving {name} into the trash"))?,
-            }
-        }
-        Err(ExportError::Unsettled {
-            doing: format!("purging the archive of volume {}", which.volume),
-        })
-    }
-
-    /// Takes back a purge that was announced and not done; false when it was done.
-    pub(super) async fn spare_on(&self, ground: &VerifiedRoot, which: &ArchiveRef) -> Result<bool, ExportError> {
-        let record = self.record_of(ground, which).await?;
-        match &record.state {
-            State::Purging { archive, .. } if self.at_archive(ground, &record, archive).await?.is_some() => {
-                let archived = record.in_state(State::Archived(archive.clone()));
-                self.replace_record(ground, &archived).await.map(|()| true)
-            }
-            State::Purging { .. } => Ok(false),
-            _ => Ok(true),
-        }
-    }
-
-    /// The volume that an archive was restored to is there: the archive's own record has done its work.
-    pub(super) async fn finish_restore_on(
-        &self,
-        ground: &VerifiedRoot,
-        which: &ArchiveRef,
-        to: &RestoreTarget,
-    ) -> Result<(), ExportError> {
-        let record = self.record_of(ground, which).await?;
-        if !matches!(&record.state, State::Restoring { to: noted, .. } if noted == to) {
-            return Err(busy(&record, "finishing its restore"));
-        }
-        let directory = DirectoryPath::parse(&to.directory).map_err(|error| ExportError::NameUnusable {
-            name: to.directory.clone(),
-            why: error.to_string(),
-        })?;
-        let nodes = self.walk(ground, &directory).await?;
-        let leaf = self.leaf_of(&nodes, &directory);
-        if leaf.map(|leaf| leaf.attributes.fileid) != record.file_id {
-            return Err(ExportError::Disagrees {
-                volume: to.volume.clone(),
-                directory: to.directory.clone(),
-                what: "it is not the directory that was restored".into(),
-            });
-        }
-        self.remove_record(ground, &record.volume).await?;
-        self.forget_archive(&record.volume);
-        Ok(())
-    }
-
-    /// The record of an archive, if it is the one that is meant and this cluster signed it.
-    pub(super) async fn record_of(
-        &self,
-        ground: &VerifiedRoot,
-        which: &ArchiveRef,
-    ) -> Result<Box<Record>, ExportError> {
-        match self.record_and_trust(ground, which).await? {
-            (record, Trust::Signed) => Ok(record),
-            (record, Trust::Unsigned | Trust::Forged) => Err(ExportError::RecordUnsigned { volume: record.volume }),
-        }
-    }
-
-    /// The same, whoever wrote it.
-    pub(super) async fn record_and_trust(
-        &self,
-        ground: &VerifiedRoot,
-        which: &ArchiveRef,
-    ) -> Result<(Box<Record>, Trust), ExportError> {
-        let (record, trust) = match self.read_record(ground, &which.volume).await? {
-            Found::Record(record, trust) => (record, trust),
-            Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
-            Found::Nothing => {
-                return Err(ExportError::ArchiveUnrecorded {
-                    volume: which.volume.clone(),
-                });
-            }
-        };
-        if record.claim.uid != which.claim_uid {
-            return Err(ExportError::RecordForeign {
-                volume: which.volume.clone(),
-                holder: Box::new(record.claim),
-            });
-        }
-        if record.file_id != Some(which.file_id) || record.backend != self.keeper.backend {
-            return Err(ExportError::Disagrees {
-                volume: which.volume.clone(),
-                directory: record.directory.to_string(),
-                what: format!(
-                    "its object says fileid {} on backend {}, its record {:?} on backend {}",
-                    which.file_id, self.keeper.backend, record.file_id, record.backend
-                ),
-            });
-        }
-        Ok((record, trust))
-    }
-
-    /// The archive's directory, if it is where it should be.
-    ///
-    /// # Errors
-    /// [`ExportError::Disagrees`] when something is under way and what has the name has the fileid and another handle:
-    /// either the server changed its handles, or another directory got the fileid.
-    pub(super) async fn at_archive(
-        &self,
-        ground: &VerifiedRoot,
-        record: &Record,
-        note: &ArchiveState,
-    ) -> Result<Option<FileRef>, ExportError> {
-        let name = layout::name(&note.target)?;
-        let found = self.nfs.lookup(&ground.root.handle, &name).await;
-        let found = found.while_(|| format!("looking up {name}"))?;
-        let Some(node) =
-            found.filter(|node| ground.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
-        else {
-            return Ok(None);
-        };
-        if record.is_about(&node) {
-            return Ok(Some(node));
-        }
-        Err(ExportError::Disagrees {
-            volume: record.volume.clone(),
-            directory: note.target.clone(),
-            what: "it has the fileid and not the file handle that its record knows".into(),
-        })
-    }
-
-    /// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
-    pub(super) async fn kept_at(
-        &self,
-        ground: &VerifiedRoot,
-        which: &ArchiveRef,
-    ) -> Result<(FileRef, ArchiveState), ExportError> {
-        let volume = which.volume.clone();
-        let record = match self.record_of(ground, which).await {
-            Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
-            record => record?,
-        };
-        let State::Archived(note) = &record.state else {
-            let state = record.state.name();
-            return Err(ExportError::ArchiveTaken { volume, state });
-        };
-        match self.at_archive(ground, &record, note).await? {
-            Some(node) => Ok((node, note.clone())),
-            None => Err(ExportError::ArchiveMissing { volume }),
-        }
-    }
-
-    /// What is being copied stays where it is.
-    pub(super) fn refuse_copied(&self, volume: &str) -> Result<(), ExportError> {
-        if self.is_being_copied(volume) {
-            let volume = volume.to_owned();
-            return Err(ExportError::ArchiveCopied { volume });
-        }
-        Ok(())
-    }
-
-    /// Whose volume object is still there is not an archive alone: its reclaim comes first.
-    pub(super) fn refuse_volume(&self, record: &Record) -> Result<(), ExportError> {
-        let holder = Holder::Volume(record.volume.clone());
-        if self.ledger.knows(&holder) {
-            return Err(ExportError::InUse {
-                directory: format!("the archive of volume {}", record.volume),
-                holder,
-            });
-        }
-        Ok(())
-    }
-
-    /// An archive is none any more.
-    pub(super) fn forget_archive(&self, volume: &str) {
-        self.ledger.remove(&Holder::Archive(volume.to_owned()));
-        let mut archives = self.archives.lock().unwrap_or_else(PoisonError::into_inner);
-        archives.remove(volume);
-    }
-}
-
 /// Whether a rename met something else than what was looked at: looking tells.
 pub(super) fn changed_meanwhile(status: Option<Status>) -> bool {
     matches!(
@@ -376,4 +99,403 @@ fn damaged(volume: &str, why: super::RecordError) -> ExportError {
 /// In seconds since 1970.
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
+}
+
+/// The archive that is kept of a volume, if it is one of this backend's.
+pub(crate) async fn find(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<Option<RecordedArchive>, ExportError> {
+    let (record, trust) = match records::read(store, verified, volume).await? {
+        Found::Nothing => return Ok(None),
+        Found::Unreadable(why) => return Err(damaged(volume, why)),
+        Found::Record(record, trust) => (record, trust),
+    };
+    let (Some(note), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
+        return Ok(None);
+    };
+    if record.backend != store.config.backend {
+        return Ok(None);
+    }
+    let there = find_directory(store, verified, &record, &note).await?;
+    let stage = match &record.state {
+        State::Purging { .. } => Stage::Purging,
+        State::Restoring { to, .. } => Stage::Restoring(to.clone()),
+        _ => Stage::Kept,
+    };
+    Ok(Some(RecordedArchive {
+        volume: record.volume,
+        claim: record.claim,
+        directory: record.directory,
+        file_id,
+        there: there.is_some(),
+        note,
+        stage,
+        export_id: verified.identity.id.clone(),
+        trust,
+    }))
+}
+
+/// Writes down what the object says shall become of the archive.
+pub(crate) async fn save_retention(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    terms: &RetentionTerms,
+) -> Result<(), ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    match &record.state {
+        State::Archived(note) if note.terms != *terms => {
+            let archived = State::Archived(note.on(terms));
+            records::replace(store, verified, &record.in_state(archived)).await
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(crate) async fn begin_purge(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<(), ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    let note = match &record.state {
+        State::Purging { .. } => return Ok(()),
+        State::Archived(note) => note.clone(),
+        _ => return Err(busy(&record, "purging it")),
+    };
+    if note.terms.held {
+        return Err(ExportError::ArchiveHeld {
+            volume: record.volume.clone(),
+        });
+    }
+    refuse_while_copied(store, &record.volume)?;
+    refuse_while_volume_exists(store, &record)?;
+    let there = find_directory(store, verified, &record, &note).await?;
+    let purging = State::Purging {
+        archive: note,
+        since: now(),
+    };
+    let record = Record {
+        handle: there.as_ref().map(handle_of).or_else(|| record.handle.clone()),
+        ..record.in_state(purging)
+    };
+    records::replace(store, verified, &record).await
+}
+
+pub(crate) async fn end_purge(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<(), ExportError> {
+    let mut record = signed_record(store, verified, which).await?;
+    for _ in 0..STEPS {
+        let State::Purging { archive, since } = &record.state else {
+            return Err(busy(&record, "purging it"));
+        };
+        let (archive, since) = (archive.clone(), *since);
+        if find_directory(store, verified, &record, &archive).await?.is_none() {
+            records::remove(store, verified, &record.volume).await?;
+            untrack(store, &record.volume);
+            return Ok(());
+        }
+        let trashed = layout::trashed(&record.volume, since)?;
+        let taken = store.nfs.lookup(&verified.trash.handle, &trashed).await;
+        if taken.while_(|| format!("looking up {trashed} in the trash"))?.is_some() {
+            // A later second makes another name.
+            let since = now().max(since.saturating_add(1));
+            *record = record.in_state(State::Purging { archive, since });
+            records::replace(store, verified, &record).await?;
+            continue;
+        }
+        let (name, to) = (layout::name(&archive.target)?, (&verified.trash.handle, &trashed));
+        let from = (&verified.root.handle, &name);
+        match store.for_write(verified)?.rename(from, which.file_id, to).await {
+            Err(error) if changed_meanwhile(error.status()) => {}
+            moved => moved.while_(|| format!("moving {name} into the trash"))?,
+        }
+    }
+    Err(ExportError::Unsettled {
+        doing: format!("purging the archive of volume {}", which.volume),
+    })
+}
+
+/// Takes back a purge that was announced and not done; false when it was done.
+pub(crate) async fn cancel_purge(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<bool, ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    match &record.state {
+        State::Purging { archive, .. } if find_directory(store, verified, &record, archive).await?.is_some() => {
+            let archived = record.in_state(State::Archived(archive.clone()));
+            records::replace(store, verified, &archived).await.map(|()| true)
+        }
+        State::Purging { .. } => Ok(false),
+        _ => Ok(true),
+    }
+}
+
+/// The volume that an archive was restored to is there: the archive's own record has done its work.
+pub(crate) async fn finish_restore(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    to: &RestoreTarget,
+) -> Result<(), ExportError> {
+    let record = signed_record(store, verified, which).await?;
+    if !matches!(&record.state, State::Restoring { to: noted, .. } if noted == to) {
+        return Err(busy(&record, "finishing its restore"));
+    }
+    let directory = DirectoryPath::parse(&to.directory).map_err(|error| ExportError::NameUnusable {
+        name: to.directory.clone(),
+        why: error.to_string(),
+    })?;
+    let nodes = paths::walk(store, verified, &directory).await?;
+    let leaf = paths::leaf(&nodes, &directory);
+    if leaf.map(|leaf| leaf.attributes.fileid) != record.file_id {
+        return Err(ExportError::Disagrees {
+            volume: to.volume.clone(),
+            directory: to.directory.clone(),
+            what: "it is not the directory that was restored".into(),
+        });
+    }
+    records::remove(store, verified, &record.volume).await?;
+    untrack(store, &record.volume);
+    Ok(())
+}
+
+/// The record of an archive, if it is the one that is meant and this cluster signed it.
+pub(crate) async fn signed_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<Box<Record>, ExportError> {
+    match matching_record(store, verified, which).await? {
+        (record, Trust::Signed) => Ok(record),
+        (record, Trust::Unsigned | Trust::Forged) => Err(ExportError::RecordUnsigned { volume: record.volume }),
+    }
+}
+
+/// The same, whoever wrote it.
+pub(crate) async fn matching_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<(Box<Record>, Trust), ExportError> {
+    let (record, trust) = match records::read(store, verified, &which.volume).await? {
+        Found::Record(record, trust) => (record, trust),
+        Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
+        Found::Nothing => {
+            return Err(ExportError::ArchiveUnrecorded {
+                volume: which.volume.clone(),
+            });
+        }
+    };
+    if record.claim.uid != which.claim_uid {
+        return Err(ExportError::RecordForeign {
+            volume: which.volume.clone(),
+            holder: Box::new(record.claim),
+        });
+    }
+    if record.file_id != Some(which.file_id) || record.backend != store.config.backend {
+        return Err(ExportError::Disagrees {
+            volume: which.volume.clone(),
+            directory: record.directory.to_string(),
+            what: format!(
+                "its object says fileid {} on backend {}, its record {:?} on backend {}",
+                which.file_id, store.config.backend, record.file_id, record.backend
+            ),
+        });
+    }
+    Ok((record, trust))
+}
+
+/// The archive's directory, if it is where it should be.
+///
+/// # Errors
+/// [`ExportError::Disagrees`] when something is under way and what has the name has the fileid and another handle:
+/// either the server changed its handles, or another directory got the fileid.
+pub(crate) async fn find_directory(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    note: &ArchiveState,
+) -> Result<Option<FileRef>, ExportError> {
+    let name = layout::name(&note.target)?;
+    let found = store.nfs.lookup(&verified.root.handle, &name).await;
+    let found = found.while_(|| format!("looking up {name}"))?;
+    let Some(node) =
+        found.filter(|node| verified.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
+    else {
+        return Ok(None);
+    };
+    if record.is_about(&node) {
+        return Ok(Some(node));
+    }
+    Err(ExportError::Disagrees {
+        volume: record.volume.clone(),
+        directory: note.target.clone(),
+        what: "it has the fileid and not the file handle that its record knows".into(),
+    })
+}
+
+/// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
+pub(crate) async fn find_available(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+) -> Result<(FileRef, ArchiveState), ExportError> {
+    let volume = which.volume.clone();
+    let record = match signed_record(store, verified, which).await {
+        Err(ExportError::ArchiveUnrecorded { .. }) => return Err(ExportError::ArchiveGone { volume }),
+        record => record?,
+    };
+    let State::Archived(note) = &record.state else {
+        let state = record.state.name();
+        return Err(ExportError::ArchiveTaken { volume, state });
+    };
+    match find_directory(store, verified, &record, note).await? {
+        Some(node) => Ok((node, note.clone())),
+        None => Err(ExportError::ArchiveMissing { volume }),
+    }
+}
+
+/// What is being copied stays where it is.
+pub(crate) fn refuse_while_copied(store: &ExportStore, volume: &str) -> Result<(), ExportError> {
+    if store.is_being_copied(volume) {
+        let volume = volume.to_owned();
+        return Err(ExportError::ArchiveCopied { volume });
+    }
+    Ok(())
+}
+
+/// Whose volume object is still there is not an archive alone: its reclaim comes first.
+pub(crate) fn refuse_while_volume_exists(store: &ExportStore, record: &Record) -> Result<(), ExportError> {
+    let holder = Holder::Volume(record.volume.clone());
+    if store.reservations.knows(&holder) {
+        return Err(ExportError::InUse {
+            directory: format!("the archive of volume {}", record.volume),
+            holder,
+        });
+    }
+    Ok(())
+}
+
+/// An archive is none any more.
+pub(crate) fn untrack(store: &ExportStore, volume: &str) {
+    store.reservations.remove(&Holder::Archive(volume.to_owned()));
+    store.state().archives.remove(volume);
+}
+
+/// Signs an archive's record, with which its object agrees. A purge that it speaks of is taken back if there is anything
+/// left to keep: whether its time has come is found out anew.
+pub(crate) async fn sign_confirmed(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    which: &ArchiveRef,
+    terms: &RetentionTerms,
+) -> Result<(), ExportError> {
+    let (record, trust) = matching_record(store, verified, which).await?;
+    if trust == Trust::Signed {
+        return Ok(());
+    }
+    let kept = match &record.state {
+        State::Archived(note) => Some(note),
+        State::Purging { archive, .. } if find_directory(store, verified, &record, archive).await?.is_some() => {
+            Some(archive)
+        }
+        _ => None,
+    };
+    let record = match kept {
+        Some(note) => &record.in_state(State::Archived(note.on(terms))),
+        None => &*record,
+    };
+    records::replace(store, verified, record).await
+}
+
+pub(crate) fn reserved_paths(store: &ExportStore, verified: &VerifiedRoot, target: &str) -> Vec<ReservedPath> {
+    paths::reserved_paths(store, &verified.identity.id, target)
+}
+
+/// A name for the archive of a record that nothing has, held.
+pub(crate) async fn reserve_name(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    longest_name: usize,
+) -> Result<(String, Reservation), ExportError> {
+    let mut last = String::new();
+    for attempt in 0..NAMES {
+        let target = archive_name(record.archive_stem(), &record.volume, attempt, longest_name);
+        last.clone_from(&target);
+        let reserved = store.reservations.reserve(
+            Holder::Archive(record.volume.clone()),
+            reserved_paths(store, verified, &target),
+            &store.config.backend,
+        );
+        let Ok(reserved) = reserved else { continue };
+        let taken = store.nfs.lookup(&verified.root.handle, &layout::name(&target)?).await;
+        let doing = || format!("choosing a name for the archive of {}", record.directory);
+        if taken.while_(doing)?.is_none() {
+            return Ok((target, reserved));
+        }
+    }
+    Err(ExportError::NoArchiveName {
+        directory: record.directory.to_string(),
+        last,
+    })
+}
+
+/// Mode 0700 of the operator's own. Answers what could not be done.
+pub(crate) async fn restrict(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    archive: &FileRef,
+    name: &str,
+) -> Result<Vec<String>, ExportError> {
+    let ours = &verified.reserved.attributes;
+    let mut warnings = Vec::new();
+    let owner = SetAttributes {
+        mode: None,
+        uid: ours.uid,
+        gid: ours.gid,
+        ..SetAttributes::default()
+    };
+    let mode = SetAttributes {
+        mode: Some(0o700),
+        ..SetAttributes::default()
+    };
+    let is_ours = archive.attributes.uid == ours.uid && archive.attributes.gid == ours.gid;
+    let mut parts = vec![("mode", mode)];
+    if !is_ours {
+        // The owner first: to change it may clear bits of the mode.
+        parts.insert(0, ("owner", owner));
+    }
+    for (what, part) in parts {
+        match store.for_write(verified)?.set_attributes(&archive.handle, part).await {
+            Ok(_) => {}
+            // It is archived all the same, and who could read it before still can: worth a warning.
+            Err(error) if error.status().is_some_and(|status| status != nfs_client::Status::Stale) => {
+                warnings.push(format!("the {what} of {name} stays as it was: {error}"));
+            }
+            Err(error) => return Err(error).while_(|| format!("closing {name}")),
+        }
+    }
+    Ok(warnings)
+}
+
+/// Enters an archive into the ledger and the count.
+pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
+    let Some(note) = record.state.archive() else { return };
+    store.reservations.insert(
+        Holder::Archive(record.volume.clone()),
+        reserved_paths(store, verified, &note.target),
+        record.file_id.map(|id| verified.file_key(id)),
+    );
+    if record.backend == store.config.backend {
+        store.state().archives.insert(record.volume.clone());
+    }
 }

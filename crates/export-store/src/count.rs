@@ -5,18 +5,19 @@
 //! What it has in memory is the way to where it is, with one page's directories at each step; pages are short where the way
 //! is long. So a tree of any size and shape takes a few MiB at the most.
 
-mod pace;
-mod sums;
+mod rate_limiter;
+mod totals;
 
 use std::time::Duration;
 
-pub use self::pace::RateLimiter;
-pub use self::sums::Content;
-use self::sums::UsageTotals;
-use super::error::{ErrorContext as _, ExportError};
-use super::ground::VerifiedRoot;
-use super::{ExportStore, layout};
+pub use crate::count::rate_limiter::RateLimiter;
+pub use crate::count::totals::Content;
+use crate::count::totals::UsageTotals;
+use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
 /// The deepest directory that is gone into, as in a purge: a path has 4,096 bytes on Linux, so 2,048 components.
@@ -48,53 +49,6 @@ fn page_of(depth: usize) -> u32 {
         0..8 => 32 << 10,
         8..64 => 8 << 10,
         _ => 1 << 10,
-    }
-}
-
-impl ExportStore {
-    /// Counts the tree of a directory. `go_on` is told what was counted so far after each page, and says whether to go on.
-    ///
-    /// `None`: there is no such directory, or not the one with this fileid, or no longer at the end; or `go_on` said no.
-    pub async fn count(
-        &self,
-        (place, file_id): (Place<'_>, Option<u64>),
-        pace: &mut RateLimiter,
-        go_on: impl FnMut(&Content) -> bool + Send,
-    ) -> Result<Option<Content>, ExportError> {
-        let doing = || match place {
-            Place::Directory(directory) => format!("counting {directory}"),
-            Place::Archive(name) => format!("counting {name}"),
-        };
-        let Some(root) = self.tree_at(place, file_id).await? else {
-            return Ok(None);
-        };
-        let counted = Count::new(&self.nfs, &root, pace, go_on).run().await.while_(doing);
-        let counted = self.told(counted).await?;
-        // Renamed, removed, or another export since: then nobody knows what was counted.
-        let still = self.tree_at(place, file_id).await?;
-        Ok(counted.filter(|_| still.is_some_and(|still| still.handle == root.handle)))
-    }
-
-    pub(super) async fn tree_at_on(
-        &self,
-        ground: &VerifiedRoot,
-        place: Place<'_>,
-        file_id: Option<u64>,
-    ) -> Result<Option<FileRef>, ExportError> {
-        let found = match place {
-            Place::Directory(directory) => {
-                let nodes = self.walk(ground, directory).await?;
-                self.leaf_of(&nodes, directory).cloned()
-            }
-            // Its name is an object's word.
-            Place::Archive(name) if !layout::is_archive_name(name) => None,
-            Place::Archive(name) => {
-                let found = self.nfs.lookup(&ground.root.handle, &layout::name(name)?).await;
-                found.while_(|| format!("looking up {name}"))?
-            }
-        };
-        let is_it = |node: &FileRef| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);
-        Ok(found.filter(|node| ground.is_plain_directory(node) && is_it(node)))
     }
 }
 
@@ -305,6 +259,61 @@ impl Step {
             restarts: 0,
         }
     }
+}
+
+/// Counts the tree of a directory. `go_on` is told what was counted so far after each page, and says whether to go on.
+///
+/// `None`: there is no such directory, or not the one with this fileid, or no longer at the end; or `go_on` said no.
+pub(crate) async fn count(
+    store: &ExportStore,
+    (place, file_id): (Place<'_>, Option<u64>),
+    pace: &mut RateLimiter,
+    go_on: impl FnMut(&Content) -> bool + Send,
+) -> Result<Option<Content>, ExportError> {
+    let doing = || match place {
+        Place::Directory(directory) => format!("counting {directory}"),
+        Place::Archive(name) => format!("counting {name}"),
+    };
+    let Some(root) = verified_tree(store, place, file_id).await? else {
+        return Ok(None);
+    };
+    let counted = Count::new(&store.nfs, &root, pace, go_on).run().await.while_(doing);
+    let counted = store.with_hints(counted).await?;
+    // Renamed, removed, or another export since: then nobody knows what was counted.
+    let still = verified_tree(store, place, file_id).await?;
+    Ok(counted.filter(|_| still.is_some_and(|still| still.handle == root.handle)))
+}
+
+async fn verified_tree(
+    store: &ExportStore,
+    place: Place<'_>,
+    file_id: Option<u64>,
+) -> Result<Option<FileRef>, ExportError> {
+    store
+        .with_verified(move |verified| async move { find_tree(store, &verified, place, file_id).await })
+        .await
+}
+
+async fn find_tree(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    place: Place<'_>,
+    file_id: Option<u64>,
+) -> Result<Option<FileRef>, ExportError> {
+    let found = match place {
+        Place::Directory(directory) => {
+            let nodes = paths::walk(store, verified, directory).await?;
+            paths::leaf(&nodes, directory).cloned()
+        }
+        // Its name is an object's word.
+        Place::Archive(name) if !layout::is_archive_name(name) => None,
+        Place::Archive(name) => {
+            let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;
+            found.while_(|| format!("looking up {name}"))?
+        }
+    };
+    let is_it = |node: &FileRef| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);
+    Ok(found.filter(|node| verified.is_plain_directory(node) && is_it(node)))
 }
 
 #[cfg(test)]

@@ -1,14 +1,9 @@
 //! What can go wrong with what the operator keeps on an export.
 
-mod doing;
-mod meaning;
-
-pub(super) use doing::ErrorContext;
-
-use super::error_kind::{ErrorHints, remedy_of};
-use super::ledger::{Conflict, Holder};
-use super::record::RecordError;
-use super::request::ClaimRef;
+use crate::error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
+use crate::path_reservations::{Conflict, Holder};
+use crate::record::RecordError;
+use crate::request::ClaimRef;
 use nfs_client::{NfsError, Status};
 
 /// Why something on an export could not be done. Nothing that a message names was touched, unless it says so.
@@ -347,6 +342,126 @@ pub enum ExportError {
         /// Why the rest is still there.
         cleanup: Box<ExportError>,
     },
+}
+
+impl ExportError {
+    /// Returns what kind of failure this is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Nfs {
+                source, circumstances, ..
+            } => classify(source, circumstances),
+            Self::IdentityNotConfirmed => ErrorKind::IdentityNotConfirmed,
+            Self::NotLeading => ErrorKind::Fenced,
+            Self::IdentityMismatch { .. } | Self::IdentityDamaged { .. } => ErrorKind::IdentityMismatch,
+            Self::ReservedDirectoryUnsafe { .. } => ErrorKind::ReservedDirectoryUnsafe,
+            Self::NameUnusable { .. } => ErrorKind::InvalidDirectoryName,
+            Self::RecordMissing { .. } | Self::ArchiveUnrecorded { .. } => ErrorKind::RecordMissing,
+            Self::ArchiveHeld { .. } => ErrorKind::ArchiveHeld,
+            Self::ArchiveTaken { .. } | Self::ArchiveCopied { .. } => ErrorKind::ArchiveBusy,
+            Self::ArchiveGone { .. } => ErrorKind::ArchiveNotFound,
+            Self::ArchiveForeign { .. } => ErrorKind::ArchiveNotAllowed,
+            Self::ArchiveMissing { .. } => ErrorKind::ArchiveMissing,
+            Self::RecordForeign { .. }
+            | Self::RecordDamaged { .. }
+            | Self::RecordUnsigned { .. }
+            | Self::RecordBusy { .. } => ErrorKind::RecordUnusable,
+            Self::NotAdopted { .. } => ErrorKind::RecordNotAdopted,
+            Self::Overlaps { .. }
+            | Self::Held { .. }
+            | Self::HeldByOtherCluster { .. }
+            | Self::NestedBackend { .. }
+            | Self::InUse { .. } => ErrorKind::DirectoryOverlaps,
+            Self::PathUnusable { .. } => ErrorKind::NotADirectory,
+            Self::DirectoryExists { .. } | Self::NotAdoptable { .. } | Self::NoArchiveName { .. } => {
+                ErrorKind::DirectoryExists
+            }
+            Self::ModeRefused { .. } => ErrorKind::ModeRefused,
+            Self::OwnerRefused { .. } => ErrorKind::OwnerRefused,
+            Self::RootSquashed { .. } => ErrorKind::RootSquashed,
+            Self::IdMappingRequired { .. } => ErrorKind::IdMappingRequired,
+            Self::Disagrees { .. } => ErrorKind::ReclaimUnsafe,
+            Self::DirectoryMissing { .. } => ErrorKind::DirectoryMissing,
+            Self::Unsettled { .. } => ErrorKind::ChangedMeanwhile,
+            Self::LeftBehind { source, .. } => source.kind(),
+        }
+    }
+
+    /// Whether what was asked may have been done in part: only asking again tells.
+    pub fn outcome_unknown(&self) -> bool {
+        match self {
+            Self::Nfs { source, .. } => source.outcome_unknown(),
+            Self::LeftBehind { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// Whether it was refused for good and nothing is left of the attempt: another backend may be tried at once.
+    ///
+    /// False where we could not look whether an earlier attempt left something: the claim has to stay.
+    pub fn definite_refusal(&self) -> bool {
+        match self {
+            Self::Nfs { source, .. } => matches!(
+                source.status(),
+                Some(
+                    Status::NotPermitted
+                        | Status::Access
+                        | Status::NoSpace
+                        | Status::ReadOnly
+                        | Status::TooManyLinks
+                        | Status::NameTooLong
+                        | Status::QuotaExceeded
+                        | Status::NotSupported
+                        | Status::BadOwner
+                        | Status::BadName
+                        | Status::Invalid
+                )
+            ),
+            Self::NameUnusable { .. }
+            | Self::ArchiveHeld { .. }
+            | Self::ArchiveTaken { .. }
+            | Self::ArchiveCopied { .. }
+            | Self::ArchiveGone { .. }
+            | Self::ArchiveForeign { .. }
+            | Self::ArchiveMissing { .. }
+            | Self::Overlaps { .. }
+            | Self::Held { .. }
+            | Self::HeldByOtherCluster { .. }
+            | Self::NestedBackend { .. }
+            | Self::PathUnusable { .. }
+            | Self::DirectoryExists { .. }
+            | Self::NotAdoptable { .. }
+            | Self::ModeRefused { .. }
+            | Self::OwnerRefused { .. }
+            | Self::RootSquashed { .. }
+            | Self::IdMappingRequired { .. } => true,
+            _ => false,
+        }
+    }
+
+    /// The server's status, when that is what failed.
+    pub(crate) fn status(&self) -> Option<Status> {
+        match self {
+            Self::Nfs { source, .. } => source.status(),
+            _ => None,
+        }
+    }
+}
+
+/// Says what was being done when a call failed.
+pub(crate) trait ErrorContext<T> {
+    /// Adds what was being done.
+    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError>;
+}
+
+impl<T> ErrorContext<T> for Result<T, NfsError> {
+    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
+        self.map_err(|source| ExportError::Nfs {
+            doing: doing(),
+            source: Box::new(source),
+            circumstances: ErrorHints::default(),
+        })
+    }
 }
 
 fn said(refused: &Option<Status>) -> String {

@@ -1,65 +1,14 @@
-//! Our own directories, made where they are missing and judged wherever they are found (design 6.1).
+//! Our own directories, made where they are missing and judged wherever they are found (data-safety rule 1).
 
-use super::ExportStore;
-use super::error::{ErrorContext as _, ExportError};
-use super::layout;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::layout;
+use crate::store::ExportStore;
 use nfs_client::{FileKind, FileRef, SetAttributes, Status};
 
 /// How often it is looked again when a rival is faster.
 const ATTEMPTS: u32 = 4;
 
-impl ExportStore {
-    /// The cluster's folder, its records and its trash; made where they are missing.
-    pub(super) async fn own_folders(&self, root: &FileRef, reserved: &FileRef) -> Result<[FileRef; 3], ExportError> {
-        let id = &self.keeper.cluster_id;
-        layout::cluster(id)?;
-        let path = format!("{}/{id}", layout::RESERVED);
-        let cluster = self.own_folder(root, reserved, id, &path, Some(reserved)).await?;
-        let records = format!("{path}/{}", layout::RECORDS);
-        let trash = format!("{path}/{}", layout::TRASH);
-        let (records, trash) = futures::try_join!(
-            self.own_folder(root, &cluster, layout::RECORDS, &records, Some(reserved)),
-            self.own_folder(root, &cluster, layout::TRASH, &trash, Some(reserved)),
-        )?;
-        Ok([cluster, records, trash])
-    }
-
-    pub(super) async fn own_folder(
-        &self,
-        root: &FileRef,
-        parent: &FileRef,
-        name: &str,
-        path: &str,
-        owner: Option<&FileRef>,
-    ) -> Result<FileRef, ExportError> {
-        let name = layout::name(name)?;
-        for _ in 0..ATTEMPTS {
-            let found = self.nfs.lookup(&parent.handle, &name).await;
-            if let Some(node) = found.while_(|| format!("looking up {path}"))? {
-                judge(&node, root, owner, path)?;
-                return Ok(node);
-            }
-            let attributes = SetAttributes {
-                mode: Some(0o700),
-                ..SetAttributes::default()
-            };
-            match self.nfs.make_directory(&parent.handle, &name, attributes).await {
-                Ok(made) => {
-                    judge(&made.node, root, owner, path)?;
-                    return Ok(made.node);
-                }
-                // A rival was faster.
-                Err(error) if error.status() == Some(Status::Exists) => {}
-                Err(error) => return Err(error).while_(|| format!("making {path}")),
-            }
-        }
-        Err(ExportError::Unsettled {
-            doing: format!("making {path}"),
-        })
-    }
-}
-
-/// Whether a directory of ours is as we made it (design 6.1): anybody may have put something in its place.
+/// Whether a directory of ours is as we made it (data-safety rule 1): anybody may have put something in its place.
 pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, path: &str) -> Result<(), ExportError> {
     let found = &node.attributes;
     let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
@@ -100,5 +49,58 @@ pub(super) fn judge_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result
     Err(ExportError::ReservedDirectoryUnsafe {
         path: path.to_owned(),
         why,
+    })
+}
+
+/// The cluster's folder, its records and its trash; made where they are missing.
+pub(crate) async fn ensure_folders(
+    store: &ExportStore,
+    root: &FileRef,
+    reserved: &FileRef,
+) -> Result<[FileRef; 3], ExportError> {
+    let id = &store.config.cluster_id;
+    layout::cluster(id)?;
+    let path = format!("{}/{id}", layout::RESERVED);
+    let cluster = ensure_folder(store, root, reserved, id, &path, Some(reserved)).await?;
+    let records = format!("{path}/{}", layout::RECORDS);
+    let trash = format!("{path}/{}", layout::TRASH);
+    let (records, trash) = futures::try_join!(
+        ensure_folder(store, root, &cluster, layout::RECORDS, &records, Some(reserved)),
+        ensure_folder(store, root, &cluster, layout::TRASH, &trash, Some(reserved)),
+    )?;
+    Ok([cluster, records, trash])
+}
+
+pub(crate) async fn ensure_folder(
+    store: &ExportStore,
+    root: &FileRef,
+    parent: &FileRef,
+    name: &str,
+    path: &str,
+    owner: Option<&FileRef>,
+) -> Result<FileRef, ExportError> {
+    let name = layout::name(name)?;
+    for _ in 0..ATTEMPTS {
+        let found = store.nfs.lookup(&parent.handle, &name).await;
+        if let Some(node) = found.while_(|| format!("looking up {path}"))? {
+            judge(&node, root, owner, path)?;
+            return Ok(node);
+        }
+        let attributes = SetAttributes {
+            mode: Some(0o700),
+            ..SetAttributes::default()
+        };
+        match store.nfs.make_directory(&parent.handle, &name, attributes).await {
+            Ok(made) => {
+                judge(&made.node, root, owner, path)?;
+                return Ok(made.node);
+            }
+            // A rival was faster.
+            Err(error) if error.status() == Some(Status::Exists) => {}
+            Err(error) => return Err(error).while_(|| format!("making {path}")),
+        }
+    }
+    Err(ExportError::Unsettled {
+        doing: format!("making {path}"),
     })
 }

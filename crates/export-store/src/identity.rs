@@ -1,17 +1,18 @@
-//! Which export this is (design 6.2): a random id in a file, kept together with the root's fileid, because a copied
+//! Which export this is (data-safety rule 2): a random id in a file, kept together with the root's fileid, because a copied
 //! export carries a copied file.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
-use super::error::{ErrorContext as _, ExportError};
-use super::folders::{judge, judge_owner};
-use super::ground::VerifiedRoot;
-use super::layout;
-use super::request::{ExpectedIdentity, Identity};
-use super::{Arc, ExportStore, PoisonError};
+use crate::error::{ErrorContext as _, ExportError};
+use crate::folders::{judge, judge_owner};
+use crate::request::{ExpectedIdentity, Identity};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{folders, layout};
 use nfs_client::{FileRef, FsId, Name, Status};
 
 /// More than an identity ever takes.
@@ -151,191 +152,212 @@ fn damaged(why: String) -> ExportError {
     }
 }
 
-impl ExportStore {
-    pub(super) async fn look_at_identity(&self) -> Result<Option<Identity>, ExportError> {
-        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
-        let reserved = layout::name(layout::RESERVED)?;
-        let found = self.nfs.lookup(&root.handle, &reserved).await;
-        let Some(reserved) = found.while_(|| format!("looking up {}", layout::RESERVED))? else {
-            return Ok(None);
-        };
-        judge(&reserved, &root, None, layout::RESERVED)?;
-        match self.read_identity_file(&reserved).await? {
-            Some(file) => file.check(&root, &ExpectedIdentity::default()).map(Some),
-            None => Ok(None),
+pub(crate) async fn read(store: &ExportStore) -> Result<Option<Identity>, ExportError> {
+    let root = store
+        .nfs
+        .root()
+        .await
+        .while_(|| "looking up the export's path".into())?;
+    let reserved = layout::name(layout::RESERVED)?;
+    let found = store.nfs.lookup(&root.handle, &reserved).await;
+    let Some(reserved) = found.while_(|| format!("looking up {}", layout::RESERVED))? else {
+        return Ok(None);
+    };
+    judge(&reserved, &root, None, layout::RESERVED)?;
+    match read_identity_file(store, &reserved).await? {
+        Some(file) => file.check(&root, &ExpectedIdentity::default()).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// Reads the identity, compares it, and gets the handles of our own directories. One at a time.
+pub(crate) async fn confirm(
+    store: &ExportStore,
+    expected: &ExpectedIdentity,
+) -> Result<Arc<VerifiedRoot>, ExportError> {
+    for _ in 0..ATTEMPTS {
+        let generation = store.nfs.generation();
+        let outcome = confirm_once(store, generation, expected).await;
+        if generation != store.nfs.generation() {
+            continue;
+        }
+        // Whatever the outcome: changes that are under way stop at the next step and begin again on new verified.
+        if let Some(former) = store.last_verified_root()
+            && outcome.as_ref().map_or(true, |verified| verified.differs_from(&former))
+        {
+            former.mark_outdated();
+        }
+        let verified = Arc::new(outcome?);
+        store.state().verified = Some(Arc::clone(&verified));
+        return Ok(verified);
+    }
+    Err(ExportError::Unsettled {
+        doing: "reading the export's identity".into(),
+    })
+}
+
+async fn confirm_once(
+    store: &ExportStore,
+    generation: u64,
+    expected: &ExpectedIdentity,
+) -> Result<VerifiedRoot, ExportError> {
+    let root = store
+        .nfs
+        .root()
+        .await
+        .while_(|| "looking up the export's path".into())?;
+    let name = layout::name(layout::RESERVED)?;
+    let found = store.nfs.lookup(&root.handle, &name).await;
+    let reserved = found.while_(|| format!("looking up {}", layout::RESERVED))?;
+    if let Some(reserved) = &reserved {
+        judge(reserved, &root, None, layout::RESERVED)?;
+        if let Some(file) = read_identity_file(store, reserved).await? {
+            let identity = file.check(&root, expected)?;
+            if file.root_file_id != root.attributes.fileid {
+                accept_root(store, reserved, &root, &file).await?;
+            }
+            let folders = folders::ensure_folders(store, &root, reserved).await?;
+            return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
         }
     }
-
-    /// Reads the identity, compares it, and gets the handles of our own directories. One at a time.
-    pub(super) async fn confirm(&self, expected: &ExpectedIdentity) -> Result<Arc<VerifiedRoot>, ExportError> {
-        for _ in 0..ATTEMPTS {
-            let generation = self.nfs.generation();
-            let outcome = self.confirm_once(generation, expected).await;
-            if generation != self.nfs.generation() {
-                continue;
-            }
-            // Whatever the outcome: changes that are under way stop at the next step and begin again on new ground.
-            if let Some(former) = self.former_ground()
-                && outcome.as_ref().map_or(true, |ground| ground.differs_from(&former))
-            {
-                former.mark_outdated();
-            }
-            let ground = Arc::new(outcome?);
-            *self.ground.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&ground));
-            return Ok(ground);
-        }
-        Err(ExportError::Unsettled {
-            doing: "reading the export's identity".into(),
-        })
-    }
-
-    async fn confirm_once(&self, generation: u64, expected: &ExpectedIdentity) -> Result<VerifiedRoot, ExportError> {
-        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
-        let name = layout::name(layout::RESERVED)?;
-        let found = self.nfs.lookup(&root.handle, &name).await;
-        let reserved = found.while_(|| format!("looking up {}", layout::RESERVED))?;
-        if let Some(reserved) = &reserved {
-            judge(reserved, &root, None, layout::RESERVED)?;
-            if let Some(file) = self.read_identity_file(reserved).await? {
-                let identity = file.check(&root, expected)?;
-                if file.root_file_id != root.attributes.fileid {
-                    self.accept_root(reserved, &root, &file).await?;
-                }
-                let folders = self.own_folders(&root, reserved).await?;
-                return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
-            }
-        }
-        // Nothing is made here unless nobody knows an identity: an unmounted disk looks just like this.
-        if expected.export_id.is_some() || !expected.may_create {
-            return Err(ExportError::IdentityMismatch {
-                expected: expected.export_id.clone(),
-                found: None,
-                why: match &expected.export_id {
-                    Some(id) => format!("identity {id} is expected and there is none"),
-                    None => "it has no identity, and none may be made here".into(),
-                },
-            });
-        }
-        let reserved = match reserved {
-            Some(reserved) => reserved,
-            None => {
-                self.own_folder(&root, &root, layout::RESERVED, layout::RESERVED, None)
-                    .await?
-            }
-        };
-        let folders = self.own_folders(&root, &reserved).await?;
-        let [cluster, ..] = &folders;
-        let identity = self.publish(&root, &reserved, cluster).await?;
-        Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
-    }
-
-    async fn read_identity_file(&self, reserved: &FileRef) -> Result<Option<IdentityFile>, ExportError> {
-        let name = layout::name(layout::IDENTITY)?;
-        for _ in 0..PATIENCE {
-            let read = self.nfs.read_file(&reserved.handle, &name, LONGEST_IDENTITY).await;
-            let file = match read {
-                Ok(None) => return Ok(None),
-                Ok(Some(file)) => file,
-                Err(error) => match error.status() {
-                    Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
-                        return Err(damaged("it is no regular file".into()));
-                    }
-                    _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
-                        return Err(damaged(format!("it has more than {LONGEST_IDENTITY} bytes")));
-                    }
-                    _ => return Err(error).while_(|| "reading the export's identity".into()),
-                },
-            };
-            if let Some(identity) = IdentityFile::parse(&file.content)? {
-                let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
-                judge_owner(&file.node, reserved, &path)?;
-                return Ok(Some(identity));
-            }
-            tokio::time::sleep(PAUSE).await;
-        }
-        Err(damaged("it is incomplete, and nobody seems to be writing it".into()))
-    }
-
-    /// Publishes an identity, or reads the one that another was faster with.
-    async fn publish(&self, root: &FileRef, reserved: &FileRef, cluster: &FileRef) -> Result<Identity, ExportError> {
-        let doing = || "making the export's identity".to_owned();
-        let file = IdentityFile::new(root);
-        let content = file.to_bytes()?;
-        let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
-        // Linked when it is complete and synced: so nobody ever reads half an identity, whenever we die.
-        let draft = self.fresh_file(cluster, &draft_name, &content).await?;
-        match self.nfs.link(&draft.handle, &reserved.handle, &name).await {
-            Ok(()) => {}
-            Err(error) => match error.status() {
-                Some(Status::Exists) => {}
-                // No hard links here. An exclusive create lets one win too; its content may be short for a moment.
-                Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
-                    let made = self.nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
-                    match made {
-                        Err(error) if error.status() != Some(Status::Exists) => return Err(error).while_(doing),
-                        _ => {}
-                    }
-                }
-                _ => return Err(error).while_(doing),
+    // Nothing is made here unless nobody knows an identity: an unmounted disk looks just like this.
+    if expected.export_id.is_some() || !expected.may_create {
+        return Err(ExportError::IdentityMismatch {
+            expected: expected.export_id.clone(),
+            found: None,
+            why: match &expected.export_id {
+                Some(id) => format!("identity {id} is expected and there is none"),
+                None => "it has no identity, and none may be made here".into(),
             },
-        }
-        let removed = self
-            .nfs
-            .remove_file(&cluster.handle, &draft_name, draft.attributes.fileid)
-            .await;
-        match removed {
-            Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-                return Err(error).while_(doing);
-            }
-            _ => {}
-        }
-        let winner = self.read_identity_file(reserved).await?;
-        let winner = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
-        let identity = winner.check(root, &ExpectedIdentity::default())?;
-        Ok(Identity {
-            created: winner == file,
-            ..identity
-        })
+        });
     }
+    let reserved = match reserved {
+        Some(reserved) => reserved,
+        None => folders::ensure_folder(store, &root, &root, layout::RESERVED, layout::RESERVED, None).await?,
+    };
+    let folders = folders::ensure_folders(store, &root, &reserved).await?;
+    let [cluster, ..] = &folders;
+    let identity = publish(store, &root, &reserved, cluster).await?;
+    Ok(VerifiedRoot::new(generation, identity, root, reserved, folders))
+}
 
-    /// Creates a file whose name only this cluster uses; one that is left from an interrupted life goes first.
-    pub(super) async fn fresh_file(
-        &self,
-        folder: &FileRef,
-        name: &Name,
-        content: &[u8],
-    ) -> Result<FileRef, ExportError> {
-        let doing = || format!("creating {name} in {}", layout::RESERVED);
-        for _ in 0..ATTEMPTS {
-            match self.nfs.create_file(&folder.handle, name, content, 0o600).await {
-                Ok(node) => return Ok(node),
-                Err(error) if error.status() == Some(Status::Exists) => {}
-                Err(error) => return Err(error).while_(doing),
-            }
-            if let Some(old) = self.nfs.lookup(&folder.handle, name).await.while_(doing)? {
-                let removed = self.nfs.remove_file(&folder.handle, name, old.attributes.fileid).await;
-                match removed {
-                    Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-                        return Err(error).while_(doing);
-                    }
+async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<Option<IdentityFile>, ExportError> {
+    let name = layout::name(layout::IDENTITY)?;
+    for _ in 0..PATIENCE {
+        let read = store.nfs.read_file(&reserved.handle, &name, LONGEST_IDENTITY).await;
+        let file = match read {
+            Ok(None) => return Ok(None),
+            Ok(Some(file)) => file,
+            Err(error) => match error.status() {
+                Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
+                    return Err(damaged("it is no regular file".into()));
+                }
+                _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
+                    return Err(damaged(format!("it has more than {LONGEST_IDENTITY} bytes")));
+                }
+                _ => return Err(error).while_(|| "reading the export's identity".into()),
+            },
+        };
+        if let Some(identity) = IdentityFile::parse(&file.content)? {
+            let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
+            judge_owner(&file.node, reserved, &path)?;
+            return Ok(Some(identity));
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Err(damaged("it is incomplete, and nobody seems to be writing it".into()))
+}
+
+/// Publishes an identity, or reads the one that another was faster with.
+async fn publish(
+    store: &ExportStore,
+    root: &FileRef,
+    reserved: &FileRef,
+    cluster: &FileRef,
+) -> Result<Identity, ExportError> {
+    let doing = || "making the export's identity".to_owned();
+    let file = IdentityFile::new(root);
+    let content = file.to_bytes()?;
+    let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
+    // Linked when it is complete and synced: so nobody ever reads half an identity, whenever we die.
+    let draft = create_fresh_file(store, cluster, &draft_name, &content).await?;
+    match store.nfs.link(&draft.handle, &reserved.handle, &name).await {
+        Ok(()) => {}
+        Err(error) => match error.status() {
+            Some(Status::Exists) => {}
+            // No hard links here. An exclusive create lets one win too; its content may be short for a moment.
+            Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
+                let made = store.nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
+                match made {
+                    Err(error) if error.status() != Some(Status::Exists) => return Err(error).while_(doing),
                     _ => {}
                 }
             }
+            _ => return Err(error).while_(doing),
+        },
+    }
+    let removed = store
+        .nfs
+        .remove_file(&cluster.handle, &draft_name, draft.attributes.fileid)
+        .await;
+    match removed {
+        Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
+            return Err(error).while_(doing);
         }
-        Err(ExportError::Unsettled { doing: doing() })
+        _ => {}
     }
+    let winner = read_identity_file(store, reserved).await?;
+    let winner = winner.ok_or_else(|| ExportError::Unsettled { doing: doing() })?;
+    let identity = winner.check(root, &ExpectedIdentity::default())?;
+    Ok(Identity {
+        created: winner == file,
+        ..identity
+    })
+}
 
-    /// An administrator accepted another root for this identity: it is the one from now on.
-    async fn accept_root(&self, reserved: &FileRef, root: &FileRef, file: &IdentityFile) -> Result<(), ExportError> {
-        let file = IdentityFile {
-            id: file.id.clone(),
-            ..IdentityFile::new(root)
-        };
-        let draft = layout::name(&format!("{}-{}", layout::IDENTITY, self.keeper.cluster_id))?;
-        let name = layout::name(layout::IDENTITY)?;
-        self.nfs
-            .replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
-            .await
-            .while_(|| "accepting the export's root".into())
+/// Creates a file whose name only this cluster uses; one that is left from an interrupted life goes first.
+pub(crate) async fn create_fresh_file(
+    store: &ExportStore,
+    folder: &FileRef,
+    name: &Name,
+    content: &[u8],
+) -> Result<FileRef, ExportError> {
+    let doing = || format!("creating {name} in {}", layout::RESERVED);
+    for _ in 0..ATTEMPTS {
+        match store.nfs.create_file(&folder.handle, name, content, 0o600).await {
+            Ok(node) => return Ok(node),
+            Err(error) if error.status() == Some(Status::Exists) => {}
+            Err(error) => return Err(error).while_(doing),
+        }
+        if let Some(old) = store.nfs.lookup(&folder.handle, name).await.while_(doing)? {
+            let removed = store.nfs.remove_file(&folder.handle, name, old.attributes.fileid).await;
+            match removed {
+                Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
+                    return Err(error).while_(doing);
+                }
+                _ => {}
+            }
+        }
     }
+    Err(ExportError::Unsettled { doing: doing() })
+}
+
+/// An administrator accepted another root for this identity: it is the one from now on.
+async fn accept_root(
+    store: &ExportStore,
+    reserved: &FileRef,
+    root: &FileRef,
+    file: &IdentityFile,
+) -> Result<(), ExportError> {
+    let file = IdentityFile {
+        id: file.id.clone(),
+        ..IdentityFile::new(root)
+    };
+    let draft = layout::name(&format!("{}-{}", layout::IDENTITY, store.config.cluster_id))?;
+    let name = layout::name(layout::IDENTITY)?;
+    store
+        .nfs
+        .replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
+        .await
+        .while_(|| "accepting the export's root".into())
 }

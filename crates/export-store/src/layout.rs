@@ -9,7 +9,7 @@
 //! .nfs-operator-deleted-<volume>              tombstones, beside what could not be moved into the trash
 //! ```
 
-use super::error::ExportError;
+use crate::error::ExportError;
 use nfs_client::Name;
 
 /// Everything that we keep about an export, at its root.

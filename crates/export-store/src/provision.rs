@@ -1,316 +1,27 @@
-//! Making a claim's directory: the record first (design 6.3), then parents and directory, then judge and say so.
+//! Making a claim's directory: the record first (data-safety rule 3), then parents and directory, then judge and say so.
 
-mod decide;
-mod make;
-mod next_step;
-mod observe;
+mod applied_attributes;
+pub(crate) mod create;
+mod plan;
 mod restore;
+mod restore_plan;
 
-use futures::future::try_join_all;
-
-use self::decide::{Step, Write, Written};
-use self::make::Made;
-use super::ExportStore;
-use super::error::ExportError;
-use super::ground::VerifiedRoot;
-use super::record::{Record, RecordError, State, handle_of};
-use super::records::{Created, Found};
-use super::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
-use super::signature::Trust;
+use crate::error::ExportError;
 use crate::naming::DirectoryPath;
-use nfs_client::{FileKind, FileRef};
+use crate::path_reservations::Holder;
+use crate::provision::create::Made;
+use crate::provision::plan::{Step, There, Write, Written, decide};
+use crate::record::{Record, RecordError, State, handle_of};
+use crate::records::{Created, Found};
+use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{other_clusters, paths, records, rollback, volume_record};
+use nfs_client::FileRef;
 
 /// How often what is there may change under one attempt.
 const STEPS: u32 = 8;
-
-impl ExportStore {
-    pub(super) async fn provision_on(
-        &self,
-        ground: &VerifiedRoot,
-        request: &DirectoryRequest,
-    ) -> Result<ProvisionedDirectory, ExportError> {
-        let volume = &request.volume;
-        let record = match self.read_record(ground, volume).await? {
-            Found::Nothing => Recorded::Nothing,
-            Found::Unreadable(RecordError::Short) => Recorded::Short,
-            Found::Unreadable(why) => {
-                return Err(ExportError::RecordDamaged {
-                    volume: volume.clone(),
-                    why,
-                });
-            }
-            Found::Record(record, trust) => {
-                if record.claim.uid != request.claim.uid {
-                    return Err(ExportError::RecordForeign {
-                        volume: volume.clone(),
-                        holder: Box::new(record.claim),
-                    });
-                }
-                if !record.state.is_open() {
-                    return Err(ExportError::RecordBusy {
-                        volume: volume.clone(),
-                        state: record.state.name(),
-                        asked: "provisioning",
-                    });
-                }
-                match trust {
-                    Trust::Signed => Recorded::Open(record),
-                    // Nobody vouches for what it says: it counts as one that was being written, and is written anew.
-                    Trust::Unsigned | Trust::Forged => Recorded::Short,
-                }
-            }
-        };
-        // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
-        let directory = match &record {
-            Recorded::Open(record) => record.directory.clone(),
-            _ => request.directory.clone(),
-        };
-        let restores = request.restore.as_ref().map(|which| which.volume.clone());
-        if let Recorded::Open(record) = &record
-            && record.restores != restores
-        {
-            return Err(ExportError::Disagrees {
-                volume: volume.clone(),
-                directory: directory.to_string(),
-                what: format!(
-                    "its record says that it restores {:?}, and its claim {restores:?}",
-                    record.restores
-                ),
-            });
-        }
-        let outcome = match &request.restore {
-            Some(which) => self.restore(ground, request, which, &directory, record).await,
-            None => self.make(ground, request, &directory, record).await,
-        };
-        let Err(error) = outcome else { return outcome };
-        if !error.definite_refusal() {
-            return Err(error);
-        }
-        // Refused for good: nothing is left of it, so that the claim can go elsewhere.
-        match self.undo_on(ground, volume, &request.claim.uid, false).await {
-            Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
-            Ok(RollbackOutcome::NotEmpty) => Err(ExportError::LeftBehind {
-                source: Box::new(error),
-                cleanup: Box::new(ExportError::DirectoryExists {
-                    directory: directory.to_string(),
-                    holds_something: true,
-                }),
-            }),
-            Err(cleanup) => Err(ExportError::LeftBehind {
-                source: Box::new(error),
-                cleanup: Box::new(cleanup),
-            }),
-        }
-    }
-
-    async fn make(
-        &self,
-        ground: &VerifiedRoot,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        mut record: Recorded,
-    ) -> Result<ProvisionedDirectory, ExportError> {
-        let reservation = self.reserve(ground, &request.volume, directory)?;
-        for _ in 0..STEPS {
-            if let Some(made) = self.step(ground, request, directory, &mut record).await? {
-                reservation.keep(Some(ground.file_key(made.file_id)));
-                return Ok(ProvisionedDirectory {
-                    directory: directory.clone(),
-                    file_id: made.file_id,
-                    adopted: made.adopted,
-                    mode_not_kept: made.mode_not_kept,
-                });
-            }
-        }
-        Err(ExportError::Unsettled {
-            doing: format!("making {directory}"),
-        })
-    }
-
-    /// Looks, decides, acts; `None` when it is to be looked at again.
-    async fn step(
-        &self,
-        ground: &VerifiedRoot,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        record: &mut Recorded,
-    ) -> Result<Option<Made>, ExportError> {
-        let (nodes, step) = self.observe(ground, request, directory, record.written()).await?;
-        let leaf = self.leaf_of(&nodes, directory);
-        match (step, leaf) {
-            (Step::Make { write }, _) => {
-                let made = self.write(ground, request, directory, record, write, None).await?;
-                if !made {
-                    return Ok(None);
-                }
-                self.make_on(ground, request, directory, record, &nodes).await
-            }
-            (Step::TakeUp { write }, Some(leaf)) => {
-                // It could be another cluster's, made in the same moment as ours.
-                self.refuse_foreign(ground, directory, &nodes, true).await?;
-                self.write(ground, request, directory, record, write, None).await?;
-                let mode = Some(request.mode);
-                let made = self.set(ground, request, directory, leaf, mode).await?;
-                self.live(ground, record, &made).await.map(|()| Some(made))
-            }
-            (Step::Adopt { write }, Some(leaf)) => {
-                self.refuse_adoption(ground, request, directory, &nodes, leaf).await?;
-                let file_id = Some(leaf.attributes.fileid);
-                if !self.write(ground, request, directory, record, write, file_id).await? {
-                    return Ok(None);
-                }
-                // Its mode is as its owner wants it, unless somebody says otherwise.
-                let mode = request.mode_asked.then_some(request.mode);
-                let made = Made {
-                    adopted: true,
-                    ..self.set(ground, request, directory, leaf, mode).await?
-                };
-                self.live(ground, record, &made).await.map(|()| Some(made))
-            }
-            (Step::Done, Some(leaf)) => {
-                if let Recorded::Open(record) = record {
-                    self.renote(ground, record, request).await?;
-                }
-                Ok(Some(Made {
-                    file_id: leaf.attributes.fileid,
-                    handle: handle_of(leaf),
-                    adopted: record.adopted(),
-                    mode_not_kept: None,
-                }))
-            }
-            (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
-                volume: request.volume.clone(),
-                directory: directory.to_string(),
-                what: format!(
-                    "its record knows fileid {:?}, and what has its name has {}",
-                    record.file_id(),
-                    leaf.attributes.fileid
-                ),
-            }),
-            (_, Some(leaf)) => {
-                self.refuse(ground, request, directory, step, leaf).await?;
-                Ok(None)
-            }
-            // LookInside was answered; the others have a leaf whenever they are decided.
-            (_, None) => Ok(None),
-        }
-    }
-
-    /// Whether the way to a directory leads through nothing that is anybody's (design 6.5).
-    pub(super) async fn judge_way(
-        &self,
-        ground: &VerifiedRoot,
-        directory: &DirectoryPath,
-        nodes: &[FileRef],
-    ) -> Result<(), ExportError> {
-        self.judge_parents(ground, directory, nodes).await?;
-        let depth = directory.segments().len().saturating_sub(1);
-        match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
-            [] => Ok(()),
-            parents => self.refuse_foreign(ground, directory, parents, false).await,
-        }
-    }
-
-    /// The same, without a look at what other clusters have.
-    pub(super) async fn judge_parents(
-        &self,
-        ground: &VerifiedRoot,
-        directory: &DirectoryPath,
-        nodes: &[FileRef],
-    ) -> Result<(), ExportError> {
-        let depth = directory.segments().len().saturating_sub(1);
-        let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
-        let path_of = |index: usize| {
-            let segments = directory.segments().iter().take(index + 1);
-            segments.cloned().collect::<Vec<_>>().join("/")
-        };
-        for (index, parent) in parents.iter().enumerate() {
-            if !ground.is_plain_directory(parent) {
-                return Err(ExportError::PathUnusable {
-                    path: path_of(index),
-                    why: what_it_is(parent),
-                });
-            }
-            if let Some(holder) = self.ledger.holder_of(&ground.file_key(parent.attributes.fileid), None) {
-                return Err(ExportError::Held {
-                    directory: path_of(index),
-                    holder,
-                });
-            }
-        }
-        if parents.is_empty() {
-            return Ok(());
-        }
-        let look = parents.iter().enumerate().map(async |(index, parent)| {
-            let path = path_of(index);
-            if self.holds_reserved(parent, &path).await? {
-                return Err(ExportError::NestedBackend { path });
-            }
-            Ok(())
-        });
-        try_join_all(look).await.map(drop)
-    }
-
-    /// Whether what is there may be taken over (design 6.3).
-    async fn refuse_adoption(
-        &self,
-        ground: &VerifiedRoot,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        nodes: &[FileRef],
-        leaf: &FileRef,
-    ) -> Result<(), ExportError> {
-        if !request.adoptable {
-            return Err(ExportError::NotAdoptable {
-                directory: directory.to_string(),
-                why: "its name holds a label or an annotation, which a tenant chooses; use a pattern without them",
-            });
-        }
-        if self.holds_reserved(leaf, &directory.to_string()).await? {
-            return Err(ExportError::NestedBackend {
-                path: directory.to_string(),
-            });
-        }
-        self.refuse_foreign(ground, directory, nodes, true).await
-    }
-
-    /// Writes the record that announces the next step; false when somebody else wrote it meanwhile.
-    async fn write(
-        &self,
-        ground: &VerifiedRoot,
-        request: &DirectoryRequest,
-        directory: &DirectoryPath,
-        record: &mut Recorded,
-        write: Write,
-        adopted: Option<u64>,
-    ) -> Result<bool, ExportError> {
-        let new = Record {
-            volume: request.volume.clone(),
-            backend: self.keeper.backend.clone(),
-            claim: request.claim.clone(),
-            directory: directory.clone(),
-            file_id: adopted,
-            handle: None,
-            adopted: adopted.is_some(),
-            restores: None,
-            note: request.note.clone(),
-            state: State::Creating,
-        };
-        match write {
-            Write::Not => return Ok(true),
-            Write::Over => self.replace_record(ground, &new).await?,
-            Write::New => {
-                if self.create_record(ground, &new).await? == Created::Exists {
-                    return Err(ExportError::Unsettled {
-                        doing: format!("recording {directory}"),
-                    });
-                }
-            }
-        }
-        *record = Recorded::Open(Box::new(new));
-        Ok(true)
-    }
-}
 
 /// What was read where the record should be, as far as it lets us go on.
 enum Recorded {
@@ -346,10 +57,334 @@ impl Recorded {
     }
 }
 
-fn what_it_is(node: &FileRef) -> &'static str {
-    match node.attributes.kind {
-        FileKind::Directory => "is where another file system begins",
-        FileKind::Symlink => "is a symbolic link, which is not followed",
-        FileKind::Regular | FileKind::Other => "is no directory",
+pub(crate) async fn provision(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<ProvisionedDirectory, ExportError> {
+    let volume = &request.volume;
+    let record = match records::read(store, verified, volume).await? {
+        Found::Nothing => Recorded::Nothing,
+        Found::Unreadable(RecordError::Short) => Recorded::Short,
+        Found::Unreadable(why) => {
+            return Err(ExportError::RecordDamaged {
+                volume: volume.clone(),
+                why,
+            });
+        }
+        Found::Record(record, trust) => {
+            if record.claim.uid != request.claim.uid {
+                return Err(ExportError::RecordForeign {
+                    volume: volume.clone(),
+                    holder: Box::new(record.claim),
+                });
+            }
+            if !record.state.is_open() {
+                return Err(ExportError::RecordBusy {
+                    volume: volume.clone(),
+                    state: record.state.name(),
+                    asked: "provisioning",
+                });
+            }
+            match trust {
+                Trust::Signed => Recorded::Open(record),
+                // Nobody vouches for what it says: it counts as one that was being written, and is written anew.
+                Trust::Unsigned | Trust::Forged => Recorded::Short,
+            }
+        }
+    };
+    // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
+    let directory = match &record {
+        Recorded::Open(record) => record.directory.clone(),
+        _ => request.directory.clone(),
+    };
+    let restores = request.restore.as_ref().map(|which| which.volume.clone());
+    if let Recorded::Open(record) = &record
+        && record.restores != restores
+    {
+        return Err(ExportError::Disagrees {
+            volume: volume.clone(),
+            directory: directory.to_string(),
+            what: format!(
+                "its record says that it restores {:?}, and its claim {restores:?}",
+                record.restores
+            ),
+        });
+    }
+    let outcome = match &request.restore {
+        Some(which) => restore::restore(store, verified, request, which, &directory, record).await,
+        None => create(store, verified, request, &directory, record).await,
+    };
+    let Err(error) = outcome else { return outcome };
+    if !error.definite_refusal() {
+        return Err(error);
+    }
+    // Refused for good: nothing is left of it, so that the claim can go elsewhere.
+    match rollback::rollback(store, verified, volume, &request.claim.uid, false).await {
+        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
+        Ok(RollbackOutcome::NotEmpty) => Err(ExportError::LeftBehind {
+            source: Box::new(error),
+            cleanup: Box::new(ExportError::DirectoryExists {
+                directory: directory.to_string(),
+                holds_something: true,
+            }),
+        }),
+        Err(cleanup) => Err(ExportError::LeftBehind {
+            source: Box::new(error),
+            cleanup: Box::new(cleanup),
+        }),
+    }
+}
+
+async fn create(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    mut record: Recorded,
+) -> Result<ProvisionedDirectory, ExportError> {
+    let reservation = paths::reserve(store, verified, &request.volume, directory)?;
+    for _ in 0..STEPS {
+        if let Some(made) = step(store, verified, request, directory, &mut record).await? {
+            reservation.keep(Some(verified.file_key(made.file_id)));
+            return Ok(ProvisionedDirectory {
+                directory: directory.clone(),
+                file_id: made.file_id,
+                adopted: made.adopted,
+                mode_not_kept: made.mode_not_kept,
+            });
+        }
+    }
+    Err(ExportError::Unsettled {
+        doing: format!("making {directory}"),
+    })
+}
+
+/// Looks, decides, acts; `None` when it is to be looked at again.
+async fn step(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    record: &mut Recorded,
+) -> Result<Option<Made>, ExportError> {
+    let (nodes, step) = observe(store, verified, request, directory, record.written()).await?;
+    let leaf = paths::leaf(&nodes, directory);
+    match (step, leaf) {
+        (Step::Make { write }, _) => {
+            let made = write_record(store, verified, request, directory, record, write, None).await?;
+            if !made {
+                return Ok(None);
+            }
+            create::create_directory(store, verified, request, directory, record, &nodes).await
+        }
+        (Step::TakeUp { write }, Some(leaf)) => {
+            // It could be another cluster's, made in the same moment as ours.
+            other_clusters::refuse(store, verified, directory, &nodes, true).await?;
+            write_record(store, verified, request, directory, record, write, None).await?;
+            let mode = Some(request.mode);
+            let made = create::apply_attributes(store, verified, request, directory, leaf, mode).await?;
+            create::mark_live(store, verified, record, &made)
+                .await
+                .map(|()| Some(made))
+        }
+        (Step::Adopt { write }, Some(leaf)) => {
+            refuse_adoption(store, verified, request, directory, &nodes, leaf).await?;
+            let file_id = Some(leaf.attributes.fileid);
+            if !write_record(store, verified, request, directory, record, write, file_id).await? {
+                return Ok(None);
+            }
+            // Its mode is as its owner wants it, unless somebody says otherwise.
+            let mode = request.mode_asked.then_some(request.mode);
+            let made = Made {
+                adopted: true,
+                ..create::apply_attributes(store, verified, request, directory, leaf, mode).await?
+            };
+            create::mark_live(store, verified, record, &made)
+                .await
+                .map(|()| Some(made))
+        }
+        (Step::Done, Some(leaf)) => {
+            if let Recorded::Open(record) = record {
+                volume_record::update_metadata(store, verified, record, request).await?;
+            }
+            Ok(Some(Made {
+                file_id: leaf.attributes.fileid,
+                handle: handle_of(leaf),
+                adopted: record.adopted(),
+                mode_not_kept: None,
+            }))
+        }
+        (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
+            volume: request.volume.clone(),
+            directory: directory.to_string(),
+            what: format!(
+                "its record knows fileid {:?}, and what has its name has {}",
+                record.file_id(),
+                leaf.attributes.fileid
+            ),
+        }),
+        (_, Some(leaf)) => {
+            refuse(store, verified, request, directory, step, leaf).await?;
+            Ok(None)
+        }
+        // LookInside was answered; the others have a leaf whenever they are decided.
+        (_, None) => Ok(None),
+    }
+}
+
+/// Whether what is there may be taken over (data-safety rule 3).
+async fn refuse_adoption(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    nodes: &[FileRef],
+    leaf: &FileRef,
+) -> Result<(), ExportError> {
+    if !request.adoptable {
+        return Err(ExportError::NotAdoptable {
+            directory: directory.to_string(),
+            why: "its name holds a label or an annotation, which a tenant chooses; use a pattern without them",
+        });
+    }
+    if paths::is_backend_root(store, leaf, &directory.to_string()).await? {
+        return Err(ExportError::NestedBackend {
+            path: directory.to_string(),
+        });
+    }
+    other_clusters::refuse(store, verified, directory, nodes, true).await
+}
+
+/// Writes the record that announces the next step; false when somebody else wrote it meanwhile.
+async fn write_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    record: &mut Recorded,
+    write: Write,
+    adopted: Option<u64>,
+) -> Result<bool, ExportError> {
+    let new = Record {
+        volume: request.volume.clone(),
+        backend: store.config.backend.clone(),
+        claim: request.claim.clone(),
+        directory: directory.clone(),
+        file_id: adopted,
+        handle: None,
+        adopted: adopted.is_some(),
+        restores: None,
+        note: request.note.clone(),
+        state: State::Creating,
+    };
+    match write {
+        Write::Not => return Ok(true),
+        Write::Over => records::replace(store, verified, &new).await?,
+        Write::New => {
+            if records::create(store, verified, &new).await? == Created::Exists {
+                return Err(ExportError::Unsettled {
+                    doing: format!("recording {directory}"),
+                });
+            }
+        }
+    }
+    *record = Recorded::Open(Box::new(new));
+    Ok(true)
+}
+
+/// Whether a claim that nothing was begun for is refused as things are.
+pub(crate) async fn dry_run(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<(), ExportError> {
+    let DirectoryRequest { volume, directory, .. } = request;
+    // What was begun is there to be gone on with.
+    if !matches!(records::read(store, verified, volume).await?, Found::Nothing) {
+        return Ok(());
+    }
+    if let Some(conflict) = paths::conflict(store, verified, volume, directory) {
+        return Err(ExportError::Overlaps {
+            directory: directory.to_string(),
+            conflict: Box::new(conflict),
+        });
+    }
+    let (nodes, step) = observe(store, verified, request, directory, Written::Nothing).await?;
+    match (step, paths::leaf(&nodes, directory)) {
+        (Step::Adopt { .. }, Some(leaf)) => refuse_adoption(store, verified, request, directory, &nodes, leaf).await,
+        (step, Some(leaf)) => refuse(store, verified, request, directory, step, leaf).await,
+        (_, None) => Ok(()),
+    }
+}
+
+/// What is on the way and at its end, and what is to be done next.
+async fn observe(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    written: Written,
+) -> Result<(Vec<FileRef>, Step), ExportError> {
+    let nodes = paths::walk(store, verified, directory).await?;
+    let leaf = paths::leaf(&nodes, directory);
+    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    let mut there = match leaf {
+        None => There::Nothing,
+        Some(leaf) if !verified.is_plain_directory(leaf) => There::Other,
+        Some(leaf) => There::Directory {
+            file_id: leaf.attributes.fileid,
+            held: other_holder(store, verified, request, leaf).is_some(),
+            empty: None,
+        },
+    };
+    let mut step = decide(written, there, request.existing);
+    if step == Step::LookInside
+        && let (Some(leaf), There::Directory { empty, .. }) = (leaf, &mut there)
+    {
+        *empty = Some(paths::is_empty(store, leaf, directory).await?);
+        step = decide(written, there, request.existing);
+    }
+    Ok((nodes, step))
+}
+
+/// Who else has what is there.
+fn other_holder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    leaf: &FileRef,
+) -> Option<Holder> {
+    let holder = Holder::Volume(request.volume.clone());
+    let file = verified.file_key(leaf.attributes.fileid);
+    store.reservations.holder_of(&file, Some(&holder))
+}
+
+/// The error of a step that is a refusal of what is there.
+async fn refuse(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    step: Step,
+    leaf: &FileRef,
+) -> Result<(), ExportError> {
+    match step {
+        Step::Held => match other_holder(store, verified, request, leaf) {
+            Some(holder) => Err(ExportError::Held {
+                directory: directory.to_string(),
+                holder,
+            }),
+            None => Ok(()),
+        },
+        Step::Refuse => Err(ExportError::DirectoryExists {
+            directory: directory.to_string(),
+            holds_something: !paths::is_empty(store, leaf, directory).await?,
+        }),
+        Step::Unusable => Err(ExportError::PathUnusable {
+            path: directory.to_string(),
+            why: paths::what_it_is(leaf),
+        }),
+        _ => Ok(()),
     }
 }

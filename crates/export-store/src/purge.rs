@@ -14,11 +14,11 @@ use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
-use self::visit::{Child, End, Task, Visit};
-use super::ExportStore;
-use super::error::ExportError;
-use super::ground::VerifiedRoot;
-use super::request::{PurgeFailure, PurgeReport};
+use crate::error::ExportError;
+use crate::purge::visit::{Child, End, Task, Visit};
+use crate::request::{PurgeFailure, PurgeReport};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
 use nfs_client::{Credential, FileHandle, FileRef, Name};
 
 /// Directories visited at a time.
@@ -71,8 +71,8 @@ struct Directory {
 
 /// A purge under way.
 pub(super) struct Purge<'a> {
-    export: &'a ExportStore,
-    ground: &'a VerifiedRoot,
+    store: &'a ExportStore,
+    verified: &'a VerifiedRoot,
     most: u64,
     end: Option<Instant>,
     removed: u64,
@@ -82,10 +82,10 @@ pub(super) struct Purge<'a> {
 }
 
 impl<'a> Purge<'a> {
-    pub(super) fn new(export: &'a ExportStore, ground: &'a VerifiedRoot, most: u64, end: Option<Instant>) -> Self {
+    pub(super) fn new(store: &'a ExportStore, verified: &'a VerifiedRoot, most: u64, end: Option<Instant>) -> Self {
         Self {
-            export,
-            ground,
+            store,
+            verified,
             most,
             end,
             removed: 0,
@@ -135,11 +135,11 @@ impl<'a> Purge<'a> {
         let mut tree = Tree::new(&root);
         let mut visits = FuturesUnordered::new();
         // For the futures, which must not hold on to the counts.
-        let (export, ground) = (self.export, self.ground);
+        let (store, verified) = (self.store, self.verified);
         loop {
             while visits.len() < VISITS && !self.is_over() {
                 let Some(task) = tree.next_task(self.end) else { break };
-                visits.push(visit::visit(export, ground, compounds, task));
+                visits.push(visit::visit(store, verified, compounds, task));
             }
             let Some(visit) = visits.next().await else { break };
             let (id, visit) = visit?;

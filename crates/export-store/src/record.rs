@@ -3,18 +3,18 @@
 //! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
 //! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
 
-mod note;
 mod state;
+mod volume_metadata;
 
 use serde::{Deserialize, Serialize};
-
-use super::layout;
-use super::request::ClaimRef;
-use super::signature::SIGNATURE_LENGTH;
-use crate::naming::DirectoryPath;
-use nfs_client::FileRef;
-pub use note::VolumeMetadata;
 pub use state::{ArchiveState, CopyState, RestoreTarget, RetentionTerms, State};
+pub use volume_metadata::VolumeMetadata;
+
+use crate::layout;
+use crate::naming::DirectoryPath;
+use crate::request::ClaimRef;
+use crate::signature::SIGNATURE_LENGTH;
+use nfs_client::FileRef;
 
 /// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
 /// each, every byte escaped at worst) stay below it.

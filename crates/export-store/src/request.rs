@@ -1,14 +1,13 @@
-//! What is asked of a [`ManagedExport`](super::ManagedExport), and what it answers.
+//! What is asked of a [`ExportStore`](super::ExportStore), and what it answers.
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{ArchiveState, Record, RetentionTerms, VolumeMetadata};
+use crate::ReservedPath;
+use crate::archives::ArchiveRef;
 use crate::naming::DirectoryPath;
+use crate::record::{ArchiveState, Record, RetentionTerms, VolumeMetadata};
+use crate::signature::RecordsKey;
 use nfs_client::{Attributes, Credential, FsId};
-
-use super::ReservedPath;
-use super::archives::ArchiveRef;
-use super::signature::RecordsKey;
 
 /// Which backend of which cluster an export is kept for.
 #[derive(Debug, Clone)]
@@ -100,7 +99,7 @@ pub struct WriteProbe {
 #[derive(Debug, Default)]
 pub struct RecoveryReport {
     /// Records of directories that have no volume. If the claim is still there, its reconciliation goes on with
-    /// the record; if not, [`undo`](super::ManagedExport::undo) is due.
+    /// the record; if not, [`undo`](super::ExportStore::undo) is due.
     pub open: Vec<Record>,
     /// Records of reclaims that were begun and whose volume is gone, with the directory still in place: nothing
     /// touches them any more; an administrator has to look.

@@ -1,136 +1,170 @@
-//! What is in the trash, and purging all of it: the folder's entries and the tombstones (design 6.6).
+//! What is in the trash, and purging all of it: the folder's entries and the tombstones (data-safety rule 6).
 
 use std::time::{Duration, Instant};
 
-use super::error::{ErrorContext as _, ExportError};
-use super::ground::VerifiedRoot;
-use super::purge::{Purge, Root};
-use super::record::{Record, State};
-use super::request::{PurgeLimits, PurgeReport, TrashContent};
-use super::{ExportStore, PoisonError, layout};
-use nfs_client::Status;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::purge::{Purge, Root};
+use crate::record::{Record, State};
+use crate::request::{PurgeLimits, PurgeReport, TrashContent};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths, records};
+use nfs_client::{FileRef, Name, Status};
 
+/// How often a name in the trash is tried that is taken: it ends with the second.
+const TRASH_NAMES: i64 = 8;
 /// Entries of the trash that are counted; volumes that are deleted at a time are fewer by far.
 const MOST_COUNTED: usize = 1_000_000;
 /// Time that is given to counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
-impl ExportStore {
-    pub(super) async fn trash_on(&self, ground: &VerifiedRoot) -> Result<TrashContent, ExportError> {
-        let mut entries = 0_u64;
-        let mut oldest = None;
-        let mut count = |since: Option<i64>| {
-            entries += 1;
-            oldest = match (oldest, since) {
-                (Some(oldest), Some(since)) if oldest < since => Some(oldest),
-                (oldest, since) => since.or(oldest),
-            };
-        };
-        let mut from = None;
-        let began = Instant::now();
-        let mut listed = 0;
-        loop {
-            let page = self.nfs.list(&ground.trash.handle, from).await;
-            let page = page.while_(|| "listing the trash".into())?;
-            for entry in &page.entries {
-                count(layout::trashed_since(&entry.name));
-            }
-            listed += page.entries.len();
-            match page.next {
-                // What is counted is for people: a listing that never ends must not keep us.
-                Some(next) if listed < MOST_COUNTED && began.elapsed() < COUNTING => from = Some(next),
-                _ => break,
-            }
-        }
-        for record in self.known_tombstones() {
-            count(match record.state {
-                State::Tombstone { since } => Some(since),
-                _ => None,
-            });
-        }
-        Ok(TrashContent {
-            entries,
-            oldest: oldest.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()),
-        })
-    }
-
-    pub(super) async fn purge_on(
-        &self,
-        ground: &VerifiedRoot,
-        limits: PurgeLimits,
-    ) -> Result<PurgeReport, ExportError> {
-        let end = Instant::now().checked_add(limits.time);
-        let mut purge = Purge::new(self, ground, limits.removals, end);
-        purge.tree(Root::kept(&ground.trash)).await?;
-        for record in self.known_tombstones() {
-            if purge.is_over() {
+/// Renames something of ours with this fileid into the trash.
+pub(crate) async fn move_to_trash(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    (folder, name): (&FileRef, &Name),
+    file_id: u64,
+) -> Result<(), ExportError> {
+    let now = jiff::Timestamp::now().as_second();
+    let mut last = None;
+    for since in now..now.saturating_add(TRASH_NAMES) {
+        let target = layout::trashed(volume, since)?;
+        let renamed = store
+            .for_write(verified)?
+            .rename((&folder.handle, name), file_id, (&verified.trash.handle, &target))
+            .await;
+        match renamed {
+            Ok(()) => return Ok(()),
+            Err(error) if error.status() == Some(Status::NotFound) => return Ok(()),
+            Err(error) if error.status() == Some(Status::Exists) => last = Some(error),
+            Err(error) => {
+                last = Some(error);
                 break;
             }
-            self.purge_tombstone(ground, &record, &mut purge).await?;
         }
-        let mut report = purge.report();
-        report.left = self.trash_on(ground).await?;
-        Ok(report)
     }
+    last.map_or(Ok(()), Err)
+        .while_(|| format!("moving {name} into the trash"))
+}
 
-    fn known_tombstones(&self) -> Vec<Record> {
-        let tombstones = self.tombstones.lock().unwrap_or_else(PoisonError::into_inner);
-        tombstones.values().cloned().collect()
-    }
+/// Remembers a tombstone for the purge.
+pub(crate) fn track_tombstone(store: &ExportStore, record: &Record) {
+    store.state().tombstones.insert(record.volume.clone(), record.clone());
+}
 
-    async fn purge_tombstone(
-        &self,
-        ground: &VerifiedRoot,
-        record: &Record,
-        purge: &mut Purge<'_>,
-    ) -> Result<(), ExportError> {
-        let _turn = self.turns.of(&record.volume).await;
-        let doing = || format!("purging the tombstone of {}", record.directory);
-        let nodes = match self.walk(ground, &record.directory).await {
-            Ok(nodes) => nodes,
-            // Its parent is something else now; the tombstone went wherever the parent went.
-            Err(error @ ExportError::PathUnusable { .. }) => {
-                purge.fail(&record.directory.to_string(), error.to_string());
-                return Ok(());
-            }
-            Err(error) => return Err(error),
+pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Result<TrashContent, ExportError> {
+    let mut entries = 0_u64;
+    let mut oldest = None;
+    let mut count = |since: Option<i64>| {
+        entries += 1;
+        oldest = match (oldest, since) {
+            (Some(oldest), Some(since)) if oldest < since => Some(oldest),
+            (oldest, since) => since.or(oldest),
         };
-        let has_parent = nodes.len() + 1 >= record.directory.segments().len();
-        let parent = self.parent_of(ground, &nodes, &record.directory);
-        let name = layout::tombstone(&record.volume)?;
-        let tombstone = match has_parent {
-            true => self.nfs.lookup(&parent.handle, &name).await.while_(doing)?,
-            false => None,
-        };
-        if let Some(tombstone) = tombstone {
-            let file_id = tombstone.attributes.fileid;
-            if !ground.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
-                purge.fail(
-                    &name.to_string(),
-                    "something else has the tombstone's name: remove it by hand".into(),
-                );
-                return Ok(());
-            }
-            if !purge.tree(Root::named(&tombstone, &name)).await? {
-                return Ok(());
-            }
-            let removed = self
-                .changing(ground)?
-                .remove_directory(&parent.handle, &name, file_id)
-                .await;
-            match removed {
-                Ok(()) => purge.count_one(),
-                Err(error) if error.status() == Some(Status::NotFound) => {}
-                Err(error) if error.status().is_some() => {
-                    purge.fail(&name.to_string(), error.to_string());
-                    return Ok(());
-                }
-                Err(error) => return Err(error).while_(doing),
-            }
+    };
+    let mut from = None;
+    let began = Instant::now();
+    let mut listed = 0;
+    loop {
+        let page = store.nfs.list(&verified.trash.handle, from).await;
+        let page = page.while_(|| "listing the trash".into())?;
+        for entry in &page.entries {
+            count(layout::trashed_since(&entry.name));
         }
-        self.remove_record(ground, &record.volume).await?;
-        let mut tombstones = self.tombstones.lock().unwrap_or_else(PoisonError::into_inner);
-        tombstones.remove(&record.volume);
-        Ok(())
+        listed += page.entries.len();
+        match page.next {
+            // What is counted is for people: a listing that never ends must not keep us.
+            Some(next) if listed < MOST_COUNTED && began.elapsed() < COUNTING => from = Some(next),
+            _ => break,
+        }
     }
+    for record in tombstones(store) {
+        count(match record.state {
+            State::Tombstone { since } => Some(since),
+            _ => None,
+        });
+    }
+    Ok(TrashContent {
+        entries,
+        oldest: oldest.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok()),
+    })
+}
+
+pub(crate) async fn purge(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    limits: PurgeLimits,
+) -> Result<PurgeReport, ExportError> {
+    let end = Instant::now().checked_add(limits.time);
+    let mut purge = Purge::new(store, verified, limits.removals, end);
+    purge.tree(Root::kept(&verified.trash)).await?;
+    for record in tombstones(store) {
+        if purge.is_over() {
+            break;
+        }
+        purge_tombstone(store, verified, &record, &mut purge).await?;
+    }
+    let mut report = purge.report();
+    report.left = content(store, verified).await?;
+    Ok(report)
+}
+
+fn tombstones(store: &ExportStore) -> Vec<Record> {
+    store.state().tombstones.values().cloned().collect()
+}
+
+async fn purge_tombstone(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    purge: &mut Purge<'_>,
+) -> Result<(), ExportError> {
+    let _turn = store.locks.lock(&record.volume).await;
+    let doing = || format!("purging the tombstone of {}", record.directory);
+    let nodes = match paths::walk(store, verified, &record.directory).await {
+        Ok(nodes) => nodes,
+        // Its parent is something else now; the tombstone went wherever the parent went.
+        Err(error @ ExportError::PathUnusable { .. }) => {
+            purge.fail(&record.directory.to_string(), error.to_string());
+            return Ok(());
+        }
+        Err(error) => return Err(error),
+    };
+    let has_parent = nodes.len() + 1 >= record.directory.segments().len();
+    let parent = paths::parent(verified, &nodes, &record.directory);
+    let name = layout::tombstone(&record.volume)?;
+    let tombstone = match has_parent {
+        true => store.nfs.lookup(&parent.handle, &name).await.while_(doing)?,
+        false => None,
+    };
+    if let Some(tombstone) = tombstone {
+        let file_id = tombstone.attributes.fileid;
+        if !verified.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
+            purge.fail(
+                &name.to_string(),
+                "something else has the tombstone's name: remove it by hand".into(),
+            );
+            return Ok(());
+        }
+        if !purge.tree(Root::named(&tombstone, &name)).await? {
+            return Ok(());
+        }
+        let removed = store
+            .for_write(verified)?
+            .remove_directory(&parent.handle, &name, file_id)
+            .await;
+        match removed {
+            Ok(()) => purge.count_one(),
+            Err(error) if error.status() == Some(Status::NotFound) => {}
+            Err(error) if error.status().is_some() => {
+                purge.fail(&name.to_string(), error.to_string());
+                return Ok(());
+            }
+            Err(error) => return Err(error).while_(doing),
+        }
+    }
+    records::remove(store, verified, &record.volume).await?;
+    store.state().tombstones.remove(&record.volume);
+    Ok(())
 }

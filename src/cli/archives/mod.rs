@@ -97,7 +97,7 @@ async fn look(connection: &Connection, key: Option<&RecordsKey>) -> Result<Expor
     })?;
     let keeper = StoreConfig::read_only(credential);
     let managed = ExportStore::new(export.clone(), keeper, Arc::new(PathReservations::default()));
-    let survey = managed.survey(key).await;
+    let survey = managed.list(key).await;
     export.close().await;
     survey
 }

@@ -117,7 +117,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Err(error) => refusal(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
-    probe.doubts = backend.is_settled(&export).then(|| export.doubts());
+    probe.doubts = backend.is_settled(&export).then(|| export.unsigned_records());
     probe
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
-use super::{Copier, CopyError, Tally};
+use crate::copy::{Copier, CopyError, Tally};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
 /// Parts of one file on their way at a time.
@@ -96,7 +96,7 @@ impl Copier {
         }
         Tally::add(&self.tally.bytes, size.saturating_sub(place));
         if life.unstable {
-            let committed = self.to.managed.nfs().commit(to).await;
+            let committed = self.to.store.nfs().commit(to).await;
             let verifier = committed.map_err(|error| self.failed(path, error))?;
             life.lost |= life.verifier.is_some_and(|former| former != verifier);
         }
@@ -108,7 +108,7 @@ impl Copier {
         if !self.same || self.ability.no_clone.load(Ordering::Relaxed) {
             return Ok(false);
         }
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         match nfs.clone_file(way.from, way.to).await {
             Ok(()) => {
                 // Durable like all else: the clone is the server's memory until then.
@@ -138,7 +138,7 @@ impl Copier {
         if !self.same || no.load(Ordering::Relaxed) || yes.load(Ordering::Relaxed) {
             return Ok(self.same && yes.load(Ordering::Relaxed));
         }
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         match nfs.copy((way.from, 0), (way.to, 0), way.size.min(TRIED)).await {
             Ok(_) => yes.store(true, Ordering::Relaxed),
             Err(error) => {
@@ -157,7 +157,7 @@ impl Copier {
         if !may_ask || !self.copies(way).await? {
             return rest;
         }
-        match self.from.managed.nfs().next_data(way.from, from).await {
+        match self.from.store.nfs().next_data(way.from, from).await {
             Ok(extent) => Ok(extent),
             // It contradicts itself: then what it says of holes is worth nothing.
             Err(NfsError::Protocol { .. }) => {
@@ -175,7 +175,7 @@ impl Copier {
         let mut place = begin;
         while self.same && place < end && !self.ability.no_copy.load(Ordering::Relaxed) {
             let asked = (end - place).min(ASKED);
-            let nfs = self.to.managed.nfs();
+            let nfs = self.to.store.nfs();
             match nfs.copy((way.from, place), (way.to, place), asked).await {
                 // The source ends here now: what is left is read, and says so.
                 Ok(copied) if copied.count == 0 => break,
@@ -195,10 +195,7 @@ impl Copier {
 
     /// Reads and writes, some parts at a time.
     async fn streamed(&self, way: &Way<'_>, begin: u64, end: u64, life: &mut Life) -> Result<(), CopyError> {
-        let (read, write) = (
-            self.from.managed.nfs().most_bytes().0,
-            self.to.managed.nfs().most_bytes().1,
-        );
+        let (read, write) = (self.from.store.nfs().most_bytes().0, self.to.store.nfs().most_bytes().1);
         let part = read.min(write).max(1) as u64;
         let (mut place, mut flying) = (begin, FuturesUnordered::new());
         loop {
@@ -229,7 +226,7 @@ impl Copier {
             let most = usize::try_from(end - place).unwrap_or(usize::MAX);
             let data = self
                 .from
-                .managed
+                .store
                 .nfs()
                 .read(way.from, place, most)
                 .await
@@ -244,7 +241,7 @@ impl Copier {
             let mut rest = data.bytes;
             while !hole && !rest.is_empty() {
                 let at = place + (read - rest.len()) as u64;
-                let written = self.to.managed.nfs().write(way.to, at, &rest).await.map_err(failed)?;
+                let written = self.to.store.nfs().write(way.to, at, &rest).await.map_err(failed)?;
                 rest = rest.split_off(written.count.min(rest.len()));
                 writes.push((written.verifier, written.stable));
             }
@@ -256,7 +253,7 @@ impl Copier {
 
     /// The source ends before its size said: it was cut, or its server lies.
     async fn judge_end(&self, way: &Way<'_>, place: u64) -> Result<(), CopyError> {
-        let now = self.from.managed.nfs().details(way.from).await;
+        let now = self.from.store.nfs().details(way.from).await;
         match now {
             Ok(now) if now.attributes.size > place => Err(CopyError::Contradiction {
                 path: way.path.to_owned(),
@@ -277,7 +274,7 @@ impl Copier {
             return Ok(());
         }
         let failed = |error| self.failed(path, error);
-        let (source, target) = (self.from.managed.nfs(), self.to.managed.nfs());
+        let (source, target) = (self.from.store.nfs(), self.to.store.nfs());
         let names = match source.xattrs(from).await {
             Ok(names) => names,
             Err(error) => match error.status() {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Copier, Tally};
+use crate::copy::{Copier, Tally};
 use crate::count::{Content, Count, RateLimiter};
 use nfs_client::FileRef;
 
 impl Copier {
     pub(super) async fn count(self: Arc<Self>, root: FileRef) {
-        let nfs = self.from.managed.nfs();
+        let nfs = self.from.store.nfs();
         let mut pace = RateLimiter::unlimited();
         let go_on = |content: &Content| {
             self.tally.expect(content);

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::content::Content;
-use super::tree::Directory;
-use super::{Copier, CopyError, Outcome, Tally};
+use crate::copy::content::Content;
+use crate::copy::tree::Directory;
+use crate::copy::{Copier, CopyError, Outcome, Tally};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status};
 
 /// Files up to this size go with their name: one call to read one, one to make it. In bytes.
@@ -51,7 +51,7 @@ impl Copier {
 
     async fn attempt(&self, directory: &Directory, name: &Name, path: &str) -> Result<Attempt, CopyError> {
         let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
-        let found = self.from.managed.nfs().find(directory.from(), name, SMALL).await;
+        let found = self.from.store.nfs().find(directory.from(), name, SMALL).await;
         let Some(found) = found.map_err(|error| self.failed(path, error))? else {
             Tally::one(&self.tally.vanished);
             return Ok(Attempt::Done);
@@ -130,7 +130,7 @@ impl Copier {
                     let path = path.to_owned();
                     return Ok((Attempt::Again(CopyError::Lost { path }), None));
                 }
-                let now = self.from.managed.nfs().details(&handle).await;
+                let now = self.from.store.nfs().details(&handle).await;
                 match now {
                     Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
                     Ok(now) => now.change_token().differs_from(&before),
@@ -161,7 +161,7 @@ impl Copier {
         content: &Bytes,
         path: &str,
     ) -> Result<FileRef, CopyError> {
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         let failed = |error| self.failed(path, error);
         match nfs.create_file(directory.to(), name, content, UNFINISHED).await {
             Err(error) if error.status() == Some(Status::Exists) => {
@@ -185,14 +185,14 @@ impl Copier {
         path: &str,
     ) -> Result<Attempt, CopyError> {
         let failed = |error| self.failed(path, error);
-        let target = match self.from.managed.nfs().read_link(&found.handle).await {
+        let target = match self.from.store.nfs().read_link(&found.handle).await {
             Err(error) if error.status() == Some(Status::Stale) => {
                 Tally::one(&self.tally.vanished);
                 return Ok(Attempt::Done);
             }
             target => target.map_err(failed)?,
         };
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         let made = match nfs.make_link(directory.to(), name, &target).await {
             Err(error) if error.status() == Some(Status::Exists) => {
                 let there = nfs.lookup(directory.to(), name).await.map_err(failed)?;
@@ -237,7 +237,7 @@ impl Copier {
             size,
             times: Some(as_is.times),
         };
-        let now = self.to.managed.nfs().set_attributes(copy, set).await;
+        let now = self.to.store.nfs().set_attributes(copy, set).await;
         let now = now.map_err(|error| self.failed(path, error))?;
         kept((uid, gid), &now, path)?;
         if now.mode != as_is.attributes.mode {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{Copier, CopyError, Tally};
+use crate::copy::{Copier, CopyError, Tally};
 use nfs_client::{FileHandle, FileRef, Name, NfsError, Status};
 
 /// The folder, and the files that are on their way just now: two names of one must not be copied side by side.
@@ -42,7 +42,7 @@ impl Copier {
     /// Gives the copy of this file another name; false when there is no copy yet.
     pub(super) async fn link_again(&self, fileid: u64, to: &FileHandle, name: &Name) -> Result<bool, NfsError> {
         let Ok(called) = called(fileid) else { return Ok(false) };
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         let Some(copy) = nfs.lookup(&self.links.folder, &called).await? else {
             return Ok(false);
         };
@@ -61,7 +61,7 @@ impl Copier {
     /// Keeps the copy of a file for its other names.
     pub(super) async fn keep_for_links(&self, fileid: u64, copy: &FileRef) -> Result<(), CopyError> {
         let called = called(fileid)?;
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         match nfs.link(&copy.handle, &self.links.folder, &called).await {
             Ok(()) => Ok(()),
             Err(error) => match error.status() {

@@ -1,15 +1,15 @@
 //! What is copied: a volume's directory or an archive's, found where all that is known of it says that it is.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use super::{CopyEndpoint, CopyError};
-use crate::ExportStore;
 use crate::archives::ArchiveRef;
+use crate::copy::{CopyEndpoint, CopyError};
 use crate::error::{ErrorContext as _, ExportError};
-use crate::ground::VerifiedRoot;
 use crate::naming::DirectoryPath;
 use crate::request::{DirectoryRequest, ReclaimRequest};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{archives, paths, volume_record};
 use nfs_client::{Attributes, FileRef, FullAttributes};
 
 /// What is to be copied.
@@ -24,7 +24,7 @@ pub enum CopySource {
 /// A directory that is to be copied, found where its record says that it is.
 pub struct SourceTree {
     pub(super) export: Arc<ExportStore>,
-    pub(super) ground: Arc<VerifiedRoot>,
+    pub(super) verified: Arc<VerifiedRoot>,
     pub(super) root: FileRef,
     /// What the copy's root is to be like.
     pub(super) details: FullAttributes,
@@ -41,41 +41,31 @@ enum Place {
     },
 }
 
-/// Archives that are being copied, and how many times at once.
+/// Keeps an archive from being purged or moved while it is copied, until this is dropped.
 ///
-/// Only in memory: whoever takes over begins the copies anew, and finds the archive there or not.
-#[derive(Default)]
-pub(crate) struct ArchivesCopied(Arc<Mutex<HashMap<String, usize>>>);
-
-/// An archive is being copied, until this is dropped.
+/// Only in memory: the next leader starts the copies again, and finds that the archive exists or not.
 struct BeingCopied {
-    all: Arc<Mutex<HashMap<String, usize>>>,
+    store: Arc<ExportStore>,
     volume: String,
 }
 
-impl ArchivesCopied {
-    fn hold(&self, volume: &str) -> BeingCopied {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        *all.entry(volume.to_owned()).or_default() += 1;
-        BeingCopied {
-            all: Arc::clone(&self.0),
+impl BeingCopied {
+    fn new(store: &Arc<ExportStore>, volume: &str) -> Self {
+        *store.state().copied.entry(volume.to_owned()).or_default() += 1;
+        Self {
+            store: Arc::clone(store),
             volume: volume.to_owned(),
         }
-    }
-
-    pub(crate) fn has(&self, volume: &str) -> bool {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        all.contains_key(volume)
     }
 }
 
 impl Drop for BeingCopied {
     fn drop(&mut self) {
-        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.volume) {
+        let mut state = self.store.state();
+        if let Some(count) = state.copied.get_mut(&self.volume) {
             *count -= 1;
             if *count == 0 {
-                all.remove(&self.volume);
+                state.copied.remove(&self.volume);
             }
         }
     }
@@ -84,8 +74,8 @@ impl Drop for BeingCopied {
 impl SourceTree {
     pub(super) fn side(&self) -> CopyEndpoint {
         CopyEndpoint {
-            managed: Arc::clone(&self.export),
-            ground: Arc::clone(&self.ground),
+            store: Arc::clone(&self.export),
+            verified: Arc::clone(&self.verified),
             fsid: self.root.attributes.fsid,
         }
     }
@@ -106,17 +96,17 @@ impl SourceTree {
 
     /// Whether the source is still where it was: asked at the end, because what was copied of something that was being
     /// removed is worth nothing.
-    pub(super) async fn still_there(&self) -> Result<(), CopyError> {
-        let ground = self.export.ground().await?;
+    pub(super) async fn check_unmoved(&self) -> Result<(), CopyError> {
+        let verified = self.export.verified_root().await?;
         let (leaf, name) = match &self.place {
             Place::Volume(directory) => {
-                let nodes = self.export.walk(&ground, directory).await?;
-                let leaf = self.export.leaf_of(&nodes, directory).cloned();
+                let nodes = paths::walk(&self.export, &verified, directory).await?;
+                let leaf = paths::leaf(&nodes, directory).cloned();
                 (leaf, directory.to_string())
             }
             Place::Archive { which, .. } => {
                 let name = format!("the archive of volume {}", which.volume);
-                match self.export.kept_at(&ground, which).await {
+                match archives::find_available(&self.export, &verified, which).await {
                     Ok((node, _)) => (Some(node), name),
                     Err(ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. }) => (None, name),
                     Err(error) => return Err(error.into()),
@@ -135,76 +125,74 @@ impl SourceTree {
     }
 }
 
-impl ExportStore {
-    /// Finds what is to be copied.
-    pub async fn source(self: &Arc<Self>, original: &CopySource) -> Result<SourceTree, CopyError> {
-        let ground = self.ground().await?;
-        let found = match original {
-            CopySource::Volume(request) => self.volume_source(&ground, request).await,
-            CopySource::Archive(which) => {
-                // Whoever purges or moves it has the same turn, and looks whether it is being copied.
-                let _turn = self.turns.of(&which.volume).await;
-                self.archive_source(&ground, which).await
-            }
-        };
-        self.told(found).await.map_err(CopyError::from)
-    }
+/// Finds what is to be copied.
+pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Result<SourceTree, CopyError> {
+    let verified = store.verified_root().await?;
+    let found = match original {
+        CopySource::Volume(request) => volume_source(store, &verified, request).await,
+        CopySource::Archive(which) => {
+            // Whoever purges or moves it has the same turn, and looks whether it is being copied.
+            let _turn = store.locks.lock(&which.volume).await;
+            archive_source(store, &verified, which).await
+        }
+    };
+    store.with_hints(found).await.map_err(CopyError::from)
+}
 
-    /// A volume's directory: record, path and fileid must agree, as for a reclaim (design 6.8).
-    async fn volume_source(
-        self: &Arc<Self>,
-        ground: &Arc<VerifiedRoot>,
-        request: &ReclaimRequest,
-    ) -> Result<SourceTree, ExportError> {
-        let file_id = self.agreed(ground, request).await?;
-        let nodes = self.walk(ground, &request.directory).await?;
-        let leaf = self.leaf_of(&nodes, &request.directory);
-        let missing = || ExportError::DirectoryMissing {
+/// A volume's directory: record, path and fileid must agree, as for a reclaim (data-safety rule 8).
+async fn volume_source(
+    store: &Arc<ExportStore>,
+    verified: &Arc<VerifiedRoot>,
+    request: &ReclaimRequest,
+) -> Result<SourceTree, ExportError> {
+    let file_id = volume_record::confirmed_file_id(store, verified, request).await?;
+    let nodes = paths::walk(store, verified, &request.directory).await?;
+    let leaf = paths::leaf(&nodes, &request.directory);
+    let missing = || ExportError::DirectoryMissing {
+        volume: request.volume.clone(),
+        directory: request.directory.to_string(),
+    };
+    let root = leaf.ok_or_else(missing)?;
+    if !verified.is_plain_directory(root) || root.attributes.fileid != file_id {
+        return Err(ExportError::Disagrees {
             volume: request.volume.clone(),
             directory: request.directory.to_string(),
-        };
-        let root = leaf.ok_or_else(missing)?;
-        if !ground.is_plain_directory(root) || root.attributes.fileid != file_id {
-            return Err(ExportError::Disagrees {
-                volume: request.volume.clone(),
-                directory: request.directory.to_string(),
-                what: format!("its directory had fileid {file_id}, and something else has the name now"),
-            });
-        }
-        let details = self.nfs.details(&root.handle).await;
-        Ok(SourceTree {
-            export: Arc::clone(self),
-            ground: Arc::clone(ground),
-            root: root.clone(),
-            details: details.while_(|| format!("looking at {}", request.directory))?,
-            place: Place::Volume(request.directory.clone()),
-        })
+            what: format!("its directory had fileid {file_id}, and something else has the name now"),
+        });
     }
+    let details = store.nfs.details(&root.handle).await;
+    Ok(SourceTree {
+        export: Arc::clone(store),
+        verified: Arc::clone(verified),
+        root: root.clone(),
+        details: details.while_(|| format!("looking at {}", request.directory))?,
+        place: Place::Volume(request.directory.clone()),
+    })
+}
 
-    /// An archive's directory, closed to everybody but us: mode and owner are those that its record knows.
-    async fn archive_source(
-        self: &Arc<Self>,
-        ground: &Arc<VerifiedRoot>,
-        which: &ArchiveRef,
-    ) -> Result<SourceTree, ExportError> {
-        let (root, note) = self.kept_at(ground, which).await?;
-        let closed = self.nfs.details(&root.handle).await;
-        let closed = closed.while_(|| format!("looking at {}", note.target))?;
-        let attributes = Attributes {
-            mode: note.mode,
-            uid: note.uid.or(closed.attributes.uid),
-            gid: note.gid.or(closed.attributes.gid),
-            ..closed.attributes
-        };
-        Ok(SourceTree {
-            export: Arc::clone(self),
-            ground: Arc::clone(ground),
-            root,
-            details: FullAttributes { attributes, ..closed },
-            place: Place::Archive {
-                which: which.clone(),
-                _held: self.copied.hold(&which.volume),
-            },
-        })
-    }
+/// An archive's directory, closed to everybody but us: mode and owner are those that its record knows.
+async fn archive_source(
+    store: &Arc<ExportStore>,
+    verified: &Arc<VerifiedRoot>,
+    which: &ArchiveRef,
+) -> Result<SourceTree, ExportError> {
+    let (root, note) = archives::find_available(store, verified, which).await?;
+    let closed = store.nfs.details(&root.handle).await;
+    let closed = closed.while_(|| format!("looking at {}", note.target))?;
+    let attributes = Attributes {
+        mode: note.mode,
+        uid: note.uid.or(closed.attributes.uid),
+        gid: note.gid.or(closed.attributes.gid),
+        ..closed.attributes
+    };
+    Ok(SourceTree {
+        export: Arc::clone(store),
+        verified: Arc::clone(verified),
+        root,
+        details: FullAttributes { attributes, ..closed },
+        place: Place::Archive {
+            which: which.clone(),
+            _held: BeingCopied::new(store, &which.volume),
+        },
+    })
 }

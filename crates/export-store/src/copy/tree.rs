@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
-use super::{Copier, CopyError, Outcome, Tally};
+use crate::copy::{Copier, CopyError, Outcome, Tally};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
 
 /// The deepest directory that is gone into: the purge goes no deeper, and a path has 4,096 bytes on Linux.
@@ -69,7 +69,7 @@ impl Copier {
             let (mut files, mut below) = (JoinSet::new(), JoinSet::new());
             let (mut next, mut restarts) = (None, 0);
             loop {
-                let page = match self.from.managed.nfs().list(&directory.from, next).await {
+                let page = match self.from.store.nfs().list(&directory.from, next).await {
                     Ok(page) => page,
                     Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
                         (next, restarts) = (None, restarts + 1);
@@ -140,7 +140,7 @@ impl Copier {
         below: &mut JoinSet<Outcome>,
     ) -> Outcome {
         let path = above.path_of(&name);
-        let found = self.from.managed.nfs().find(&above.from, &name, 0).await;
+        let found = self.from.store.nfs().find(&above.from, &name, 0).await;
         let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
             Tally::one(&self.tally.vanished);
             return Ok(());
@@ -191,7 +191,7 @@ impl Copier {
     }
 
     async fn make(&self, above: &Directory, name: &Name, path: &str) -> Result<FileRef, CopyError> {
-        let nfs = self.to.managed.nfs();
+        let nfs = self.to.store.nfs();
         let mode = SetAttributes {
             mode: Some(UNFINISHED),
             ..SetAttributes::default()

@@ -6,10 +6,10 @@ use std::time::Instant;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use tokio::sync::Semaphore;
 
-use super::batch::{batch, is_over};
-use crate::ExportStore;
 use crate::error::{ErrorContext as _, ExportError};
-use crate::ground::VerifiedRoot;
+use crate::purge::batch::{batch, is_over};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
 use nfs_client::{
     Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
@@ -81,8 +81,8 @@ fn breadth(depth: usize) -> usize {
 }
 
 pub(super) async fn visit(
-    export: &ExportStore,
-    ground: &VerifiedRoot,
+    store: &ExportStore,
+    verified: &VerifiedRoot,
     compounds: &Semaphore,
     task: Task,
 ) -> Result<(u64, Visit), ExportError> {
@@ -90,9 +90,9 @@ pub(super) async fn visit(
     let mut visitor = Visitor {
         nfs: task
             .actor
-            .map_or_else(|| export.nfs.clone(), |actor| export.nfs.with_credential(actor)),
-        export,
-        ground,
+            .map_or_else(|| store.nfs.clone(), |actor| store.nfs.with_credential(actor)),
+        store,
+        verified,
         compounds,
         actor: task.actor,
         denied: false,
@@ -117,8 +117,8 @@ pub(super) async fn visit(
 }
 
 struct Visitor<'a> {
-    export: &'a ExportStore,
-    ground: &'a VerifiedRoot,
+    store: &'a ExportStore,
+    verified: &'a VerifiedRoot,
     compounds: &'a Semaphore,
     nfs: Client,
     actor: Option<Credential>,
@@ -227,7 +227,7 @@ impl Visitor<'_> {
         if names.is_empty() {
             return Ok(());
         }
-        self.export.changing(self.ground)?;
+        self.store.for_write(self.verified)?;
         let (nfs, handle, compounds) = (&self.nfs, &self.task.handle, self.compounds);
         let chunks: Vec<Vec<Name>> = names.chunks(CHUNK).map(<[Name]>::to_vec).collect();
         let removals = stream::iter(chunks).map(async |chunk| {
@@ -300,7 +300,7 @@ impl Visitor<'_> {
         let fileid = found.fileid;
         let why = if found.kind != FileKind::Directory {
             "it changed while it was looked at; it is tried again"
-        } else if found.fsid != self.ground.trash.attributes.fsid {
+        } else if found.fsid != self.verified.trash.attributes.fsid {
             "another file system begins here: unmount it on the server"
         } else if self.task.ancestors.contains(&fileid) {
             "the directories form a loop: check the server's file system"
@@ -339,13 +339,13 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Where our credential is refused, a directory's owner may do what is needed (design 6.6): never root, and only
+    /// Where our credential is refused, a directory's owner may do what is needed (data-safety rule 6): never root, and only
     /// once. The owner gets the rights that he could give himself.
     async fn become_owner(&mut self) -> Result<bool, ExportError> {
         if self.actor.is_some() {
             return Ok(false);
         }
-        let attributes = match self.export.nfs.attributes(&self.task.handle).await {
+        let attributes = match self.store.nfs.attributes(&self.task.handle).await {
             Ok(attributes) => attributes,
             Err(error) if error.status().is_some() => return Ok(false),
             Err(error) => return Err(error).while_(|| "looking for a directory's owner".into()),
@@ -357,7 +357,7 @@ impl Visitor<'_> {
             },
             _ => return Ok(false),
         };
-        let nfs = self.export.changing(self.ground)?.with_credential(owner);
+        let nfs = self.store.for_write(self.verified)?.with_credential(owner);
         if attributes.mode & 0o700 != 0o700 {
             let mode = SetAttributes {
                 mode: Some(0o700),

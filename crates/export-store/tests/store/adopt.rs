@@ -131,7 +131,7 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
         let error = refusal(&export, "pvc-1").await.to_string();
         assert!(error.contains(why), "{why:?} is not why: {error}");
         assert_eq!(fs::read(path(&fixture, CLUSTER, "pvc-1")).unwrap(), before);
-        assert!(!export.archives().contains(&"pvc-1".to_owned()) || export.is_doubted("pvc-1"));
+        assert!(!export.archives().contains(&"pvc-1".to_owned()) || export.is_unsigned("pvc-1"));
     }
     let busy = json!({"name": "Purging", "archive": true_one["state"], "since": 1});
     forge(&fixture, "pvc-1", |record| {
@@ -163,7 +163,7 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     fs::write(fixture.on_disk("team/live/data"), "2").unwrap();
     let export = fixture.store().await;
     settled(&export).await;
-    let doubts = export.doubts();
+    let doubts = export.unsigned_records();
     assert_eq!(doubts.own, []);
     let others = &doubts.others[..];
     assert_eq!((others.len(), &*others[0].id, others[0].records), (1, OTHER_CLUSTER, 2));
@@ -179,7 +179,7 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     let adopted = adopt(&export, &full("pvc-2")).await.unwrap();
     assert_eq!((adopted.archive, &*adopted.directory), (false, "team/live"));
     assert!(!path(&fixture, OTHER_CLUSTER, "pvc-1").exists() && !path(&fixture, OTHER_CLUSTER, "pvc-2").exists());
-    assert_eq!(export.doubts().others, []);
+    assert_eq!(export.unsigned_records().others, []);
     assert_eq!(adopt(&export, &full("pvc-2")).await.unwrap(), adopted);
     assert_eq!(fs::read_to_string(fixture.on_disk("team/live/data")).unwrap(), "2");
 

@@ -136,8 +136,14 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
     let fixture = StoreFixture::start().await;
     let export = Arc::new(fixture.store().await);
     let file_id = archived_as_it_was(&fixture, &export, "1").await;
-    let source = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
-    let again = export.source(&CopySource::Archive(which("1", file_id))).await.unwrap();
+    let source = export
+        .open_source(&CopySource::Archive(which("1", file_id)))
+        .await
+        .unwrap();
+    let again = export
+        .open_source(&CopySource::Archive(which("1", file_id)))
+        .await
+        .unwrap();
     for held in [Some(source), Some(again)] {
         let purged = export.begin_purge(&which("1", file_id)).await.unwrap_err();
         assert_eq!(purged.kind(), ErrorKind::ArchiveBusy);
@@ -147,10 +153,10 @@ async fn an_archive_that_is_being_copied_is_neither_purged_nor_moved() {
     }
     assert_eq!(fixture.records(), ["pvc-1"], "nothing is left of what was refused");
     export.begin_purge(&which("1", file_id)).await.unwrap();
-    let purging = export.source(&CopySource::Archive(which("1", file_id))).await;
+    let purging = export.open_source(&CopySource::Archive(which("1", file_id))).await;
     assert_eq!(purging.err().unwrap().kind(), ErrorKind::ArchiveBusy);
     export.end_purge(&which("1", file_id)).await.unwrap();
-    let gone = export.source(&CopySource::Archive(which("1", file_id))).await;
+    let gone = export.open_source(&CopySource::Archive(which("1", file_id))).await;
     assert_eq!(gone.err().unwrap().kind(), ErrorKind::ArchiveNotFound);
     let gone = export.provision(&restore("1", file_id)).await.unwrap_err();
     assert_eq!(

@@ -55,7 +55,7 @@ pub async fn kept(export: &ExportStore, volume: &str) -> RecordedArchive {
 }
 
 pub fn doubted(export: &ExportStore) -> Vec<(String, Trust)> {
-    let own = export.doubts().own.into_iter();
+    let own = export.unsigned_records().own.into_iter();
     own.map(|doubted| (doubted.volume, doubted.trust)).collect()
 }
 

@@ -30,13 +30,13 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
             return Ok(BackupOutcome::Waiting(PlannedCondition::fails(reason, message)));
         }
     };
-    match export.discard_asked(&name, &uid).await {
+    match export.discard_requested_archive(&name, &uid).await {
         Ok(Discarded::Gone) => {
             backend.trash.notify_one();
             remove_finalizer(ctx, object).await
         }
         // The copy is complete, so it is deleted as an archive.
-        Ok(Discarded::Complete) => match export.archive_asked(&name, &uid).await {
+        Ok(Discarded::Complete) => match export.requested_archive(&name, &uid).await {
             Ok(Asked::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
             Ok(Asked::Unfinished | Asked::Taken(_)) => remove_finalizer(ctx, object).await,
             Err(error) => Ok(export_failed(ctx, &backend, &error)),

@@ -93,7 +93,7 @@ pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error
         return BackupOutcome::Waiting(condition);
     }
     if let Ok((backend, export)) = confirmed_export(ctx, object) {
-        match export.discard_asked(&name, &uid).await {
+        match export.discard_requested_archive(&name, &uid).await {
             // The copy is complete; only a reply was lost.
             Ok(Discarded::Complete) => return BackupOutcome::Changed,
             Ok(Discarded::Gone) => backend.trash.notify_one(),

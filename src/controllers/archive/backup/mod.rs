@@ -74,7 +74,7 @@ async fn find_backup(
 ) -> Result<Asked, ExportError> {
     // Limited for each backend: one that does not respond delays only its own archives.
     let _slot = backend.archives.acquire().await;
-    export.archive_asked(name, uid).await
+    export.requested_archive(name, uid).await
 }
 
 /// The outcome of a failed call on the export.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Conflict, FileKey, Holder, PathInner, PathRoot, Relation, ReservedPath};
+use crate::path_reservations::{Conflict, FileKey, Holder, PathInner, PathRoot, Relation, ReservedPath};
 
 /// A holder in one of the ways it can be in the book.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
-//! Whether the server keeps mode and owner as they were asked for (design 6.10). Pure.
+//! Whether the server keeps mode and owner as they were asked for (data-safety rule 10). Pure.
 
-use super::error::ExportError;
-use super::request::DirectoryRequest;
+use crate::error::ExportError;
+use crate::request::DirectoryRequest;
 use nfs_client::{Attributes, Credential, Status};
 
 /// What was found after mode and owner were set.

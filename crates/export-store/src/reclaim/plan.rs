@@ -4,14 +4,14 @@ use crate::record::State;
 
 /// What shall become of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReclaimAction {
+pub(crate) enum ReclaimAction {
     Archive,
     Delete,
 }
 
 /// What has a name, compared by fileid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum At {
+pub(crate) enum At {
     Nothing,
     /// The volume's directory.
     Ours,
@@ -21,7 +21,7 @@ pub(super) enum At {
 
 /// What is where.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(crate) struct Seen {
     /// At the volume's path.
     pub source: At,
     /// At the name that the record's state names: the archive, the entry of the trash, the tombstone.
@@ -34,7 +34,7 @@ pub(super) struct Seen {
 
 /// A state to record before the step that it announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     RemovingEmpty,
     /// With a name that is free now.
     Archiving,
@@ -44,7 +44,7 @@ pub(super) enum Next {
 
 /// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(crate) enum End {
     Archived,
     EmptyRemoved,
     Deleted,
@@ -52,7 +52,7 @@ pub(super) enum End {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(crate) enum Step {
     LookInside,
     Record(Next),
     RemoveEmpty,
@@ -69,7 +69,7 @@ pub(super) enum Step {
     NotMade,
 }
 
-pub(super) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &Seen) -> Step {
+pub(crate) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &Seen) -> Step {
     let wish = if adopted { ReclaimAction::Archive } else { wish };
     let gone = match wish {
         ReclaimAction::Archive => Step::Missing,

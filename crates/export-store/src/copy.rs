@@ -10,16 +10,16 @@
 //! A copy that was cut off is begun anew: what is there is put into the trash. What it says of files that changed
 //! meanwhile is about each file by itself: a tree in use has no one moment.
 
-mod archive;
 mod content;
 mod count;
 mod error;
 mod file;
 mod links;
+mod progress;
 mod publish;
 mod source;
-mod stage;
-mod tally;
+mod staging;
+mod to_archive;
 mod tree;
 
 use std::sync::Arc;
@@ -27,15 +27,17 @@ use std::sync::atomic::AtomicBool;
 
 use tokio::sync::Semaphore;
 
-pub use self::archive::{ArchiveRequest, Asked, Discarded, copy_to_archive};
-pub use self::error::CopyError;
-pub(super) use self::source::ArchivesCopied;
-pub use self::source::{CopySource, SourceTree};
-pub use self::stage::{StagedCopy, Staging};
-pub use self::tally::{Tally, TallySnapshot};
-use super::ExportStore;
-use super::ground::VerifiedRoot;
-use super::request::{DirectoryRequest, ProvisionedDirectory};
+pub use crate::copy::error::CopyError;
+pub use crate::copy::progress::{Tally, TallySnapshot};
+pub(crate) use crate::copy::publish::discard_staged;
+pub(crate) use crate::copy::source::open;
+pub use crate::copy::source::{CopySource, SourceTree};
+pub use crate::copy::staging::{StagedCopy, Staging};
+pub use crate::copy::to_archive::{ArchiveRequest, Asked, Discarded, copy_to_archive};
+pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_requested, track};
+use crate::request::{DirectoryRequest, ProvisionedDirectory};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
 use nfs_client::{FileHandle, FileRef, FsId};
 
 /// Memory for file contents on their way, of all copies together, in KiB: with the requests that they are put into, and
@@ -69,9 +71,9 @@ type Outcome = Result<(), CopyError>;
 
 /// One end of a copy.
 struct CopyEndpoint {
-    managed: Arc<ExportStore>,
+    store: Arc<ExportStore>,
     /// What its handles were got on.
-    ground: Arc<VerifiedRoot>,
+    verified: Arc<VerifiedRoot>,
     /// The file system that is not left.
     fsid: FsId,
 }
@@ -80,8 +82,8 @@ impl CopyEndpoint {
     /// Whether the handles are still those of the export that they were got on: asked before each file, so that nothing is
     /// written to what was put in its place, or by a process that does not lead any more.
     async fn still(&self) -> Result<(), CopyError> {
-        let now = self.managed.ground().await?;
-        if now.differs_from(&self.ground) {
+        let now = self.store.verified_root().await?;
+        if now.differs_from(&self.verified) {
             return Err(CopyError::ExportChanged);
         }
         Ok(())
@@ -116,52 +118,50 @@ struct Copier {
 ///
 /// # Errors
 /// The first thing that could not be copied. The record of `request` then says that something was begun, until
-/// [`ManagedExport::undo`].
+/// [`ExportStore::rollback`].
 pub async fn copy_volume(
     (source, of): (&Arc<ExportStore>, &CopySource),
     (target, request): (&Arc<ExportStore>, &DirectoryRequest),
     budget: &Budget,
     tally: &Arc<Tally>,
 ) -> Result<ProvisionedDirectory, CopyError> {
-    let staging = match target.stage_copy(request).await? {
+    let staging = match staging::stage(target, request).await? {
         StagedCopy::Done(directory) => return Ok(directory),
         StagedCopy::Copy(staging) => staging,
     };
-    let tree = source.source(of).await?;
-    ExportStore::copy_tree(&tree, target, &staging, budget, tally).await?;
-    target.publish_copy(request, &tree, &staging).await
+    let tree = source::open(source, of).await?;
+    copy_tree(&tree, target, &staging, budget, tally).await?;
+    publish::publish(target, request, &tree, &staging).await
 }
 
-impl ExportStore {
-    /// Copies the tree into the staging folder of `target`, with all but the attributes of the root itself. Can be dropped
-    /// at any point; then what is there is for the trash.
-    ///
-    /// # Errors
-    /// The first thing that could not be copied; what vanished meanwhile is counted instead.
-    pub async fn copy_tree(
-        source: &SourceTree,
-        target: &Arc<Self>,
-        staging: &Staging,
-        budget: &Budget,
-        tally: &Arc<Tally>,
-    ) -> Outcome {
-        let to = CopyEndpoint {
-            managed: Arc::clone(target),
-            ground: Arc::clone(&staging.ground),
-            fsid: staging.tree.attributes.fsid,
-        };
-        let copier = Arc::new(Copier {
-            from: source.side(),
-            same: Arc::ptr_eq(&source.export, target),
-            to,
-            budget: budget.clone(),
-            tally: Arc::clone(tally),
-            ability: ServerFeatures::default(),
-            links: links::Links::new(staging.links.handle.clone()),
-        });
-        copier.run(source.root.clone(), staging.tree.handle.clone()).await?;
-        source.still_there().await
-    }
+/// Copies the tree into the staging folder of `target`, with all but the attributes of the root itself. Can be dropped
+/// at any point; then what is there is for the trash.
+///
+/// # Errors
+/// The first thing that could not be copied; what vanished meanwhile is counted instead.
+async fn copy_tree(
+    source: &SourceTree,
+    target: &Arc<ExportStore>,
+    staging: &Staging,
+    budget: &Budget,
+    tally: &Arc<Tally>,
+) -> Outcome {
+    let to = CopyEndpoint {
+        store: Arc::clone(target),
+        verified: Arc::clone(&staging.verified),
+        fsid: staging.tree.attributes.fsid,
+    };
+    let copier = Arc::new(Copier {
+        from: source.side(),
+        same: Arc::ptr_eq(&source.export, target),
+        to,
+        budget: budget.clone(),
+        tally: Arc::clone(tally),
+        ability: ServerFeatures::default(),
+        links: links::Links::new(staging.links.handle.clone()),
+    });
+    copier.run(source.root.clone(), staging.tree.handle.clone()).await?;
+    source.check_unmoved().await
 }
 
 impl Copier {

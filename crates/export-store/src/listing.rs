@@ -9,12 +9,13 @@ use std::collections::HashSet;
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
-pub use self::row::{ExportListing, ListedDirectory, Presence, Signature};
-use self::row::{nothing, state, text};
-use super::error::{ErrorContext as _, ExportError};
-use super::record::{LONGEST_RECORD, Record, State};
-use super::signature::{RecordsKey, Signer, Trust};
-use super::{ExportStore, layout};
+use crate::error::{ErrorContext as _, ExportError};
+pub use crate::listing::row::{ExportListing, ListedDirectory, Presence, Signature};
+use crate::listing::row::{nothing, state, text};
+use crate::record::{LONGEST_RECORD, Record, State};
+use crate::signature::{RecordsKey, Signer, Trust};
+use crate::store::ExportStore;
+use crate::{identity, layout};
 use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
 /// Rows at the most: with texts as long as can be, they are some 100 MiB.
@@ -34,36 +35,6 @@ struct Surveyor<'a> {
     survey: ExportListing,
     /// Names that records know as archives.
     recorded: HashSet<String>,
-}
-
-impl ExportStore {
-    /// Looks at the records of all clusters, and at archives that have none. With a key, records are checked by it.
-    ///
-    /// # Errors
-    /// The export can't be looked at at all. What can't be looked at in part is in [`Survey::unseen`].
-    pub async fn survey(&self, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
-        let looked = self.look_over(key).await;
-        self.told(looked).await
-    }
-
-    async fn look_over(&self, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
-        let root = self.nfs.root().await.while_(|| "looking up the export's path".into())?;
-        let mut surveyor = Surveyor {
-            managed: self,
-            key,
-            root,
-            survey: ExportListing::default(),
-            recorded: HashSet::new(),
-        };
-        match self.look_at_identity().await {
-            Ok(identity) => surveyor.survey.identity = identity.map(|identity| identity.id),
-            Err(error @ ExportError::Nfs { .. }) => return Err(error),
-            Err(error) => surveyor.survey.unseen.push(error.to_string()),
-        }
-        surveyor.clusters().await?;
-        surveyor.unrecorded().await?;
-        Ok(surveyor.survey)
-    }
 }
 
 impl Surveyor<'_> {
@@ -284,4 +255,36 @@ impl Surveyor<'_> {
         self.survey.unseen.extend(left);
         Ok(names)
     }
+}
+
+/// Looks at the records of all clusters, and at archives that have none. With a key, records are checked by it.
+///
+/// # Errors
+/// The export can't be looked at at all. What can't be looked at in part is in [`Survey::unseen`].
+pub(crate) async fn list(store: &ExportStore, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
+    let looked = list_all(store, key).await;
+    store.with_hints(looked).await
+}
+
+async fn list_all(store: &ExportStore, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
+    let root = store
+        .nfs
+        .root()
+        .await
+        .while_(|| "looking up the export's path".into())?;
+    let mut surveyor = Surveyor {
+        managed: store,
+        key,
+        root,
+        survey: ExportListing::default(),
+        recorded: HashSet::new(),
+    };
+    match identity::read(store).await {
+        Ok(identity) => surveyor.survey.identity = identity.map(|identity| identity.id),
+        Err(error @ ExportError::Nfs { .. }) => return Err(error),
+        Err(error) => surveyor.survey.unseen.push(error.to_string()),
+    }
+    surveyor.clusters().await?;
+    surveyor.unrecorded().await?;
+    Ok(surveyor.survey)
 }

@@ -1,16 +1,17 @@
-//! Every place that is taken, in memory, shared by all backends of the operator: what refuses overlap (design 6.5).
+//! Every place that is taken, in memory, shared by all backends of the operator: what refuses overlap (data-safety rule 5).
 //!
 //! Pure: fed by the controllers with volumes and backend roots, by this layer with reservations and archives. The
 //! lock inside is never held over an await.
 
-mod book;
-#[cfg(test)]
-mod tests;
+mod index;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use book::{Key, PathIndex};
+use index::{Key, PathIndex};
+
+#[cfg(test)]
+mod tests;
 
 /// What a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

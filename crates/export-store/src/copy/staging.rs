@@ -1,0 +1,253 @@
+//! Before a copy: the target's name is held and recorded, the folder for the copy made; and nothing is begun that could not
+//! be finished for lack of a right.
+
+use std::sync::Arc;
+
+use crate::copy::{CopyError, publish};
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::DirectoryPath;
+use crate::record::{Record, RecordError, State};
+use crate::records::{Created, Found};
+use crate::request::{DirectoryRequest, ProvisionedDirectory};
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{folders, layout, other_clusters, paths, records};
+use nfs_client::{FileRef, Name, SetAttributes, Status};
+
+/// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.
+const SOMEBODY: u32 = 65_533;
+
+/// A folder of ours with a copy in the making.
+#[derive(Debug, Clone)]
+pub struct Staging {
+    pub(super) verified: Arc<VerifiedRoot>,
+    /// This volume's folder there.
+    pub(super) folder: FileRef,
+    /// The copy's root.
+    pub(super) tree: FileRef,
+    /// Further names of files with several.
+    pub(super) links: FileRef,
+}
+
+/// What is to be done for a copy.
+pub enum StagedCopy {
+    /// A former life finished it: the directory is there and recorded.
+    Done(ProvisionedDirectory),
+    /// It is to be made, in there.
+    Copy(Box<Staging>),
+}
+
+/// Gets ready for a copy: finds that it is finished already, or writes the record and makes the folder for it. What a
+/// former life left of it goes into the trash.
+pub(crate) async fn stage(store: &ExportStore, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
+    let _turn = store.locks.lock(&request.volume).await;
+    let verified = store.verified_root().await?;
+    let staged = stage_at(store, &verified, request).await;
+    match staged {
+        Err(CopyError::Export(error)) => {
+            let hinted: Result<StagedCopy, ExportError> = store.with_hints(Err(error)).await;
+            hinted.map_err(CopyError::Export)
+        }
+        staged => staged,
+    }
+}
+
+async fn stage_at(
+    store: &ExportStore,
+    verified: &Arc<VerifiedRoot>,
+    request: &DirectoryRequest,
+) -> Result<StagedCopy, CopyError> {
+    let record = open_record(store, verified, request).await?;
+    // Once recorded, a claim's directory never changes.
+    let directory = record
+        .as_ref()
+        .map_or(&request.directory, |record| &record.directory)
+        .clone();
+    let reservation = paths::reserve(store, verified, &request.volume, &directory)?;
+    let nodes = paths::walk(store, verified, &directory).await?;
+    paths::check_parents_and_clusters(store, verified, &directory, &nodes).await?;
+    if let Some(leaf) = paths::leaf(&nodes, &directory) {
+        let finished = complete_published(store, verified, record.as_ref(), leaf).await?;
+        let Some(file_id) = finished else {
+            return Err(CopyError::TargetTaken {
+                directory: directory.to_string(),
+            });
+        };
+        reservation.keep(Some(verified.file_key(file_id)));
+        publish::discard_staged(store, verified, &request.volume).await?;
+        return Ok(StagedCopy::Done(ProvisionedDirectory {
+            directory,
+            file_id,
+            adopted: false,
+            mode_not_kept: None,
+        }));
+    }
+    other_clusters::refuse(store, verified, &directory, &nodes, true).await?;
+    write_record(store, verified, request, &directory, record.is_some()).await?;
+    reservation.keep(None);
+    publish::discard_staged(store, verified, &request.volume).await?;
+    make_staging(store, verified, &request.volume)
+        .await
+        .map(|staging| StagedCopy::Copy(Box::new(staging)))
+}
+
+/// The record of this volume, if it is one that a copy may go on with.
+pub(crate) async fn open_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+) -> Result<Option<Record>, ExportError> {
+    let volume = request.volume.clone();
+    match records::read(store, verified, &volume).await? {
+        Found::Nothing => Ok(None),
+        Found::Unreadable(RecordError::Short) => {
+            // It ended while it was written, and so before anything was made.
+            records::remove(store, verified, &volume).await?;
+            Ok(None)
+        }
+        Found::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
+        Found::Record(record, _) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
+            volume,
+            holder: Box::new(record.claim),
+        }),
+        Found::Record(record, _) if !record.state.is_open() || record.adopted => Err(ExportError::RecordBusy {
+            volume,
+            state: record.state.name(),
+            asked: "copying",
+        }),
+        Found::Record(record, Trust::Signed) => Ok(Some(*record)),
+        Found::Record(..) => {
+            // Nobody vouches for what it says: it counts as one that was being written.
+            records::remove(store, verified, &volume).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// The fileid of a directory that is the finished copy; its record says so afterwards.
+async fn complete_published(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: Option<&Record>,
+    leaf: &FileRef,
+) -> Result<Option<u64>, ExportError> {
+    let Some(record) = record.filter(|record| verified.is_plain_directory(leaf) && record.is_about(leaf)) else {
+        return Ok(None);
+    };
+    if record.state == State::Creating {
+        records::replace(store, verified, &record.in_state(State::Live)).await?;
+    }
+    Ok(record.file_id)
+}
+
+/// Writes the record before anything is made (data-safety rule 3). It knows no fileid as long as nothing has the name.
+async fn write_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    over: bool,
+) -> Result<(), ExportError> {
+    let record = Record {
+        volume: request.volume.clone(),
+        backend: store.config.backend.clone(),
+        claim: request.claim.clone(),
+        directory: directory.clone(),
+        file_id: None,
+        handle: None,
+        restores: None,
+        adopted: false,
+        note: request.note.clone(),
+        state: State::Creating,
+    };
+    if over {
+        return records::replace(store, verified, &record).await;
+    }
+    if records::create(store, verified, &record).await? == Created::Exists {
+        return Err(ExportError::Unsettled {
+            doing: format!("recording {directory}"),
+        });
+    }
+    Ok(())
+}
+
+pub(crate) async fn make_staging(
+    store: &ExportStore,
+    verified: &Arc<VerifiedRoot>,
+    volume: &str,
+) -> Result<Staging, CopyError> {
+    let staging = staging_folder(store, verified).await?;
+    let folder = create_folder(store, verified, &staging, layout::staged(volume)?, volume).await?;
+    let tree = create_folder(store, verified, &folder, layout::name(layout::STAGED_TREE)?, volume).await?;
+    let links = create_folder(store, verified, &folder, layout::name(layout::STAGED_LINKS)?, volume).await?;
+    check_chown(store, verified, &tree).await?;
+    Ok(Staging {
+        verified: Arc::clone(verified),
+        folder,
+        tree,
+        links,
+    })
+}
+
+async fn staging_folder(store: &ExportStore, verified: &VerifiedRoot) -> Result<FileRef, ExportError> {
+    let path = format!("{}/{}/{}", layout::RESERVED, store.config.cluster_id, layout::STAGING);
+    folders::ensure_folder(
+        store,
+        &verified.root,
+        &verified.cluster,
+        layout::STAGING,
+        &path,
+        Some(&verified.reserved),
+    )
+    .await
+}
+
+async fn create_folder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    folder: &FileRef,
+    name: Name,
+    volume: &str,
+) -> Result<FileRef, ExportError> {
+    let mode = SetAttributes {
+        mode: Some(0o700),
+        ..SetAttributes::default()
+    };
+    let made = store
+        .for_write(verified)?
+        .make_directory(&folder.handle, &name, mode)
+        .await;
+    made.map(|made| made.node)
+        .while_(|| format!("making the folder for the copy of volume {volume}"))
+}
+
+/// Whether files can be given to their owners: asked before anything is copied.
+async fn check_chown(store: &ExportStore, verified: &VerifiedRoot, tree: &FileRef) -> Result<(), CopyError> {
+    let owner = SetAttributes {
+        uid: Some(SOMEBODY),
+        gid: Some(SOMEBODY),
+        ..SetAttributes::default()
+    };
+    let refused = |why: String| Err(CopyError::MayNotChown { why });
+    match store.for_write(verified)?.set_attributes(&tree.handle, owner).await {
+        Ok(now) if now.uid == Some(SOMEBODY) && now.gid == Some(SOMEBODY) => Ok(()),
+        Ok(now) => refused(format!(
+            "a directory given to {SOMEBODY}:{SOMEBODY} belongs to {}:{}",
+            now.owner, now.group
+        )),
+        Err(error) => match error.status() {
+            Some(
+                status @ (Status::NotPermitted
+                | Status::Access
+                | Status::BadOwner
+                | Status::Invalid
+                | Status::NotSupported),
+            ) => refused(format!("it answered {status:?}")),
+            _ => Err(CopyError::Nfs {
+                path: "the owner of the copy's root".to_owned(),
+                source: Box::new(error),
+            }),
+        },
+    }
+}

@@ -1,0 +1,399 @@
+//! An archive that is a copy of a volume in use, made because somebody asked for it.
+//!
+//! The record comes first, under the name of the object that asks, and says by its uid who that is; then the copy is made
+//! where all copies are, and gets an archive's name once it is complete. Killed anywhere before the RENAME, it is begun
+//! anew; after it, the record's fileid tells that it is there.
+
+use std::sync::Arc;
+
+use crate::archives::RecordedArchive;
+use crate::copy::publish::Named;
+use crate::copy::{Budget, CopyError, CopySource, SourceTree, Staging, Tally, copy_tree, publish, source, staging};
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::LONGEST_NAME;
+use crate::path_reservations::{Holder, Reservation};
+use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, handle_of};
+use crate::records::{Created, Found};
+use crate::request::{ClaimRef, ReclaimRequest};
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{archives, layout, records};
+use nfs_client::SetAttributes;
+
+/// An archive to make of a volume in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArchiveRequest {
+    /// The name of the object that asks: that of the record.
+    pub name: String,
+    /// Its uid.
+    pub asked_by: String,
+    /// Whose data they are.
+    pub claim: ClaimRef,
+    /// The volume, on this export, as it says of itself.
+    pub of: ReclaimRequest,
+    /// What shall become of the archive.
+    pub terms: RetentionTerms,
+}
+
+/// What there is of an archive that an object asks for.
+#[derive(Debug)]
+pub enum Asked {
+    /// Nothing that is complete.
+    Unfinished,
+    /// It is there.
+    Done(Box<RecordedArchive>),
+    /// The name is another one's, which is this.
+    Taken(&'static str),
+}
+
+/// What became of a copy that nobody wants any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discarded {
+    /// There is nothing of it, but in the trash.
+    Gone,
+    /// It was complete: it is an archive.
+    Complete,
+}
+
+/// The record by the name of an object that asks.
+enum Begun {
+    Nothing,
+    /// Its own.
+    Own(Box<Record>),
+    /// Its own, and complete: an archive, whatever became of it since.
+    Archive(Trust),
+    Others(&'static str),
+}
+
+/// Copies a volume's directory to an archive. Nobody sees it before it is complete. Killed or dropped at any point, and run
+/// again, it ends with one complete archive.
+///
+/// # Errors
+/// The first thing that could not be copied; what there is stays until [`ExportStore::discard_requested_archive`], or the next attempt.
+pub async fn copy_to_archive(
+    export: &Arc<ExportStore>,
+    request: &ArchiveRequest,
+    budget: &Budget,
+    tally: &Arc<Tally>,
+) -> Result<(), CopyError> {
+    let source = source::open(export, &CopySource::Volume(request.of.clone())).await?;
+    let Some(staging) = stage_archive(export, request, &source).await? else {
+        return Ok(());
+    };
+    copy_tree(&source, export, &staging, budget, tally).await?;
+    let outcome = tally.snapshot().to_string();
+    publish_archive(export, request, &source, &staging, outcome).await
+}
+
+fn taken(name: &str, state: &'static str) -> ExportError {
+    ExportError::RecordBusy {
+        volume: name.to_owned(),
+        state,
+        asked: "making an archive of that name",
+    }
+}
+
+fn unsettled(record: &Record) -> ExportError {
+    ExportError::Unsettled {
+        doing: format!("giving the archive {} its name", record.volume),
+    }
+}
+
+/// What there is of the archive that an object asks for. What a former life left beside a complete one goes into the trash.
+pub(crate) async fn find_requested(store: &ExportStore, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
+    let _turn = store.locks.lock(name).await;
+    let verified = store.verified_root().await?;
+    let asked = find_requested_at(store, &verified, name, asked_by).await;
+    store.with_hints(asked).await
+}
+
+async fn find_requested_at(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    name: &str,
+    asked_by: &str,
+) -> Result<Asked, ExportError> {
+    match find_attempt(store, verified, name, asked_by).await? {
+        Begun::Nothing => return Ok(Asked::Unfinished),
+        Begun::Others(state) => return Ok(Asked::Taken(state)),
+        Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(Asked::Unfinished),
+        Begun::Archive(trust) if trust != Trust::Signed => {
+            return Ok(Asked::Taken("an archive whose record this cluster did not sign"));
+        }
+        Begun::Own(_) | Begun::Archive(_) => publish::discard_staged(store, verified, name).await?,
+    }
+    let kept = archives::find(store, verified, name).await?;
+    Ok(kept.map_or(Asked::Unfinished, |kept| Asked::Done(Box::new(kept))))
+}
+
+/// Puts into the trash what there is of a copy that its asker does not want any more, unless it is complete.
+pub(crate) async fn discard_requested(
+    store: &ExportStore,
+    name: &str,
+    asked_by: &str,
+) -> Result<Discarded, ExportError> {
+    let _turn = store.locks.lock(name).await;
+    let verified = store.verified_root().await?;
+    let discarded = discard_requested_at(store, &verified, name, asked_by).await;
+    store.with_hints(discarded).await
+}
+
+async fn discard_requested_at(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    name: &str,
+    asked_by: &str,
+) -> Result<Discarded, ExportError> {
+    match find_attempt(store, verified, name, asked_by).await? {
+        Begun::Archive(_) => return Ok(Discarded::Complete),
+        Begun::Own(record) if complete(store, verified, &record).await? => return Ok(Discarded::Complete),
+        Begun::Own(_) => {
+            publish::discard_staged(store, verified, name).await?;
+            records::remove(store, verified, name).await?;
+            store.reservations.remove(&Holder::Archive(name.to_owned()));
+        }
+        Begun::Nothing | Begun::Others(_) => {}
+    }
+    untrack_request(store, name, asked_by);
+    Ok(Discarded::Gone)
+}
+
+/// The record by that name, beside who asks. One of its own that nobody signed counts as one that was being written.
+async fn find_attempt(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    name: &str,
+    asked_by: &str,
+) -> Result<Begun, ExportError> {
+    let (record, trust) = match records::read(store, verified, name).await? {
+        Found::Nothing => return Ok(Begun::Nothing),
+        Found::Unreadable(RecordError::Short) => {
+            records::remove(store, verified, name).await?;
+            return Ok(Begun::Nothing);
+        }
+        Found::Unreadable(why) => {
+            let volume = name.to_owned();
+            return Err(ExportError::RecordDamaged { volume, why });
+        }
+        Found::Record(record, trust) => (record, trust),
+    };
+    let note = record.state.note().and_then(|note| note.copy.as_ref());
+    if note.is_none_or(|note| note.asked_by != asked_by) || record.backend != store.config.backend {
+        return Ok(Begun::Others(record.state.name()));
+    }
+    match (&record.state, trust) {
+        (State::Copying(_), Trust::Signed) => Ok(Begun::Own(record)),
+        (State::Copying(_), _) => {
+            publish::discard_staged(store, verified, name).await?;
+            records::remove(store, verified, name).await?;
+            Ok(Begun::Nothing)
+        }
+        _ => Ok(Begun::Archive(trust)),
+    }
+}
+
+/// The record, and the folder for the copy; none when a former life came to the end of it.
+async fn stage_archive(
+    store: &ExportStore,
+    request: &ArchiveRequest,
+    source: &SourceTree,
+) -> Result<Option<Staging>, CopyError> {
+    let _turn = store.locks.lock(&request.name).await;
+    let verified = store.verified_root().await?;
+    let former = match find_attempt(store, &verified, &request.name, &request.asked_by).await? {
+        Begun::Nothing => None,
+        Begun::Own(record) if complete(store, &verified, &record).await? => return Ok(None),
+        Begun::Own(record) => Some(record),
+        Begun::Archive(_) => return Ok(None),
+        Begun::Others(state) => return Err(taken(&request.name, state).into()),
+    };
+    let (record, held) = draft_record(store, &verified, request, source).await?;
+    // Its own archive would not be told from this one.
+    if store.reservations.knows(&Holder::Volume(request.name.clone())) {
+        return Err(taken(&request.name, State::Live.name()).into());
+    }
+    match former {
+        Some(_) => records::replace(store, &verified, &record).await?,
+        None if records::create(store, &verified, &record).await? == Created::Exists => {
+            let doing = format!("recording the archive {}", request.name);
+            return Err(ExportError::Unsettled { doing }.into());
+        }
+        None => {}
+    }
+    held.keep(None);
+    track_request(store, &request.name, &request.asked_by);
+    publish::discard_staged(store, &verified, &request.name).await?;
+    staging::make_staging(store, &verified, &request.name).await.map(Some)
+}
+
+/// The record that announces the copy, with the mode and owner that the source has now.
+async fn draft_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ArchiveRequest,
+    source: &SourceTree,
+) -> Result<(Record, Reservation), CopyError> {
+    let was = &source.details.attributes;
+    if was.uid.is_none() || was.gid.is_none() {
+        return Err(CopyError::OwnerUnknown {
+            path: "the root of the tree".into(),
+            owner: format!("{}:{}", was.owner, was.group),
+        });
+    }
+    let note = ArchiveState {
+        terms: request.terms.clone(),
+        copy: Some(CopyState {
+            volume: request.of.volume.clone(),
+            asked_by: request.asked_by.clone(),
+            outcome: None,
+        }),
+        ..request.of.archive_metadata.note(String::new(), Some(was))
+    };
+    let record = Record {
+        volume: request.name.clone(),
+        backend: store.config.backend.clone(),
+        claim: request.claim.clone(),
+        directory: request.of.directory.clone(),
+        file_id: None,
+        handle: None,
+        adopted: false,
+        restores: None,
+        note: None,
+        state: State::Copying(note.clone()),
+    };
+    let (target, held) = archives::reserve_name(store, verified, &record, LONGEST_NAME).await?;
+    Ok((record.in_state(State::Copying(ArchiveState { target, ..note })), held))
+}
+
+/// Gives a complete copy its name.
+async fn publish_archive(
+    store: &ExportStore,
+    request: &ArchiveRequest,
+    source: &SourceTree,
+    staging: &Staging,
+    outcome: String,
+) -> Result<(), CopyError> {
+    let _turn = store.locks.lock(&request.name).await;
+    let verified = store.verified_root().await?;
+    if verified.differs_from(&staging.verified) {
+        return Err(CopyError::ExportChanged);
+    }
+    let Begun::Own(record) = find_attempt(store, &verified, &request.name, &request.asked_by).await? else {
+        return Err(CopyError::ExportChanged);
+    };
+    let State::Copying(mut note) = record.state.clone() else {
+        return Err(CopyError::ExportChanged);
+    };
+    if let Some(copy) = &mut note.copy {
+        copy.outcome = Some(outcome);
+    }
+    restrict_copy(store, &verified, source, staging).await?;
+    publish::clear_links(store, &verified, staging).await?;
+    let record = Record {
+        file_id: Some(staging.tree.attributes.fileid),
+        handle: Some(handle_of(&staging.tree)),
+        ..record.in_state(State::Copying(note))
+    };
+    records::replace(store, &verified, &record).await?;
+    rename_to_archive(store, &verified, &record, staging).await?;
+    if !complete(store, &verified, &record).await? {
+        return Err(unsettled(&record).into());
+    }
+    // It can wait: whoever looks for the archive again does it.
+    if let Err(error) = publish::discard_staged(store, &verified, &request.name).await {
+        tracing::debug!(archive = request.name, "its staging folder is left for later: {error}");
+    }
+    Ok(())
+}
+
+/// Mode 0700 of the operator's own, as every archive has it, and the source's times.
+async fn restrict_copy(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    source: &SourceTree,
+    staging: &Staging,
+) -> Result<(), ExportError> {
+    let ours = &verified.reserved.attributes;
+    let credential = &store.config.credential;
+    let set = SetAttributes {
+        mode: Some(0o700),
+        uid: ours.uid.or(Some(credential.uid)),
+        gid: ours.gid.or(Some(credential.gid)),
+        size: None,
+        times: Some(source.details.times),
+    };
+    let closed = store
+        .for_write(verified)?
+        .set_attributes(&staging.tree.handle, set)
+        .await;
+    closed.map(drop).while_(|| "closing the copy".to_owned())
+}
+
+async fn rename_to_archive(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    staging: &Staging,
+) -> Result<(), ExportError> {
+    let Some(note) = record.state.note() else {
+        return Err(unsettled(record));
+    };
+    let name = layout::name(&note.target)?;
+    let there = store.nfs.lookup(&verified.root.handle, &name).await;
+    match there.while_(|| format!("looking up {name}"))? {
+        Some(node) if record.is_about(&node) => return Ok(()),
+        // Somebody made something of that name meanwhile: the next attempt chooses another.
+        Some(_) => return Err(unsettled(record)),
+        None => {}
+    }
+    match publish::rename_staged(store, verified, record, staging, (&verified.root, &name)).await? {
+        Named::Given => Ok(()),
+        Named::Taken => Err(unsettled(record)),
+    }
+}
+
+/// Whether a copy has its archive's name: then its record says that it is one.
+pub(crate) async fn complete(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<bool, ExportError> {
+    let State::Copying(note) = &record.state else {
+        return Ok(false);
+    };
+    if record.file_id.is_none() || archives::find_directory(store, verified, record, note).await?.is_none() {
+        return Ok(false);
+    }
+    let archived = record.in_state(State::Archived(note.clone()));
+    records::replace(store, verified, &archived).await?;
+    archives::track(store, verified, &archived);
+    store.state().copying.remove(&record.volume);
+    Ok(true)
+}
+
+/// Keeps the place of a copy taken that a former life began, and remembers whose it is, if this cluster signed that.
+pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
+    let Some(note) = record.state.note() else { return };
+    let places = archives::reserved_paths(store, verified, &note.target);
+    let holder = Holder::Archive(record.volume.clone());
+    // In somebody's way already: then the next attempt chooses another name.
+    if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
+        reservation.keep(None);
+    }
+    let ours = signed && record.backend == store.config.backend;
+    if let Some(copy) = note.copy.as_ref().filter(|_| ours) {
+        track_request(store, &record.volume, &copy.asked_by);
+    }
+}
+
+fn track_request(store: &ExportStore, name: &str, asked_by: &str) {
+    store.state().copying.insert(name.to_owned(), asked_by.to_owned());
+}
+
+fn untrack_request(store: &ExportStore, name: &str, asked_by: &str) {
+    let mut state = store.state();
+    if state.copying.get(name).is_some_and(|by| by == asked_by) {
+        state.copying.remove(name);
+    }
+}

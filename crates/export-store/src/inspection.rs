@@ -1,0 +1,147 @@
+//! A look at what is kept of a volume, to compare it with the cluster: nothing is changed here.
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::DirectoryPath;
+use crate::path_reservations::{Holder, Relation};
+use crate::record::State;
+use crate::records::Found;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths, records};
+use nfs_client::FileRef;
+
+/// What has a name on the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathState {
+    /// Not known: nobody said where to look.
+    Unknown,
+    /// Nothing.
+    Nothing,
+    /// A directory on the export's own file system.
+    Directory {
+        /// Its fileid.
+        file_id: u64,
+    },
+    /// Something else: a file, a link, another file system; or something else than a directory on the way.
+    Other,
+}
+
+/// What the export has of a volume.
+#[derive(Debug)]
+pub struct Inspection {
+    /// Its record.
+    pub record: Found,
+    /// What is at the directory's path, by the record; without one, by who asked.
+    pub directory: PathState,
+    /// What has the archive's name, where the record names one.
+    pub archive: PathState,
+    /// Another volume that is at the same path, by its object.
+    pub shared_with: Option<String>,
+}
+
+/// More records than any export of ours holds; a listing that goes on and on is not followed.
+const MOST_RECORDS: usize = 1_000_000;
+
+fn what_is(verified: &VerifiedRoot, node: &FileRef) -> PathState {
+    if verified.is_plain_directory(node) {
+        let file_id = node.attributes.fileid;
+        return PathState::Directory { file_id };
+    }
+    PathState::Other
+}
+
+pub(crate) async fn recorded_volumes(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
+) -> Result<Vec<String>, ExportError> {
+    let doing = || "listing the records".to_owned();
+    let (mut volumes, mut seen) = (Vec::new(), 0);
+    let mut from = None;
+    loop {
+        let page = store.nfs.list(&verified.records.handle, from).await.while_(doing)?;
+        seen += page.entries.len();
+        let names = page.entries.iter().filter(|entry| !layout::is_draft(&entry.name));
+        let names = names.filter_map(|entry| std::str::from_utf8(entry.name.as_bytes()).ok());
+        // Ten thousand volumes that are well are as good as none in memory.
+        let kept = names.filter(|name| layout::record(name).is_ok() && !leave_out(name));
+        volumes.extend(kept.map(str::to_owned));
+        if seen > MOST_RECORDS {
+            let limit = format!("more than {MOST_RECORDS} entries");
+            let action = "listing";
+            return Err(nfs_client::NfsError::Limit { action, limit }).while_(doing);
+        }
+        match page.next {
+            Some(next) => from = Some(next),
+            None => break,
+        }
+    }
+    // Servers list in an order of their own, and not always in the same.
+    volumes.sort_unstable();
+    volumes.dedup();
+    Ok(volumes)
+}
+
+pub(crate) async fn inspect(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    elsewhere: Option<&DirectoryPath>,
+) -> Result<Inspection, ExportError> {
+    let record = records::read(store, verified, volume).await?;
+    let (directory, archive, shared_with) = match &record {
+        Found::Record(record, _) => (
+            state_of_path(store, verified, &record.directory).await?,
+            match &record.state {
+                State::Archiving(note) | State::Archived(note) => state_at_root(store, verified, &note.target).await?,
+                _ => PathState::Unknown,
+            },
+            volume_sharing_path(store, verified, volume, &record.directory),
+        ),
+        Found::Nothing | Found::Unreadable(_) => {
+            let directory = match elsewhere {
+                Some(directory) => state_of_path(store, verified, directory).await?,
+                None => PathState::Unknown,
+            };
+            (directory, PathState::Unknown, None)
+        }
+    };
+    Ok(Inspection {
+        record,
+        directory,
+        archive,
+        shared_with,
+    })
+}
+
+async fn state_of_path(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+) -> Result<PathState, ExportError> {
+    match paths::walk(store, verified, directory).await {
+        Ok(nodes) => Ok(paths::leaf(&nodes, directory).map_or(PathState::Nothing, |leaf| what_is(verified, leaf))),
+        Err(ExportError::PathUnusable { .. }) => Ok(PathState::Other),
+        Err(error) => Err(error),
+    }
+}
+
+async fn state_at_root(store: &ExportStore, verified: &VerifiedRoot, name: &str) -> Result<PathState, ExportError> {
+    let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;
+    let found = found.while_(|| format!("looking up {name}"))?;
+    Ok(found.map_or(PathState::Nothing, |node| what_is(verified, &node)))
+}
+
+/// A volume of another name that has this very path: made by hand, perhaps, to use the data again.
+fn volume_sharing_path(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    directory: &DirectoryPath,
+) -> Option<String> {
+    let conflict = paths::conflict(store, verified, volume, directory)?;
+    match (conflict.holder, conflict.relation) {
+        (Holder::Volume(name), Relation::Same) => Some(name),
+        _ => None,
+    }
+}

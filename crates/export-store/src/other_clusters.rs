@@ -1,0 +1,219 @@
+//! What other clusters keep on the same export: read, never changed (data-safety rule 1), so as not to take what is theirs.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::DirectoryPath;
+use crate::record::{Record, State};
+use crate::records::Found;
+use crate::request::ClaimRef;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths, records};
+use nfs_client::{FileHandle, FileKind, FileRef};
+
+/// How long what was read is good enough to judge parent directories by. Taking something over reads anew.
+const FRESH: Duration = Duration::from_secs(60);
+/// Records read at a time: enough to hide the round trips, few enough to leave the connection to claims.
+const READS: usize = 16;
+/// Clusters and records a cluster that are looked at. Beyond, it is no export that clusters share.
+const MOST_CLUSTERS: usize = 64;
+const MOST_RECORDS: usize = 100_000;
+
+/// A directory of another cluster.
+#[derive(Debug)]
+struct Theirs {
+    cluster: String,
+    volume: String,
+    segments: Vec<String>,
+    file_id: Option<u64>,
+}
+
+/// A volume in use that another cluster's record knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignDirectory {
+    /// The other cluster.
+    pub cluster: String,
+    /// The volume.
+    pub volume: String,
+    /// The backend that it was made through.
+    pub backend: String,
+    /// Whose it is.
+    pub claim: ClaimRef,
+}
+
+/// The directories of all other clusters, as of some moment.
+#[derive(Debug)]
+pub(super) struct OtherClusters {
+    read: Instant,
+    directories: Vec<Theirs>,
+}
+
+impl OtherClusters {
+    /// The cluster whose directory this is, lies in, or contains, by path or by the fileid of something on the way. One
+    /// record, by cluster and volume, may be left out.
+    pub(super) fn holder(&self, directory: &DirectoryPath, way: &[FileRef], but: Option<(&str, &str)>) -> Option<&str> {
+        let ours = directory.folded();
+        let mut others = self
+            .directories
+            .iter()
+            .filter(|theirs| but != Some((theirs.cluster.as_str(), theirs.volume.as_str())));
+        let found = others.find(|theirs| {
+            ours.starts_with(&theirs.segments)
+                || theirs.segments.starts_with(&ours)
+                || theirs
+                    .file_id
+                    .is_some_and(|id| way.iter().any(|node| node.attributes.fileid == id))
+        })?;
+        Some(&found.cluster)
+    }
+}
+
+fn refusal(directory: &DirectoryPath, holder: Option<&str>) -> Result<(), ExportError> {
+    match holder {
+        Some(cluster) => Err(ExportError::HeldByOtherCluster {
+            directory: directory.to_string(),
+            cluster: cluster.to_owned(),
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Whether the directory of this record still has its name, and is not merely copied for it.
+fn holds_directory(record: &Record) -> bool {
+    !matches!(record.state, State::Copying(_)) && record.state.archive().is_none()
+}
+
+/// Refuses a directory that is another cluster's, lies in one, or contains one.
+pub(crate) async fn refuse(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    way: &[FileRef],
+    anew: bool,
+) -> Result<(), ExportError> {
+    let foreign = directories(store, verified, anew).await?;
+    refusal(directory, foreign.holder(directory, way, None))
+}
+
+/// The same, by what is there now, for one that is adopted from another cluster's record.
+pub(crate) async fn refuse_except(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    way: &[FileRef],
+    but: Option<(&str, &str)>,
+) -> Result<(), ExportError> {
+    let foreign = directories(store, verified, true).await?;
+    refusal(directory, foreign.holder(directory, way, but))
+}
+
+async fn directories(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    anew: bool,
+) -> Result<Arc<OtherClusters>, ExportError> {
+    let known = store.state().foreign.clone();
+    if let Some(known) = known
+        && !anew
+        && known.read.elapsed() < FRESH
+    {
+        return Ok(known);
+    }
+    let read = Instant::now();
+    let directories = read_directories(store, verified).await?;
+    let foreign = Arc::new(OtherClusters { read, directories });
+    store.state().foreign = Some(Arc::clone(&foreign));
+    Ok(foreign)
+}
+
+async fn read_directories(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<Theirs>, ExportError> {
+    let mut directories = Vec::new();
+    for (cluster, read) in read_records(store, verified).await? {
+        directories.extend(read.into_iter().filter(holds_directory).map(|record| Theirs {
+            cluster: cluster.clone(),
+            volume: record.volume.clone(),
+            segments: record.directory.folded(),
+            file_id: record.file_id,
+        }));
+    }
+    Ok(directories)
+}
+
+/// The volumes in use of all other clusters.
+pub(crate) async fn live_volumes(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+) -> Result<Vec<ForeignDirectory>, ExportError> {
+    let mut volumes = Vec::new();
+    for (cluster, read) in read_records(store, verified).await? {
+        let released = |record: &Record| record.note.as_ref().is_some_and(|note| note.released);
+        let live = read
+            .into_iter()
+            .filter(|record| record.state == State::Live && !released(record));
+        volumes.extend(live.map(|record| ForeignDirectory {
+            cluster: cluster.clone(),
+            volume: record.volume,
+            backend: record.backend,
+            claim: record.claim,
+        }));
+    }
+    Ok(volumes)
+}
+
+async fn read_records(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
+    let ours = layout::cluster(&store.config.cluster_id)?;
+    let records = layout::name(layout::RECORDS)?;
+    let names = paths::list_names(store, &verified.reserved.handle, layout::RESERVED, MOST_CLUSTERS).await?;
+    let mut found = Vec::new();
+    for name in names.into_iter().filter(|name| *name != ours) {
+        let doing = || format!("reading the records of the cluster {name}");
+        // A file, such as the identity, or a link: no cluster's folder, and not gone through.
+        let Some(folder) = store.nfs.lookup(&verified.reserved.handle, &name).await.while_(doing)? else {
+            continue;
+        };
+        if folder.attributes.kind != FileKind::Directory {
+            continue;
+        }
+        let Some(folder) = store.nfs.lookup(&folder.handle, &records).await.while_(doing)? else {
+            continue;
+        };
+        if folder.attributes.kind != FileKind::Directory {
+            continue;
+        }
+        let read = read_folder(store, verified, &folder.handle, &doing()).await?;
+        found.push((name.to_string(), read));
+    }
+    Ok(found)
+}
+
+async fn read_folder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    records: &FileHandle,
+    doing: &str,
+) -> Result<Vec<Record>, ExportError> {
+    let names = paths::list_names(store, records, doing, MOST_RECORDS).await?;
+    let read = stream::iter(
+        names
+            .into_iter()
+            .filter(|name| !layout::is_draft(name))
+            .map(async |name| {
+                let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
+                    return Ok(None);
+                };
+                match records::read_in(store, verified, records, volume).await {
+                    // Signed or not: to keep out of a directory's way, the mere word is enough.
+                    Ok(Found::Record(record, _)) => Ok(Some(*record)),
+                    // No record of a release that we know: there is nothing to learn from it.
+                    Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
+                    Err(error) => Err(error),
+                }
+            }),
+    );
+    let read: Vec<Option<Record>> = read.buffer_unordered(READS).try_collect().await?;
+    Ok(read.into_iter().flatten().collect())
+}

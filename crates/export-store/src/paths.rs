@@ -1,0 +1,222 @@
+//! The ground that changes stand on: handles that were got after the identity was read on the present connection.
+
+use futures::future::try_join_all;
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::DirectoryPath;
+use crate::path_reservations::{Holder, Reservation};
+use crate::record::Record;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{Conflict, ReservedPath, layout, other_clusters};
+use nfs_client::{FileHandle, FileKind, FileRef, Name, Status};
+
+/// The names in a directory, at most so many.
+pub(crate) async fn list_names(
+    store: &ExportStore,
+    directory: &FileHandle,
+    path: &str,
+    most: usize,
+) -> Result<Vec<Name>, ExportError> {
+    let mut names = Vec::new();
+    let mut from = None;
+    loop {
+        let page = store
+            .nfs
+            .list(directory, from)
+            .await
+            .while_(|| format!("listing {path}"))?;
+        names.extend(page.entries.into_iter().map(|entry| entry.name));
+        if names.len() > most {
+            return Err(nfs_client::NfsError::Limit {
+                action: "listing",
+                limit: format!("more than {most} entries"),
+            })
+            .while_(|| format!("listing {path}"));
+        }
+        match page.next {
+            Some(next) => from = Some(next),
+            None => return Ok(names),
+        }
+    }
+}
+
+/// The places that a path relative to the export's root takes.
+pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -> Vec<ReservedPath> {
+    let on_servers = store.config.roots.iter().map(|root| root.below(path));
+    std::iter::once(ReservedPath::on_export(export_id, path))
+        .chain(on_servers)
+        .collect()
+}
+
+/// Walks down a directory's path; shorter than the path where something is missing. What is met on the way and
+/// is no directory ends it with `PathUnusable`.
+pub(crate) async fn walk(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+) -> Result<Vec<FileRef>, ExportError> {
+    match store.nfs.walk(&verified.root.handle, &directory.names()).await {
+        Ok(nodes) => Ok(nodes),
+        Err(error) => Err(match error.status() {
+            Some(Status::Symlink) => ExportError::PathUnusable {
+                path: directory.to_string(),
+                why: "leads through a symbolic link",
+            },
+            Some(Status::NotDirectory) => ExportError::PathUnusable {
+                path: directory.to_string(),
+                why: "leads through something that is no directory",
+            },
+            _ => return Err(error).while_(|| format!("looking up {directory}")),
+        }),
+    }
+}
+
+/// The node that a directory lies in, and its name there, among the nodes that lead to it.
+pub(crate) fn parent<'a>(verified: &'a VerifiedRoot, nodes: &'a [FileRef], directory: &DirectoryPath) -> &'a FileRef {
+    directory
+        .segments()
+        .len()
+        .checked_sub(2)
+        .and_then(|index| nodes.get(index))
+        .unwrap_or(&verified.root)
+}
+
+/// The node that has the directory's whole path, if it is there.
+pub(crate) fn leaf<'a>(nodes: &'a [FileRef], directory: &DirectoryPath) -> Option<&'a FileRef> {
+    nodes.get(directory.segments().len().checked_sub(1)?)
+}
+
+/// Who else holds the place or the thing.
+pub(crate) fn conflict(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    directory: &DirectoryPath,
+) -> Option<Conflict> {
+    let places = reserved_paths(store, &verified.identity.id, &directory.to_string());
+    let holder = Holder::Volume(volume.to_owned());
+    store.reservations.overlap(&places, &holder, &store.config.backend)
+}
+
+/// Takes a directory's places for a volume, if nobody is in the way.
+pub(crate) fn reserve(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    directory: &DirectoryPath,
+) -> Result<Reservation, ExportError> {
+    let places = reserved_paths(store, &verified.identity.id, &directory.to_string());
+    let holder = Holder::Volume(volume.to_owned());
+    let reserved = store.reservations.reserve(holder, places, &store.config.backend);
+    reserved.map_err(|conflict| ExportError::Overlaps {
+        directory: directory.to_string(),
+        conflict: Box::new(conflict),
+    })
+}
+
+/// Whether a directory holds nothing.
+pub(crate) async fn is_empty(
+    store: &ExportStore,
+    node: &FileRef,
+    path: &impl std::fmt::Display,
+) -> Result<bool, ExportError> {
+    let mut from = None;
+    loop {
+        let page = store
+            .nfs
+            .list(&node.handle, from)
+            .await
+            .while_(|| format!("listing {path}"))?;
+        if !page.entries.is_empty() {
+            return Ok(false);
+        }
+        match page.next {
+            Some(next) => from = Some(next),
+            None => return Ok(true),
+        }
+    }
+}
+
+/// Whether this directory is the root of a backend, perhaps another cluster's.
+pub(crate) async fn is_backend_root(store: &ExportStore, node: &FileRef, path: &str) -> Result<bool, ExportError> {
+    let name = layout::name(layout::RESERVED)?;
+    let found = store.nfs.lookup(&node.handle, &name).await;
+    Ok(found.while_(|| format!("looking into {path}"))?.is_some())
+}
+
+/// Whether the way to a directory leads through nothing that is anybody's (data-safety rule 5).
+pub(crate) async fn check_parents_and_clusters(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    nodes: &[FileRef],
+) -> Result<(), ExportError> {
+    check_parents(store, verified, directory, nodes).await?;
+    let depth = directory.segments().len().saturating_sub(1);
+    match nodes.get(..depth.min(nodes.len())).unwrap_or_default() {
+        [] => Ok(()),
+        parents => other_clusters::refuse(store, verified, directory, parents, false).await,
+    }
+}
+
+/// The same, without a look at what other clusters have.
+pub(crate) async fn check_parents(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    nodes: &[FileRef],
+) -> Result<(), ExportError> {
+    let depth = directory.segments().len().saturating_sub(1);
+    let parents = nodes.get(..depth.min(nodes.len())).unwrap_or_default();
+    let path_of = |index: usize| {
+        let segments = directory.segments().iter().take(index + 1);
+        segments.cloned().collect::<Vec<_>>().join("/")
+    };
+    for (index, parent) in parents.iter().enumerate() {
+        if !verified.is_plain_directory(parent) {
+            return Err(ExportError::PathUnusable {
+                path: path_of(index),
+                why: what_it_is(parent),
+            });
+        }
+        if let Some(holder) = store
+            .reservations
+            .holder_of(&verified.file_key(parent.attributes.fileid), None)
+        {
+            return Err(ExportError::Held {
+                directory: path_of(index),
+                holder,
+            });
+        }
+    }
+    if parents.is_empty() {
+        return Ok(());
+    }
+    let look = parents.iter().enumerate().map(async |(index, parent)| {
+        let path = path_of(index);
+        if is_backend_root(store, parent, &path).await? {
+            return Err(ExportError::NestedBackend { path });
+        }
+        Ok(())
+    });
+    try_join_all(look).await.map(drop)
+}
+
+/// Keeps a directory's place taken although it has no volume (yet).
+pub(crate) fn hold(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
+    let places = reserved_paths(store, &verified.identity.id, &record.directory.to_string());
+    let holder = Holder::Volume(record.volume.clone());
+    // In somebody's way already: then that one has it, and provisioning or undoing says so.
+    if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
+        reservation.keep(record.file_id.map(|id| verified.file_key(id)));
+    }
+}
+
+pub(crate) fn what_it_is(node: &FileRef) -> &'static str {
+    match node.attributes.kind {
+        FileKind::Directory => "is where another file system begins",
+        FileKind::Symlink => "is a symbolic link, which is not followed",
+        FileKind::Regular | FileKind::Other => "is no directory",
+    }
+}

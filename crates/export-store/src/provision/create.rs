@@ -1,0 +1,192 @@
+//! Making the directory and its parents, setting mode and owner, and recording that all is well.
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::DirectoryPath;
+use crate::provision::Recorded;
+use crate::provision::applied_attributes::{AppliedAttributes, judge};
+use crate::record::{Record, State, handle_of};
+use crate::records;
+use crate::request::DirectoryRequest;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use nfs_client::{Attributes, FileRef, Name, NfsError, SetAttributes, Status};
+
+/// Parents are for passing through; what is inside is guarded by the directories themselves.
+const PARENT_MODE: u32 = 0o755;
+
+/// A directory that is there and judged.
+pub(super) struct Made {
+    pub file_id: u64,
+    pub handle: String,
+    pub adopted: bool,
+    pub mode_not_kept: Option<u32>,
+}
+
+/// Makes missing parents and the directory; `None` when something was faster and must be looked at.
+pub(super) async fn create_directory(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    record: &Recorded,
+    nodes: &[FileRef],
+) -> Result<Option<Made>, ExportError> {
+    let names = directory.names();
+    let (Some(last), Some(parent)) = (names.last(), make_parents(store, verified, directory, nodes).await?) else {
+        return Ok(None);
+    };
+    let attributes = SetAttributes {
+        mode: Some(request.mode),
+        uid: request.uid,
+        gid: request.gid,
+        ..SetAttributes::default()
+    };
+    let made = create_one(store, verified, &parent, last, attributes, directory).await?;
+    let Some((node, mode_refused, owner_refused)) = made else {
+        return Ok(None);
+    };
+    let kept = AppliedAttributes {
+        attributes: &node.attributes,
+        mode_refused,
+        owner_refused,
+    };
+    let made = check_attributes(store, request, directory, &node, &kept)?;
+    mark_live(store, verified, record, &made).await.map(|()| Some(made))
+}
+
+/// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
+pub(crate) async fn make_parents(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    directory: &DirectoryPath,
+    nodes: &[FileRef],
+) -> Result<Option<FileRef>, ExportError> {
+    let names = directory.names();
+    let Some((_, parents)) = names.split_last() else {
+        return Ok(None);
+    };
+    let there = nodes.get(..parents.len().min(nodes.len())).unwrap_or_default();
+    let mut parent = there.last().unwrap_or(&verified.root).clone();
+    for name in parents.iter().skip(there.len()) {
+        let attributes = SetAttributes {
+            mode: Some(PARENT_MODE),
+            ..SetAttributes::default()
+        };
+        match create_one(store, verified, &parent, name, attributes, directory).await? {
+            Some((node, ..)) => parent = node,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(parent))
+}
+
+async fn create_one(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    parent: &FileRef,
+    name: &Name,
+    attributes: SetAttributes,
+    directory: &DirectoryPath,
+) -> Result<Option<(FileRef, Option<Status>, Option<Status>)>, ExportError> {
+    let made = store
+        .for_write(verified)?
+        .make_directory(&parent.handle, name, attributes)
+        .await;
+    match made {
+        Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
+        Err(error) if error.status() == Some(Status::Exists) => Ok(None),
+        Err(error) => Err(error).while_(|| format!("making {directory}")),
+    }
+}
+
+/// Sets mode and owner of a directory that is there, and judges what came of it.
+pub(super) async fn apply_attributes(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    leaf: &FileRef,
+    mode: Option<u32>,
+) -> Result<Made, ExportError> {
+    let mut attributes = leaf.attributes.clone();
+    let owner = SetAttributes {
+        mode: None,
+        uid: request.uid,
+        gid: request.gid,
+        ..SetAttributes::default()
+    };
+    let owner_refused = apply_part(store, verified, leaf, owner, &mut attributes, directory).await?;
+    let mode_part = SetAttributes {
+        mode,
+        ..SetAttributes::default()
+    };
+    let mode_refused = apply_part(store, verified, leaf, mode_part, &mut attributes, directory).await?;
+    let kept = AppliedAttributes {
+        attributes: &attributes,
+        mode_refused,
+        owner_refused,
+    };
+    let made = check_attributes(store, request, directory, leaf, &kept)?;
+    Ok(Made {
+        mode_not_kept: made.mode_not_kept.filter(|_| mode.is_some()),
+        ..made
+    })
+}
+
+async fn apply_part(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    leaf: &FileRef,
+    part: SetAttributes,
+    now: &mut Attributes,
+    directory: &DirectoryPath,
+) -> Result<Option<Status>, ExportError> {
+    if part == SetAttributes::default() {
+        return Ok(None);
+    }
+    match store.for_write(verified)?.set_attributes(&leaf.handle, part).await {
+        Ok(attributes) => {
+            *now = attributes;
+            Ok(None)
+        }
+        Err(NfsError::Status { status, .. }) if status != Status::Stale => Ok(Some(status)),
+        Err(error) => Err(error).while_(|| format!("setting mode and owner of {directory}")),
+    }
+}
+
+fn check_attributes(
+    store: &ExportStore,
+    request: &DirectoryRequest,
+    directory: &DirectoryPath,
+    node: &FileRef,
+    kept: &AppliedAttributes<'_>,
+) -> Result<Made, ExportError> {
+    let mode_not_kept = judge(request, &directory.to_string(), store.config.credential, kept)?;
+    Ok(Made {
+        file_id: node.attributes.fileid,
+        handle: handle_of(node),
+        adopted: false,
+        mode_not_kept,
+    })
+}
+
+/// The last word: the record knows the fileid, and that all is well.
+pub(super) async fn mark_live(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Recorded,
+    made: &Made,
+) -> Result<(), ExportError> {
+    let Recorded::Open(record) = record else {
+        return Err(ExportError::Unsettled {
+            doing: "recording a directory".into(),
+        });
+    };
+    let live = Record {
+        file_id: Some(made.file_id),
+        handle: Some(made.handle.clone()),
+        adopted: made.adopted,
+        ..record.in_state(State::Live)
+    };
+    records::replace(store, verified, &live).await
+}

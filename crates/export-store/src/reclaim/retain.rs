@@ -1,0 +1,120 @@
+//! Giving up a directory: Retain, and records that have done their work. And the record of a volume that others made.
+
+use crate::error::ExportError;
+use crate::reclaim::{At, Reclaim, ReclaimAction, Recorded, archive};
+use crate::record::{Record, State};
+use crate::records::Found;
+use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{archives, reclaim, records, volume_record};
+
+pub(crate) async fn retain(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<Reclaimed, ExportError> {
+    let Found::Record(record, _) = records::read(store, verified, &request.volume).await? else {
+        // Nothing of ours: nothing to give up.
+        return Ok(Reclaimed::Retained);
+    };
+    if record.claim.uid != request.claim.uid {
+        return Ok(Reclaimed::Retained);
+    }
+    if !record.state.is_open() && has_moved(store, verified, &record).await? {
+        // Another policy was at work before this one, and came too far to be turned back.
+        let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
+            return Ok(Reclaimed::Retained);
+        };
+        match reclaim::run(
+            store,
+            verified,
+            *record,
+            file_id,
+            ReclaimAction::Archive,
+            &request.archive_metadata,
+        )
+        .await
+        {
+            // It is nowhere, and whoever gives it up knows.
+            Err(ExportError::DirectoryMissing { .. }) => {}
+            other => return other,
+        }
+    }
+    records::remove(store, verified, &request.volume).await?;
+    Ok(Reclaimed::Retained)
+}
+
+pub(crate) async fn forget_volume(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<(), ExportError> {
+    if let Found::Record(record, _) = records::read(store, verified, volume).await? {
+        remove_finished_record(store, verified, &record).await?;
+    }
+    Ok(())
+}
+
+/// Removes a record that has done its work; false when it has not.
+pub(crate) async fn remove_finished_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<bool, ExportError> {
+    let over = matches!(record.state, State::RemovingEmpty | State::Deleting { .. });
+    if !over || !has_moved(store, verified, record).await? {
+        return Ok(false);
+    }
+    records::remove(store, verified, &record.volume).await?;
+    Ok(true)
+}
+
+/// Whether the directory is no longer at its volume's path.
+async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
+    let seen = observe_record(store, verified, record).await?;
+    Ok(seen.is_none_or(|seen| seen.source != At::Ours))
+}
+
+/// What is where, for a record; nothing when it was never finished.
+async fn observe_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<Option<super::Seen>, ExportError> {
+    let Some(file_id) = record.file_id else { return Ok(None) };
+    let mut reclaim = Reclaim::new(
+        verified,
+        record.clone(),
+        file_id,
+        ReclaimAction::Archive,
+        &ArchiveMetadata::default(),
+    );
+    reclaim::observe(store, &mut reclaim).await?;
+    Ok(Some(reclaim.seen))
+}
+
+/// A rename to an archive that went through before its end was recorded: records it.
+pub(crate) async fn complete_archive(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+) -> Result<bool, ExportError> {
+    let (State::Archiving(_), Some(file_id)) = (&record.state, record.file_id) else {
+        return Ok(false);
+    };
+    let mut reclaim = Reclaim::new(
+        verified,
+        record.clone(),
+        file_id,
+        ReclaimAction::Archive,
+        &ArchiveMetadata::default(),
+    );
+    reclaim::observe(store, &mut reclaim).await?;
+    if reclaim.seen.moved != At::Ours {
+        return Ok(false);
+    }
+    archive::complete(store, &mut reclaim).await?;
+    archives::track(store, verified, &reclaim.record);
+    Ok(matches!(reclaim.record.state, State::Archived(_)))
+}

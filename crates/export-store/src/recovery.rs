@@ -1,0 +1,146 @@
+//! At the start: what former lives left open.
+
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+
+use crate::copy;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::reclaim;
+use crate::record::{Record, State};
+use crate::records::Found;
+use crate::request::RecoveryReport;
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{archives, layout, paths, records, trash, unsigned_records};
+use nfs_client::{FileKind, Name};
+
+/// Records looked at side by side.
+const READS: usize = 16;
+/// More records than any export of ours holds; a listing that goes on and on is not kept in memory.
+const MOST_RECORDS: usize = 1_000_000;
+
+/// What a file among the records is.
+enum Kind {
+    Open(Record),
+    Stuck(Record),
+    Damaged(String, String),
+    /// Nothing that anybody has to look at.
+    Settled,
+}
+
+pub(crate) async fn recover(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
+) -> Result<RecoveryReport, ExportError> {
+    remove_probe_leftovers(store, verified).await?;
+    let names = paths::list_names(store, &verified.records.handle, "the records", MOST_RECORDS).await?;
+    let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
+    remove_leftovers(store, verified, &verified.records, &drafts).await?;
+    let without = names.into_iter().filter(|name| {
+        let volume = std::str::from_utf8(name.as_bytes());
+        !volume.is_ok_and(has_volume)
+    });
+    let kinds = stream::iter(without.map(|name| recover_one(store, verified, name)));
+    let mut kinds = kinds.buffer_unordered(READS);
+    let mut settled = RecoveryReport::default();
+    while let Some(kind) = kinds.try_next().await? {
+        match kind {
+            Kind::Open(record) => settled.open.push(record),
+            Kind::Stuck(record) => settled.stuck.push(record),
+            Kind::Damaged(name, why) => settled.damaged.push((name, why)),
+            Kind::Settled => {}
+        }
+    }
+    unsigned_records::refresh_other_clusters(store, verified).await;
+    Ok(settled)
+}
+
+async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -> Result<Kind, ExportError> {
+    let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
+        return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
+    };
+    // A record that a claim is just being provisioned under is looked at when that is over.
+    let _turn = store.locks.lock(volume).await;
+    let (record, trust) = match records::read(store, verified, volume).await {
+        Ok(Found::Record(record, trust)) => (*record, trust),
+        Ok(Found::Nothing) => return Ok(Kind::Settled),
+        Ok(Found::Unreadable(why)) => return Ok(Kind::Damaged(volume.to_owned(), why.to_string())),
+        Err(ExportError::NameUnusable { .. }) => {
+            return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
+        }
+        Err(error) => return Err(error),
+    };
+    let signed = trust == Trust::Signed;
+    if !signed {
+        unsigned_records::track(store, &record, trust);
+    }
+    match &record.state {
+        State::Creating | State::Live => {
+            paths::hold(store, verified, &record);
+            Ok(Kind::Open(record))
+        }
+        State::Archived(_) | State::Purging { .. } | State::Restoring { .. } => {
+            archives::track(store, verified, &record);
+            Ok(Kind::Settled)
+        }
+        State::Copying(_) => {
+            if !signed || !copy::complete(store, verified, &record).await? {
+                copy::track(store, verified, &record, signed);
+            }
+            Ok(Kind::Settled)
+        }
+        State::Tombstone { .. } if signed => {
+            trash::track_tombstone(store, &record);
+            Ok(Kind::Settled)
+        }
+        State::Archiving(_) if signed && reclaim::complete_archive(store, verified, &record).await? => {
+            Ok(Kind::Settled)
+        }
+        State::RemovingEmpty | State::Deleting { .. }
+            if reclaim::remove_finished_record(store, verified, &record).await? =>
+        {
+            Ok(Kind::Settled)
+        }
+        State::Archiving(_) | State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => {
+            paths::hold(store, verified, &record);
+            Ok(Kind::Stuck(record))
+        }
+    }
+}
+
+/// Removes what a probe or the making of an identity left when it was cut off.
+async fn remove_probe_leftovers(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
+    let path = "the cluster's folder";
+    let names = paths::list_names(store, &verified.cluster.handle, path, MOST_RECORDS).await?;
+    let leftovers: Vec<Name> = names.into_iter().filter(layout::is_leftover).collect();
+    remove_leftovers(store, verified, &verified.cluster, &leftovers).await
+}
+
+async fn remove_leftovers(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    folder: &nfs_client::FileRef,
+    names: &[Name],
+) -> Result<(), ExportError> {
+    for name in names {
+        let doing = || format!("removing {name}, left from an interrupted life");
+        let Some(node) = store.nfs.lookup(&folder.handle, name).await.while_(doing)? else {
+            continue;
+        };
+        if node.attributes.kind != FileKind::Regular {
+            continue;
+        }
+        // Whoever removes or replaces it at the same time is welcome.
+        let removed = store
+            .for_write(verified)?
+            .remove_file(&folder.handle, name, node.attributes.fileid)
+            .await;
+        if let Err(error) = removed
+            && error.status().is_none()
+        {
+            return Err(error).while_(doing);
+        }
+    }
+    Ok(())
+}

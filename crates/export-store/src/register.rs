@@ -1,0 +1,116 @@
+use crate::error::ExportError;
+use crate::path_reservations::Holder;
+use crate::reclaim::plan::At;
+use crate::record::{Record, State, handle_of};
+use crate::records::{Created, Found};
+use crate::request::ReclaimRequest;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::volume_record::Recorded;
+use crate::{other_clusters, paths, records, rollback, volume_record};
+use nfs_client::FileRef;
+
+pub(crate) async fn register(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+    adopted: bool,
+) -> Result<u64, ExportError> {
+    let begun = earlier_attempt(store, verified, request).await?;
+    if begun.is_none() {
+        match volume_record::compare_and_sign(store, verified, request).await? {
+            Recorded::Agreed(_, file_id) => return Ok(file_id),
+            Recorded::Nothing(At::Nothing) => return Err(volume_record::missing(request)),
+            Recorded::Nothing(_) => {}
+        }
+    }
+    let directory = &request.directory;
+    let leaf = find_unclaimed(store, verified, request).await?;
+    let record = Record {
+        volume: request.volume.clone(),
+        backend: store.config.backend.clone(),
+        claim: request.claim.clone(),
+        directory: directory.clone(),
+        file_id: Some(leaf.attributes.fileid),
+        handle: Some(handle_of(&leaf)),
+        adopted: adopted || begun.as_ref().is_some_and(|begun| begun.adopted),
+        restores: None,
+        note: None,
+        state: State::Live,
+    };
+    if begun.is_some() {
+        records::replace(store, verified, &record).await?;
+    } else if records::create(store, verified, &record).await? == Created::Exists {
+        return Err(ExportError::Unsettled {
+            doing: format!("recording {directory}"),
+        });
+    }
+    Ok(leaf.attributes.fileid)
+}
+
+/// What a provisioning here had begun for the same volume when the other provisioner finished it: the record, if it is
+/// about the same directory. One about another directory is taken back.
+async fn earlier_attempt(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<Option<Record>, ExportError> {
+    let Found::Record(record, _) = records::read(store, verified, &request.volume).await? else {
+        return Ok(None);
+    };
+    if record.claim.uid != request.claim.uid || !record.state.is_open() {
+        return Ok(None);
+    }
+    if record.directory == request.directory {
+        return Ok(Some(*record).filter(|record| record.file_id.is_none()));
+    }
+    rollback::rollback(store, verified, &request.volume, &request.claim.uid, true).await?;
+    Ok(None)
+}
+
+/// The directory of a volume that has no record, if it is nobody else's.
+async fn find_unclaimed(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<FileRef, ExportError> {
+    let directory = &request.directory;
+    if let Some(conflict) = paths::conflict(store, verified, &request.volume, directory) {
+        return Err(ExportError::Overlaps {
+            directory: directory.to_string(),
+            conflict: Box::new(conflict),
+        });
+    }
+    let nodes = paths::walk(store, verified, directory).await?;
+    let Some(leaf) = paths::leaf(&nodes, directory) else {
+        return Err(volume_record::missing(request));
+    };
+    if let Some(bad) = nodes.iter().find(|node| !verified.is_plain_directory(node)) {
+        return Err(ExportError::PathUnusable {
+            path: directory.to_string(),
+            why: if bad.attributes.kind == nfs_client::FileKind::Directory {
+                "leads to another file system"
+            } else {
+                "leads to something that is no directory"
+            },
+        });
+    }
+    paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
+    let file_id = leaf.attributes.fileid;
+    let own = Holder::Volume(request.volume.clone());
+    if let Some(holder) = store.reservations.holder_of(&verified.file_key(file_id), Some(&own)) {
+        return Err(ExportError::Held {
+            directory: directory.to_string(),
+            holder,
+        });
+    }
+    if request.file_id.is_some_and(|said| said != file_id) {
+        return Err(ExportError::Disagrees {
+            volume: request.volume.clone(),
+            directory: directory.to_string(),
+            what: format!("it says fileid {:?}, and the directory has {file_id}", request.file_id),
+        });
+    }
+    other_clusters::refuse(store, verified, directory, &nodes, true).await?;
+    Ok(leaf.clone())
+}

@@ -1,0 +1,299 @@
+//! Taking back what was made for a claim that will have no volume: by rmdir only.
+
+use crate::archives::changed_meanwhile;
+use crate::copy;
+use crate::error::{ErrorContext as _, ExportError};
+use crate::naming::LONGEST_NAME;
+use crate::path_reservations::Holder;
+use crate::record::{ArchiveState, Record, RecordError, State, handle_of};
+use crate::records::Found;
+use crate::request::RollbackOutcome;
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{archives, layout, other_clusters, paths, records, trash};
+use nfs_client::{FileRef, Status};
+
+/// How often what is there may change under one attempt.
+const STEPS: u32 = 8;
+
+pub(crate) async fn rollback(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+    claim_uid: &str,
+    superseded: bool,
+) -> Result<RollbackOutcome, ExportError> {
+    let holder = Holder::Volume(volume.to_owned());
+    if store.reservations.knows(&holder) && !superseded {
+        return Err(ExportError::InUse {
+            directory: format!("the directory of volume {volume}"),
+            holder,
+        });
+    }
+    let outcome = match records::read(store, verified, volume).await? {
+        Found::Nothing => RollbackOutcome::Gone,
+        // It ended while it was written, and so before anything was made.
+        Found::Unreadable(RecordError::Short) => {
+            records::remove(store, verified, volume).await?;
+            RollbackOutcome::Gone
+        }
+        Found::Unreadable(why) => {
+            return Err(ExportError::RecordDamaged {
+                volume: volume.to_owned(),
+                why,
+            });
+        }
+        Found::Record(record, _) if record.claim.uid != claim_uid => {
+            return Err(ExportError::RecordForeign {
+                volume: volume.to_owned(),
+                holder: Box::new(record.claim),
+            });
+        }
+        // Backends that share an export share the folder of records.
+        Found::Record(record, _) if superseded && record.backend != store.config.backend => RollbackOutcome::Gone,
+        Found::Record(record, _) if !record.state.is_open() => {
+            return Err(ExportError::RecordBusy {
+                volume: volume.to_owned(),
+                state: record.state.name(),
+                asked: "undoing",
+            });
+        }
+        // The word of whoever wrote it is not enough to remove anything.
+        Found::Record(record, Trust::Unsigned | Trust::Forged) => {
+            return Err(ExportError::RecordUnsigned { volume: record.volume });
+        }
+        Found::Record(record, _) if is_restore_undone(store, verified, &record).await? => {
+            records::remove(store, verified, volume).await?;
+            RollbackOutcome::Gone
+        }
+        Found::Record(record, _) => {
+            copy::discard_staged(store, verified, volume).await?;
+            let outcome = remove_directory(store, verified, &record, superseded).await?;
+            if outcome == RollbackOutcome::NotEmpty {
+                return Ok(outcome);
+            }
+            records::remove(store, verified, volume).await?;
+            outcome
+        }
+    };
+    // Only what was kept for this volume: another volume by that name would be known.
+    if !store.reservations.knows(&holder) {
+        store.reservations.remove(&holder);
+    }
+    Ok(outcome)
+}
+
+/// Whether the directory was an archive's and is it again.
+async fn is_restore_undone(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
+    match &record.restores {
+        Some(old) => undo_restore(store, verified, record, old).await,
+        None => Ok(false),
+    }
+}
+
+async fn remove_directory(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    superseded: bool,
+) -> Result<RollbackOutcome, ExportError> {
+    let directory = &record.directory;
+    if superseded && let Some(conflict) = paths::conflict(store, verified, "", directory) {
+        return Err(ExportError::InUse {
+            directory: directory.to_string(),
+            holder: conflict.holder,
+        });
+    }
+    // Adopted: it was there before us, and stays. That needs no look.
+    if record.adopted {
+        return Ok(RollbackOutcome::DirectoryKept);
+    }
+    let nodes = match paths::walk(store, verified, directory).await {
+        Ok(nodes) => nodes,
+        // Something else has taken the place of a parent: what we made is not there.
+        Err(ExportError::PathUnusable { .. }) => return Ok(RollbackOutcome::DirectoryKept),
+        Err(error) => return Err(error),
+    };
+    let Some(leaf) = paths::leaf(&nodes, directory) else {
+        return Ok(RollbackOutcome::Gone);
+    };
+    // By its handle too: once it is removed, a stranger's may get its fileid.
+    let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
+        || record.handle.as_ref().is_some_and(|handle| *handle != handle_of(leaf));
+    if !verified.is_plain_directory(leaf) || other {
+        return Ok(RollbackOutcome::DirectoryKept);
+    }
+    if let Some(holder) = other_holder(store, verified, record, leaf, superseded) {
+        // Without a fileid nothing says that it is ours. With one, two volumes have the same directory.
+        if record.file_id.is_none() {
+            return Ok(RollbackOutcome::DirectoryKept);
+        }
+        return Err(ExportError::InUse {
+            directory: directory.to_string(),
+            holder,
+        });
+    }
+    if record.file_id.is_none() {
+        match other_clusters::refuse(store, verified, directory, &nodes, true).await {
+            Err(ExportError::HeldByOtherCluster { .. }) => return Ok(RollbackOutcome::DirectoryKept),
+            other => other?,
+        }
+    }
+    // A copy that was given its name, and never got as far as a volume: nobody saw it, and it is not empty.
+    if record.state == State::Creating && record.file_id.is_some() {
+        let parent = paths::parent(verified, &nodes, directory);
+        let names = directory.names();
+        if let Some(name) = names.last() {
+            trash::move_to_trash(store, verified, &record.volume, (parent, name), leaf.attributes.fileid).await?;
+        }
+        return Ok(RollbackOutcome::Gone);
+    }
+    remove_empty(store, verified, record, &nodes, leaf).await
+}
+
+/// Who has the directory or its place. The volume that superseded this one has its name, and no part in it.
+fn other_holder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    leaf: &FileRef,
+    superseded: bool,
+) -> Option<Holder> {
+    let own = if superseded { "" } else { record.volume.as_str() };
+    let except = Holder::Volume(own.to_owned());
+    let by_path = || paths::conflict(store, verified, own, &record.directory);
+    store
+        .reservations
+        .holder_of(&verified.file_key(leaf.attributes.fileid), Some(&except))
+        .or_else(|| by_path().map(|conflict| conflict.holder))
+}
+
+async fn remove_empty(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    nodes: &[FileRef],
+    leaf: &FileRef,
+) -> Result<RollbackOutcome, ExportError> {
+    let doing = || format!("removing {}", record.directory);
+    let parent = paths::parent(verified, nodes, &record.directory);
+    let names = record.directory.names();
+    let Some(name) = names.last() else {
+        return Ok(RollbackOutcome::Gone);
+    };
+    let removed = store
+        .for_write(verified)?
+        .remove_directory(&parent.handle, name, leaf.attributes.fileid)
+        .await;
+    match removed {
+        Ok(()) => Ok(RollbackOutcome::Gone),
+        Err(error) => match error.status() {
+            Some(Status::NotFound) => Ok(RollbackOutcome::Gone),
+            // We never learnt the fileid, and there is something in it: it was somebody else's all along.
+            Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
+            Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
+            Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),
+            _ => Err(error).while_(doing),
+        },
+    }
+}
+
+/// Gives back what the volume of `own` has of the archive of volume `old`. False: the archive's record is gone, so the
+/// restore had come to its end, and the directory is the volume's.
+pub(crate) async fn undo_restore(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    own: &Record,
+    old: &str,
+) -> Result<bool, ExportError> {
+    let _turn = store.locks.lock(old).await;
+    for _ in 0..STEPS {
+        let record = match records::read(store, verified, old).await? {
+            Found::Nothing => return Ok(false),
+            Found::Unreadable(why) => {
+                return Err(ExportError::RecordDamaged {
+                    volume: old.to_owned(),
+                    why,
+                });
+            }
+            Found::Record(record, Trust::Signed) => *record,
+            Found::Record(record, _) => return Err(ExportError::RecordUnsigned { volume: record.volume }),
+        };
+        let State::Restoring { archive, to } = &record.state else {
+            return Ok(true);
+        };
+        // Another claim was faster: nothing of it is this one's.
+        if to.volume != own.volume || to.claim.uid != own.claim.uid {
+            return Ok(true);
+        }
+        if let Some(node) = archives::find_directory(store, verified, &record, archive).await? {
+            // Whatever could not be closed was no better closed before.
+            archives::restrict(store, verified, &node, &archive.target).await?;
+            let archived = record.in_state(State::Archived(archive.clone()));
+            records::replace(store, verified, &archived).await?;
+            archives::track(store, verified, &archived);
+            return Ok(true);
+        }
+        move_back(store, verified, own, &record, archive).await?;
+    }
+    Err(ExportError::Unsettled {
+        doing: format!("giving back the archive of volume {old}"),
+    })
+}
+
+async fn move_back(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    own: &Record,
+    record: &Record,
+    archive: &ArchiveState,
+) -> Result<(), ExportError> {
+    let nodes = paths::walk(store, verified, &own.directory).await?;
+    let leaf = paths::leaf(&nodes, &own.directory);
+    let file_id = leaf
+        .filter(|leaf| verified.is_plain_directory(leaf))
+        .map(|leaf| leaf.attributes.fileid);
+    let Some(file_id) = file_id.filter(|file_id| record.file_id == Some(*file_id)) else {
+        return Err(ExportError::DirectoryMissing {
+            volume: own.volume.clone(),
+            directory: own.directory.to_string(),
+        });
+    };
+    let target = layout::name(&archive.target)?;
+    let taken = store.nfs.lookup(&verified.root.handle, &target).await;
+    if taken.while_(|| format!("looking up {target}"))?.is_some() {
+        return rename_archive(store, verified, record, archive).await;
+    }
+    let names = own.directory.names();
+    let Some(last) = names.last() else { return Ok(()) };
+    let parent = paths::parent(verified, &nodes, &own.directory);
+    let (from, to) = ((&parent.handle, last), (&verified.root.handle, &target));
+    match store.for_write(verified)?.rename(from, file_id, to).await {
+        Err(error) if changed_meanwhile(error.status()) => Ok(()),
+        moved => moved.while_(|| format!("moving {} back to {target}", own.directory)),
+    }
+}
+
+/// Somebody made something of the archive's name meanwhile: it gets another one, which the record says first.
+async fn rename_archive(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    archive: &ArchiveState,
+) -> Result<(), ExportError> {
+    let State::Restoring { to, .. } = &record.state else {
+        return Ok(());
+    };
+    // Held until it is written down: the next look at it enters it.
+    let (target, _held) = archives::reserve_name(store, verified, record, LONGEST_NAME).await?;
+    let archive = ArchiveState {
+        target,
+        ..archive.clone()
+    };
+    let state = State::Restoring {
+        archive,
+        to: to.clone(),
+    };
+    records::replace(store, verified, &record.in_state(state)).await
+}

@@ -1,0 +1,607 @@
+//! [`ExportStore`]: all operations on what the operator keeps on one export.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::adopt::{Adopted, RecordName};
+use crate::archives::{ArchiveRef, RecordedArchive};
+use crate::copy::{Asked, CopyError, CopySource, Discarded, SourceTree};
+use crate::count::{Content, RateLimiter};
+use crate::error::ExportError;
+use crate::inspection::Inspection;
+use crate::keyed_mutex::KeyedMutex;
+use crate::listing::ExportListing;
+use crate::naming::DirectoryPath;
+use crate::other_clusters::{ForeignDirectory, OtherClusters};
+use crate::path_reservations::{Holder, PathReservations, ReservedPath};
+use crate::record::{Record, RestoreTarget, RetentionTerms, VolumeMetadata};
+use crate::recoverability::Recoverability;
+use crate::request::{
+    ClaimRef, DirectoryRequest, ExpectedIdentity, Identity, ProvisionedDirectory, PurgeLimits, PurgeReport,
+    ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig, TrashContent, WriteProbe,
+};
+use crate::signature::RecordsKey;
+use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
+use crate::verified_root::VerifiedRoot;
+use crate::{
+    TreePlace, adopt, archives, copy, count, identity, inspection, listing, paths, provision, reclaim, recoverability,
+    recovery, register, rollback, trash, unsigned_records, volume_record, write_probe,
+};
+use nfs_client::{Client, NfsError, Status};
+
+/// Maximum number of attempts at an operation while the connection or the export changes. After that, the caller
+/// retries with its own backoff.
+const MAX_ATTEMPTS: u32 = 4;
+
+/// An export and what the operator keeps on it, for one backend.
+///
+/// Operations on the same volume run one after the other, all others concurrently. Each operation can be interrupted
+/// at any point and is safe to repeat.
+pub struct ExportStore {
+    pub(crate) nfs: Client,
+    pub(crate) config: StoreConfig,
+    pub(crate) reservations: Arc<PathReservations>,
+    is_leader: Box<dyn Fn() -> bool + Send + Sync>,
+    /// Only one task verifies the identity at a time.
+    verifying: tokio::sync::Mutex<()>,
+    /// One lock per volume.
+    pub(crate) locks: KeyedMutex,
+    state: Mutex<StoreState>,
+}
+
+/// What is remembered between operations. The lock is never held across an await.
+#[derive(Default)]
+pub(crate) struct StoreState {
+    /// The root that was verified last. It may be outdated.
+    pub verified: Option<Arc<VerifiedRoot>>,
+    /// The directories of other clusters, as read last.
+    pub foreign: Option<Arc<OtherClusters>>,
+    /// Volumes whose archives belong to this backend.
+    pub archives: BTreeSet<String>,
+    /// Archives that are being copied, by volume, and the number of copies.
+    pub copied: HashMap<String, usize>,
+    /// Archives that are being made by copying a volume: names of the objects, and UIDs of their requesters.
+    pub copying: BTreeMap<String, String>,
+    /// Records of tombstones to purge, by volume.
+    pub tombstones: BTreeMap<String, Record>,
+    /// Records without a volume that this cluster did not sign, by volume.
+    pub unsigned: BTreeMap<String, UnsignedRecord>,
+    /// Other clusters that have records on the export.
+    pub other_clusters: Vec<OtherCluster>,
+}
+
+/// Setup and identity.
+impl ExportStore {
+    /// Creates a store without sending anything. Reserves the backend's roots; the caller removes
+    /// [`Holder::BackendRoot`] when the backend is deleted.
+    pub fn new(nfs: Client, config: StoreConfig, reservations: Arc<PathReservations>) -> Self {
+        reservations.insert(Holder::BackendRoot(config.backend.clone()), config.roots.clone(), None);
+        Self {
+            nfs,
+            config,
+            reservations,
+            is_leader: Box::new(|| true),
+            verifying: tokio::sync::Mutex::default(),
+            locks: KeyedMutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Refuses changes while `is_leader` returns false. It is called at the start of each operation and before each
+    /// change.
+    pub fn with_leadership_check(self, is_leader: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            is_leader: Box::new(is_leader),
+            ..self
+        }
+    }
+
+    /// Returns the NFS client.
+    pub fn nfs(&self) -> &Client {
+        &self.nfs
+    }
+
+    /// Returns the paths to reserve for a directory of this backend.
+    pub fn reserved_paths(&self, export_id: &str, directory: &DirectoryPath) -> Vec<ReservedPath> {
+        paths::reserved_paths(self, export_id, &directory.to_string())
+    }
+
+    /// Reads the identity and changes nothing. Returns `None` if the export has no identity.
+    pub async fn read_identity(&self) -> Result<Option<Identity>, ExportError> {
+        self.with_hints(identity::read(self).await).await
+    }
+
+    /// Reads the identity on the current connection, or creates it if that is allowed. Creates missing folders of the
+    /// operator.
+    ///
+    /// Must succeed once before any other operation. After a reconnection, the store verifies the same identity again
+    /// before the next change.
+    pub async fn confirm_identity(&self, expected: ExpectedIdentity) -> Result<Identity, ExportError> {
+        let _verifying = self.verifying.lock().await;
+        self.check_leadership()?;
+        let verified = self.with_hints(identity::confirm(self, &expected).await).await?;
+        Ok(verified.identity.clone())
+    }
+
+    /// Creates and removes a test file, and checks the owners of the operator's folders.
+    pub async fn probe_write(&self) -> Result<WriteProbe, ExportError> {
+        self.with_verified(move |verified| async move { write_probe::probe(self, &verified).await })
+            .await
+    }
+
+    /// Reads the records that have no volume: reserves the paths of archives and unfinished directories, remembers
+    /// tombstones, and completes interrupted operations. To be called once after each start, before changes.
+    pub async fn recover(
+        &self,
+        has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<RecoveryReport, ExportError> {
+        self.with_verified(move |verified| async move { recovery::recover(self, &verified, has_volume).await })
+            .await
+    }
+
+    /// Lists the records of all clusters, and the archives without a record. Verifies signatures if a key is given.
+    ///
+    /// # Errors
+    /// The export cannot be read at all. [`ExportListing::unseen`] names the parts that could not be read.
+    pub async fn list(&self, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
+        listing::list(self, key).await
+    }
+}
+
+/// Directories of volumes.
+impl ExportStore {
+    /// Checks whether a claim's directory would be refused, and changes nothing. Success is no guarantee.
+    pub async fn dry_run(&self, request: &DirectoryRequest) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { provision::dry_run(self, &verified, request).await })
+            .await
+    }
+
+    /// Creates a claim's directory, or finds that it exists.
+    pub async fn provision(&self, request: &DirectoryRequest) -> Result<ProvisionedDirectory, ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { provision::provision(self, &verified, request).await })
+            .await
+    }
+
+    /// Removes what was created for a claim that gets no volume. Uses only RMDIR, and never removes a directory that a
+    /// volume uses.
+    pub async fn rollback(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(move |verified| async move {
+            rollback::rollback(self, &verified, volume, claim_uid, false).await
+        })
+        .await
+    }
+
+    /// Like [`rollback`](Self::rollback), for a volume that exists with another directory because another provisioner
+    /// created it. That volume must have a path reservation.
+    pub async fn rollback_superseded(&self, volume: &str, claim_uid: &str) -> Result<RollbackOutcome, ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(
+            move |verified| async move { rollback::rollback(self, &verified, volume, claim_uid, true).await },
+        )
+        .await
+    }
+
+    /// Writes the record of a volume that has none, such as one of nfs-subdir-external-provisioner. Returns the
+    /// directory's file ID. An `adopted` directory is archived instead of deleted.
+    pub async fn register(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { register::register(self, &verified, request, adopted).await })
+            .await
+    }
+
+    /// Saves the volume's metadata in its record, if the record matches the request.
+    pub async fn save_volume_metadata(
+        &self,
+        request: &ReclaimRequest,
+        metadata: &VolumeMetadata,
+    ) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move {
+            volume_record::save_metadata(self, &verified, request, metadata).await
+        })
+        .await
+    }
+
+    /// Transfers the record of a recreated volume to its current claim. Repeating it changes nothing.
+    pub async fn transfer_record(
+        &self,
+        request: &ReclaimRequest,
+        to: &ClaimRef,
+        metadata: &VolumeMetadata,
+    ) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move {
+            volume_record::transfer(self, &verified, request, to, metadata).await
+        })
+        .await
+    }
+
+    /// Signs the record of a volume in use, if this cluster did not sign it and the volume matches it.
+    pub async fn sign_confirmed(&self, request: &ReclaimRequest) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        let confirmed = self.with_verified(move |verified| async move {
+            volume_record::confirmed_file_id(self, &verified, request).await
+        });
+        confirmed.await.map(drop)
+    }
+
+    /// Counts the tree of a directory. Calls `progress` after each page with the content so far, and stops when it
+    /// returns false.
+    ///
+    /// Returns `None` if there is no such directory, if its file ID differs or it changes meanwhile, or if `progress`
+    /// returned false.
+    pub async fn count(
+        &self,
+        tree: (TreePlace<'_>, Option<u64>),
+        pace: &mut RateLimiter,
+        progress: impl FnMut(&Content) -> bool + Send,
+    ) -> Result<Option<Content>, ExportError> {
+        count::count(self, tree, pace, progress).await
+    }
+}
+
+/// Reclaim and trash.
+impl ExportStore {
+    /// Renames a volume's directory to an archive, or removes it if it is empty.
+    pub async fn archive(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { reclaim::archive(self, &verified, request).await })
+            .await
+    }
+
+    /// Moves a volume's directory into the trash. Archives an adopted directory instead.
+    pub async fn delete(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { reclaim::delete(self, &verified, request).await })
+            .await
+    }
+
+    /// Removes the record of a volume and leaves its directory unchanged.
+    pub async fn retain(&self, request: &ReclaimRequest) -> Result<Reclaimed, ExportError> {
+        let _lock = self.locks.lock(&request.volume).await;
+        self.with_verified(move |verified| async move { reclaim::retain(self, &verified, request).await })
+            .await
+    }
+
+    /// Removes a record that is no longer needed after its volume object is gone. Keeps records of archives and
+    /// tombstones. [`recover`](Self::recover) does the same if this is never called.
+    pub async fn forget_volume(&self, volume: &str) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(move |verified| async move { reclaim::forget_volume(self, &verified, volume).await })
+            .await
+    }
+
+    /// Permanently removes what is in the trash, including tombstones. Can be dropped and called again at any point.
+    pub async fn purge_trash(&self, limits: PurgeLimits) -> Result<PurgeReport, ExportError> {
+        self.with_verified(move |verified| async move { trash::purge(self, &verified, limits).await })
+            .await
+    }
+
+    /// Returns what is in the trash, for the backend's status.
+    pub async fn trash(&self) -> Result<TrashContent, ExportError> {
+        self.with_verified(move |verified| async move { trash::content(self, &verified).await })
+            .await
+    }
+}
+
+/// Archives.
+impl ExportStore {
+    /// Returns the archive of a volume, if it belongs to this backend.
+    pub async fn find_archive(&self, volume: &str) -> Result<Option<RecordedArchive>, ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(move |verified| async move { archives::find(self, &verified, volume).await })
+            .await
+    }
+
+    /// Returns the volumes whose archives this backend has: those that [`recover`](Self::recover) found and those
+    /// made since.
+    pub fn archives(&self) -> Vec<String> {
+        self.state().archives.iter().cloned().collect()
+    }
+
+    /// Returns the number of [`archives`](Self::archives).
+    pub fn count_archives(&self) -> usize {
+        self.state().archives.len()
+    }
+
+    /// Saves the retention terms of an archive in its record, so that a lost object can be recreated with them.
+    pub async fn save_retention(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::save_retention(self, &verified, which, terms).await })
+            .await
+    }
+
+    /// Signs the record of an archive, if this cluster did not sign it and the archive's object matches it.
+    pub async fn sign_confirmed_archive(&self, which: &ArchiveRef, terms: &RetentionTerms) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::sign_confirmed(self, &verified, which, terms).await })
+            .await
+    }
+
+    /// Records that an archive will be purged. From then on it cannot be restored. Fails for an archive on legal hold.
+    pub async fn begin_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::begin_purge(self, &verified, which).await })
+            .await
+    }
+
+    /// Moves an archive with a recorded purge into the trash and removes its record. An archive whose directory is
+    /// missing counts as moved.
+    pub async fn end_purge(&self, which: &ArchiveRef) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::end_purge(self, &verified, which).await })
+            .await
+    }
+
+    /// Cancels a recorded purge. Returns false if the archive is in the trash already.
+    pub async fn cancel_purge(&self, which: &ArchiveRef) -> Result<bool, ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::cancel_purge(self, &verified, which).await })
+            .await
+    }
+
+    /// Removes the record of an archive whose directory was restored to a volume.
+    pub async fn finish_restore(&self, which: &ArchiveRef, to: &RestoreTarget) -> Result<(), ExportError> {
+        let _lock = self.locks.lock(&which.volume).await;
+        self.with_verified(move |verified| async move { archives::finish_restore(self, &verified, which, to).await })
+            .await
+    }
+
+    /// Reports whether the archive of a volume is being copied. Until the copy ends, it is neither purged nor moved.
+    pub fn is_being_copied(&self, volume: &str) -> bool {
+        self.state().copied.contains_key(volume)
+    }
+
+    /// Opens the directory of a volume or an archive for a copy. An archive is neither purged nor moved until the result
+    /// is dropped.
+    pub async fn open_source(self: &Arc<Self>, source: &CopySource) -> Result<SourceTree, CopyError> {
+        copy::open(self, source).await
+    }
+
+    /// Returns the archive that an object requests by copying a volume. Moves what an earlier process left beside a
+    /// complete archive into the trash.
+    pub async fn requested_archive(&self, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
+        copy::find_requested(self, name, asked_by).await
+    }
+
+    /// Moves an unfinished copy that its requester no longer wants into the trash. Keeps a complete copy.
+    pub async fn discard_requested_archive(&self, name: &str, asked_by: &str) -> Result<Discarded, ExportError> {
+        copy::discard_requested(self, name, asked_by).await
+    }
+
+    /// Returns the unfinished copies: names of the objects that requested them, and their UIDs.
+    pub fn unfinished_archives(&self) -> Vec<(String, String)> {
+        let state = self.state();
+        state
+            .copying
+            .iter()
+            .map(|(name, by)| (name.clone(), by.clone()))
+            .collect()
+    }
+}
+
+/// Records without a volume, and records of other clusters.
+impl ExportStore {
+    /// Adopts a record that this cluster did not sign, as an administrator requested: signs it, and moves it out of
+    /// another cluster's folder. Needs [`recover`](Self::recover) first, so that conflicts are known. A record of
+    /// another existing backend must be adopted by that backend.
+    pub async fn adopt(
+        &self,
+        name: &RecordName,
+        is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Adopted, ExportError> {
+        let _lock = self.locks.lock(&name.volume).await;
+        self.with_verified(move |verified| async move { adopt::adopt(self, &verified, name, is_backend).await })
+            .await
+    }
+
+    /// Returns the records without a valid signature that [`recover`](Self::recover) found.
+    pub fn unsigned_records(&self) -> UnsignedRecords {
+        unsigned_records::list(self)
+    }
+
+    /// Reports whether a volume's record has no valid signature, so that nothing may be created from it.
+    pub fn is_unsigned(&self, volume: &str) -> bool {
+        self.state().unsigned.contains_key(volume)
+    }
+
+    /// Returns the sorted names of volumes that have a record of this cluster, except those that `leave_out` matches
+    /// and file names that no volume can have.
+    pub async fn recorded_volumes(
+        &self,
+        leave_out: &(dyn Fn(&str) -> bool + Send + Sync),
+    ) -> Result<Vec<String>, ExportError> {
+        self.with_verified(
+            move |verified| async move { inspection::recorded_volumes(self, &verified, leave_out).await },
+        )
+        .await
+    }
+
+    /// Inspects a volume's record and directory, and changes nothing. `fallback` is the directory to inspect if there
+    /// is no record.
+    ///
+    /// Waits for an operation on that volume to end.
+    pub async fn inspect(&self, volume: &str, fallback: Option<&DirectoryPath>) -> Result<Inspection, ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(move |verified| async move { inspection::inspect(self, &verified, volume, fallback).await })
+            .await
+    }
+
+    /// Returns the claim of a live volume of this backend from its record, signed or not. Returns `None` if there is no
+    /// such record, or if the volume was released.
+    pub async fn recorded_claim(&self, volume: &str) -> Result<Option<ClaimRef>, ExportError> {
+        self.with_verified(move |verified| async move { recoverability::recorded_claim(self, &verified, volume).await })
+            .await
+    }
+
+    /// Assesses whether a volume whose object is gone can be recreated. Fails only if the export cannot be read.
+    pub async fn recoverability(&self, volume: &str) -> Result<Recoverability, ExportError> {
+        let _lock = self.locks.lock(volume).await;
+        self.with_verified(move |verified| async move { recoverability::assess(self, &verified, volume).await })
+            .await
+    }
+
+    /// Returns the volumes in use that records of other clusters name on a backend of this name.
+    pub async fn foreign_directories(&self) -> Result<Vec<ForeignDirectory>, ExportError> {
+        self.with_verified(move |verified| async move { recoverability::foreign_directories(self, &verified).await })
+            .await
+    }
+}
+
+/// What the modules use.
+impl ExportStore {
+    /// Runs an operation on a verified root, and again on a newly verified one if the connection or the export changed
+    /// meanwhile.
+    ///
+    /// The closure returns a future instead of being an async closure: the compiler cannot yet prove that the future
+    /// of an async closure that borrows is `Send`.
+    pub(crate) async fn with_verified<T, F>(&self, operation: impl Fn(Arc<VerifiedRoot>) -> F) -> Result<T, ExportError>
+    where
+        F: Future<Output = Result<T, ExportError>>,
+    {
+        let mut attempts = 1;
+        loop {
+            let outcome = match self.verified_root().await {
+                Ok(verified) => operation(verified).await,
+                Err(error) => Err(error),
+            };
+            // First, because it marks stale handles for the next operation, too.
+            let may_retry = self.may_retry(&outcome);
+            if !may_retry || attempts >= MAX_ATTEMPTS {
+                return self.with_hints(outcome).await;
+            }
+            attempts += 1;
+        }
+    }
+
+    /// Reports whether an operation with this outcome may succeed at once on a newly verified root. Marks the current
+    /// root as outdated if its handles are stale.
+    fn may_retry<T>(&self, outcome: &Result<T, ExportError>) -> bool {
+        let Err(error) = outcome else { return false };
+        let stale = error.status() == Some(Status::Stale);
+        let last = self.last_verified_root();
+        if stale && let Some(verified) = &last {
+            verified.mark_outdated();
+        }
+        let changed = matches!(error, ExportError::IdentityNotConfirmed | ExportError::Unsettled { .. });
+        (changed || stale) && last.is_some()
+    }
+
+    /// Returns a verified root. Reads the identity again after a reconnection.
+    pub(crate) async fn verified_root(&self) -> Result<Arc<VerifiedRoot>, ExportError> {
+        self.check_leadership()?;
+        if let Some(verified) = self.current_root()? {
+            return Ok(verified);
+        }
+        let _verifying = self.verifying.lock().await;
+        if let Some(verified) = self.current_root()? {
+            return Ok(verified);
+        }
+        let last = self.last_verified_root().ok_or(ExportError::IdentityNotConfirmed)?;
+        let expected = ExpectedIdentity {
+            export_id: Some(last.identity.id.clone()),
+            root_file_id: Some(last.identity.root_file_id),
+            ..ExpectedIdentity::default()
+        };
+        identity::confirm(self, &expected).await
+    }
+
+    /// Returns the root that was verified last if it is still valid. Fails if none was ever verified.
+    fn current_root(&self) -> Result<Option<Arc<VerifiedRoot>>, ExportError> {
+        let verified = self.last_verified_root().ok_or(ExportError::IdentityNotConfirmed)?;
+        let is_current = self.is_current(&verified);
+        Ok(is_current.then_some(verified))
+    }
+
+    fn is_current(&self, verified: &VerifiedRoot) -> bool {
+        verified.generation == self.nfs.generation() && !verified.is_outdated()
+    }
+
+    /// Returns the root that was verified last, which may be outdated.
+    pub(crate) fn last_verified_root(&self) -> Option<Arc<VerifiedRoot>> {
+        self.state().verified.clone()
+    }
+
+    /// Returns the client for a change. Fails after a reconnection since the identity was read, and on a process that
+    /// is not the leader.
+    pub(crate) fn for_write(&self, verified: &VerifiedRoot) -> Result<&Client, ExportError> {
+        self.check_leadership()?;
+        if self.is_current(verified) {
+            Ok(&self.nfs)
+        } else {
+            Err(ExportError::IdentityNotConfirmed)
+        }
+    }
+
+    fn check_leadership(&self) -> Result<(), ExportError> {
+        if (self.is_leader)() {
+            Ok(())
+        } else {
+            Err(ExportError::NotLeading)
+        }
+    }
+
+    /// Adds hints to an error that only the server or the connection can give.
+    pub(crate) async fn with_hints<T>(&self, outcome: Result<T, ExportError>) -> Result<T, ExportError> {
+        let Err(mut error) = outcome else { return outcome };
+        self.add_hints(&mut error).await;
+        Err(error)
+    }
+
+    async fn add_hints(&self, error: &mut ExportError) {
+        let error = match error {
+            ExportError::LeftBehind { source, .. } => source.as_mut(),
+            other => other,
+        };
+        let ExportError::Nfs {
+            source, circumstances, ..
+        } = error
+        else {
+            return;
+        };
+        match source.as_ref() {
+            NfsError::AccessDenied {
+                local, reserved_port, ..
+            } => {
+                circumstances.local = Some(*local);
+                circumstances.reserved_port = Some(*reserved_port);
+            }
+            NfsError::Status {
+                status: Status::Access | Status::NotPermitted,
+                ..
+            } => {
+                let negotiated = self.nfs.negotiated();
+                circumstances.local = Some(negotiated.local);
+                circumstances.squashed = self.is_squashed();
+                // A server that granted access before accepts this port. The port can be the cause only if not even
+                // the root could be looked up.
+                circumstances.reserved_port = self.last_verified_root().is_none().then_some(negotiated.reserved_port);
+            }
+            NfsError::Status {
+                status: Status::NoSpace,
+                ..
+            } => {
+                if let Ok(statistics) = self.nfs.statistics().await {
+                    circumstances.out_of_inodes = statistics.inodes > 0 && statistics.inodes_free == 0;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports whether the server maps the operator's user to another one, judging by the owner of its own folder.
+    fn is_squashed(&self) -> bool {
+        self.last_verified_root().is_some_and(|verified| {
+            let owner = verified.reserved.attributes.uid;
+            owner.is_some_and(|uid| uid != self.config.credential.uid)
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, StoreState> {
+        // A panic leaves no partial change: each holder makes a single insertion, removal or replacement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,129 @@
+//! Records that this cluster did not sign: told, and never acted upon by themselves.
+
+use crate::error::{ErrorContext as _, ExportError};
+use crate::record::Record;
+use crate::request::ClaimRef;
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{layout, paths};
+use nfs_client::{FileKind, FileRef, Name};
+
+/// Clusters that are told of. Beyond, it is no export that clusters share.
+const MOST_CLUSTERS: usize = 64;
+/// Records of another cluster that are counted; more are told as so many.
+const MOST_COUNTED: usize = 100_000;
+/// Records of another cluster that are named: enough to see what they are. `nfs-operator archives` lists all.
+const NAMED: usize = 3;
+
+/// A record in this cluster's folder that has no volume here and no good signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnsignedRecord {
+    /// The volume that it is about.
+    pub volume: String,
+    /// The claim that it says the volume was for.
+    pub claim: ClaimRef,
+    /// How far it says that the directory is.
+    pub state: &'static str,
+    /// What is wrong with its signature.
+    pub trust: Trust,
+}
+
+/// What another cluster keeps on the export.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OtherCluster {
+    /// Its id: the name of its folder.
+    pub id: String,
+    /// How many records it has.
+    pub records: usize,
+    /// The volumes that the first few are about.
+    pub named: Vec<String>,
+}
+
+/// What is on an export beside the records that this cluster signed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct UnsignedRecords {
+    /// In this cluster's own folder, by volume.
+    pub own: Vec<UnsignedRecord>,
+    /// Other clusters that have records here, by id.
+    pub others: Vec<OtherCluster>,
+}
+
+/// Records without a good signature, as far as [`settle`](Self::settle) met them.
+pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
+    let state = store.state();
+    UnsignedRecords {
+        own: state.unsigned.values().cloned().collect(),
+        others: state.other_clusters.clone(),
+    }
+}
+
+pub(crate) fn track(store: &ExportStore, record: &Record, trust: Trust) {
+    let unsigned = UnsignedRecord {
+        volume: record.volume.clone(),
+        claim: record.claim.clone(),
+        state: record.state.name(),
+        trust,
+    };
+    store.state().unsigned.insert(record.volume.clone(), unsigned);
+}
+
+/// The record was written by us, or is gone.
+pub(crate) fn untrack(store: &ExportStore, volume: &str) {
+    store.state().unsigned.remove(volume);
+}
+
+/// Counts what other clusters keep here. A folder that can't be looked into stops nothing: it is not ours.
+pub(crate) async fn refresh_other_clusters(store: &ExportStore, verified: &VerifiedRoot) {
+    match list_other_clusters(store, verified).await {
+        Ok(others) => store.state().other_clusters = others,
+        Err(error) => tracing::warn!(
+            backend = store.config.backend,
+            "cannot count the records of other clusters: {error}"
+        ),
+    }
+}
+
+async fn list_other_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<OtherCluster>, ExportError> {
+    let ours = layout::cluster(&store.config.cluster_id)?;
+    let reserved = &verified.reserved.handle;
+    let names = paths::list_names(store, reserved, layout::RESERVED, MOST_CLUSTERS).await?;
+    let mut others = Vec::new();
+    for name in names.into_iter().filter(|name| *name != ours) {
+        let Some(folder) = records_folder(store, verified, &name).await? else {
+            continue;
+        };
+        let path = format!("the records of the cluster {name}");
+        let mut named = paths::list_names(store, &folder.handle, &path, MOST_COUNTED).await?;
+        named.retain(|name| !layout::is_draft(name));
+        named.sort_unstable();
+        if named.is_empty() {
+            continue;
+        }
+        others.push(OtherCluster {
+            id: name.to_string(),
+            records: named.len(),
+            named: named.iter().take(NAMED).map(Name::to_string).collect(),
+        });
+    }
+    others.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    Ok(others)
+}
+
+/// The folder with another cluster's records. A file, such as the identity, or a link is none, and not gone through.
+pub(crate) async fn records_folder(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    cluster: &Name,
+) -> Result<Option<FileRef>, ExportError> {
+    let doing = || format!("looking for the records of the cluster {cluster}");
+    let mut folder = verified.reserved.clone();
+    for name in [cluster, &layout::name(layout::RECORDS)?] {
+        let found = store.nfs.lookup(&folder.handle, name).await.while_(doing)?;
+        match found.filter(|found| found.attributes.kind == FileKind::Directory) {
+            Some(found) => folder = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(folder))
+}

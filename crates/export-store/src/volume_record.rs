@@ -1,0 +1,228 @@
+//! What the record of a volume says beside the volume (data-safety rule 8).
+
+use crate::error::ExportError;
+use crate::reclaim::plan::At;
+use crate::record::{Record, State, VolumeMetadata};
+use crate::records::Found;
+use crate::request::{ClaimRef, DirectoryRequest, ReclaimRequest};
+use crate::signature::Trust;
+use crate::store::ExportStore;
+use crate::verified_root::VerifiedRoot;
+use crate::{paths, records};
+
+/// What was found about a volume.
+pub(crate) enum Recorded {
+    /// The record and the volume agree; with the directory's fileid.
+    Agreed(Box<Record>, u64),
+    /// There is no record; and this at the volume's path.
+    Nothing(At),
+}
+
+/// Compares what the volume says with the record (data-safety rule 8). One that this cluster did not sign is signed if they agree:
+/// the volume vouches for it.
+pub(crate) async fn compare_and_sign(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<Recorded, ExportError> {
+    let (recorded, trust) = compare(store, verified, request).await?;
+    if let Recorded::Agreed(record, _) = &recorded {
+        ensure_signed(store, verified, record, trust).await?;
+    }
+    Ok(recorded)
+}
+
+/// Signs a record that agrees with its volume, if this cluster did not.
+pub(crate) async fn ensure_signed(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    trust: Trust,
+) -> Result<(), ExportError> {
+    match trust {
+        Trust::Signed => Ok(()),
+        Trust::Unsigned | Trust::Forged => records::replace(store, verified, record).await,
+    }
+}
+
+/// The same, and nothing is signed.
+pub(crate) async fn compare(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<(Recorded, Trust), ExportError> {
+    let (record, trust) = match records::read(store, verified, &request.volume).await? {
+        Found::Record(record, trust) => (record, trust),
+        Found::Unreadable(why) => {
+            return Err(ExportError::RecordDamaged {
+                volume: request.volume.clone(),
+                why,
+            });
+        }
+        Found::Nothing => {
+            let there = match paths::walk(store, verified, &request.directory).await {
+                Ok(nodes) if paths::leaf(&nodes, &request.directory).is_none() => At::Nothing,
+                Ok(_) | Err(ExportError::PathUnusable { .. }) => At::Stranger,
+                Err(error) => return Err(error),
+            };
+            return Ok((Recorded::Nothing(there), Trust::Signed));
+        }
+    };
+    if record.claim.uid != request.claim.uid {
+        return Err(ExportError::RecordForeign {
+            volume: request.volume.clone(),
+            holder: Box::new(record.claim),
+        });
+    }
+    let disagrees = |what: String| ExportError::Disagrees {
+        volume: request.volume.clone(),
+        directory: request.directory.to_string(),
+        what,
+    };
+    if record.directory != request.directory {
+        return Err(disagrees(format!("its record is about {}", record.directory)));
+    }
+    match (record.file_id, request.file_id) {
+        (Some(known), Some(said)) if known != said => {
+            Err(disagrees(format!("it says fileid {said}, and its record {known}")))
+        }
+        (Some(known), _) => {
+            let record = match trust {
+                Trust::Signed => record,
+                // Whose it was is the volume's word too; what the record says that the volume is, nobody vouches for.
+                Trust::Unsigned | Trust::Forged => Box::new(Record {
+                    claim: request.claim.clone(),
+                    note: None,
+                    ..*record
+                }),
+            };
+            Ok((Recorded::Agreed(record, known), trust))
+        }
+        (None, _) => Err(disagrees("its record knows no fileid: it was never finished".into())),
+    }
+}
+
+/// The fileid on which a volume in use and its record agree.
+pub(crate) async fn confirmed_file_id(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<u64, ExportError> {
+    let (_, file_id) = live_record(store, verified, request, "copying").await?;
+    Ok(file_id)
+}
+
+/// The record of a volume in use, if it agrees with what the volume says.
+pub(crate) async fn confirmed_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+) -> Result<Record, ExportError> {
+    let (record, _) = live_record(store, verified, request, "writing down what it is").await?;
+    Ok(record)
+}
+
+async fn live_record(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+    asked: &'static str,
+) -> Result<(Record, u64), ExportError> {
+    match compare(store, verified, request).await? {
+        (Recorded::Agreed(record, file_id), trust) if record.state == State::Live => {
+            ensure_signed(store, verified, &record, trust).await?;
+            Ok((*record, file_id))
+        }
+        (Recorded::Agreed(record, _), _) => Err(ExportError::RecordBusy {
+            volume: request.volume.clone(),
+            state: record.state.name(),
+            asked,
+        }),
+        (Recorded::Nothing(At::Nothing), _) => Err(missing(request)),
+        (Recorded::Nothing(_), _) => Err(unrecorded(request)),
+    }
+}
+
+pub(crate) async fn save_metadata(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+    note: &VolumeMetadata,
+) -> Result<(), ExportError> {
+    let signed = matches!(
+        records::read(store, verified, &request.volume).await?,
+        Found::Record(_, Trust::Signed)
+    );
+    let record = confirmed_record(store, verified, request).await?;
+    if signed && record.note.as_ref() == Some(note) {
+        return Ok(());
+    }
+    // What is signed now is believed later: whose it is, the volume knows better than a record that anybody wrote.
+    let mut claim = request.claim.clone();
+    if claim.namespace_uid.is_empty() {
+        claim.namespace_uid.clone_from(&record.claim.namespace_uid);
+    }
+    let record = Record {
+        note: Some(note.clone()),
+        claim: if signed { record.claim } else { claim },
+        backend: store.config.backend.clone(),
+        ..record
+    };
+    records::replace(store, verified, &record).await
+}
+
+pub(crate) async fn transfer(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    request: &ReclaimRequest,
+    to: &ClaimRef,
+    note: &VolumeMetadata,
+) -> Result<(), ExportError> {
+    // Done by a former life, which died before it could say so.
+    let request = match records::read(store, verified, &request.volume).await? {
+        Found::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
+            claim: to.clone(),
+            ..request.clone()
+        },
+        _ => request.clone(),
+    };
+    let record = confirmed_record(store, verified, &request).await?;
+    let handed = Record {
+        claim: to.clone(),
+        note: Some(note.clone()),
+        ..record.clone()
+    };
+    if handed == record {
+        return Ok(());
+    }
+    records::replace(store, verified, &handed).await
+}
+
+/// A directory that was finished by a former life, for a volume that is going to be another one than it was then.
+pub(crate) async fn update_metadata(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    record: &Record,
+    request: &DirectoryRequest,
+) -> Result<(), ExportError> {
+    if record.note == request.note || record.state != State::Live {
+        return Ok(());
+    }
+    let record = Record {
+        note: request.note.clone(),
+        ..record.clone()
+    };
+    records::replace(store, verified, &record).await
+}
+
+/// The error for a volume whose directory is missing.
+pub(crate) fn missing(request: &ReclaimRequest) -> ExportError {
+    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+    ExportError::DirectoryMissing { volume, directory }
+}
+
+/// The error for a volume that has a directory and no record.
+pub(crate) fn unrecorded(request: &ReclaimRequest) -> ExportError {
+    let (volume, directory) = (request.volume.clone(), request.directory.to_string());
+    ExportError::RecordMissing { volume, directory }
+}
