@@ -128,9 +128,12 @@ fn of_a_claim_that_has_its_volume_nothing_is_kept_be_it_bound_or_not_yet() {
         let came = (0..MANY).flat_map(|number| claims(number).into_iter().take(states).map(Event::Apply));
         let events = stream::iter([Event::Init, Event::InitDone].into_iter().chain(came));
         let events = events.map(Ok).chain(stream::pending());
-        let settled = |claim: &PersistentVolumeClaim| claim::settled(claim, &settings, &inventory);
+        let settled = |claim: &PersistentVolumeClaim| claim::is_settled(claim, &settings, &inventory);
         let before = held();
-        let reconciles = applied_if_changed(events.filter_map(drop_settled(settled)).reflect(writer), claim::concern);
+        let reconciles = applied_if_changed(
+            events.filter_map(drop_settled(settled)).reflect(writer),
+            claim::change_fingerprint,
+        );
         let mut reconciles = Box::pin(reconciles);
         assert_eq!(drain(&mut reconciles), MANY, "each pending claim is reconciled");
         let each = (held() - before) as usize / MANY;

@@ -130,15 +130,15 @@ pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) ->
         .modify(|claim| claim.metadata.managed_fields = None)
         .inspect(move |event| {
             if let Ok(watcher::Event::Delete(claim)) = event {
-                claim::gone(claim, &deleted);
+                claim::forget(claim, &deleted);
             }
         })
         .filter_map(drop_settled(move |claim| {
-            claim::settled(claim, &settled.settings, &settled.capacity)
+            claim::is_settled(claim, &settled.settings, &settled.capacity)
         }))
         .reflect(feed.writer)
         .inspect(report_filled(&ctx, Cache::Claims));
-    let stream = applied_if_changed(stream, claim::concern);
+    let stream = applied_if_changed(stream, claim::change_fingerprint);
     // Each backend bounds the number of claims in work (its slots), so that a backend that hangs holds up no other.
     let controller = Controller::for_stream(stream, reader);
     run(

@@ -74,7 +74,7 @@ pub(super) fn wire(
     let counted = claims.clone();
     endpoints
         .metrics
-        .count_waiting(move || claim::waiting(counted.state().iter().map(Arc::as_ref)));
+        .count_waiting(move || claim::waiting_by_reason(counted.state().iter().map(Arc::as_ref)));
     let ctx = Context {
         events: Events::start(access.clients.calls.clone(), &options.provisioner, &instance),
         clients: access.clients,

@@ -1,5 +1,5 @@
-//! A claim that asks for a copy of another claim's or an archive's data: where that is, the copy in the background, and its
-//! end.
+//! A claim that requests a copy of another claim's or an archive's data: the source, the copy in the background, and its
+//! result.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::plan::Planned;
-use super::provision::{BackendOutcome, ProvisionAttempt};
-use super::report::Outcome;
+use super::create_volume::create_volume;
+use super::plan::ProvisionPlan;
+use super::provision::{BackendOutcome, ProvisionAttempt, Target};
+use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::placement::quantity::bytes;
 use crate::runtime::writes::WriteError;
-use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::claim_source;
 use crate::state::context::Context;
 use crate::state::copy_jobs::{CopyLabels, CopyResult};
 use export_store::text::format_bytes;
-use export_store::{CopyError, CopySource, DirectoryRequest, ExportStore, RollbackOutcome, copy_volume};
+use export_store::{ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportStore, RollbackOutcome, copy_volume};
 
-/// What a claim is to be a copy of.
+/// The data that is copied to a claim's volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DataSource {
     /// A claim of the same namespace.
@@ -31,29 +31,39 @@ pub(crate) enum DataSource {
     Archive(ArchiveSource),
 }
 
-impl fmt::Display for DataSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl DataSource {
+    /// The archive, if it is one.
+    pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
         match self {
-            Self::Claim(name) => write!(f, "claim {name}"),
-            Self::Archive(origin) => origin.fmt(f),
+            Self::Archive(source) => Some(&source.archive),
+            Self::Claim(_) => None,
         }
     }
 }
 
-/// Where the data is that a claim asks for a copy of.
-struct Source {
-    export: Arc<ExportStore>,
-    original: CopySource,
+impl fmt::Display for DataSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(name) => write!(f, "claim {name}"),
+            Self::Archive(source) => source.fmt(f),
+        }
+    }
 }
 
-/// What a claim is told while its copy is being made; none when nothing of it is under way.
-pub(crate) fn under_way(ctx: &Context, claim: &PersistentVolumeClaim, source: &DataSource) -> Option<PlannedCondition> {
+/// The location of the data to copy.
+struct CopyOrigin {
+    export: Arc<ExportStore>,
+    source: CopySource,
+}
+
+/// Returns the condition of a claim whose copy is queued or running.
+pub(crate) fn progress(ctx: &Context, claim: &PersistentVolumeClaim, source: &DataSource) -> Option<PlannedCondition> {
     let progress = ctx.copy_jobs.progress(&claim.uid().unwrap_or_default());
     progress.condition(source)
 }
 
-/// Ends the copy of a claim that may not have it any more, and takes back what there is of it. Whatever may be in use
-/// stays: a directory that has its volume, one that was moved, one whose backend can't be asked.
+/// Stops the copy of a claim that may not have it anymore, and rolls back what was copied. Everything that may be in use
+/// stays: a directory that has its volume, one that was moved, and one whose backend cannot be reached.
 pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     let uid = claim.uid().unwrap_or_default();
     ctx.copy_jobs.end(&uid).await;
@@ -65,11 +75,11 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let saved = volumes
+    let created = volumes
         .get_metadata_opt(volume)
         .await
-        .map_err(WriteError::of("look whether the claim has its volume"))?;
-    if saved.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
+        .map_err(WriteError::of("check whether the claim has its volume"))?;
+    if created.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
         return Ok(());
     }
     match export.rollback(volume, &uid).await {
@@ -82,177 +92,200 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
         Err(error) => tracing::warn!(
             backend = backend.name,
             volume,
-            "what was copied for a claim that may not have it stays: {error}"
+            "failed to roll back the copy for a claim that may not have it: {error}"
         ),
     }
     Ok(())
 }
 
-/// Whether a volume is no larger than what is asked for. Pure.
-fn fits(volume: &PersistentVolume, name: &str, asked: u128) -> Result<(), PlannedCondition> {
+/// Checks that the volume to copy is not larger than the size requested. Pure.
+fn check_size(volume: &PersistentVolume, name: &str, requested: u128) -> Result<(), PlannedCondition> {
     let capacity = volume.spec.as_ref().and_then(|spec| spec.capacity.as_ref());
     let size = capacity
         .and_then(|capacity| bytes(&capacity.get("storage")?.0))
         .unwrap_or_default();
-    if size <= asked {
+    if size <= requested {
         return Ok(());
     }
     Err(claim_source::unsuitable(
         name,
         &format!(
-            "it has {}, and this claim asks for {}: ask for at least as much",
+            "it has {}, and this claim requests {}: request at least as much",
             format_bytes(size),
-            format_bytes(asked)
+            format_bytes(requested)
         ),
     ))
 }
 
-impl ProvisionAttempt<'_> {
-    /// Takes the end of the copy and saves the volume, or begins the copy.
-    pub(crate) async fn copy(
-        &self,
-        backend: &Arc<Backend>,
-        known: &Arc<ProbeSnapshot>,
-        (request, wanted, affinity): Planned,
-        (source, again): (&DataSource, bool),
-    ) -> Result<BackendOutcome, WriteError> {
-        let Some(export) = known.export.clone() else {
-            return Ok(BackendOutcome::Ended(Outcome::Waiting(known.ready.clone())));
-        };
-        let uid = self.claim.uid().unwrap_or_default();
-        let ended = self.ctx.copy_jobs.take(&uid);
-        if ended.is_some() {
-            self.requeue_archive();
-        }
-        match ended {
-            Some((Ok(CopyResult::Directory(directory)), tally)) => {
-                let Some(_active) = backend.begin(&self.volume, &request.claim) else {
-                    return Ok(BackendOutcome::Ended(Outcome::Queued));
-                };
-                let mut outcome = self.save(known, &export, &wanted, affinity, &directory).await;
-                if let Outcome::Provisioned { verdict, now: true } = &mut outcome {
-                    backend.settled(&self.volume);
-                    verdict.message = format!("{}, a copy of {source} ({tally})", verdict.message);
-                }
-                // The staging folder is in the trash.
-                backend.trash.notify_one();
-                Ok(BackendOutcome::Ended(outcome))
+/// Creates the volume once its copy is complete; starts the copy before.
+pub(super) async fn copy(
+    attempt: &ProvisionAttempt<'_>,
+    target: &Target,
+    plan: ProvisionPlan,
+    source: &DataSource,
+    after_refusal: bool,
+) -> Result<BackendOutcome, WriteError> {
+    let ended = attempt.ctx.copy_jobs.take(&attempt.claim.uid().unwrap_or_default());
+    if ended.is_some() {
+        attempt.requeue_archive();
+    }
+    match ended {
+        Some((Ok(CopyResult::Directory(directory)), tally)) => {
+            let Some(_pending) = target.backend.begin(&attempt.volume, &plan.directory.claim) else {
+                return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
+            };
+            let mut outcome = create_volume(attempt, target, &plan, &directory).await;
+            if let ProvisionOutcome::Provisioned {
+                condition,
+                created_now: true,
+            } = &mut outcome
+            {
+                target.backend.settled(&attempt.volume);
+                condition.message = format!("{}, a copy of {source} ({tally})", condition.message);
             }
-            Some((Err(error), _)) => Ok(self.not_copied(backend, &export, &error).await),
-            // Nothing else is made for a claim.
-            Some((Ok(CopyResult::Archive), _)) | None => {
-                let found = match source {
-                    DataSource::Claim(name) => self.claimed_source(name).await?,
-                    DataSource::Archive(origin) => self.archived_source(origin),
-                };
-                let found = match found {
-                    Ok(found) => found,
-                    Err(outcome) => {
-                        // Of a copy that was begun by a former life something may be there: its room stays promised.
-                        if !backend.is_open(&self.volume) {
-                            self.ctx.capacity.release(&self.volume);
-                        }
-                        return Ok(BackendOutcome::Ended(outcome));
-                    }
-                };
-                if let Some(gone) = self.set_placed_on(backend, again).await? {
-                    return Ok(BackendOutcome::Ended(gone));
-                }
-                self.begin_copy(backend, export, request, found);
-                let verdict = under_way(self.ctx, self.claim, source);
-                Ok(BackendOutcome::Ended(verdict.map_or(Outcome::Queued, Outcome::Copying)))
+            // The staging folder is in the trash.
+            target.backend.trash.notify_one();
+            Ok(BackendOutcome::Ended(outcome))
+        }
+        Some((Err(error), _)) => Ok(copy_failed(attempt, target, &error).await),
+        // An archive is never the result of a claim's copy.
+        Some((Ok(CopyResult::Archive), _)) | None => {
+            start(attempt, target, plan.directory, source, after_refusal).await
+        }
+    }
+}
+
+/// Starts the copy, if its source is ready.
+async fn start(
+    attempt: &ProvisionAttempt<'_>,
+    target: &Target,
+    request: DirectoryRequest,
+    source: &DataSource,
+    after_refusal: bool,
+) -> Result<BackendOutcome, WriteError> {
+    let origin = match source {
+        DataSource::Claim(name) => locate_claim(attempt, name).await?,
+        DataSource::Archive(source) => locate_archive(attempt.ctx, source),
+    };
+    let origin = match origin {
+        Ok(origin) => origin,
+        Err(outcome) => {
+            // Part of a copy by a previous process may be there: its capacity stays reserved.
+            if !target.backend.is_open(&attempt.volume) {
+                attempt.ctx.capacity.release(&attempt.volume);
+            }
+            return Ok(BackendOutcome::Ended(outcome));
+        }
+    };
+    if let Some(deleted) = attempt.set_placed_on(&target.backend, after_refusal).await? {
+        return Ok(BackendOutcome::Ended(deleted));
+    }
+    start_job(attempt, target, request, origin);
+    let condition = progress(attempt.ctx, attempt.claim, source);
+    Ok(BackendOutcome::Ended(
+        condition.map_or(ProvisionOutcome::Queued, ProvisionOutcome::Copying),
+    ))
+}
+
+fn start_job(attempt: &ProvisionAttempt<'_>, target: &Target, request: DirectoryRequest, origin: CopyOrigin) {
+    let labels = CopyLabels {
+        uid: request.claim.uid.clone(),
+        namespace: request.claim.namespace.clone(),
+        claim: request.claim.name.clone(),
+        archive: String::new(),
+    };
+    let (backend, export) = (Arc::clone(&target.backend), Arc::clone(&target.export));
+    let volume = attempt.volume.clone();
+    let (waiting, claim) = (
+        Arc::clone(&attempt.ctx.waiting_claims),
+        ObjectRef::from_obj(attempt.claim),
+    );
+    attempt.ctx.copy_jobs.begin(
+        labels,
+        |budget, tally| async move {
+            // Garbage collection leaves the directory alone while this is held.
+            let Some(_pending) = backend.begin(&volume, &request.claim) else {
+                return Err(CopyError::ExportChanged);
+            };
+            let copied = copy_volume((&origin.export, &origin.source), (&export, &request), &budget, &tally);
+            copied.await.map(CopyResult::Directory)
+        },
+        move || waiting.wake(claim),
+    );
+}
+
+/// Locates the data of a claim: claim and volume are read live, and the volume must agree with its backend.
+async fn locate_claim(
+    attempt: &ProvisionAttempt<'_>,
+    name: &str,
+) -> Result<Result<CopyOrigin, ProvisionOutcome>, WriteError> {
+    let namespace = attempt.claim.namespace().unwrap_or_default();
+    let (claim, volume) = match claim_source::read_bound_claim(attempt.ctx, &namespace, name).await? {
+        Ok(bound) => bound,
+        Err(condition) => return Ok(Err(ProvisionOutcome::Copying(condition))),
+    };
+    let suitable = claim_source::check_ownership(&volume, &claim, &attempt.ctx.settings.provisioners());
+    if let Err(condition) = suitable.and_then(|()| check_size(&volume, name, attempt.request.bytes)) {
+        return Ok(Err(ProvisionOutcome::Infeasible(condition)));
+    }
+    let located = claim_source::locate(attempt.ctx, name, &volume);
+    Ok(located.map_err(ProvisionOutcome::Copying).map(|located| CopyOrigin {
+        export: located.export,
+        source: CopySource::Volume(located.request),
+    }))
+}
+
+/// Locates an archive that the claim may have. Its record is compared when the archive is opened.
+fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<CopyOrigin, ProvisionOutcome> {
+    let not_ready = |why: String| {
+        let message = format!("{source} to copy is on backend {}: {why}", source.backend);
+        ProvisionOutcome::Copying(PlannedCondition::fails(Reason::CopySourceNotReady, message))
+    };
+    let Some(backend) = ctx.backends.get(&source.backend) else {
+        return Err(not_ready("it does not exist or is not probed yet".into()));
+    };
+    let snapshot = backend.known();
+    let Some(export) = snapshot.export.clone() else {
+        return Err(not_ready(snapshot.ready.message.clone()));
+    };
+    if snapshot.export_id() != Some(&source.export_id) {
+        return Err(not_ready(
+            "the backend is now on another export than the archive".into(),
+        ));
+    }
+    Ok(CopyOrigin {
+        export,
+        source: CopySource::Archive(source.archive.clone()),
+    })
+}
+
+/// Handles a failed copy. It is rolled back if another backend may succeed.
+async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, error: &CopyError) -> BackendOutcome {
+    let Target { backend, export, .. } = target;
+    let reason = Reason::from(error.kind());
+    if reason.is_backend_wide() {
+        attempt.ctx.request_probe(&backend.name);
+    }
+    let condition = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
+    if !error.is_of_the_target() {
+        return BackendOutcome::Ended(if reason.is_connectivity() {
+            ProvisionOutcome::Waiting(condition)
+        } else {
+            ProvisionOutcome::Failed(condition)
+        });
+    }
+    let uid = attempt.claim.uid().unwrap_or_default();
+    match export.rollback(&attempt.volume, &uid).await {
+        Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
+            attempt.ctx.capacity.release(&attempt.volume);
+            backend.settled(&attempt.volume);
+            backend.trash.notify_one();
+            BackendOutcome::Refused {
+                condition: PlannedCondition::fails(reason, error.to_string()),
+                permanent: false,
             }
         }
-    }
-
-    fn begin_copy(&self, backend: &Arc<Backend>, export: Arc<ExportStore>, request: DirectoryRequest, from: Source) {
-        let of = CopyLabels {
-            uid: request.claim.uid.clone(),
-            namespace: request.claim.namespace.clone(),
-            claim: request.claim.name.clone(),
-            archive: String::new(),
-        };
-        let (backend, volume) = (Arc::clone(backend), self.volume.clone());
-        let (waiting, claim) = (Arc::clone(&self.ctx.waiting_claims), ObjectRef::from_obj(self.claim));
-        self.ctx.copy_jobs.begin(
-            of,
-            |budget, tally| async move {
-                // The sweep keeps its hands off as long as this is held.
-                let Some(_active) = backend.begin(&volume, &request.claim) else {
-                    return Err(CopyError::ExportChanged);
-                };
-                let copied = copy_volume((&from.export, &from.original), (&export, &request), &budget, &tally);
-                copied.await.map(CopyResult::Directory)
-            },
-            move || waiting.wake(claim),
-        );
-    }
-
-    /// Where the data of that claim is: claim and volume read live, and all that the volume says of itself compared.
-    async fn claimed_source(&self, name: &str) -> Result<Result<Source, Outcome>, WriteError> {
-        let namespace = self.claim.namespace().unwrap_or_default();
-        let (claim, volume) = match claim_source::read_bound_claim(self.ctx, &namespace, name).await? {
-            Ok(bound) => bound,
-            Err(verdict) => return Ok(Err(Outcome::Copying(verdict))),
-        };
-        let suitable = claim_source::check_ownership(&volume, &claim, &self.ctx.settings.provisioners());
-        if let Err(verdict) = suitable.and_then(|()| fits(&volume, name, self.request.bytes)) {
-            return Ok(Err(Outcome::Infeasible(verdict)));
-        }
-        let located = claim_source::locate(self.ctx, name, &volume);
-        Ok(located.map_err(Outcome::Copying).map(|located| Source {
-            export: located.export,
-            original: CopySource::Volume(located.request),
-        }))
-    }
-
-    /// Where an archive is that this claim may have: what the record says of it is compared when it is opened.
-    fn archived_source(&self, origin: &ArchiveSource) -> Result<Source, Outcome> {
-        let not_ready = |why: String| {
-            let message = format!("{origin} to copy lies on backend {}: {why}", origin.backend);
-            Outcome::Copying(PlannedCondition::fails(Reason::CopySourceNotReady, message))
-        };
-        let Some(backend) = self.ctx.backends.get(&origin.backend) else {
-            return Err(not_ready("it does not exist or is not probed yet".into()));
-        };
-        let known = backend.known();
-        let Some(export) = known.export.clone() else {
-            return Err(not_ready(known.ready.message.clone()));
-        };
-        if known.identity.as_ref().map(|identity| &identity.id) != Some(&origin.export_id) {
-            return Err(not_ready("it is on another export than the archive".into()));
-        }
-        let original = CopySource::Archive(origin.which.clone());
-        Ok(Source { export, original })
-    }
-
-    /// A copy that came to nothing: what there is of it is taken back where another backend may do better.
-    async fn not_copied(&self, backend: &Backend, export: &ExportStore, error: &CopyError) -> BackendOutcome {
-        let reason = Reason::from(error.kind());
-        if reason.is_backend_wide() {
-            self.ctx.request_probe(&backend.name);
-        }
-        let verdict = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
-        if !error.is_of_the_target() {
-            return BackendOutcome::Ended(if reason.is_connectivity() {
-                Outcome::Waiting(verdict)
-            } else {
-                Outcome::Failed(verdict)
-            });
-        }
-        let uid = self.claim.uid().unwrap_or_default();
-        match export.rollback(&self.volume, &uid).await {
-            Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
-                self.ctx.capacity.release(&self.volume);
-                backend.settled(&self.volume);
-                backend.trash.notify_one();
-                BackendOutcome::Refused {
-                    verdict: PlannedCondition::fails(reason, error.to_string()),
-                    lasting: false,
-                }
-            }
-            _ => BackendOutcome::Ended(Outcome::Failed(verdict)),
-        }
+        _ => BackendOutcome::Ended(ProvisionOutcome::Failed(condition)),
     }
 }
 
@@ -264,11 +297,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_volume_that_is_no_larger_is_copied_to_a_claim() {
+    fn only_a_volume_that_is_not_larger_is_copied_to_a_claim() {
         let volume = json!({"metadata": {"name": "pvc-u1"}, "spec": {"capacity": {"storage": "1Gi"}}});
         let volume = serde_json::from_value(volume).unwrap();
-        let told = |asked: u128| fits(&volume, "old", asked).map_err(|verdict| verdict.reason);
-        assert_eq!(told(1 << 30), Ok(()));
-        assert_eq!(told((1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
+        let result = |requested: u128| check_size(&volume, "old", requested).map_err(|condition| condition.reason);
+        assert_eq!(result(1 << 30), Ok(()));
+        assert_eq!(result((1 << 30) - 1), Err(Reason::CopySourceUnsuitable));
     }
 }

@@ -1,23 +1,23 @@
-//! Which directory a claim is to have, by the patterns of its class and its backend. Pure.
+//! The directory of a claim, by the pattern of its class or its backend. Pure.
 
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::naming::{DEFAULT_PATTERN, DirectoryPath, NamingError, Pattern, PatternValues};
 
-/// A directory that a pattern led to.
+/// A directory that a pattern expands to.
 #[derive(Debug, PartialEq)]
-pub struct Chosen {
+pub struct DirectoryChoice {
     /// The directory.
     pub directory: DirectoryPath,
-    /// Its name holds nothing that a tenant chooses freely.
+    /// Its name has no part that a tenant can choose, so that an existing directory may be adopted.
     pub adoptable: bool,
 }
 
-impl Chosen {
-    /// The directory by the class's pattern, or else the backend's. `under_alias`: the class's is nfs-subdir's, for which
-    /// one that expands to nothing is as good as none.
+impl DirectoryChoice {
+    /// Expands the class's pattern, or else the backend's. With `under_alias`, the class's pattern is nfs-subdir's, and
+    /// counts as unset if it expands to nothing.
     ///
     /// # Errors
-    /// [`Reason::InvalidDirectoryName`], with the pattern and what is wrong with it.
+    /// [`Reason::InvalidDirectoryName`], with the pattern and its error.
     pub fn of(
         class: Option<&str>,
         backend: &str,
@@ -25,29 +25,29 @@ impl Chosen {
         values: &PatternValues<'_>,
     ) -> Result<Self, PlannedCondition> {
         match class {
-            Some(text) if under_alias => match by(Pattern::parse_as_nfs_subdir(text), values) {
+            Some(text) if under_alias => match expand(Pattern::parse_as_nfs_subdir(text), values) {
                 Err(NamingError::ExpandsToNothing { .. }) => {
-                    by(Pattern::parse(DEFAULT_PATTERN), values).map_err(|error| unusable(DEFAULT_PATTERN, &error))
+                    expand(Pattern::parse(DEFAULT_PATTERN), values).map_err(|error| invalid(DEFAULT_PATTERN, &error))
                 }
-                chosen => chosen.map_err(|error| unusable(text, &error)),
+                chosen => chosen.map_err(|error| invalid(text, &error)),
             },
             other => {
                 let text = other.unwrap_or(backend);
-                by(Pattern::parse(text), values).map_err(|error| unusable(text, &error))
+                expand(Pattern::parse(text), values).map_err(|error| invalid(text, &error))
             }
         }
     }
 }
 
-fn by(pattern: Result<Pattern, NamingError>, values: &PatternValues<'_>) -> Result<Chosen, NamingError> {
+fn expand(pattern: Result<Pattern, NamingError>, values: &PatternValues<'_>) -> Result<DirectoryChoice, NamingError> {
     let pattern = pattern?;
-    Ok(Chosen {
+    Ok(DirectoryChoice {
         directory: pattern.expand(values)?,
         adoptable: !pattern.uses_tenant_values(),
     })
 }
 
-fn unusable(pattern: &str, error: &NamingError) -> PlannedCondition {
+fn invalid(pattern: &str, error: &NamingError) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::InvalidDirectoryName,
         format!("directory pattern {pattern:?}: {error}"),
@@ -62,22 +62,22 @@ mod tests {
     use super::*;
 
     fn choose(class: Option<&str>, under_alias: bool) -> Result<(String, bool), Reason> {
-        let nothing = BTreeMap::new();
+        let none = BTreeMap::new();
         let values = PatternValues {
             namespace: "shop",
             claim: "data",
             claim_uid: "u",
             volume: "pvc-u",
-            labels: &nothing,
-            annotations: &nothing,
+            labels: &none,
+            annotations: &none,
         };
-        Chosen::of(class, "all/${pvc.name}", under_alias, &values)
+        DirectoryChoice::of(class, "all/${pvc.name}", under_alias, &values)
             .map(|chosen| (chosen.directory.to_string(), chosen.adoptable))
-            .map_err(|verdict| verdict.reason)
+            .map_err(|condition| condition.reason)
     }
 
     #[test]
-    fn a_pattern_that_expands_to_nothing_is_none_under_an_alias_and_an_error_elsewhere() {
+    fn a_pattern_that_expands_to_nothing_counts_as_none_under_an_alias_and_fails_otherwise() {
         let pattern = Some("${.PVC.annotations.nfs.io/storage-path}");
         let default = "shop-data-pvc-u".to_owned();
         assert_eq!(choose(pattern, true), Ok((default, true)));

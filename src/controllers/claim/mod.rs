@@ -1,22 +1,22 @@
-//! Claims: guarded, placed, provisioned as a directory and a volume, and told what happened.
+//! Claims: checked for eligibility, placed, provisioned as a directory and a volume, expanded, and reported on.
 
-mod concern;
+mod change_fingerprint;
+mod claim_writes;
 mod copy;
+mod create_volume;
 mod directory;
+mod eligibility;
 mod expansion;
-mod guard;
-mod overrides;
-pub(crate) mod place;
+mod placement;
 mod plan;
 mod provision;
-mod readoption;
 mod reconcile;
+mod recovery_hold;
 mod report;
-mod reschedule;
 mod restore;
-mod save;
-mod volume;
+mod settings;
+mod volume_object;
 
-pub use concern::concern;
-pub use reconcile::{gone, on_error, reconcile, settled};
-pub use report::waiting;
+pub use change_fingerprint::change_fingerprint;
+pub use reconcile::{forget, is_settled, on_error, reconcile};
+pub use report::waiting_by_reason;

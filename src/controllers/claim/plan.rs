@@ -1,76 +1,127 @@
-//! What is to be made for a claim on a backend: the directory, and the volume that it is for.
+//! What to create for a claim on a backend: its directory and its volume. Pure.
 
-use k8s_openapi::api::core::v1::VolumeNodeAffinity;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
 use kube::ResourceExt;
 
-use super::directory::Chosen;
-use super::overrides::{VolumeSettings, wanted};
-use super::provision::ProvisionAttempt;
+use super::directory::DirectoryChoice;
+use super::eligibility::ClaimRequest;
+use super::settings::VolumeSettings;
+use super::volume_object::{VolumeParts, volume_object};
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::volume_name;
 use crate::decide::placement::topology;
 use crate::state::backends::ProbeSnapshot;
+use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::PatternValues;
-use export_store::{ClaimRef, DirectoryRequest, ExportStore};
+use export_store::{ArchiveRef, ClaimRef, DirectoryRequest, ProvisionedDirectory};
+use nfs_client::Negotiated;
 
-/// The directory, what was asked for it, and the nodes that reach the volume.
-pub(crate) type Planned = (DirectoryRequest, VolumeSettings, Option<VolumeNodeAffinity>);
+/// What to create for a claim on one backend.
+pub(crate) struct ProvisionPlan {
+    /// The directory, and the metadata of the volume for its record.
+    pub(crate) directory: DirectoryRequest,
+    /// The settings of directory and volume.
+    pub(crate) settings: VolumeSettings,
+    /// The nodes that can mount the volume.
+    node_affinity: Option<VolumeNodeAffinity>,
+}
 
-impl ProvisionAttempt<'_> {
-    /// What is to be made on a backend, and what its record is to say of the volume.
-    pub(crate) fn plan(&self, known: &ProbeSnapshot, export: &ExportStore) -> Result<Planned, PlannedCondition> {
-        let wanted = wanted(&known.object.spec, &self.request.parameters, self.claim.annotations())?;
-        let request = self.directory_request(known, &wanted)?;
-        let affinity = self.node_affinity(known)?;
-        let note = self.note(known, export, &wanted, affinity.clone(), &request.directory);
-        Ok((DirectoryRequest { note, ..request }, wanted, affinity))
+/// Plans a claim's volume on one backend.
+pub(crate) struct Planner<'a> {
+    pub(crate) claim: &'a PersistentVolumeClaim,
+    pub(crate) request: &'a ClaimRequest,
+    pub(crate) namespace_uid: &'a str,
+    /// The archive that is moved to become the volume's directory.
+    pub(crate) restore: Option<&'a ArchiveRef>,
+    /// The provisioner name of the claim's class is an alias.
+    pub(crate) under_alias: bool,
+    /// The UID of the kube-system namespace.
+    pub(crate) cluster_uid: String,
+    pub(crate) snapshot: &'a ProbeSnapshot,
+    pub(crate) negotiated: Negotiated,
+}
+
+impl Planner<'_> {
+    /// Plans the directory and the volume.
+    ///
+    /// # Errors
+    /// The condition that explains why the claim cannot have a volume on this backend.
+    pub(crate) fn plan(&self) -> Result<ProvisionPlan, PlannedCondition> {
+        let backend = &self.snapshot.object.spec;
+        let settings = VolumeSettings::of(backend, &self.request.parameters, self.claim.annotations())?;
+        let directory = self.directory(&settings)?;
+        let node_affinity = topology::common(backend.node_affinity.as_ref(), &self.request.topologies)
+            .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?;
+        let mut plan = ProvisionPlan {
+            directory,
+            settings,
+            node_affinity,
+        };
+        // The metadata has neither of these.
+        let placeholder = ProvisionedDirectory {
+            directory: plan.directory.directory.clone(),
+            file_id: 0,
+            adopted: false,
+            mode_not_kept: None,
+        };
+        plan.directory.note = volume_metadata(&self.volume(&plan, &placeholder), &self.cluster_uid);
+        Ok(plan)
     }
 
-    /// The nodes that reach the volume.
-    fn node_affinity(&self, known: &ProbeSnapshot) -> Result<Option<VolumeNodeAffinity>, PlannedCondition> {
-        topology::common(known.object.spec.node_affinity.as_ref(), &self.request.topologies)
-            .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))
+    /// Returns the volume object for a directory that was created by this plan.
+    pub(crate) fn volume(&self, plan: &ProvisionPlan, directory: &ProvisionedDirectory) -> PersistentVolume {
+        volume_object(&VolumeParts {
+            claim: self.claim,
+            namespace_uid: self.namespace_uid,
+            request: self.request,
+            settings: &plan.settings,
+            backend: &self.snapshot.object,
+            // Set: an export is used only after its identity was read.
+            export_id: self.snapshot.export_id().unwrap_or_default(),
+            protocol: self.negotiated.protocol,
+            peer: self.negotiated.peer,
+            node_affinity: plan.node_affinity.clone(),
+            directory,
+        })
     }
 
-    /// What the directory is to be.
-    fn directory_request(
-        &self,
-        known: &ProbeSnapshot,
-        wanted: &VolumeSettings,
-    ) -> Result<DirectoryRequest, PlannedCondition> {
-        let settings = &known.object.spec.directory;
+    fn directory(&self, settings: &VolumeSettings) -> Result<DirectoryRequest, PlannedCondition> {
+        let defaults = &self.snapshot.object.spec.directory;
+        let parameters = &self.request.parameters;
         let name = self.claim.name_any();
         let namespace = self.claim.namespace().unwrap_or_default();
         let uid = self.claim.uid().unwrap_or_default();
+        let volume = volume_name(&uid);
         let values = PatternValues {
             namespace: &namespace,
             claim: &name,
             claim_uid: &uid,
-            volume: &self.volume,
+            volume: &volume,
             labels: self.claim.labels(),
             annotations: self.claim.annotations(),
         };
-        let chosen = Chosen::of(
-            self.request.parameters.pattern.as_deref(),
-            &settings.pattern,
-            self.ctx.settings.aliases.contains_key(&self.request.provisioner),
+        let chosen = DirectoryChoice::of(
+            parameters.pattern.as_deref(),
+            &defaults.pattern,
+            self.under_alias,
             &values,
         )?;
         Ok(DirectoryRequest {
             claim: ClaimRef {
                 namespace,
-                namespace_uid: self.namespace_uid.clone(),
+                namespace_uid: self.namespace_uid.to_owned(),
                 name,
                 uid,
             },
-            volume: self.volume.clone(),
+            volume,
             directory: chosen.directory,
-            mode: wanted.mode,
-            mode_asked: wanted.mode_asked,
-            uid: wanted.uid,
-            gid: wanted.gid,
-            existing: self.request.parameters.existing.unwrap_or(settings.existing).into(),
+            mode: settings.mode,
+            mode_asked: settings.mode_asked,
+            uid: settings.uid,
+            gid: settings.gid,
+            existing: parameters.existing.unwrap_or(defaults.existing).into(),
             adoptable: chosen.adoptable,
-            restore: self.restore.clone(),
+            restore: self.restore.cloned(),
             note: None,
         })
     }

@@ -1,58 +1,72 @@
-//! From a claim to its volume: placement → annotation → record → directory → volume.
+//! Provisioning of a claim: placement → annotation → record → directory → volume.
 //!
-//! Every step may be the last one of this process; run again, the claim ends with one directory and one volume.
+//! The process may end after each step. Repeated, provisioning ends with one directory and one volume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
+use kube::ResourceExt;
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, ResourceExt};
-use serde_json::json;
 
+use super::claim_writes::{clear_placed_on, release_node, set_placed_on};
 use super::copy::{self, DataSource};
-use super::guard::ClaimRequest;
-use super::place::{self, PlacementResult};
-use super::readoption;
-use super::report::{self, Outcome};
-use super::restore::{RestoreMode, origin};
+use super::create_volume::create_volume;
+use super::eligibility::ClaimRequest;
+use super::placement::{PlacementResult, place};
+use super::plan::{Planner, ProvisionPlan};
+use super::recovery_hold::recovery_hold;
+use super::report::{self, ProvisionOutcome};
+use super::restore::{RestoreMode, find_archive};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{PLACED_ON, managers, volume_name};
+use crate::api::names::{PLACED_ON, volume_name};
 use crate::runtime::concurrency_limiter::Priority;
 use crate::runtime::events::Severity;
-use crate::runtime::writes::{self, WriteError};
-use crate::state::backends::Backend;
+use crate::runtime::writes::WriteError;
+use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{ArchiveRef, DirectoryRequest, ExportError, ExportStore, RollbackOutcome};
+use export_store::{ArchiveRef, ExportError, ExportStore, RollbackOutcome};
 
-/// How an attempt on one backend ended.
+/// The outcome of an attempt on one backend.
 pub(crate) enum BackendOutcome {
-    /// Nothing was made there, and another backend may be tried. `lasting`: until somebody changes something.
-    Refused { verdict: PlannedCondition, lasting: bool },
+    /// Nothing was created there, and another backend may be tried.
+    Refused {
+        condition: PlannedCondition,
+        /// Refused until a user changes something.
+        permanent: bool,
+    },
     /// Anything else.
-    Ended(Outcome),
+    Ended(ProvisionOutcome),
 }
 
-/// The backends that refused the claim on this journey.
+/// The backends that refused the claim in this attempt.
 #[derive(Default)]
 struct Refusals {
-    verdicts: Vec<(String, PlannedCondition)>,
-    passing: bool,
+    conditions: Vec<(String, PlannedCondition)>,
+    any_temporary: bool,
 }
 
-/// A claim on its way.
+/// A backend with a confirmed export.
+pub(crate) struct Target {
+    pub(crate) backend: Arc<Backend>,
+    pub(crate) snapshot: Arc<ProbeSnapshot>,
+    pub(crate) export: Arc<ExportStore>,
+}
+
+/// One attempt to provision a claim.
 pub(crate) struct ProvisionAttempt<'a> {
     pub(crate) ctx: &'a Arc<Context>,
     pub(crate) claim: &'a PersistentVolumeClaim,
     pub(crate) request: &'a ClaimRequest,
-    pub(crate) namespace_uid: String,
     pub(crate) volume: String,
-    /// The archive whose directory becomes the volume's.
+    /// The archive that is moved to become the volume's directory.
     pub(crate) restore: Option<ArchiveRef>,
-    /// What the volume is to be a copy of.
-    pub(crate) copy_of: Option<DataSource>,
-    /// Its placement was written down on this journey.
-    marked: AtomicBool,
+    /// The data that is copied to the volume.
+    pub(crate) data_source: Option<DataSource>,
+    namespace: Arc<PartialObjectMeta<Namespace>>,
+    /// This attempt wrote the placement annotation.
+    placed: AtomicBool,
 }
 
 /// Provisions a claim.
@@ -60,298 +74,323 @@ pub async fn provision(
     ctx: &Arc<Context>,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
-) -> Result<Outcome, WriteError> {
+) -> Result<ProvisionOutcome, WriteError> {
     let name = claim.namespace().unwrap_or_default();
     let Some(namespace) = ctx.namespace(&name) else {
-        let verdict = PlannedCondition::fails(Reason::Provisioning, format!("namespace {name} is not known yet"));
-        return Ok(Outcome::Unknown(verdict));
+        let condition = PlannedCondition::fails(Reason::Provisioning, format!("namespace {name} is not known yet"));
+        return Ok(ProvisionOutcome::Unknown(condition));
     };
     let volume = volume_name(&claim.uid().unwrap_or_default());
     if ctx.capacity.is_saved(&volume) {
-        return Ok(Outcome::Nothing);
+        return Ok(ProvisionOutcome::Nothing);
     }
-    if let Some(verdict) = readoption::recovery_hold(ctx, claim, request, &namespace) {
-        return Ok(Outcome::Waiting(verdict));
+    if let Some(condition) = recovery_hold(ctx, claim, request, &namespace) {
+        return Ok(ProvisionOutcome::Waiting(condition));
     }
     let mut request = request.clone();
-    let (mut restore, mut copy_of) = (None, request.source.clone().map(DataSource::Claim));
+    let (mut restore, mut data_source) = (None, request.source.clone().map(DataSource::Claim));
     if let Some(archive) = request.restore.clone() {
-        match origin(ctx, claim, &request, &archive).await? {
-            Ok((origin, RestoreMode::Move)) => {
-                request.parameters.backends = vec![origin.backend];
-                restore = Some(origin.which);
+        match find_archive(ctx, claim, &request, &archive).await? {
+            Ok((source, RestoreMode::Move)) => {
+                request.parameters.backends = vec![source.backend];
+                restore = Some(source.archive);
             }
-            Ok((origin, RestoreMode::Copy)) => copy_of = Some(DataSource::Archive(origin)),
-            Err(verdict) => {
+            Ok((source, RestoreMode::Copy)) => data_source = Some(DataSource::Archive(source)),
+            Err(condition) => {
                 copy::abandon(ctx, claim, &volume).await?;
-                return Ok(Outcome::Infeasible(verdict));
+                return Ok(ProvisionOutcome::Infeasible(condition));
             }
         }
     }
-    let request = &request;
-    let journey = ProvisionAttempt {
+    let attempt = ProvisionAttempt {
         ctx,
         claim,
-        request,
-        namespace_uid: namespace.metadata.uid.clone().unwrap_or_default(),
+        request: &request,
         volume,
         restore,
-        copy_of,
-        marked: AtomicBool::new(false),
+        data_source,
+        namespace,
+        placed: AtomicBool::new(false),
     };
-    // Whatever became of its backend meanwhile: the copy tells when it ended.
-    if let Some(source) = &journey.copy_of
-        && let Some(verdict) = copy::under_way(ctx, claim, source)
+    // Whatever has become of its backend since: the end of the copy wakes the claim.
+    if let Some(condition) = attempt
+        .data_source
+        .as_ref()
+        .and_then(|source| copy::progress(ctx, claim, source))
     {
-        return Ok(Outcome::Copying(verdict));
+        return Ok(ProvisionOutcome::Copying(condition));
     }
-    let mut refusals = Refusals::default();
-    loop {
-        match place::place(ctx, claim, request, &namespace, &refusals.verdicts) {
-            PlacementResult::On(backend) => match journey.attempt(&backend, !refusals.verdicts.is_empty()).await? {
-                BackendOutcome::Refused { verdict, lasting } => {
-                    refusals.passing |= !lasting;
-                    refusals.verdicts.push((backend.name.clone(), verdict));
-                }
-                BackendOutcome::Ended(outcome) => return Ok(outcome),
-            },
-            PlacementResult::Nowhere {
-                verdict,
-                doubtful: true,
-                ..
-            } if refusals.verdicts.is_empty() => {
-                return Ok(Outcome::Doubtful(verdict));
-            }
-            PlacementResult::Nowhere { .. } if journey.leave_backend().await => {}
-            PlacementResult::Nowhere { verdict, elsewhere, .. } => {
-                return journey.nowhere(&refusals, verdict, elsewhere).await;
-            }
-            PlacementResult::Infeasible(verdict) => return Ok(Outcome::Infeasible(verdict)),
-        }
-    }
+    attempt.run().await
 }
 
 impl ProvisionAttempt<'_> {
-    /// Tries one backend. `again`: another refused just before, and the annotation may name that one.
-    async fn attempt(&self, backend: &Arc<Backend>, again: bool) -> Result<BackendOutcome, WriteError> {
-        let known = backend.known();
-        let (Some(export), Some(_)) = (known.export.clone(), &known.identity) else {
-            self.ctx.capacity.release(&self.volume);
-            return Ok(BackendOutcome::Refused {
-                verdict: known.ready.clone(),
-                lasting: false,
-            });
-        };
-        let coming = self.ctx.claim_retries.coming(&self.claim.uid().unwrap_or_default());
-        let Some(_slot) = backend
-            .claims
-            .enter(&ObjectRef::from_obj(self.claim), coming, &self.ctx.waiting_claims)
-        else {
-            self.ctx.capacity.release(&self.volume);
-            return Ok(BackendOutcome::Ended(Outcome::Queued));
-        };
-        let (request, wanted, affinity) = match self.plan(&known, &export) {
-            Ok(planned) => planned,
-            Err(verdict) => {
-                self.ctx.capacity.release(&self.volume);
-                return Ok(BackendOutcome::Refused { verdict, lasting: true });
+    /// Tries one backend after the other until one ends provisioning, or none is left.
+    async fn run(&self) -> Result<ProvisionOutcome, WriteError> {
+        let mut refusals = Refusals::default();
+        loop {
+            match place(
+                self.ctx,
+                self.claim,
+                self.request,
+                &self.namespace,
+                &refusals.conditions,
+            ) {
+                PlacementResult::On(backend) => {
+                    match self.try_backend(&backend, !refusals.conditions.is_empty()).await? {
+                        BackendOutcome::Refused { condition, permanent } => {
+                            refusals.any_temporary |= !permanent;
+                            refusals.conditions.push((backend.name.clone(), condition));
+                        }
+                        BackendOutcome::Ended(outcome) => return Ok(outcome),
+                    }
+                }
+                PlacementResult::Nowhere {
+                    condition,
+                    probe_is_stale: true,
+                    ..
+                } if refusals.conditions.is_empty() => return Ok(ProvisionOutcome::AwaitingProbe(condition)),
+                PlacementResult::Nowhere { .. } if self.leave_backend().await => {}
+                PlacementResult::Nowhere {
+                    condition,
+                    other_node_possible,
+                    ..
+                } => return self.no_backend(&refusals, condition, other_node_possible).await,
+                PlacementResult::Infeasible(condition) => return Ok(ProvisionOutcome::Infeasible(condition)),
             }
+        }
+    }
+
+    /// Tries one backend. With `after_refusal`, the annotation may name the backend that refused before.
+    async fn try_backend(&self, backend: &Arc<Backend>, after_refusal: bool) -> Result<BackendOutcome, WriteError> {
+        let snapshot = backend.known();
+        let (Some(export), Some(_)) = (snapshot.export.clone(), &snapshot.identity) else {
+            return Ok(self.refused(snapshot.ready.clone(), false));
         };
-        if let Some(source) = &self.copy_of {
-            return Box::pin(self.copy(backend, &known, (request, wanted, affinity), (source, again))).await;
+        let priority = self.ctx.claim_retries.coming(&self.claim.uid().unwrap_or_default());
+        let claim = ObjectRef::from_obj(self.claim);
+        let Some(_slot) = backend.claims.enter(&claim, priority, &self.ctx.waiting_claims) else {
+            self.ctx.capacity.release(&self.volume);
+            return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
+        };
+        let target = Target {
+            backend: Arc::clone(backend),
+            snapshot,
+            export,
+        };
+        let plan = match self.planner(&target).plan() {
+            Ok(plan) => plan,
+            Err(condition) => return Ok(self.refused(condition, true)),
+        };
+        if let Some(source) = &self.data_source {
+            return Box::pin(copy::copy(self, &target, plan, source, after_refusal)).await;
         }
-        if coming == Priority::Retry
-            && let Some(error) = self.foreseen(backend, &export, &request).await
+        if priority == Priority::Retry
+            && let Some(error) = self.dry_run(&target, &plan).await
         {
-            return Ok(self.refusal(backend, &error));
+            return Ok(self.export_failed(backend, &error));
         }
-        let Some(_active) = backend.begin(&self.volume, &request.claim) else {
-            return Ok(BackendOutcome::Ended(Outcome::Queued));
+        self.create(&target, &plan, after_refusal).await
+    }
+
+    /// Creates the directory and the volume.
+    async fn create(
+        &self,
+        target: &Target,
+        plan: &ProvisionPlan,
+        after_refusal: bool,
+    ) -> Result<BackendOutcome, WriteError> {
+        let Target { backend, export, .. } = target;
+        let Some(_pending) = backend.begin(&self.volume, &plan.directory.claim) else {
+            return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
         if self.restore.is_some() {
             backend.note_move(&self.volume);
         }
-        if let Some(gone) = self.set_placed_on(backend, again).await? {
-            return Ok(BackendOutcome::Ended(gone));
+        if let Some(deleted) = self.set_placed_on(backend, after_refusal).await? {
+            return Ok(BackendOutcome::Ended(deleted));
         }
-        let made = export.provision(&request).await;
+        let provisioned = export.provision(&plan.directory).await;
         self.requeue_archive();
-        match made {
+        match provisioned {
             Ok(directory) => {
-                let outcome = self.save(&known, &export, &wanted, affinity, &directory).await;
-                if matches!(outcome, Outcome::Provisioned { now: true, .. }) {
+                let outcome = create_volume(self, target, plan, &directory).await;
+                if matches!(outcome, ProvisionOutcome::Provisioned { created_now: true, .. }) {
                     backend.settled(&self.volume);
                     self.requeue_archive();
                 }
                 Ok(BackendOutcome::Ended(outcome))
             }
-            Err(error) => Ok(self.refusal(backend, &error)),
+            Err(error) => Ok(self.export_failed(backend, &error)),
         }
     }
 
-    /// What will refuse a claim that failed before once more, if that can be seen: then its placement is neither written down
-    /// nor taken back. Thousands of failing claims cost the API server nothing.
-    async fn foreseen(
-        &self,
-        backend: &Backend,
-        export: &ExportStore,
-        request: &DirectoryRequest,
-    ) -> Option<ExportError> {
-        if request.restore.is_some() || backend.is_open(&self.volume) {
+    pub(crate) fn planner<'b>(&'b self, target: &'b Target) -> Planner<'b> {
+        Planner {
+            claim: self.claim,
+            request: self.request,
+            namespace_uid: self.namespace.metadata.uid.as_deref().unwrap_or_default(),
+            restore: self.restore.as_ref(),
+            under_alias: self.ctx.settings.aliases.contains_key(&self.request.provisioner),
+            cluster_uid: self.ctx.cluster_uid(),
+            snapshot: &target.snapshot,
+            negotiated: target.export.nfs().negotiated(),
+        }
+    }
+
+    /// Returns the refusal to expect for a claim that failed before, if it can be predicted. Then its placement is neither
+    /// written nor cleared, so that thousands of failing claims cost the API server nothing.
+    async fn dry_run(&self, target: &Target, plan: &ProvisionPlan) -> Option<ExportError> {
+        if self.restore.is_some() || target.backend.is_open(&self.volume) {
             return None;
         }
-        let looked = export.dry_run(request).await;
-        looked.err().filter(ExportError::definite_refusal)
+        let checked = target.export.dry_run(&plan.directory).await;
+        checked.err().filter(ExportError::definite_refusal)
     }
 
-    /// The archive that is restored says how far that is, and goes when the volume is there, or when nobody is copying it
-    /// any more and its time is over.
+    /// Requeues the archive that is restored: it reports the progress, and is deleted once it was moved, or once it has
+    /// expired and is no longer being copied.
     pub(crate) fn requeue_archive(&self) {
-        let copied = self.copy_of.as_ref().and_then(DataSource::archive);
-        if let Some(which) = self.restore.as_ref().or(copied) {
-            self.ctx.requeue_archive(ObjectRef::new(&which.volume));
+        let copied = self.data_source.as_ref().and_then(DataSource::archive);
+        if let Some(archive) = self.restore.as_ref().or(copied) {
+            self.ctx.requeue_archive(ObjectRef::new(&archive.volume));
         }
     }
 
-    /// Writes down where the claim is placed, before anything is made there. An outcome: the claim is gone.
-    pub(crate) async fn set_placed_on(&self, backend: &Backend, again: bool) -> Result<Option<Outcome>, WriteError> {
-        if !again && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
+    /// Writes the placement annotation, before anything is created on the backend. Returns the outcome if the claim is
+    /// deleted.
+    pub(crate) async fn set_placed_on(
+        &self,
+        backend: &Backend,
+        after_refusal: bool,
+    ) -> Result<Option<ProvisionOutcome>, WriteError> {
+        if !after_refusal && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
             return Ok(None);
         }
-        if report::condition(self.claim).is_none() && !again {
+        if report::condition(self.claim).is_none() && !after_refusal {
             let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
             report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
         }
-        let fields = json!({"metadata": {"annotations": {PLACED_ON: backend.name}}});
-        let (claims, action) = (self.claims(), "note the claim's placement");
-        self.marked.store(true, Ordering::Relaxed);
-        let noted = writes::apply(&claims, self.claim, managers::PLACEMENT, fields, false, action).await;
-        let Err(error) = noted else { return Ok(None) };
+        self.placed.store(true, Ordering::Relaxed);
+        let Err(error) = set_placed_on(self.ctx, self.claim, &backend.name).await else {
+            return Ok(None);
+        };
         self.ctx.capacity.release(&self.volume);
         backend.settled(&self.volume);
-        if matches!(error, WriteError::NotFound) {
-            Ok(Some(Outcome::Gone))
-        } else {
-            Err(error)
+        match error {
+            WriteError::NotFound => Ok(Some(ProvisionOutcome::ClaimDeleted)),
+            error => Err(error),
         }
     }
 
-    /// No backend takes the claim now.
-    async fn nowhere(
+    /// Ends the attempt without a backend.
+    async fn no_backend(
         &self,
         refusals: &Refusals,
-        verdict: PlannedCondition,
-        elsewhere: bool,
-    ) -> Result<Outcome, WriteError> {
-        if refusals.verdicts.is_empty() {
-            return self.wait_or_reschedule(verdict, elsewhere).await;
+        condition: PlannedCondition,
+        other_node_possible: bool,
+    ) -> Result<ProvisionOutcome, WriteError> {
+        if refusals.conditions.is_empty() {
+            return self.wait_or_release_node(condition, other_node_possible).await;
         }
-        let marked = self.marked.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
-        if !marked && !refusals.passing {
-            return Ok(Outcome::Infeasible(verdict));
+        // Every backend that was tried refused, and nothing was created there.
+        let placed = self.placed.load(Ordering::Relaxed) || self.claim.annotations().contains_key(PLACED_ON);
+        if placed {
+            clear_placed_on(self.ctx, self.claim).await?;
         }
-        if marked {
-            self.clear_placed_on().await?;
+        if other_node_possible && (placed || refusals.any_temporary) {
+            return self.wait_or_release_node(condition, other_node_possible).await;
         }
-        if elsewhere {
-            return self.wait_or_reschedule(verdict, elsewhere).await;
-        }
-        Ok(if refusals.passing {
-            Outcome::Failed(verdict)
+        Ok(if refusals.any_temporary {
+            ProvisionOutcome::Failed(condition)
         } else {
-            Outcome::Infeasible(verdict)
+            ProvisionOutcome::Infeasible(condition)
         })
     }
 
-    /// Every backend that was tried refused, and nothing was made there: the placement is taken back.
-    async fn clear_placed_on(&self) -> Result<(), WriteError> {
-        let (claims, action) = (self.claims(), "take back the claim's placement");
-        match writes::apply(&claims, self.claim, managers::PLACEMENT, json!({}), false, action).await {
-            Err(WriteError::NotFound) => Ok(()),
-            written => written,
+    /// Waits for a backend. If one could serve the claim on another node, the selected node is released after a pause,
+    /// unless provisioning has begun somewhere: then the claim stays there until the outcome is known.
+    async fn wait_or_release_node(
+        &self,
+        condition: PlannedCondition,
+        other_node_possible: bool,
+    ) -> Result<ProvisionOutcome, WriteError> {
+        match &self.request.node {
+            Some(node) if other_node_possible && self.begun_on().is_none() => {
+                release_node(self.ctx, self.claim, node, condition).await
+            }
+            _ => Ok(ProvisionOutcome::Waiting(condition)),
         }
     }
 
-    /// A backend on which the claim was begun and that will not have it any more (suspended, over its limit): what was
-    /// begun is undone, if the export can be asked. True: nothing is left there, and the claim may go elsewhere.
+    /// Returns the backend on which provisioning has begun.
+    fn begun_on(&self) -> Option<Arc<Backend>> {
+        let mut backends = self.ctx.backends.all().into_iter();
+        backends.find(|backend| backend.is_open(&self.volume))
+    }
+
+    /// Rolls back what was begun on a backend that does not accept the claim anymore (suspended, over its limit). Returns
+    /// true if nothing is left there, so that another backend may be tried.
     async fn leave_backend(&self) -> bool {
-        let Some(backend) = self
-            .ctx
-            .backends
-            .all()
-            .into_iter()
-            .find(|backend| backend.is_open(&self.volume))
-        else {
+        let Some(backend) = self.begun_on() else {
             return false;
         };
         let Some(export) = backend.known().export.clone() else {
             return false;
         };
         let uid = self.claim.uid().unwrap_or_default();
-        let undone = matches!(
+        let rolled_back = matches!(
             export.rollback(&self.volume, &uid).await,
             Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept)
         );
-        if undone {
+        if rolled_back {
             backend.settled(&self.volume);
             self.ctx.capacity.release(&self.volume);
         }
-        undone
+        rolled_back
     }
 
-    /// Removes what was made for a volume that will not be: by rmdir only, and never where a volume names the path.
-    pub(crate) async fn withdraw(&self, export: &ExportStore, reason: Reason, message: &str) -> Outcome {
+    /// Ends the attempt because the volume cannot be created. The directory is removed by rmdir only, and never where a
+    /// volume names the path.
+    pub(crate) async fn roll_back(&self, export: &ExportStore, reason: Reason, message: &str) -> ProvisionOutcome {
         match export
             .rollback(&self.volume, &self.claim.uid().unwrap_or_default())
             .await
         {
             Ok(_) => self.ctx.capacity.release(&self.volume),
             Err(error) => {
-                let note = format!("the directory made for {} could not be removed: {error}", self.volume);
-                report::event(
-                    self.ctx,
-                    self.claim,
-                    Severity::Warning,
-                    Reason::ProvisioningCleanupFailed,
-                    &note,
-                );
+                let reason = Reason::ProvisioningCleanupFailed;
+                let note = format!("failed to remove the directory of volume {}: {error}", self.volume);
+                report::event(self.ctx, self.claim, Severity::Warning, reason, &note);
             }
         }
-        Outcome::Failed(PlannedCondition::fails(reason, message))
+        ProvisionOutcome::Failed(PlannedCondition::fails(reason, message))
     }
 
-    /// What a refusal of the export means for the claim.
-    fn refusal(&self, backend: &Backend, error: &ExportError) -> BackendOutcome {
+    /// The backend refuses the claim before anything was created there.
+    fn refused(&self, condition: PlannedCondition, permanent: bool) -> BackendOutcome {
+        self.ctx.capacity.release(&self.volume);
+        BackendOutcome::Refused { condition, permanent }
+    }
+
+    /// Returns what a failed call on the export means for the claim.
+    fn export_failed(&self, backend: &Backend, error: &ExportError) -> BackendOutcome {
         let reason = Reason::from(error.kind());
-        // Placement names the backend beside each refusal.
-        let verdict = |text: String| PlannedCondition::fails(reason, text);
-        let named = || verdict(format!("backend {}: {error}", backend.name));
         if reason.is_backend_wide() {
             self.ctx.request_probe(&backend.name);
         }
-        if error.outcome_unknown() {
-            return BackendOutcome::Ended(Outcome::Unknown(named()));
-        }
-        if error.definite_refusal() {
-            self.ctx.capacity.release(&self.volume);
+        if error.definite_refusal() && !error.outcome_unknown() {
             backend.settled(&self.volume);
-            return BackendOutcome::Refused {
-                verdict: verdict(error.to_string()),
-                lasting: false,
-            };
+            // Placement adds the backend's name to each refusal.
+            return self.refused(PlannedCondition::fails(reason, error.to_string()), false);
         }
-        // Something may have been made there by an earlier attempt: the room stays promised.
-        BackendOutcome::Ended(if reason.is_connectivity() {
-            Outcome::Waiting(named())
+        // An earlier attempt may have created something there, so its capacity stays reserved.
+        let condition = PlannedCondition::fails(reason, format!("backend {}: {error}", backend.name));
+        BackendOutcome::Ended(if error.outcome_unknown() {
+            ProvisionOutcome::Unknown(condition)
+        } else if reason.is_connectivity() {
+            ProvisionOutcome::Waiting(condition)
         } else {
-            Outcome::Failed(named())
+            ProvisionOutcome::Failed(condition)
         })
-    }
-
-    pub(crate) fn claims(&self) -> Api<PersistentVolumeClaim> {
-        Api::namespaced(
-            self.ctx.clients.calls.clone(),
-            &self.claim.namespace().unwrap_or_default(),
-        )
     }
 }

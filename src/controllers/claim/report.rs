@@ -1,4 +1,4 @@
-//! What a claim is told: the one place that turns an outcome into condition, event, metric, log line and requeue.
+//! The one place that turns the outcome of provisioning into condition, event, metric, log line and requeue.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::json;
 
-use super::guard::class_name;
+use super::eligibility::class_name;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers};
 use crate::runtime::events::Severity;
@@ -20,153 +20,155 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::waiting::Epoch;
 
-/// A claim in the queue of a busy backend is woken by it; this catches a bell that was missed.
+/// A busy backend wakes the claims in its queue; this catches a missed wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
-/// A claim that waits for a backend is woken by its change; this catches a change that was missed.
+/// A change of a backend wakes the claims that wait for it; this catches a missed change.
 const WAITING: Duration = Duration::from_secs(300);
-/// How often a claim is told how far its copy is, each time with a write, and looks whether its source is there.
+/// Interval at which a claim's condition shows the progress of its copy, each time with a write, and its source is
+/// checked.
 const COPYING: Duration = Duration::from_secs(15);
-/// The outcome of a call is unknown: looked at again soon, the room is held meanwhile.
+/// The outcome of a call is unknown: check again soon. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// A condition's message changes with every figure in it; the first kilobytes are enough for a person.
-const LONGEST_MESSAGE: usize = 4096;
+/// Maximum length of a condition's message. The message changes with every number in it, and the first kilobytes are
+/// enough for a reader.
+const MAX_MESSAGE: usize = 4096;
 
-/// What became of an attempt.
+/// The outcome of an attempt to provision a claim.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ProvisionOutcome {
     /// Nothing to do.
     Nothing,
-    /// It has its volume: the condition says where its data is.
+    /// The claim has its volume.
     Provisioned {
-        /// The condition.
-        verdict: PlannedCondition,
-        /// Whether this attempt made it.
-        now: bool,
+        /// The condition, with the location of the data.
+        condition: PlannedCondition,
+        /// This attempt created the volume.
+        created_now: bool,
     },
-    /// All of a backend's slots are in use: the claim is in its queue.
+    /// All slots of a backend are in use; the claim is in its queue.
     Queued,
-    /// No backend can serve it now; not a failure.
+    /// No backend can serve it now, which is no failure.
     Waiting(PlannedCondition),
-    /// The same, and the next probe of a backend, which is late, may say otherwise: the claim waits for that one.
-    Doubtful(PlannedCondition),
-    /// Its volume is being copied, and the end of that wakes it; or what it is a copy of is not there yet.
+    /// No backend can serve it now, and the next probe of a backend, which is late, may change that.
+    AwaitingProbe(PlannedCondition),
+    /// Its volume is being copied, and the end of the copy wakes it; or the source of the copy is not ready.
     Copying(PlannedCondition),
-    /// No backend serves its selected node, which is given back after a pause.
+    /// No backend serves its selected node, which is released after a pause.
     WrongNode {
         /// The condition.
-        verdict: PlannedCondition,
-        /// Until then.
+        condition: PlannedCondition,
+        /// The remaining pause.
         pause: Duration,
     },
-    /// Its selected node was given back: the scheduler goes on.
+    /// Its selected node was released; the scheduler selects another one.
     Rescheduled(PlannedCondition),
-    /// A call's outcome is unknown: looking tells.
+    /// The outcome of a call is unknown until the claim is checked again.
     Unknown(PlannedCondition),
     /// It failed, and may succeed later.
     Failed(PlannedCondition),
-    /// It cannot succeed until somebody changes something.
+    /// It cannot succeed until a user changes something.
     Infeasible(PlannedCondition),
-    /// The claim is gone.
-    Gone,
+    /// The claim is deleted.
+    ClaimDeleted,
 }
 
-/// Tells it, and answers when to look at the claim again.
+/// Reports the outcome, and returns when to reconcile the claim again.
 pub async fn report(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    outcome: Outcome,
+    outcome: ProvisionOutcome,
     started: Instant,
-    looked: Epoch,
+    epoch: Epoch,
 ) -> Result<Action, WriteError> {
     let uid = claim.uid().unwrap_or_default();
-    let took = started.elapsed();
-    let as_seen = matches!(outcome, Outcome::Provisioned { now: false, .. });
-    log(&ObjectRef::from_obj(claim), &outcome, took);
-    let (verdict, action) = match outcome {
-        Outcome::Nothing | Outcome::Gone => {
+    let elapsed = started.elapsed();
+    let if_unchanged = matches!(outcome, ProvisionOutcome::Provisioned { created_now: false, .. });
+    log(&ObjectRef::from_obj(claim), &outcome, elapsed);
+    let (condition, action) = match outcome {
+        ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
             ctx.claim_retries.forget(&uid);
             return Ok(Action::await_change());
         }
-        Outcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
-        Outcome::Provisioned { verdict, now } => {
+        ProvisionOutcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
+        ProvisionOutcome::Provisioned { condition, created_now } => {
             ctx.claim_retries.forget(&uid);
             ctx.reschedules.forget(&uid);
-            if now {
-                ctx.metrics
-                    .claim_provisioned(&class_name(claim).unwrap_or_default(), took);
-                event(
-                    ctx,
-                    claim,
-                    Severity::Normal,
-                    Reason::ProvisioningSucceeded,
-                    &verdict.message,
-                );
+            if created_now {
+                let class = class_name(claim).unwrap_or_default();
+                ctx.metrics.claim_provisioned(&class, elapsed);
+                let reason = Reason::ProvisioningSucceeded;
+                event(ctx, claim, Severity::Normal, reason, &condition.message);
             }
-            (verdict, Action::await_change())
+            (condition, Action::await_change())
         }
-        Outcome::Waiting(verdict) => (verdict, wait(ctx, claim, looked, Action::requeue(jittered(WAITING)))),
-        Outcome::Doubtful(verdict) => {
-            let action = wait(ctx, claim, looked, Action::requeue(jittered(WAITING)));
-            if told_to_wait(claim) {
+        ProvisionOutcome::Waiting(condition) => {
+            let action = wait(ctx, claim, epoch, Action::requeue(jittered(WAITING)));
+            (condition, action)
+        }
+        ProvisionOutcome::AwaitingProbe(condition) => {
+            let action = wait(ctx, claim, epoch, Action::requeue(jittered(WAITING)));
+            if is_reported_waiting(claim) {
                 return Ok(action);
             }
-            (verdict, action)
+            (condition, action)
         }
-        Outcome::Copying(verdict) => (verdict, Action::requeue(jittered(COPYING))),
-        Outcome::WrongNode { verdict, pause } => (verdict, wait(ctx, claim, looked, Action::requeue(pause))),
-        // The same node may be selected again while the watch is broken off, and then nothing tells of it.
-        Outcome::Rescheduled(verdict) => (verdict, Action::requeue(jittered(WAITING))),
-        Outcome::Unknown(verdict) => (verdict, Action::requeue(jittered(UNKNOWN))),
-        Outcome::Failed(verdict) => {
+        ProvisionOutcome::Copying(condition) => (condition, Action::requeue(jittered(COPYING))),
+        ProvisionOutcome::WrongNode { condition, pause } => {
+            (condition, wait(ctx, claim, epoch, Action::requeue(pause)))
+        }
+        // The same node may be selected again while the watch is disconnected. Then no event follows.
+        ProvisionOutcome::Rescheduled(condition) => (condition, Action::requeue(jittered(WAITING))),
+        ProvisionOutcome::Unknown(condition) => (condition, Action::requeue(jittered(UNKNOWN))),
+        ProvisionOutcome::Failed(condition) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
-            let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), looked);
+            let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), epoch);
             let pause = ctx.claim_retries.failed(&uid);
-            (verdict, Action::requeue(if waits { pause } else { Duration::ZERO }))
+            (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
-        Outcome::Infeasible(verdict) => (verdict, wait(ctx, claim, looked, Action::await_change())),
+        ProvisionOutcome::Infeasible(condition) => (condition, wait(ctx, claim, epoch, Action::await_change())),
     };
-    tell(ctx, claim, &verdict, as_seen).await?;
+    write_condition(ctx, claim, &condition, if_unchanged).await?;
     Ok(action)
 }
 
-/// Whether the claim says that it waits, and for what. That a probe is late as well says nothing that would help, and it is
-/// late when there is too much to do already: a write to each claim that waits, and another one after the probe.
-fn told_to_wait(claim: &PersistentVolumeClaim) -> bool {
-    condition(claim).is_some_and(|told| told.status != "True")
+/// Returns true if the claim's condition shows that it waits. That a probe is late as well does not help its reader, and
+/// probes are late under load: it would cost two writes for each waiting claim, one now and one after the probe.
+fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
+    condition(claim).is_some_and(|condition| condition.status != "True")
 }
 
-/// Waits for a change of a backend or a class, or for the action's time; looks again at once if one came meanwhile.
-fn wait(ctx: &Context, claim: &PersistentVolumeClaim, looked: Epoch, action: Action) -> Action {
-    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), looked);
+/// Waits for a change of a backend or a class, or for the action's time. Requeues at once if there was a change since
+/// `epoch`.
+fn wait(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch, action: Action) -> Action {
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), epoch);
     if waits { action } else { Action::requeue(Duration::ZERO) }
 }
 
-/// Sets the condition, with an event, if it isn't so already. `as_seen`: only if the claim is still as it was read. Who made
-/// the volume may have said it already, and better, and the watch be late; the change is about to come, and is looked at.
-async fn tell(
+/// Sets the condition and publishes an event, unless the claim already has this condition.
+///
+/// With `if_unchanged`, it is set only if the claim is as it was read: the process that created the volume may have set
+/// a better one, which the watch has not delivered yet. It will, and the claim is reconciled again.
+async fn write_condition(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
-    verdict: &PlannedCondition,
-    as_seen: bool,
+    planned: &PlannedCondition,
+    if_unchanged: bool,
 ) -> Result<(), WriteError> {
     let former = condition(claim);
-    let status = if verdict.status == Some(true) { "True" } else { "False" };
-    let message: String = verdict.message.chars().take(LONGEST_MESSAGE).collect();
-    let reason = verdict.reason.to_string();
+    let status = if planned.status == Some(true) { "True" } else { "False" };
+    let message: String = planned.message.chars().take(MAX_MESSAGE).collect();
+    let reason = planned.reason.to_string();
     let same_reason = former.is_some_and(|former| former.status == status && former.reason.as_deref() == Some(&reason));
     if same_reason && former.and_then(|former| former.message.as_deref()) == Some(&message) {
         return Ok(());
     }
-    if verdict.reason == Reason::Copying && !same_reason {
-        event(ctx, claim, Severity::Normal, Reason::Copying, &message);
-    } else if verdict.status != Some(true) && !same_reason {
-        event(
-            ctx,
-            claim,
-            Severity::Warning,
-            Reason::ProvisioningFailed,
-            &format!("{reason}: {message}"),
-        );
+    if !same_reason {
+        if planned.reason == Reason::Copying {
+            event(ctx, claim, Severity::Normal, Reason::Copying, &message);
+        } else if planned.status != Some(true) {
+            let note = format!("{reason}: {message}");
+            event(ctx, claim, Severity::Warning, Reason::ProvisioningFailed, &note);
+        }
     }
     let since = former
         .filter(|former| former.status == status)
@@ -181,18 +183,18 @@ async fn tell(
         last_probe_time: Some(Time(Timestamp::now())),
     };
     let api = Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default());
-    write(&api, claim, &condition, as_seen).await
+    write(&api, claim, &condition, if_unchanged).await
 }
 
-/// Writes the condition; done when the claim is gone, or should be as seen and is not.
+/// Writes the condition. Succeeds if the claim is deleted, or must be unchanged and is not.
 async fn write(
     api: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
     condition: &PersistentVolumeClaimCondition,
-    as_seen: bool,
+    if_unchanged: bool,
 ) -> Result<(), WriteError> {
     let mut fields = json!({"status": {"conditions": [condition]}});
-    if as_seen {
+    if if_unchanged {
         writes::merge(
             &mut fields,
             json!({"metadata": {"resourceVersion": claim.resource_version()}}),
@@ -205,7 +207,7 @@ async fn write(
     }
 }
 
-/// Our condition on a claim.
+/// Returns our condition on a claim.
 pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
     claim
         .status
@@ -216,41 +218,53 @@ pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaim
         .find(|condition| condition.type_ == CLAIM_CONDITION)
 }
 
-/// How many of these claims are told that they have no volume, by reason.
-pub fn waiting<'a>(claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>) -> BTreeMap<String, u64> {
+/// Counts the claims whose condition shows that they have no volume, by reason.
+pub fn waiting_by_reason<'a>(claims: impl IntoIterator<Item = &'a PersistentVolumeClaim>) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
-    for reason in claims.into_iter().filter_map(waits_for) {
+    for reason in claims.into_iter().filter_map(waiting_reason) {
         *counts.entry(reason).or_default() += 1;
     }
     counts
 }
 
-fn waits_for(claim: &PersistentVolumeClaim) -> Option<String> {
-    let told = condition(claim).filter(|told| told.status != "True")?;
-    told.reason.clone()
+fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<String> {
+    let condition = condition(claim).filter(|condition| condition.status != "True")?;
+    condition.reason.clone()
 }
 
-/// Sends an event about a claim.
+/// Publishes an event about a claim.
 pub fn event(ctx: &Context, claim: &PersistentVolumeClaim, severity: Severity, reason: Reason, note: &str) {
     ctx.events
         .publish(claim.object_ref(&()), severity, reason, "Provision", note);
 }
 
-fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &Outcome, took: Duration) {
-    let ms = took.as_millis();
+fn log(claim: &ObjectRef<PersistentVolumeClaim>, outcome: &ProvisionOutcome, elapsed: Duration) {
+    let ms = elapsed.as_millis();
     match outcome {
-        Outcome::Provisioned { verdict, now: true } => {
-            tracing::info!(%claim, ms, reason = %verdict.reason, "{}", verdict.message)
+        ProvisionOutcome::Provisioned {
+            condition,
+            created_now: true,
+        } => {
+            tracing::info!(%claim, ms, reason = %condition.reason, "{}", condition.message)
         }
-        Outcome::Nothing | Outcome::Queued | Outcome::Gone | Outcome::Provisioned { .. } => {
+        ProvisionOutcome::Nothing
+        | ProvisionOutcome::Queued
+        | ProvisionOutcome::ClaimDeleted
+        | ProvisionOutcome::Provisioned { .. } => {
             tracing::debug!(%claim, ms, ?outcome);
         }
-        Outcome::Copying(verdict) | Outcome::Doubtful(verdict) => tracing::debug!(%claim, ms, "{}", verdict.message),
-        Outcome::Waiting(verdict) | Outcome::WrongNode { verdict, .. } | Outcome::Rescheduled(verdict) => {
-            tracing::info!(%claim, ms, reason = %verdict.reason, "waiting: {}", verdict.message)
+        ProvisionOutcome::Copying(condition) | ProvisionOutcome::AwaitingProbe(condition) => {
+            tracing::debug!(%claim, ms, "{}", condition.message)
         }
-        Outcome::Unknown(verdict) | Outcome::Failed(verdict) | Outcome::Infeasible(verdict) => {
-            tracing::warn!(%claim, ms, reason = %verdict.reason, "{}", verdict.message);
+        ProvisionOutcome::Waiting(condition)
+        | ProvisionOutcome::WrongNode { condition, .. }
+        | ProvisionOutcome::Rescheduled(condition) => {
+            tracing::info!(%claim, ms, reason = %condition.reason, "waiting: {}", condition.message)
+        }
+        ProvisionOutcome::Unknown(condition)
+        | ProvisionOutcome::Failed(condition)
+        | ProvisionOutcome::Infeasible(condition) => {
+            tracing::warn!(%claim, ms, reason = %condition.reason, "{}", condition.message);
         }
     }
 }
@@ -269,31 +283,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_says_already_what_it_waits_for_is_not_told_that_a_probe_is_late() {
-        let told = |conditions: serde_json::Value| {
+    fn a_claim_that_already_reports_why_it_waits_does_not_report_a_late_probe() {
+        let waiting = |conditions: serde_json::Value| {
             let claim = json!({"metadata": {"name": "data"}, "status": {"conditions": conditions}});
-            told_to_wait(&serde_json::from_value(claim).unwrap())
+            is_reported_waiting(&serde_json::from_value(claim).unwrap())
         };
-        let says = |status: &str| json!([{"type": "nfs-operator.io/Provisioned", "status": status}]);
-        assert!(told(says("False")));
-        assert!(!told(json!([])), "a new claim hears why it waits");
-        assert!(!told(says("True")), "its volume went");
+        let provisioned = |status: &str| json!([{"type": "nfs-operator.io/Provisioned", "status": status}]);
+        assert!(waiting(provisioned("False")));
+        assert!(!waiting(json!([])), "a new claim reports why it waits");
+        assert!(!waiting(provisioned("True")), "its volume was lost");
         assert!(
-            !told(json!([{"type": "Resizing", "status": "False"}])),
+            !waiting(json!([{"type": "Resizing", "status": "False"}])),
             "another condition"
         );
     }
 
-    /// The API server refuses a write that names a version which the claim no longer has.
+    /// The API server refuses a write with an outdated resource version.
     #[tokio::test]
-    async fn what_is_said_anew_of_a_volume_gives_way_to_whatever_was_said_meanwhile() {
+    async fn a_repeated_condition_does_not_overwrite_a_newer_one() {
         let written = Arc::new(Mutex::new(Vec::<Value>::new()));
-        let heard = Arc::clone(&written);
+        let requests = Arc::clone(&written);
         let service = service_fn(move |request: Request<Body>| {
-            let heard = Arc::clone(&heard);
+            let requests = Arc::clone(&requests);
             async move {
                 let body = request.into_body().collect_bytes().await?;
-                heard.lock().unwrap().push(serde_json::from_slice(&body)?);
+                requests.lock().unwrap().push(serde_json::from_slice(&body)?);
                 let conflict = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
                     "reason": "Conflict", "message": "the object has been modified", "code": 409});
                 let answer = Body::from(conflict.to_string().into_bytes());
@@ -303,9 +317,9 @@ mod tests {
         let api = Api::namespaced(Client::new(service, "team"), "team");
         let seen = json!({"metadata": {"name": "data", "namespace": "team", "uid": "u", "resourceVersion": "7"}});
         let claim: PersistentVolumeClaim = serde_json::from_value(seen).unwrap();
-        for as_seen in [true, false] {
+        for if_unchanged in [true, false] {
             let condition = PersistentVolumeClaimCondition::default();
-            write(&api, &claim, &condition, as_seen).await.unwrap();
+            write(&api, &claim, &condition, if_unchanged).await.unwrap();
         }
         let written = written.lock().unwrap();
         let versions: Vec<_> = written

@@ -1,4 +1,4 @@
-//! Claims that ask for an archive's data (`dataSourceRef`): whether they may have them, and how.
+//! A claim that requests an archive's data (`dataSourceRef`): whether it may have the data, and how.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,8 +8,7 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::copy::DataSource;
-use super::guard::ClaimRequest;
+use super::eligibility::ClaimRequest;
 use crate::api::NfsBackend;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -21,30 +20,20 @@ use crate::state::archives::expiry_reason;
 use crate::state::context::Context;
 use export_store::ArchiveRef;
 
-/// The archive that a claim's data come from.
+/// The archive that a claim is restored from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveSource {
-    /// The backend that it lies on: a move goes nowhere else.
+    /// The archive's backend. A move stays there.
     pub backend: String,
-    /// The identity of the export that it lies on.
+    /// The ID of the archive's export.
     pub export_id: String,
     /// The archive.
-    pub which: ArchiveRef,
+    pub archive: ArchiveRef,
 }
 
 impl fmt::Display for ArchiveSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "NfsArchive {}", self.which.volume)
-    }
-}
-
-impl DataSource {
-    /// The archive, if it is one.
-    pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
-        match self {
-            Self::Archive(origin) => Some(&origin.which),
-            Self::Claim(_) => None,
-        }
+        write!(f, "NfsArchive {}", self.archive.volume)
     }
 }
 
@@ -57,26 +46,28 @@ pub enum RestoreMode {
     Copy,
 }
 
-/// What the judgement rests on, besides the objects.
-struct Asked<'a> {
+/// What the decision depends on, besides the archive.
+struct RestoreRequest<'a> {
     claim: &'a PersistentVolumeClaim,
     request: &'a ClaimRequest,
     namespace: &'a PartialObjectMeta<Namespace>,
-    /// Why the archive may be purged, if it may.
-    due: Option<String>,
-    /// The one backend that the class's provisioner name reaches, when it is an alias.
+    /// Why the archive has expired, if it has.
+    expired: Option<String>,
+    /// The backend that the class is restricted to, if its provisioner name is an alias.
     alias: Option<&'a str>,
-    /// The labels of the backend that the archive lies on.
+    /// The labels of the archive's backend.
     labels: &'a BTreeMap<String, String>,
-    /// That backend lets a namespace have what came from one of its name.
+    /// That backend allows restores into a namespace with the same name but another UID.
     by_name: bool,
-    /// How the restore was begun: what was judged then holds.
+    /// The mode of a restore that has begun. What was decided then stays valid.
     begun: Option<RestoreMode>,
 }
 
-/// The archive that a claim asks for and how it gets its data, if it may have them now. Archive, namespace and what lets a
-/// namesake in are read live: what follows gives a tenant data.
-pub async fn origin(
+/// Returns the archive that a claim requests and how it gets the data, if it may have the data now.
+///
+/// Archive, namespace and the backend's policy are read live, because the restore gives data to a tenant (data-safety
+/// rule 15).
+pub async fn find_archive(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
@@ -86,19 +77,19 @@ pub async fn origin(
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
     let namespaces: Api<Namespace> = Api::all(client.clone());
-    let in_namespace = claim.namespace().unwrap_or_default();
-    let namespace = namespaces.get_metadata_opt(&in_namespace).await.map_err(failed)?;
+    let claim_namespace = claim.namespace().unwrap_or_default();
+    let namespace = namespaces.get_metadata_opt(&claim_namespace).await.map_err(failed)?;
     let Some(namespace) = namespace else {
-        let message = format!("namespace {in_namespace} is not there");
+        let message = format!("namespace {claim_namespace} does not exist");
         return Ok(Err(PlannedCondition::fails(Reason::ArchiveNotAllowed, message)));
     };
     let Some(archive) = archives.get_opt(name).await.map_err(failed)? else {
         return Ok(Err(not_found(name)));
     };
     if !archive.is_complete() {
-        return Ok(Err(unfinished(&namespace, &archive)));
+        return Ok(Err(incomplete(&namespace, &archive)));
     }
-    let lies_on = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
+    let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend));
     let by_name = match is_namesake(&namespace, &archive) {
         false => false,
         true => {
@@ -107,26 +98,26 @@ pub async fn origin(
             backend.is_some_and(|backend| backend.spec.archive_policy.restore_by_name)
         }
     };
-    let asked = Asked {
+    let request = RestoreRequest {
         claim,
         request,
         namespace: &namespace,
-        due: expiry_reason(ctx, &archive, jiff::Timestamp::now()),
+        expired: expiry_reason(ctx, &archive, jiff::Timestamp::now()),
         alias: ctx.settings.aliases.get(&request.provisioner).map(String::as_str),
-        labels: lies_on.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
+        labels: backend.as_ref().map_or(&NO_LABELS, |backend| backend.labels()),
         by_name,
         begun: begun(ctx, &volume_name(&claim.uid().unwrap_or_default())),
     };
-    Ok(judge(&asked, &archive))
+    Ok(decide(&request, &archive))
 }
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
-/// How the directory of a volume was begun, by this life or a former one, if it was.
+/// Returns the mode of a restore that this process or a previous one has begun.
 fn begun(ctx: &Context, volume: &str) -> Option<RestoreMode> {
     let backends = ctx.backends.all();
-    let on = backends.iter().find(|backend| backend.is_open(volume))?;
-    Some(if on.is_move(volume) {
+    let backend = backends.iter().find(|backend| backend.is_open(volume))?;
+    Some(if backend.is_move(volume) {
         RestoreMode::Move
     } else {
         RestoreMode::Copy
@@ -134,73 +125,80 @@ fn begun(ctx: &Context, volume: &str) -> Option<RestoreMode> {
 }
 
 fn not_found(name: &str) -> PlannedCondition {
-    let message = format!("NfsArchive {name} does not exist: correct the name; or it was restored or purged meanwhile");
+    let message =
+        format!("NfsArchive {name} does not exist: correct the name; or the archive was restored or purged already");
     PlannedCondition::fails(Reason::ArchiveNotFound, message)
 }
 
-/// What is told of an archive whose copy is still being made. Whose it is, is known by name only: nothing is given away yet.
-fn unfinished(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> PlannedCondition {
+/// Returns the condition for an archive whose copy is not complete. Its namespace is known by name only, so the
+/// condition reveals nothing to other namespaces.
+fn incomplete(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> PlannedCondition {
     let name = archive.name_any();
     if !is_listed(namespace, archive) && namespace.name_any() != archive.spec.claim.namespace {
         return not_allowed(&name);
     }
-    let message = format!("NfsArchive {name} is still being made: it can be had when it says Available");
+    let message = format!("NfsArchive {name} is still being created: it can be restored once it is Available");
     PlannedCondition::fails(Reason::ArchiveBusy, message)
 }
 
 fn not_allowed(name: &str) -> PlannedCondition {
     let message = format!(
-        "NfsArchive {name} did not come from this namespace, by its uid: an administrator can let the namespace have it by \
-         spec.allowedNamespaces of the archive"
+        "NfsArchive {name} is not from this namespace, by its UID: an administrator can allow the namespace in the \
+         archive's spec.allowedNamespaces"
     );
     PlannedCondition::fails(Reason::ArchiveNotAllowed, message)
 }
 
-/// Whether the archive lets the namespace have a copy.
+/// Returns true if the archive allows the namespace to have a copy.
 fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let allowed = archive.spec.allowed_namespaces.as_ref();
     allowed.is_some_and(|allowed| admits(allowed, &namespace.name_any(), namespace.labels()))
 }
 
-/// A tenant learns nothing about an archive that is not for his namespace.
-fn judge(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(ArchiveSource, RestoreMode), PlannedCondition> {
+/// Decides whether and how to restore. A tenant learns nothing about an archive that their namespace may not have.
+fn decide(
+    request: &RestoreRequest<'_>,
+    archive: &NfsArchive,
+) -> Result<(ArchiveSource, RestoreMode), PlannedCondition> {
     let (name, spec) = (archive.name_any(), &archive.spec);
-    let which = archive_ref(archive).ok_or_else(|| not_found(&name))?;
-    let came_from = is_where_it_came_from(asked.namespace, archive);
-    let listed = is_listed(asked.namespace, archive);
-    let by_name = asked.by_name && is_namesake(asked.namespace, archive);
-    if !came_from && !listed && !by_name {
+    let archive_ref = archive_ref(archive).ok_or_else(|| not_found(&name))?;
+    let from_here = is_from(request.namespace, archive);
+    let listed = is_listed(request.namespace, archive);
+    let by_name = request.by_name && is_namesake(request.namespace, archive);
+    if !from_here && !listed && !by_name {
         return Err(not_allowed(&name));
     }
-    let origin = ArchiveSource {
+    let source = ArchiveSource {
         backend: spec.backend.clone(),
         export_id: spec.export_id.clone(),
-        which,
+        archive: archive_ref,
     };
-    match asked.begun {
-        Some(RestoreMode::Move) if came_from => return Ok((origin, RestoreMode::Move)),
-        Some(RestoreMode::Copy) => return Ok((origin, RestoreMode::Copy)),
+    match request.begun {
+        Some(RestoreMode::Move) if from_here => return Ok((source, RestoreMode::Move)),
+        Some(RestoreMode::Copy) => return Ok((source, RestoreMode::Copy)),
         _ => {}
     }
-    available(asked, archive)?;
-    Ok((origin, way(asked, archive, came_from)?))
+    check_available(request, archive)?;
+    Ok((source, restore_mode(request, archive, from_here)?))
 }
 
-/// By name, and not by uid: perhaps the same people's in a cluster that was built anew, perhaps somebody else's.
+/// Returns true for a namespace with the same name but another UID: it may belong to the same people in a rebuilt cluster,
+/// or to somebody else.
 fn is_namesake(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let name = &archive.spec.claim.namespace;
-    !name.is_empty() && namespace.name_any() == *name && !is_where_it_came_from(namespace, archive)
+    !name.is_empty() && namespace.name_any() == *name && !is_from(namespace, archive)
 }
 
-/// By uid: a namespace that was made anew under the same name is somebody else's.
-fn is_where_it_came_from(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
+/// Returns true if the archive is from this namespace. The UID must match: a recreated namespace may belong to somebody
+/// else.
+fn is_from(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let claim = &archive.spec.claim;
     !claim.namespace_uid.is_empty()
         && namespace.metadata.uid.as_ref() == Some(&claim.namespace_uid)
         && namespace.name_any() == claim.namespace
 }
 
-fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), PlannedCondition> {
+fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result<(), PlannedCondition> {
     let name = archive.name_any();
     if archive.metadata.deletion_timestamp.is_some() {
         return Err(PlannedCondition::fails(
@@ -208,15 +206,15 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), PlannedCondi
             format!("NfsArchive {name} is being deleted"),
         ));
     }
-    if let Some(why) = asked.due.as_ref().filter(|_| !archive.spec.legal_hold) {
+    if let Some(why) = request.expired.as_ref().filter(|_| !archive.spec.legal_hold) {
         let message =
-            format!("NfsArchive {name} has expired, {why}: an administrator can still set spec.expiresAt later");
+            format!("NfsArchive {name} has expired, {why}: an administrator can still set a later spec.expiresAt");
         return Err(PlannedCondition::fails(Reason::ArchiveExpired, message));
     }
     let size = archive.spec.size.as_deref().and_then(quantity::bytes);
-    if size.is_some_and(|size| asked.request.bytes < size) {
+    if size.is_some_and(|size| request.request.bytes < size) {
         let message = format!(
-            "NfsArchive {name} was a volume of {}: ask for that much at least",
+            "NfsArchive {name} was a volume of {}: request at least as much",
             archive.spec.size.as_deref().unwrap_or_default()
         );
         return Err(PlannedCondition::fails(Reason::ClaimTooSmall, message));
@@ -224,20 +222,25 @@ fn available(asked: &Asked<'_>, archive: &NfsArchive) -> Result<(), PlannedCondi
     Ok(())
 }
 
-/// An archive is moved only where nobody can be left who holds a handle to it and should not: a rename revokes none.
-fn way(asked: &Asked<'_>, archive: &NfsArchive, came_from: bool) -> Result<RestoreMode, PlannedCondition> {
-    let lies_on = archive.spec.backend.as_str();
-    let reached = class_permits(&asked.request.parameters, lies_on, asked.labels)
-        && asked.alias.is_none_or(|alias| alias == lies_on);
-    match asked.claim.annotations().get(RESTORE).map(String::as_str) {
+/// Selects the mode. An archive is moved only if nobody who should not have its data can hold a handle to it: a rename
+/// revokes no handles.
+fn restore_mode(
+    request: &RestoreRequest<'_>,
+    archive: &NfsArchive,
+    from_here: bool,
+) -> Result<RestoreMode, PlannedCondition> {
+    let backend = archive.spec.backend.as_str();
+    let permitted = class_permits(&request.request.parameters, backend, request.labels)
+        && request.alias.is_none_or(|alias| alias == backend);
+    match request.claim.annotations().get(RESTORE).map(String::as_str) {
         Some("copy") => Ok(RestoreMode::Copy),
-        // A backup is there for more than one bad day.
+        // A backup is kept for further restores.
         None if archive.is_on_demand() => Ok(RestoreMode::Copy),
-        None | Some("move") if came_from && reached && !archive.spec.legal_hold => Ok(RestoreMode::Move),
+        None | Some("move") if from_here && permitted && !archive.spec.legal_hold => Ok(RestoreMode::Move),
         None | Some("move") => Ok(RestoreMode::Copy),
         Some(other) => Err(PlannedCondition::fails(
             Reason::InvalidOverride,
-            format!("annotation {RESTORE} is {other:?}: move or copy"),
+            format!("annotation {RESTORE} cannot be {other:?}: it takes one of move, copy"),
         )),
     }
 }

@@ -1,12 +1,13 @@
-//! Expansion: a bound claim asks for more than it has. Nothing happens on the export; what grows is what the backend's
-//! limits count.
+//! Expansion of a bound claim that requests more than it has. Nothing changes on the export; the volume's capacity is what
+//! the backend's limits count.
 //!
-//! The volume's capacity is written first, then the claim's status, as external-resizer does for volumes that need no
-//! work on the node. Whoever dies in between finds a volume that has more than its claim says, and says it.
+//! The volume's capacity is written first, then the claim's status, as external-resizer does for volumes without work on
+//! the node. If the process ends in between, the next one finds a volume that is larger than its claim reports, and
+//! reports it.
 
 mod plan;
 mod reconcile;
-mod room;
+mod reserve;
 
-pub use plan::at_rest;
+pub use plan::is_settled;
 pub use reconcile::reconcile;

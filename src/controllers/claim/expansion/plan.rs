@@ -1,4 +1,4 @@
-//! What a claim's size asks for, and what its status is to say. Pure.
+//! What to do about a claim's size, and the status that reports it. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -18,27 +18,27 @@ const RESIZE_CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "No
 /// The state of a resource that cannot be expanded as asked (core/v1 `ClaimResourceStatus`).
 const INFEASIBLE: &str = "ControllerResizeInfeasible";
 
-/// What is to be done about a claim's size.
+/// What to do about a claim's size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
-    /// Nothing: not ours, or it has what it asks for.
+    /// Nothing: the volume is not ours, or has the requested size.
     Nothing,
-    /// The volume is to have this much.
+    /// Expand the volume.
     Grow {
-        /// The claim's own text.
+        /// The size, as the claim has it.
         size: Quantity,
-        /// The same in bytes.
+        /// The size in bytes.
         bytes: u128,
-        /// Where the room is to come from.
+        /// The backend whose capacity is used.
         backend: String,
     },
-    /// The volume has more than the claim says: it is to say this.
-    Say(Quantity),
-    /// It asks no more for what could not be had: what was said of that is to go.
-    Clear,
+    /// Report this size: the volume is larger than the claim reports.
+    ReportSize(Quantity),
+    /// Clear the report of a failed expansion that the claim no longer requests.
+    ClearFailure,
 }
 
-/// Decides it. Only a Bound claim and the volume that is bound to it count, and only volumes that we made.
+/// Plans what to do about a claim's size. Only a bound claim with a volume of this operator is expanded.
 pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: &Settings) -> Plan {
     let Some(backend) = ours(volume, settings) else {
         return Plan::Nothing;
@@ -50,45 +50,49 @@ pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: 
         .spec
         .as_ref()
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"));
-    let (Some(asked), Some(has)) = (requested(claim), has) else {
+    let (Some(requested), Some(has)) = (requested(claim), has) else {
         return Plan::Nothing;
     };
-    let (Some(asked_bytes), Some(has_bytes)) = (bytes(&asked.0), bytes(&has.0)) else {
+    let (Some(requested_bytes), Some(has_bytes)) = (bytes(&requested.0), bytes(&has.0)) else {
         return Plan::Nothing;
     };
-    if asked_bytes > has_bytes {
+    if requested_bytes > has_bytes {
         return Plan::Grow {
-            size: asked.clone(),
-            bytes: asked_bytes,
+            size: requested.clone(),
+            bytes: requested_bytes,
             backend: backend.to_owned(),
         };
     }
-    if said_bytes(claim) < has_bytes {
-        return Plan::Say(has.clone());
+    if reported_bytes(claim) < has_bytes {
+        return Plan::ReportSize(has.clone());
     }
-    if is_marked(claim) { Plan::Clear } else { Plan::Nothing }
+    if has_failed(claim) {
+        Plan::ClearFailure
+    } else {
+        Plan::Nothing
+    }
 }
 
-/// Whether there is nothing to do about a claim's size, whatever its volume is: it asks for no more than it has, and says
-/// nothing of having asked.
-pub fn at_rest(claim: &PersistentVolumeClaim) -> bool {
+/// Returns true if there is nothing to do about a claim's size, whatever its volume: it requests no more than it has, and
+/// reports no failed expansion.
+pub fn is_settled(claim: &PersistentVolumeClaim) -> bool {
     let status = claim.status.as_ref();
     let bound = status.and_then(|status| status.phase.as_deref()) == Some("Bound");
     if !bound || claim.metadata.deletion_timestamp.is_some() {
         return true;
     }
-    let asked = requested(claim).and_then(|asked| bytes(&asked.0));
-    asked.is_none_or(|asked| asked <= said_bytes(claim)) && !is_marked(claim)
+    let requested = requested(claim).and_then(|requested| bytes(&requested.0));
+    requested.is_none_or(|requested| requested <= reported_bytes(claim)) && !has_failed(claim)
 }
 
-/// What a claim says that it has, in bytes.
-fn said_bytes(claim: &PersistentVolumeClaim) -> u128 {
+/// Returns the size that a claim's status reports, in bytes.
+fn reported_bytes(claim: &PersistentVolumeClaim) -> u128 {
     let status = claim.status.as_ref();
-    let said = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
-    said.and_then(|said| bytes(&said.0)).unwrap_or(0)
+    let reported = status.and_then(|status| status.capacity.as_ref()?.get("storage"));
+    reported.and_then(|reported| bytes(&reported.0)).unwrap_or(0)
 }
 
-/// The backend of a volume of ours.
+/// Returns the backend of a volume, if it is this operator's.
 fn ours<'a>(volume: &'a PersistentVolume, settings: &Settings) -> Option<&'a str> {
     let annotations = volume.annotations();
     annotations.get(PROVISIONED_BY).filter(|by| settings.serves(by))?;
@@ -110,8 +114,8 @@ fn requested(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
     resources.requests.as_ref()?.get("storage")
 }
 
-/// Whether the claim still says that an expansion failed.
-fn is_marked(claim: &PersistentVolumeClaim) -> bool {
+/// Returns true if the claim reports a failed expansion.
+fn has_failed(claim: &PersistentVolumeClaim) -> bool {
     is_infeasible(claim) || conditions(claim).any(|condition| condition.type_ == RESIZE_ERROR)
 }
 
@@ -123,8 +127,8 @@ fn conditions(claim: &PersistentVolumeClaim) -> impl Iterator<Item = &Persistent
         .flatten()
 }
 
-/// The status of a claim whose expansion is over: what it has, and nothing of the way there. `Clear` leaves the size.
-pub fn settled(claim: &PersistentVolumeClaim, size: Option<&Quantity>) -> Value {
+/// Returns the status of a claim without an expansion in progress. Without `size`, the size stays as it is.
+pub fn settled_status(claim: &PersistentVolumeClaim, size: Option<&Quantity>) -> Value {
     let others: Vec<_> = conditions(claim)
         .filter(|condition| !RESIZE_CONDITIONS.contains(&condition.type_.as_str()))
         .collect();
@@ -140,12 +144,12 @@ pub fn settled(claim: &PersistentVolumeClaim, size: Option<&Quantity>) -> Value 
     json!({ "status": status })
 }
 
-/// The status of a claim that cannot have what it asks for; none when it says so already.
-pub fn refused(claim: &PersistentVolumeClaim, verdict: &PlannedCondition, now: Time) -> Option<Value> {
-    let reason = verdict.reason.to_string();
+/// Returns the status of a claim that cannot be expanded. None if the claim already has it.
+pub fn refused_status(claim: &PersistentVolumeClaim, condition: &PlannedCondition, now: Time) -> Option<Value> {
+    let reason = condition.reason.to_string();
     let former = conditions(claim).find(|condition| condition.type_ == RESIZE_ERROR && condition.status == "True");
     let same = former.is_some_and(|former| {
-        former.message.as_deref() == Some(&verdict.message) && former.reason.as_deref() == Some(&reason)
+        former.message.as_deref() == Some(&condition.message) && former.reason.as_deref() == Some(&reason)
     });
     if same && is_infeasible(claim) {
         return None;
@@ -161,7 +165,7 @@ pub fn refused(claim: &PersistentVolumeClaim, verdict: &PlannedCondition, now: T
         type_: RESIZE_ERROR.to_owned(),
         status: "True".to_owned(),
         reason: Some(reason),
-        message: Some(verdict.message.clone()),
+        message: Some(condition.message.clone()),
         last_transition_time: Some(since),
         last_probe_time: None,
     });

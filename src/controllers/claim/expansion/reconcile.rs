@@ -1,4 +1,4 @@
-//! Gives a bound claim the size that it asks for.
+//! Expands a bound claim to the size that it requests.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::plan::{Plan, at_rest, plan, refused, settled};
-use super::room::{Room, hold};
+use super::plan::{Plan, is_settled, plan, refused_status, settled_status};
+use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
@@ -22,26 +22,26 @@ use crate::state::volume_indexer::index_volume;
 use crate::state::volume_metadata;
 use crate::state::waiting::Epoch;
 
-/// Somebody else wrote meanwhile, or the backend is about to be probed: looked at again soon.
+/// Another writer was faster, or the backend is about to be probed: check again soon.
 const SOON: Duration = Duration::from_secs(1);
-/// A claim that found no room is woken by what makes some; this catches a change that was missed.
+/// Freed capacity wakes the claims that wait for it; this catches a missed change.
 const WAITING: Duration = Duration::from_secs(300);
 
-/// Looks at a claim's size and does what is left to do; none when there is nothing.
+/// Reconciles a claim's size. None if there is nothing to do.
 pub async fn reconcile(
     claim: &PersistentVolumeClaim,
     ctx: &Context,
-    looked: Epoch,
+    epoch: Epoch,
 ) -> Result<Option<Action>, WriteError> {
     let Some(volume) = claim.spec.as_ref().and_then(|spec| spec.volume_name.as_deref()) else {
         return Ok(None);
     };
-    if at_rest(claim) {
+    if is_settled(claim) {
         ctx.capacity.settle(volume);
         return Ok(None);
     }
-    // Boxed: few claims ever ask for more, and their look must not cost this future's size.
-    let done = Box::pin(carry_out(claim, volume, ctx, looked)).await;
+    // Boxed: few claims are ever expanded, and the futures of the others must stay small.
+    let done = Box::pin(expand(claim, volume, ctx, epoch)).await;
     match done {
         Ok(action) => Ok(Some(action)),
         Err(WriteError::Conflict) => Ok(Some(Action::requeue(SOON))),
@@ -50,23 +50,16 @@ pub async fn reconcile(
     }
 }
 
-/// Decides on what is there now, not on what the caches knew, and does it.
-async fn carry_out(
-    seen: &PersistentVolumeClaim,
-    volume: &str,
-    ctx: &Context,
-    looked: Epoch,
-) -> Result<Action, WriteError> {
-    let (claims, volumes) = (
-        claims(seen, ctx),
-        Api::<PersistentVolume>::all(ctx.clients.calls.clone()),
-    );
-    let claim = live(&claims, &seen.name_any()).await?;
-    // A successor of the same name is looked at when its own event comes.
+/// Plans on live objects, not on the caches, and applies the plan.
+async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch: Epoch) -> Result<Action, WriteError> {
+    let claims = claims(seen, ctx);
+    let volumes = Api::<PersistentVolume>::all(ctx.clients.calls.clone());
+    let claim = read_live(&claims, &seen.name_any()).await?;
+    // A successor of the same name has an event of its own.
     if claim.uid() != seen.uid() {
         return Err(WriteError::NotFound);
     }
-    let volume = live(&volumes, volume).await?;
+    let volume = read_live(&volumes, volume).await?;
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, Plan::Grow { .. }) {
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
@@ -74,31 +67,31 @@ async fn carry_out(
     }
     match plan {
         Plan::Nothing => {}
-        Plan::Grow { size, bytes, backend } => match hold(ctx, &volume.name_any(), &backend, bytes) {
-            Room::Held => {
+        Plan::Grow { size, bytes, backend } => match reserve(ctx, &volume.name_any(), &backend, bytes) {
+            Reservation::Reserved => {
                 let capacity = json!({"spec": {"capacity": {"storage": size}}});
-                // Counted until the watch tells that it has it.
+                // The capacity stays reserved until the watch delivers the change.
                 writes::patch_as_read(&volumes, &volume, capacity, false, "set the volume's capacity").await?;
-                say(&claims, &claim, &size, ctx).await?;
-                volume_metadata::save(ctx, &grown(volume, size)).await;
+                report_size(&claims, &claim, &size, ctx).await?;
+                volume_metadata::save(ctx, &with_size(volume, size)).await;
             }
-            Room::Unknown => return Ok(Action::requeue(SOON)),
-            Room::Refused(verdict) => {
+            Reservation::Unknown => return Ok(Action::requeue(SOON)),
+            Reservation::Refused(condition) => {
                 ctx.capacity.settle(&volume.name_any());
-                return refuse(&claims, &claim, &verdict, ctx, looked).await;
+                return report_refusal(&claims, &claim, &condition, ctx, epoch).await;
             }
         },
-        Plan::Say(size) => {
-            say(&claims, &claim, &size, ctx).await?;
+        Plan::ReportSize(size) => {
+            report_size(&claims, &claim, &size, ctx).await?;
             volume_metadata::save(ctx, &volume).await;
         }
-        Plan::Clear => write(&claims, &claim, settled(&claim, None)).await?,
+        Plan::ClearFailure => write(&claims, &claim, settled_status(&claim, None)).await?,
     }
     Ok(Action::await_change())
 }
 
-/// The object as it is now.
-async fn live<K>(api: &Api<K>, name: &str) -> Result<K, WriteError>
+/// Reads the current object.
+async fn read_live<K>(api: &Api<K>, name: &str) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,
 {
@@ -109,42 +102,42 @@ where
     found.ok_or(WriteError::NotFound)
 }
 
-/// The volume as it is by now.
-fn grown(mut volume: PersistentVolume, size: Quantity) -> PersistentVolume {
+/// Returns the volume with its new size.
+fn with_size(mut volume: PersistentVolume, size: Quantity) -> PersistentVolume {
     let capacity = volume.spec.get_or_insert_default().capacity.get_or_insert_default();
     capacity.insert("storage".to_owned(), size);
     volume
 }
 
-/// The volume has it; the claim says so, and an event.
-async fn say(
+/// Reports the volume's size in the claim's status and in an event.
+async fn report_size(
     claims: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
     size: &Quantity,
     ctx: &Context,
 ) -> Result<(), WriteError> {
-    write(claims, claim, settled(claim, Some(size))).await?;
-    let note = format!("the volume has {} now", size.0);
+    write(claims, claim, settled_status(claim, Some(size))).await?;
+    let note = format!("the volume now has {}", size.0);
     tracing::info!(claim = %ObjectRef::from_obj(claim), size = size.0, "expanded");
     event(ctx, claim, Severity::Normal, Reason::VolumeResizeSuccessful, &note);
     Ok(())
 }
 
-/// There is no room: the claim says so, and waits for some or for a smaller request.
-async fn refuse(
+/// Reports that the capacity is not available. The claim waits for capacity or for a smaller request.
+async fn report_refusal(
     claims: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
-    verdict: &PlannedCondition,
+    condition: &PlannedCondition,
     ctx: &Context,
-    looked: Epoch,
+    epoch: Epoch,
 ) -> Result<Action, WriteError> {
-    if let Some(status) = refused(claim, verdict, Time(Timestamp::now())) {
+    if let Some(status) = refused_status(claim, condition, Time(Timestamp::now())) {
         write(claims, claim, status).await?;
-        let note = format!("{}: {}", verdict.reason, verdict.message);
-        tracing::warn!(claim = %ObjectRef::from_obj(claim), reason = %verdict.reason, "not expanded: {}", verdict.message);
+        let note = format!("{}: {}", condition.reason, condition.message);
+        tracing::warn!(claim = %ObjectRef::from_obj(claim), reason = %condition.reason, "cannot expand: {}", condition.message);
         event(ctx, claim, Severity::Warning, Reason::VolumeResizeFailed, &note);
     }
-    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), looked);
+    let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), epoch);
     Ok(Action::requeue(if waits { jittered(WAITING) } else { Duration::ZERO }))
 }
 

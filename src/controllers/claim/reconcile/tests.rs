@@ -9,8 +9,8 @@ fn settings() -> Settings {
     Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "default")])
 }
 
-/// A bound claim as the binder leaves it, with that much asked for.
-fn bound(provisioner: &str, asked: &str, placed: bool, condition: Option<(&str, &str)>) -> Value {
+/// A bound claim as the binder leaves it, with that size requested.
+fn bound(provisioner: &str, requested: &str, placed: bool, condition: Option<(&str, &str)>) -> Value {
     let mut annotations = json!({STORAGE_PROVISIONER: provisioner});
     if placed {
         annotations[PLACED_ON] = json!("default");
@@ -20,39 +20,43 @@ fn bound(provisioner: &str, asked: &str, placed: bool, condition: Option<(&str, 
         .map(|(status, reason)| json!({"type": "nfs-operator.io/Provisioned", "status": status, "reason": reason}));
     json!({
         "metadata": {"name": "c", "namespace": "n", "uid": "u", "annotations": annotations},
-        "spec": {"volumeName": "pvc-u", "resources": {"requests": {"storage": asked}}},
+        "spec": {"volumeName": "pvc-u", "resources": {"requests": {"storage": requested}}},
         "status": {"phase": "Bound", "capacity": {"storage": "1Gi"}, "conditions": conditions.collect::<Vec<_>>()},
     })
 }
 
 #[test]
 fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read_for_that() {
-    let told = Some(("True", "Provisioned"));
+    let reported = Some(("True", "Provisioned"));
     let with = |mut claim: Value, path: &str, value: Value| {
         *claim.pointer_mut(path).unwrap() = value;
         claim
     };
-    let ours = bound("nfs-operator.io/nfs", "1Gi", true, told);
-    for (what, claim, is_settled) in [
-        ("told", ours.clone(), true),
-        ("asks for more", bound("nfs-operator.io/nfs", "2Gi", true, told), false),
+    let ours = bound("nfs-operator.io/nfs", "1Gi", true, reported);
+    for (what, claim, expected) in [
+        ("reported", ours.clone(), true),
         (
-            "begun and not told",
+            "requests more",
+            bound("nfs-operator.io/nfs", "2Gi", true, reported),
+            false,
+        ),
+        (
+            "begun and not reported",
             bound("nfs-operator.io/nfs", "1Gi", true, None),
             false,
         ),
         (
-            "told that it waits, its placement taken off by its user",
+            "reported as waiting, its placement removed by its user",
             bound("nfs-operator.io/nfs", "1Gi", false, Some(("False", "NoSpace"))),
             false,
         ),
         (
-            "its volume is back",
+            "its volume was recreated",
             bound("nfs-operator.io/nfs", "1Gi", true, Some(("False", "VolumeLost"))),
             false,
         ),
         (
-            "it waited, and a volume of another name came, perhaps one that was made again",
+            "it waited, and was bound to a volume of another name, perhaps a recovered one",
             with(
                 bound("nfs-operator.io/nfs", "1Gi", false, Some(("False", "NoBackend"))),
                 "/spec/volumeName",
@@ -61,7 +65,7 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             false,
         ),
         (
-            "a volume that was there before anything was said",
+            "a volume that existed before anything was reported",
             with(
                 bound("nfs-operator.io/nfs", "1Gi", true, None),
                 "/spec/volumeName",
@@ -69,15 +73,15 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
             ),
             true,
         ),
-        ("inherited", bound("old/nfs", "1Gi", false, None), true),
+        ("provisioned by nfs-subdir", bound("old/nfs", "1Gi", false, None), true),
         (
-            "begun here, made by nfs-subdir",
+            "begun here, provisioned by nfs-subdir",
             bound("old/nfs", "1Gi", true, None),
             false,
         ),
         ("lost", with(ours.clone(), "/status/phase", json!("Lost")), false),
         (
-            "lost and told so",
+            "lost and reported as lost",
             with(
                 bound("nfs-operator.io/nfs", "1Gi", true, Some(("False", "VolumeLost"))),
                 "/status/phase",
@@ -90,8 +94,8 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
     ] {
         let claim: PersistentVolumeClaim = serde_json::from_value(claim).unwrap();
         assert_eq!(
-            settled(&claim, &settings(), &CapacityTracker::default()),
-            is_settled,
+            is_settled(&claim, &settings(), &CapacityTracker::default()),
+            expected,
             "{what}"
         );
     }
@@ -99,24 +103,24 @@ fn a_claim_is_settled_when_nothing_is_left_to_do_and_its_volume_need_not_be_read
 
 #[test]
 fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there() {
-    let pending = |told| {
-        let mut claim = bound("nfs-operator.io/nfs", "1Gi", true, told);
+    let pending = |reported| {
+        let mut claim = bound("nfs-operator.io/nfs", "1Gi", true, reported);
         claim["spec"]["volumeName"] = Value::Null;
         claim["status"]["phase"] = json!("Pending");
         serde_json::from_value(claim).unwrap()
     };
-    let (told, waits) = (
+    let (reported, waits) = (
         pending(Some(("True", "Provisioned"))),
         pending(Some(("False", "NoSpace"))),
     );
-    let inventory = CapacityTracker::default();
-    let is_settled = |claim| settled(claim, &settings(), &inventory);
-    assert!(!is_settled(&told), "its volume is not known: it may be gone");
-    inventory.promise("pvc-u", 1, |_| (Some("default".to_owned()), ()));
-    assert!(!is_settled(&told), "its volume was not saved yet");
-    inventory.saved("pvc-u", "default", 1, None);
-    assert!(is_settled(&told));
-    assert!(!is_settled(&waits), "that its volume is there is not said yet");
-    inventory.gone("pvc-u");
-    assert!(!is_settled(&told));
+    let capacity = CapacityTracker::default();
+    let is_settled = |claim| super::is_settled(claim, &settings(), &capacity);
+    assert!(!is_settled(&reported), "its volume is not known: it may be deleted");
+    capacity.promise("pvc-u", 1, |_| (Some("default".to_owned()), ()));
+    assert!(!is_settled(&reported), "its volume was not created yet");
+    capacity.saved("pvc-u", "default", 1, None);
+    assert!(is_settled(&reported));
+    assert!(!is_settled(&waits), "its volume is not reported yet");
+    capacity.gone("pvc-u");
+    assert!(!is_settled(&reported));
 }

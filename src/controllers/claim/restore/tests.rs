@@ -28,7 +28,7 @@ fn archive(spec: &Value) -> NfsArchive {
     serde_json::from_value(object).unwrap()
 }
 
-/// How it is judged when that namespace asks for it, with these annotations, in a class on these backends.
+/// A restore by a claim in that namespace, with these annotations, of a class with these backends.
 struct Case {
     namespace: (&'static str, &'static str),
     labels: Value,
@@ -53,7 +53,7 @@ const USUAL: Case = Case {
     begun: None,
 };
 
-fn judged(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
+fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
     let annotations = case.annotation.map(|how| json!({ RESTORE: how }));
     let claim = json!({"metadata": {"name": "c", "annotations": annotations}});
     let namespace = json!({"metadata": {"name": case.namespace.0, "uid": case.namespace.1, "labels": case.labels}});
@@ -75,25 +75,25 @@ fn judged(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
         restore: Some("pvc-1".into()),
         node: None,
     };
-    let asked = Asked {
+    let restore = RestoreRequest {
         claim: &serde_json::from_value(claim).unwrap(),
         request: &request,
         namespace: &serde_json::from_value(namespace).unwrap(),
-        due: case.due.then(|| "its time was over".to_owned()),
+        expired: case.due.then(|| "its retention ended".to_owned()),
         alias: None,
         labels: &BTreeMap::from([("tier".to_owned(), "slow".to_owned())]),
         by_name: case.by_name,
         begun: case.begun,
     };
-    judge(&asked, &archive(&spec))
-        .map(|(origin, way)| {
+    decide(&restore, &archive(&spec))
+        .map(|(source, mode)| {
             assert_eq!(
-                (&*origin.backend, &*origin.export_id, origin.which.file_id),
+                (&*source.backend, &*source.export_id, source.archive.file_id),
                 ("main", "e", 1)
             );
-            way
+            mode
         })
-        .map_err(|verdict| verdict.reason)
+        .map_err(|condition| condition.reason)
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
     for (what, case, spec, expected) in [
         ("its own", USUAL, json!({}), Ok(RestoreMode::Move)),
         (
-            "made anew under the same name",
+            "recreated with the same name",
             at("team", "new"),
             json!({}),
             Err(Reason::ArchiveNotAllowed),
@@ -124,7 +124,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             Err(Reason::ArchiveNotAllowed),
         ),
         (
-            "of nobody knows whom",
+            "without a known namespace UID",
             at("team", ""),
             of_old,
             Err(Reason::ArchiveNotAllowed),
@@ -205,7 +205,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             Ok(RestoreMode::Move),
         ),
     ] {
-        assert_eq!(judged(&case, spec), expected, "{what}");
+        assert_eq!(decided(&case, spec), expected, "{what}");
     }
 }
 
@@ -349,7 +349,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
         ),
         ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
     ] {
-        assert_eq!(judged(&case, spec), expected, "{what}");
+        assert_eq!(decided(&case, spec), expected, "{what}");
     }
 }
 
@@ -361,19 +361,19 @@ fn an_archive_that_is_being_made_is_told_to_those_alone_who_may_have_it() {
         serde_json::from_value(object).unwrap()
     };
     let found = making(json!({}));
-    assert_eq!(unfinished(&namespace("team", "ns"), &found).reason, Reason::ArchiveBusy);
+    assert_eq!(incomplete(&namespace("team", "ns"), &found).reason, Reason::ArchiveBusy);
     let not_found_yet = making(json!({"namespaceUID": "", "uid": ""}));
     assert_eq!(
-        unfinished(&namespace("team", "ns"), &not_found_yet).reason,
+        incomplete(&namespace("team", "ns"), &not_found_yet).reason,
         Reason::ArchiveBusy
     );
     assert_eq!(
-        unfinished(&namespace("other", "else"), &found).reason,
+        incomplete(&namespace("other", "else"), &found).reason,
         Reason::ArchiveNotAllowed
     );
     let listed = archive(&json!({"fileID": null, "allowedNamespaces": {"matchNames": ["other"]}}));
     assert_eq!(
-        unfinished(&namespace("other", "else"), &listed).reason,
+        incomplete(&namespace("other", "else"), &listed).reason,
         Reason::ArchiveBusy
     );
 }

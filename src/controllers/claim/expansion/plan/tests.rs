@@ -34,7 +34,7 @@ fn status(claim: &PersistentVolumeClaim, patch: Value) -> PersistentVolumeClaim 
     serde_json::from_value(claim).unwrap()
 }
 
-fn verdict(message: &str) -> PlannedCondition {
+fn condition(message: &str) -> PlannedCondition {
     PlannedCondition::fails(Reason::CapacityExceeded, message)
 }
 
@@ -44,15 +44,15 @@ fn time(text: &str) -> Time {
 
 #[test]
 fn a_claim_is_at_rest_when_it_asks_for_no_more_than_it_says_that_it_has() {
-    assert!(at_rest(&claim("1Gi", "1024Mi")));
-    assert!(at_rest(&claim("1Gi", "2Gi")));
-    assert!(!at_rest(&claim("2Gi", "1Gi")));
+    assert!(is_settled(&claim("1Gi", "1024Mi")));
+    assert!(is_settled(&claim("1Gi", "2Gi")));
+    assert!(!is_settled(&claim("2Gi", "1Gi")));
     let refused = json!({"allocatedResourceStatuses": {"storage": INFEASIBLE}});
     assert!(
-        !at_rest(&status(&claim("1Gi", "1Gi"), refused)),
+        !is_settled(&status(&claim("1Gi", "1Gi"), refused)),
         "that is to be cleared"
     );
-    assert!(at_rest(&status(&claim("2Gi", "1Gi"), json!({"phase": "Pending"}))));
+    assert!(is_settled(&status(&claim("2Gi", "1Gi"), json!({"phase": "Pending"}))));
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn a_volume_grows_before_its_claim_says_so_and_never_shrinks() {
         bytes,
         backend: "main".into(),
     };
-    let say = |size: &str| Plan::Say(Quantity(size.into()));
+    let say = |size: &str| Plan::ReportSize(Quantity(size.into()));
     for (what, asked, has, said, expected) in [
         ("content", "1Gi", "1Gi", "1Gi", Plan::Nothing),
         ("the same in other words", "1024Mi", "1Gi", "1073741824", Plan::Nothing),
@@ -136,14 +136,17 @@ fn what_was_said_of_a_refusal_goes_when_it_is_no_longer_asked_for() {
     let now = time("2026-01-01T00:00:00Z");
     let other = json!({"conditions": [{"type": "nfs-operator.io/Provisioned", "status": "True"}]});
     let asks = status(&claim("9Gi", "1Gi"), other);
-    let patch = refused(&asks, &verdict("full"), now.clone()).unwrap();
+    let patch = refused_status(&asks, &condition("full"), now.clone()).unwrap();
     assert_eq!(patch["status"]["allocatedResourceStatuses"]["storage"], INFEASIBLE);
     let marked = status(&asks, patch["status"].clone());
     assert_eq!(conditions(&marked).count(), 2, "the other condition stays");
     assert!(matches!(plan(&marked, &volume("1Gi"), &settings()), Plan::Grow { .. }));
     // The same again is not written; another text is, and the condition is as old as before.
-    assert_eq!(refused(&marked, &verdict("full"), time("2026-01-02T00:00:00Z")), None);
-    let later = refused(&marked, &verdict("fuller"), time("2026-01-02T00:00:00Z")).unwrap();
+    assert_eq!(
+        refused_status(&marked, &condition("full"), time("2026-01-02T00:00:00Z")),
+        None
+    );
+    let later = refused_status(&marked, &condition("fuller"), time("2026-01-02T00:00:00Z")).unwrap();
     assert_eq!(
         later["status"]["conditions"][1]["lastTransitionTime"],
         "2026-01-01T00:00:00Z"
@@ -151,8 +154,8 @@ fn what_was_said_of_a_refusal_goes_when_it_is_no_longer_asked_for() {
     // Lowered to what it has.
     let mut content = marked.clone();
     content.spec = claim("1Gi", "1Gi").spec;
-    assert_eq!(plan(&content, &volume("1Gi"), &settings()), Plan::Clear);
-    let patch = settled(&content, None);
+    assert_eq!(plan(&content, &volume("1Gi"), &settings()), Plan::ClearFailure);
+    let patch = settled_status(&content, None);
     assert_eq!(patch["status"]["allocatedResourceStatuses"], json!({"storage": null}));
     assert_eq!(
         patch["status"]["conditions"].as_array().unwrap().len(),
@@ -162,7 +165,7 @@ fn what_was_said_of_a_refusal_goes_when_it_is_no_longer_asked_for() {
     );
     assert_eq!(patch["status"].get("capacity"), None);
     // Served after all: size, quota and conditions in one write.
-    let patch = settled(&marked, Some(&Quantity("9Gi".into())));
+    let patch = settled_status(&marked, Some(&Quantity("9Gi".into())));
     for field in ["capacity", "allocatedResources"] {
         assert_eq!(patch["status"][field], json!({"storage": "9Gi"}), "{field}");
     }
@@ -175,10 +178,10 @@ fn conditions_of_an_expansion_end_with_it() {
         .chain(&["nfs-operator.io/Provisioned"])
         .map(|kind| json!({"type": kind, "status": "True"}));
     let asks = status(&claim("2Gi", "1Gi"), json!({"conditions": all.collect::<Vec<_>>()}));
-    let left = settled(&asks, Some(&Quantity("2Gi".into())))["status"]["conditions"].clone();
+    let left = settled_status(&asks, Some(&Quantity("2Gi".into())))["status"]["conditions"].clone();
     assert_eq!(left[0]["type"], "nfs-operator.io/Provisioned");
     assert_eq!(left.as_array().unwrap().len(), 1);
-    let error = refused(&asks, &verdict("full"), time("2026-01-01T00:00:00Z")).unwrap();
+    let error = refused_status(&asks, &condition("full"), time("2026-01-01T00:00:00Z")).unwrap();
     let kinds: Vec<_> = error["status"]["conditions"]
         .as_array()
         .unwrap()

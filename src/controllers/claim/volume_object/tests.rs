@@ -5,8 +5,8 @@ use super::*;
 use crate::api::parameters::ClassParameters;
 use export_store::naming::DirectoryPath;
 
-/// The volume of a claim whose class has this reclaim policy, with what else of it is asked for.
-fn made(
+/// Returns the volume of a claim whose class has this reclaim policy.
+fn volume_with(
     policy: &str,
     annotations: Value,
     affinity: Option<VolumeNodeAffinity>,
@@ -23,7 +23,7 @@ fn made(
         "spec": {"server": "nfs", "path": "/export", "mountOptions": ["hard"]},
     }))
     .unwrap();
-    volume(&Parts {
+    volume_object(&VolumeParts {
         claim: &claim,
         namespace_uid: "nu",
         request: &ClaimRequest {
@@ -37,7 +37,7 @@ fn made(
             restore: None,
             node: None,
         },
-        wanted: &VolumeSettings {
+        settings: &VolumeSettings {
             mode: 0o777,
             mode_asked: false,
             uid: None,
@@ -60,8 +60,8 @@ fn made(
 }
 
 #[test]
-fn a_volume_says_for_whom_by_whom_and_where() {
-    let volume = made("Delete", json!({}), None, None);
+fn a_volume_names_its_claim_provisioner_and_directory() {
+    let volume = volume_with("Delete", json!({}), None, None);
     let seen = serde_json::to_value(&volume).unwrap();
     for (pointer, expected) in [
         ("/metadata/name", json!("pvc-u")),
@@ -91,12 +91,12 @@ fn a_volume_says_for_whom_by_whom_and_where() {
 }
 
 #[test]
-fn the_finalizer_is_on_volumes_that_are_deleted_and_the_policy_is_the_classes() {
+fn the_reclaim_policy_is_that_of_the_class_and_only_delete_adds_the_finalizer() {
     for (policy, expected) in [
         ("Delete", Some(vec![names::RECLAIM_FINALIZER.to_owned()])),
         ("Retain", None),
     ] {
-        let volume = made(policy, json!({}), None, None);
+        let volume = volume_with(policy, json!({}), None, None);
         assert_eq!(volume.metadata.finalizers, expected, "{policy}");
         let spec = volume.spec.unwrap();
         assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some(policy));
@@ -104,8 +104,8 @@ fn the_finalizer_is_on_volumes_that_are_deleted_and_the_policy_is_the_classes() 
 }
 
 #[test]
-fn the_beta_annotation_names_the_class_and_on_delete_is_there_only_if_asked_for() {
-    let volume = made(
+fn the_beta_annotation_names_the_class_and_on_delete_is_set_only_if_requested() {
+    let volume = volume_with(
         "Delete",
         json!({names::BETA_STORAGE_CLASS: "older"}),
         None,
@@ -113,12 +113,12 @@ fn the_beta_annotation_names_the_class_and_on_delete_is_there_only_if_asked_for(
     );
     assert_eq!(volume.annotations().get(names::VOLUME_ON_DELETE).unwrap(), "retain");
     assert_eq!(volume.spec.unwrap().storage_class_name.as_deref(), Some("older"));
-    let plain = made("Delete", json!({}), None, None);
+    let plain = volume_with("Delete", json!({}), None, None);
     assert_eq!(plain.annotations().get(names::VOLUME_ON_DELETE), None);
     assert_eq!(plain.spec.unwrap().node_affinity, None);
     let affinity = Some(VolumeNodeAffinity::default());
     assert_eq!(
-        made("Delete", json!({}), affinity.clone(), None)
+        volume_with("Delete", json!({}), affinity.clone(), None)
             .spec
             .unwrap()
             .node_affinity,

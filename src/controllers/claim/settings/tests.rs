@@ -33,7 +33,7 @@ fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<VolumeSetti
         .iter()
         .map(|(name, value)| (format!("nfs-operator.io/{name}"), (*value).to_owned()))
         .collect();
-    wanted(&backend(allowed), &class(), &annotations)
+    VolumeSettings::of(&backend(allowed), &class(), &annotations)
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Places a claim on a backend and holds the room for it, in one step.
+//! Places a claim on a backend and reserves its capacity, in one step.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Namespace, PersistentVolumeClaim};
 use kube::ResourceExt;
 use kube::core::PartialObjectMeta;
 
-use super::guard::ClaimRequest;
+use super::eligibility::ClaimRequest;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
@@ -16,24 +16,24 @@ use crate::state::backends::Backend;
 use crate::state::candidates::BackendView;
 use crate::state::context::Context;
 
-/// Where a claim goes.
+/// The result of placing a claim.
 pub enum PlacementResult {
-    /// To this backend; the room is held.
+    /// Placed on this backend; the capacity is reserved.
     On(Arc<Backend>),
-    /// Nowhere now.
+    /// No backend accepts it now.
     Nowhere {
-        /// Why.
-        verdict: PlannedCondition,
-        /// A backend would serve it on another node than the selected one.
-        elsewhere: bool,
-        /// The next probe of a backend may say otherwise, and comes soon.
-        doubtful: bool,
+        /// The condition, with the reason of each backend.
+        condition: PlannedCondition,
+        /// A backend could serve it on another node than the selected one.
+        other_node_possible: bool,
+        /// The probe of a backend is late, and its result may change this.
+        probe_is_stale: bool,
     },
-    /// Nowhere until somebody changes something.
+    /// No backend accepts it until a user changes something.
     Infeasible(PlannedCondition),
 }
 
-/// Places a claim; `refused` are the backends that refused it just now, with their verdicts.
+/// Places a claim. `refused` are the backends that refused it in this attempt, with their conditions.
 pub fn place(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
@@ -41,9 +41,9 @@ pub fn place(
     namespace: &PartialObjectMeta<Namespace>,
     refused: &[(String, PlannedCondition)],
 ) -> PlacementResult {
-    let class = match class_under(ctx, request) {
+    let class = match class_for_placement(ctx, request) {
         Ok(class) => class,
-        Err(verdict) => return PlacementResult::Infeasible(verdict),
+        Err(condition) => return PlacementResult::Infeasible(condition),
     };
     let views = BackendView::all(ctx, refused);
     let uid = claim.uid().unwrap_or_default();
@@ -52,7 +52,7 @@ pub fn place(
     let volume = volume_name(&uid);
     let placed_on = pinned_backend(ctx, claim, &volume);
     let node = request.node.as_deref().and_then(|name| ctx.node(name));
-    let asked = Claim {
+    let claim = Claim {
         uid: &uid,
         namespace: &claim_namespace,
         namespace_labels: namespace.labels(),
@@ -66,9 +66,9 @@ pub fn place(
         }),
         topologies: &request.topologies,
     };
-    let placement = ctx.capacity.promise(&volume, request.bytes, |books| {
-        let candidates: Vec<Candidate<'_>> = views.iter().map(|view| view.candidate(&views, books)).collect();
-        let placement = placement::place(&asked, &candidates);
+    let placement = ctx.capacity.promise(&volume, request.bytes, |allocated| {
+        let candidates: Vec<Candidate<'_>> = views.iter().map(|view| view.candidate(&views, allocated)).collect();
+        let placement = placement::place(&claim, &candidates);
         let chosen = match &placement {
             Placement::On(order) => order.first().cloned(),
             Placement::Nowhere { .. } => None,
@@ -80,31 +80,31 @@ pub fn place(
             let chosen = |view: &&BackendView| order.first().is_some_and(|name| name == view.name());
             match views.iter().find(chosen).and_then(|view| view.backend.clone()) {
                 Some(backend) => PlacementResult::On(backend),
-                // Only a backend that was probed can be ready.
+                // Unreachable: only a probed backend can be ready.
                 None => PlacementResult::Nowhere {
-                    verdict: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
-                    elsewhere: false,
-                    doubtful: false,
+                    condition: PlannedCondition::fails(Reason::NotProbed, "the backend is not probed yet"),
+                    other_node_possible: false,
+                    probe_is_stale: false,
                 },
             }
         }
         Placement::Nowhere { refusals, summary } => PlacementResult::Nowhere {
-            verdict: summary,
-            elsewhere: placement::other_node_possible(&refusals),
-            doubtful: placement::probe_is_stale(&refusals),
+            condition: summary,
+            other_node_possible: placement::other_node_possible(&refusals),
+            probe_is_stale: placement::probe_is_stale(&refusals),
         },
     }
 }
 
-/// The class's parameters; under an alias it reaches that alias' backend only.
-pub(crate) fn class_under(ctx: &Context, request: &ClaimRequest) -> Result<ClassParameters, PlannedCondition> {
+/// Returns the class's parameters for placement. A class under an alias is restricted to the alias's backend.
+pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Result<ClassParameters, PlannedCondition> {
     let mut class = request.parameters.clone();
     if let Some(backend) = ctx.settings.aliases.get(&request.provisioner) {
         if class.backends.iter().any(|name| name != backend) {
             return Err(PlannedCondition::fails(
                 Reason::InvalidParameter,
                 format!(
-                    "classes of provisioner {} reach backend {backend} only: remove the parameter `backend`",
+                    "classes of provisioner {} are restricted to backend {backend}: remove the parameter `backend`",
                     request.provisioner
                 ),
             ));
@@ -114,9 +114,9 @@ pub(crate) fn class_under(ctx: &Context, request: &ClaimRequest) -> Result<Class
     Ok(class)
 }
 
-/// The backend on which something may have been made for this claim already: there it stays until that is known.
+/// Returns the backend on which something may exist for this claim already. The claim stays there until that is known.
 ///
-/// A tenant can write the annotation too, so it counts only where nobody could look yet what a former life began.
+/// Tenants can write the annotation too. It counts only while it is unknown what a previous process began on that backend.
 fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
     if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.is_open(volume)) {
         return Some(backend.name.clone());

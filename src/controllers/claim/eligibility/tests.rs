@@ -43,15 +43,16 @@ fn json_patch(into: &mut Value, change: Value) {
 }
 
 fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Reason {
-    match guard(claim, class, &settings()) {
-        Eligibility::Infeasible(verdict) => verdict.reason,
+    match check_eligibility(claim, class, &settings()) {
+        Eligibility::Infeasible(condition) => condition.reason,
         other => panic!("{other:?}"),
     }
 }
 
 #[test]
 fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
-    let Eligibility::Provision(request) = guard(&claim(json!({})), Some(&class(json!({}))), &settings()) else {
+    let Eligibility::Provision(request) = check_eligibility(&claim(json!({})), Some(&class(json!({}))), &settings())
+    else {
         panic!()
     };
     assert_eq!(request.bytes, 1 << 30);
@@ -62,17 +63,17 @@ fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
 fn a_claim_of_our_class_that_the_binder_did_not_give_to_us_is_left_alone() {
     let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
     assert!(matches!(
-        guard(&without, Some(&class(json!({}))), &settings()),
+        check_eligibility(&without, Some(&class(json!({}))), &settings()),
         Eligibility::Ignore
     ));
     let other = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: "other/nfs"}}}));
     assert!(matches!(
-        guard(&other, Some(&class(json!({}))), &settings()),
+        check_eligibility(&other, Some(&class(json!({}))), &settings()),
         Eligibility::Ignore
     ));
     let other = class(json!({"provisioner": "other/nfs"}));
     assert!(matches!(
-        guard(&claim(json!({})), Some(&other), &settings()),
+        check_eligibility(&claim(json!({})), Some(&other), &settings()),
         Eligibility::Ignore
     ));
 }
@@ -84,7 +85,7 @@ fn the_beta_annotations_and_aliases_count() {
     assert_eq!(class_name(&beta).unwrap(), "older");
     let alias = class(json!({"provisioner": "old/nfs"}));
     assert!(matches!(
-        guard(&beta, Some(&alias), &settings()),
+        check_eligibility(&beta, Some(&alias), &settings()),
         Eligibility::Provision(_)
     ));
 }
@@ -94,25 +95,31 @@ fn deleted_bound_and_lost_claims_are_not_provisioned() {
     let class = class(json!({}));
     let deleted = claim(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
     assert!(matches!(
-        guard(&deleted, Some(&class), &settings()),
+        check_eligibility(&deleted, Some(&class), &settings()),
         Eligibility::Ignore
     ));
     let bound = claim(json!({"spec": {"volumeName": "pvc-u"}}));
-    assert!(matches!(guard(&bound, Some(&class), &settings()), Eligibility::Bound));
+    assert!(matches!(
+        check_eligibility(&bound, Some(&class), &settings()),
+        Eligibility::Bound
+    ));
     let lost = claim(json!({"spec": {"volumeName": "pvc-u"}, "status": {"phase": "Lost"}}));
-    assert!(matches!(guard(&lost, Some(&class), &settings()), Eligibility::Lost));
+    assert!(matches!(
+        check_eligibility(&lost, Some(&class), &settings()),
+        Eligibility::Lost
+    ));
 }
 
 #[test]
 fn late_binding_waits_for_the_scheduler() {
     let late = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
     assert!(matches!(
-        guard(&claim(json!({})), Some(&late), &settings()),
+        check_eligibility(&claim(json!({})), Some(&late), &settings()),
         Eligibility::Ignore
     ));
     let chosen = claim(json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
     assert!(matches!(
-        guard(&chosen, Some(&late), &settings()),
+        check_eligibility(&chosen, Some(&late), &settings()),
         Eligibility::Provision(_)
     ));
 }
@@ -176,7 +183,7 @@ fn a_claim_of_the_same_namespace_may_be_copied_however_that_is_written() {
         }),
     ] {
         let claim = claim(json!({"spec": change.clone()}));
-        let Eligibility::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &settings()) else {
             panic!("{change}");
         };
         assert_eq!(request.source.as_deref(), Some("old"), "{change}");
@@ -192,7 +199,7 @@ fn a_class_that_is_missing_or_cannot_be_read_is_named() {
 
 /// What becomes of a claim, in a word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
-    match guard(claim, class, &settings()) {
+    match check_eligibility(claim, class, &settings()) {
         Eligibility::Ignore => "pass",
         Eligibility::Bound => "bound",
         Eligibility::Lost => "lost",
@@ -268,7 +275,7 @@ fn the_selected_node_and_topologies_are_handed_on_as_the_class_binds() {
     ] {
         let class = class(json!({"volumeBindingMode": mode, "allowedTopologies": topologies}));
         let claim = annotated(json!({SELECTED_NODE: node}));
-        let Eligibility::Provision(request) = guard(&claim, Some(&class), &settings()) else {
+        let Eligibility::Provision(request) = check_eligibility(&claim, Some(&class), &settings()) else {
             panic!("{mode}")
         };
         assert_eq!((request.node.as_deref(), request.topologies.len()), expected, "{mode}");

@@ -1,4 +1,4 @@
-//! The volume of a claim: the object as it is created. Pure.
+//! The volume object of a claim. Pure.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
-use super::guard::{ClaimRequest, class_name};
-use super::overrides::VolumeSettings;
+use super::eligibility::{ClaimRequest, class_name};
+use super::settings::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;
@@ -19,38 +19,38 @@ use crate::decide::mount_options::{self, Major, Reached};
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
-/// What a volume is made of.
-pub struct Parts<'a> {
+/// What a volume object is made of.
+pub struct VolumeParts<'a> {
     /// The claim.
     pub claim: &'a PersistentVolumeClaim,
-    /// The uid of its namespace.
+    /// The UID of its namespace.
     pub namespace_uid: &'a str,
-    /// What it asked for.
+    /// What it requests.
     pub request: &'a ClaimRequest,
-    /// How it is to be made.
-    pub wanted: &'a VolumeSettings,
-    /// The backend it is on.
+    /// The settings of directory and volume.
+    pub settings: &'a VolumeSettings,
+    /// Its backend.
     pub backend: &'a NfsBackend,
-    /// The identity of the export.
+    /// The ID of the export.
     pub export_id: &'a str,
-    /// The version in use.
+    /// The NFS version in use.
     pub protocol: Protocol,
-    /// Where the server answered.
+    /// The server's address.
     pub peer: SocketAddr,
-    /// The nodes that reach it: what backend and class both allow.
+    /// The nodes that can mount it: those that backend and class both allow.
     pub node_affinity: Option<VolumeNodeAffinity>,
-    /// The directory that was made.
+    /// Its directory.
     pub directory: &'a ProvisionedDirectory,
 }
 
-/// The volume for a claim.
-pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
+/// Returns the volume object for a claim.
+pub fn volume_object(parts: &VolumeParts<'_>) -> PersistentVolume {
     let spec = parts.claim.spec.clone().unwrap_or_default();
     let backend = &parts.backend.spec;
     let options = mount_options::volume_options(
         &backend.mount_options,
         &parts.request.mount_options,
-        &parts.wanted.mount_options,
+        &parts.settings.mount_options,
         &backend.nfs,
         Reached {
             major: match parts.protocol {
@@ -100,7 +100,7 @@ pub fn volume(parts: &Parts<'_>) -> PersistentVolume {
     }
 }
 
-fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
+fn annotations(parts: &VolumeParts<'_>) -> BTreeMap<String, String> {
     let mut annotations = BTreeMap::from([
         (names::PROVISIONED_BY, parts.request.provisioner.clone()),
         (names::VOLUME_BACKEND, parts.backend.name_any()),
@@ -109,8 +109,8 @@ fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
         (names::VOLUME_FILE_ID, parts.directory.file_id.to_string()),
         (names::VOLUME_NAMESPACE_UID, parts.namespace_uid.to_owned()),
     ]);
-    if let Some(on_delete) = parts.wanted.on_delete {
-        annotations.insert(names::VOLUME_ON_DELETE, policy_word(on_delete).to_owned());
+    if let Some(on_delete) = parts.settings.on_delete {
+        annotations.insert(names::VOLUME_ON_DELETE, annotation_value(on_delete).to_owned());
     }
     annotations
         .into_iter()
@@ -118,7 +118,7 @@ fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
         .collect()
 }
 
-fn policy_word(policy: OnDelete) -> &'static str {
+fn annotation_value(policy: OnDelete) -> &'static str {
     match policy {
         OnDelete::Archive => "archive",
         OnDelete::Delete => "delete",
@@ -126,8 +126,8 @@ fn policy_word(policy: OnDelete) -> &'static str {
     }
 }
 
-/// Where a volume's data is, for people.
-pub fn located(volume: &PersistentVolume) -> String {
+/// Describes the location of a volume's data.
+pub fn location(volume: &PersistentVolume) -> String {
     let source = volume
         .spec
         .as_ref()
@@ -135,7 +135,7 @@ pub fn located(volume: &PersistentVolume) -> String {
         .unwrap_or_default();
     let backend = volume.annotations().get(names::VOLUME_BACKEND);
     let backend = backend.map_or_else(
-        || ", made by another provisioner".to_owned(),
+        || ", provisioned by another provisioner".to_owned(),
         |backend| format!(" on backend {backend}"),
     );
     format!(
@@ -146,17 +146,17 @@ pub fn located(volume: &PersistentVolume) -> String {
     )
 }
 
-/// Whether this operator made the volume, and not another provisioner of the same name.
+/// Returns true if this operator created the volume, and not another provisioner of the same name.
 pub fn is_of_this_operator(volume: &PersistentVolume) -> bool {
     volume.annotations().contains_key(names::VOLUME_BACKEND)
 }
 
-/// A directory's absolute path on the server.
+/// Returns a directory's absolute path on the server.
 fn absolute(export: &str, directory: &str) -> String {
     format!("{}/{directory}", export.trim_end_matches('/'))
 }
 
-/// Whether a volume that has our name is the one that we would make: it carries this claim's uid.
+/// Returns true if an existing volume of our name is this claim's: it has the claim's UID.
 pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisioner: &str) -> bool {
     let claim_uid = volume
         .spec

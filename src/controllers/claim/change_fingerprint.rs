@@ -1,6 +1,6 @@
-//! Which changes of a claim concern us: all but those that we write ourselves. Pure.
+//! A fingerprint of what matters on a claim: all but our own writes. Pure.
 //!
-//! Without this our own condition would be a reason to try again at once what it says has failed.
+//! Without it, our own condition would trigger another attempt at what it reports as failed.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,8 +9,9 @@ use kube::ResourceExt;
 
 use crate::api::names::PLACED_ON;
 
-/// A number that changes when something on the claim changed that concerns us.
-pub fn concern(claim: &PersistentVolumeClaim) -> Option<u64> {
+/// Returns a number that changes with everything on a claim but our own writes. None if the spec cannot be serialized;
+/// such a claim always counts as changed.
+pub fn change_fingerprint(claim: &PersistentVolumeClaim) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     claim.uid().hash(&mut hasher);
     claim.metadata.deletion_timestamp.is_some().hash(&mut hasher);
@@ -20,7 +21,6 @@ pub fn concern(claim: &PersistentVolumeClaim) -> Option<u64> {
         .iter()
         .filter(|(name, _)| *name != PLACED_ON)
         .for_each(|entry| entry.hash(&mut hasher));
-    // A spec that can't be printed is one that always concerns us.
     serde_json::to_string(&claim.spec).ok()?.hash(&mut hasher);
     let status = claim.status.as_ref();
     status.and_then(|status| status.phase.as_ref()).hash(&mut hasher);
@@ -39,13 +39,13 @@ mod tests {
     }
 
     #[test]
-    fn what_we_write_ourselves_does_not_concern_us_and_all_else_does() {
-        let before = concern(&claim(json!({"uid": "u"}), json!({"phase": "Pending"})));
+    fn the_fingerprint_ignores_our_own_writes_and_nothing_else() {
+        let before = change_fingerprint(&claim(json!({"uid": "u"}), json!({"phase": "Pending"})));
         let ours = claim(
             json!({"uid": "u", "resourceVersion": "2", "annotations": {PLACED_ON: "a"}}),
             json!({"phase": "Pending", "conditions": [{"type": "nfs-operator.io/Provisioned", "status": "False"}]}),
         );
-        assert_eq!(concern(&ours), before);
+        assert_eq!(change_fingerprint(&ours), before);
         for other in [
             claim(json!({"uid": "v"}), json!({"phase": "Pending"})),
             claim(json!({"uid": "u", "labels": {"a": "b"}}), json!({"phase": "Pending"})),
@@ -59,7 +59,7 @@ mod tests {
             ),
             claim(json!({"uid": "u"}), json!({"phase": "Bound"})),
         ] {
-            assert_ne!(concern(&other), before);
+            assert_ne!(change_fingerprint(&other), before);
         }
     }
 }

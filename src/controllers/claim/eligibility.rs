@@ -1,4 +1,4 @@
-//! Whether a claim is ours to provision, now, or never. Pure.
+//! Whether a claim is to be provisioned by this operator: now, later or never. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -7,29 +7,30 @@ use kube::ResourceExt;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::ClassParameters;
+use crate::decide::placement::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
 use export_store::naming::is_object_name;
 
-/// What is to be done about a claim.
+/// What to do about a claim.
 #[derive(Debug)]
 pub enum Eligibility {
-    /// Nothing: not ours, or not yet.
+    /// Nothing: it is not ours, or must not be provisioned yet.
     Ignore,
-    /// It has its volume: what is left is to say so.
+    /// It has its volume, which remains to be reported.
     Bound,
-    /// Its volume is gone.
+    /// Its volume is deleted.
     Lost,
-    /// It cannot be provisioned until somebody changes it or its class.
+    /// It cannot be provisioned until a user changes it or its class.
     Infeasible(PlannedCondition),
-    /// It is to be provisioned.
+    /// Provision it.
     Provision(Box<ClaimRequest>),
 }
 
-/// What a claim asks for.
+/// What a claim requests.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
-    /// The class's provisioner: the name that we serve it under.
+    /// The class's provisioner: one of the names that this operator serves.
     pub provisioner: String,
     /// The class's parameters.
     pub parameters: ClassParameters,
@@ -37,19 +38,19 @@ pub struct ClaimRequest {
     pub mount_options: Vec<String>,
     /// The class's reclaim policy.
     pub reclaim_policy: String,
-    /// The claim of the same namespace whose data it is to begin with.
+    /// The claim of the same namespace that is copied to the volume.
     pub source: Option<String>,
     /// Requested size, in bytes.
     pub bytes: u128,
-    /// The class's topologies; empty = anywhere.
+    /// The class's topologies; all nodes if empty.
     pub topologies: Vec<TopologySelectorTerm>,
-    /// The archive whose data it is to have.
+    /// The archive to restore.
     pub restore: Option<String>,
-    /// The node that the scheduler selected; absent when the class binds immediately, for then nobody selects one.
+    /// The node that the scheduler selected. None if the class binds immediately: then no node is selected.
     pub node: Option<String>,
 }
 
-/// The name of a claim's class: the older annotation wins over the field.
+/// Returns the name of a claim's class. The older annotation takes precedence over the field.
 pub fn class_name(claim: &PersistentVolumeClaim) -> Option<String> {
     let annotated = claim.annotations().get(BETA_STORAGE_CLASS).cloned();
     annotated
@@ -57,20 +58,24 @@ pub fn class_name(claim: &PersistentVolumeClaim) -> Option<String> {
         .filter(|name| !name.is_empty())
 }
 
-/// The provisioner that the binder asks to provision this claim.
-fn asked_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
+/// Returns the provisioner that the binder requests for this claim.
+fn requested_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
     let annotations = claim.annotations();
     annotations
         .get(STORAGE_PROVISIONER)
         .or_else(|| annotations.get(BETA_STORAGE_PROVISIONER))
 }
 
-/// Judges a claim, in the order of design section 5.
+/// Checks whether a claim is to be provisioned.
 ///
-/// The binder sets the annotation only after it looked for an existing volume: going by the class alone would steal
-/// claims from volumes that were made by hand.
-pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settings: &Settings) -> Eligibility {
-    if !asked_provisioner(claim).is_some_and(|provisioner| settings.serves(provisioner)) {
+/// The binder sets the provisioner annotation only after it has searched for an existing volume. The class alone is not
+/// sufficient: it would take claims from volumes that were created by hand.
+pub fn check_eligibility(
+    claim: &PersistentVolumeClaim,
+    class: Option<&StorageClass>,
+    settings: &Settings,
+) -> Eligibility {
+    if !requested_provisioner(claim).is_some_and(|provisioner| settings.serves(provisioner)) {
         return Eligibility::Ignore;
     }
     if claim.metadata.deletion_timestamp.is_some() {
@@ -87,7 +92,7 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
         let name = class_name(claim).unwrap_or_default();
         return Eligibility::Infeasible(PlannedCondition::fails(
             Reason::StorageClassNotFound,
-            format!("StorageClass {name:?} does not exist: create it, and this claim goes on"),
+            format!("StorageClass {name:?} does not exist: create it to have the claim provisioned"),
         ));
     };
     if !settings.serves(&class.provisioner) {
@@ -98,56 +103,56 @@ pub fn guard(claim: &PersistentVolumeClaim, class: Option<&StorageClass>, settin
         .get(SELECTED_NODE)
         .filter(|node| !node.is_empty())
         .cloned();
-    let late = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-    if late && selected_node.is_none() {
+    let late_binding = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+    if late_binding && selected_node.is_none() {
         return Eligibility::Ignore;
     }
-    let node = selected_node.filter(|_| late);
-    match request(claim, class, node, settings) {
+    let node = selected_node.filter(|_| late_binding);
+    match claim_request(claim, class, node, settings) {
         Ok(request) => Eligibility::Provision(Box::new(request)),
-        Err(verdict) => Eligibility::Infeasible(verdict),
+        Err(condition) => Eligibility::Infeasible(condition),
     }
 }
 
-fn request(
+fn claim_request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
     node: Option<String>,
     settings: &Settings,
 ) -> Result<ClaimRequest, PlannedCondition> {
-    feasible(claim)?;
+    check_supported(claim)?;
     let parameters = settings.class_parameters(class).map_err(|error| {
         PlannedCondition::fails(
             Reason::InvalidParameter,
             format!("StorageClass {}: {error}", class.name_any()),
         )
     })?;
-    let storage = claim
+    let bytes = claim
         .spec
         .as_ref()
         .and_then(|spec| spec.resources.as_ref()?.requests.as_ref()?.get("storage"))
-        .and_then(|quantity| crate::decide::placement::quantity::bytes(&quantity.0))
+        .and_then(|quantity| bytes(&quantity.0))
         .ok_or_else(|| {
             PlannedCondition::fails(
                 Reason::LimitExceeded,
-                "spec.resources.requests.storage is no amount of storage",
+                "spec.resources.requests.storage is not an amount of storage",
             )
         })?;
     Ok(ClaimRequest {
-        source: source(claim)?,
+        source: source_claim(claim)?,
         provisioner: class.provisioner.clone(),
         parameters,
         mount_options: class.mount_options.clone().unwrap_or_default(),
         reclaim_policy: class.reclaim_policy.clone().unwrap_or_else(|| "Delete".to_owned()),
-        bytes: storage,
+        bytes,
         restore: requested_archive(claim).map(str::to_owned),
         topologies: class.allowed_topologies.clone().unwrap_or_default(),
         node,
     })
 }
 
-/// What NFS volumes of ours can't be, whatever the backend.
-fn feasible(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
+/// Checks that a claim requests nothing that no backend supports.
+fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     if spec.volume_mode.as_deref() == Some("Block") {
         return Err(PlannedCondition::fails(
@@ -162,7 +167,7 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
     {
         return Err(PlannedCondition::fails(
             Reason::AccessModeUnsupported,
-            format!("access mode {mode} cannot be kept on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
+            format!("access mode {mode} cannot be enforced on NFS: use ReadWriteOnce, ReadOnlyMany or ReadWriteMany"),
         ));
     }
     if spec.selector.is_some() {
@@ -184,15 +189,16 @@ fn feasible(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition> {
     Ok(())
 }
 
-/// The claim whose data a claim is to begin with, unless it is an archive's. Of the two fields for it, the API server fills in the other.
-fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
+/// Returns the claim to copy, if the data source is not an archive. Of the two fields for it, the API server fills in the
+/// other.
+fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     let unsupported = |what: &str| {
         PlannedCondition::fails(
             Reason::DataSourceUnsupported,
             format!(
-                "{what}: a claim of the same namespace can be copied (kind PersistentVolumeClaim), or an archive restored \
-                 (kind NfsArchive, apiGroup nfs-operator.io, without a namespace), nothing else"
+                "{what}: the only supported sources are a claim of the same namespace (kind PersistentVolumeClaim) and an \
+                 archive (kind NfsArchive, apiGroup nfs-operator.io, without a namespace)"
             ),
         )
     };
@@ -200,7 +206,7 @@ fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondit
         return if is_object_name(archive) {
             Ok(None)
         } else {
-            Err(unsupported("the data source's name can't be an archive's"))
+            Err(unsupported("the data source's name is not a valid name of an archive"))
         };
     }
     let (kind, group, name, namespace) = match (spec.data_source_ref, spec.data_source) {
@@ -215,10 +221,10 @@ fn source(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondit
         return Err(unsupported("a data source in another namespace is not supported"));
     }
     if !is_object_name(&name) {
-        return Err(unsupported("the data source's name can't be a claim's"));
+        return Err(unsupported("the data source's name is not a valid name of a claim"));
     }
     if name == claim.name_any() {
-        return Err(unsupported("a claim can't be a copy of itself"));
+        return Err(unsupported("a claim cannot be a copy of itself"));
     }
     Ok(Some(name))
 }

@@ -1,0 +1,84 @@
+//! Writes to a claim's annotations: its placement, and the release of its selected node.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::report::{self, ProvisionOutcome};
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::{PLACED_ON, SELECTED_NODE, managers};
+use crate::runtime::events::Severity;
+use crate::runtime::writes::{self, WriteError};
+use crate::state::context::Context;
+
+/// The claim changed since it was read. Its next event follows; this catches a missed one.
+const AFTER_CONFLICT: Duration = Duration::from_secs(1);
+
+/// Writes the backend that a claim is placed on.
+pub(super) async fn set_placed_on(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    backend: &str,
+) -> Result<(), WriteError> {
+    let fields = json!({"metadata": {"annotations": {PLACED_ON: backend}}});
+    let action = "set the claim's placement";
+    writes::apply(&claims(ctx, claim), claim, managers::PLACEMENT, fields, false, action).await
+}
+
+/// Clears the placement of a claim that no backend has a directory for. Succeeds if the claim is deleted.
+pub(super) async fn clear_placed_on(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
+    let action = "clear the claim's placement";
+    match writes::apply(
+        &claims(ctx, claim),
+        claim,
+        managers::PLACEMENT,
+        json!({}),
+        false,
+        action,
+    )
+    .await
+    {
+        Err(WriteError::NotFound) => Ok(()),
+        written => written,
+    }
+}
+
+/// Releases the selected node, which no backend serves, so that the scheduler selects another one. It is released after
+/// a pause that grows with each release.
+pub(super) async fn release_node(
+    ctx: &Context,
+    claim: &PersistentVolumeClaim,
+    node: &str,
+    condition: PlannedCondition,
+) -> Result<ProvisionOutcome, WriteError> {
+    let uid = claim.uid().unwrap_or_default();
+    let pause = ctx.reschedules.remaining(&uid, node, Instant::now());
+    if !pause.is_zero() {
+        return Ok(ProvisionOutcome::WrongNode { condition, pause });
+    }
+    let action = "release the selected node";
+    let removed = writes::remove_annotation_if_unchanged(&claims(ctx, claim), claim, SELECTED_NODE, action).await;
+    match removed {
+        Ok(()) => {
+            ctx.reschedules.given_back(&uid);
+            let note = format!(
+                "released node {node}, the scheduler may select another one: {}",
+                condition.message
+            );
+            report::event(ctx, claim, Severity::Normal, Reason::Rescheduled, &note);
+            Ok(ProvisionOutcome::Rescheduled(condition))
+        }
+        Err(WriteError::Conflict) => Ok(ProvisionOutcome::WrongNode {
+            condition,
+            pause: AFTER_CONFLICT,
+        }),
+        Err(WriteError::NotFound) => Ok(ProvisionOutcome::ClaimDeleted),
+        Err(error) => Err(error),
+    }
+}
+
+fn claims(ctx: &Context, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+    Api::namespaced(ctx.clients.calls.clone(), &claim.namespace().unwrap_or_default())
+}

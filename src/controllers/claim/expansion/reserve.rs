@@ -1,0 +1,39 @@
+//! Reservation of capacity for an expansion, under the same lock as that for new volumes.
+
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::decide::placement::room;
+use crate::state::candidates::BackendView;
+use crate::state::context::Context;
+
+/// The result of a reservation.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// The capacity is reserved.
+    Reserved,
+    /// Not known yet: the backend was not probed.
+    Unknown,
+    /// The capacity is not available.
+    Refused(PlannedCondition),
+}
+
+/// Reserves capacity for a larger volume, if available. Neither readiness nor `suspend` counts: there is no new volume,
+/// and nothing changes on the export.
+pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reservation {
+    let views = BackendView::all(ctx, &[]);
+    let Some(view) = views.iter().find(|view| view.name() == backend) else {
+        let message = format!("backend {backend} does not exist: recreate it, or request no more than before");
+        return Reservation::Refused(PlannedCondition::fails(Reason::BackendNotFound, message));
+    };
+    if !view.is_probed() {
+        return Reservation::Unknown;
+    }
+    let reserved = ctx.capacity.grow(volume, bytes, |allocated| {
+        room::enough_for(bytes, &view.candidate(&views, allocated))
+    });
+    match reserved {
+        Ok(()) => Reservation::Reserved,
+        Err((reason, message)) => {
+            Reservation::Refused(PlannedCondition::fails(reason, format!("backend {backend}: {message}")))
+        }
+    }
+}

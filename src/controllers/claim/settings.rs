@@ -1,0 +1,124 @@
+//! The settings of a claim's directory and volume: from backend, class and the claim's annotations. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::GROUP;
+use crate::api::parameters::{ClassParameters, octal_mode, on_delete, owner};
+use crate::decide::mount_options;
+
+/// The settings of a claim's directory and volume.
+#[derive(Debug, Clone, PartialEq)]
+pub struct VolumeSettings {
+    /// Permission bits.
+    pub mode: u32,
+    /// The mode is not the default, so that it must be applied.
+    pub mode_asked: bool,
+    /// Owner; the credential's if unset.
+    pub uid: Option<u32>,
+    /// Group; the credential's if unset.
+    pub gid: Option<u32>,
+    /// Recorded on the volume only if a class or a claim sets it.
+    pub on_delete: Option<OnDelete>,
+    /// The claim's own mount options.
+    pub mount_options: Vec<String>,
+}
+
+/// The default mode. A server may apply another one.
+const DEFAULT_MODE: u32 = 0o777;
+
+/// Maximum number of characters of an annotation in a message. An annotation may have a quarter of a megabyte.
+const MAX_QUOTED: usize = 80;
+
+impl VolumeSettings {
+    /// Combines the settings: the claim's annotations take precedence over the class, and the class over the backend.
+    ///
+    /// # Errors
+    /// The condition that names the annotation that is invalid or not allowed.
+    pub fn of(
+        backend: &NfsBackendSpec,
+        class: &ClassParameters,
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Self, PlannedCondition> {
+        let claim = ClaimOverrides {
+            allowed: &backend.claim_overrides,
+            annotations,
+        };
+        let backend_mode = octal_mode(&backend.directory.mode).ok_or_else(|| {
+            PlannedCondition::fails(
+                Reason::InvalidSpec,
+                "the backend's spec.directory.mode is not an octal number",
+            )
+        })?;
+        let mode = claim
+            .value(ClaimOverride::Mode, "mode", |text| {
+                octal_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
+            })?
+            .or(class.mode)
+            .unwrap_or(backend_mode);
+        let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
+        let number = |text: &str| owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
+        let options = claim.value(ClaimOverride::MountOptions, "mount-options", |text| {
+            mount_options::claim_options(text).map_err(|error| error.to_string())
+        })?;
+        Ok(Self {
+            mode,
+            mode_asked: mode != DEFAULT_MODE,
+            uid: claim
+                .value(ClaimOverride::Uid, "uid", number)?
+                .or(class.uid)
+                .or(backend_owner(backend.directory.uid)),
+            gid: claim
+                .value(ClaimOverride::Gid, "gid", number)?
+                .or(class.gid)
+                .or(backend_owner(backend.directory.gid)),
+            on_delete: claim
+                .value(ClaimOverride::OnDelete, "on-delete", |text| {
+                    on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
+                })?
+                .or(class.on_delete),
+            mount_options: options.unwrap_or_default(),
+        })
+    }
+}
+
+/// A claim's annotations, and those that its backend allows.
+struct ClaimOverrides<'a> {
+    allowed: &'a [ClaimOverride],
+    annotations: &'a BTreeMap<String, String>,
+}
+
+impl ClaimOverrides<'_> {
+    /// Returns the value of an annotation. It is an error if the annotation is not allowed, or if `parse` refuses the
+    /// value; the error of `parse` describes valid values.
+    fn value<T>(
+        &self,
+        what: ClaimOverride,
+        name: &str,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, PlannedCondition> {
+        let Some(text) = self.annotations.get(&format!("{GROUP}/{name}")) else {
+            return Ok(None);
+        };
+        if !self.allowed.contains(&what) {
+            return Err(PlannedCondition::fails(
+                Reason::OverrideRefused,
+                format!(
+                    "annotation {GROUP}/{name} is not allowed here: remove it, or have `{name}` added to the backend's \
+                     claimOverrides"
+                ),
+            ));
+        }
+        parse(text).map(Some).map_err(|valid| {
+            let quoted: String = text.chars().take(MAX_QUOTED).collect();
+            PlannedCondition::fails(
+                Reason::InvalidOverride,
+                format!("annotation {GROUP}/{name} cannot be {quoted:?}: {valid}: correct or remove it"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
