@@ -57,8 +57,8 @@ async fn a_claim_gets_a_copy_of_an_archive_if_it_requests_one_or_the_archive_is_
         assert_eq!(fs::read_to_string(copy.join("data"))?, "precious");
         assert_ne!(found.ino().to_string(), text(&archive, "/spec/fileID"));
     }
-    let told = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
-    assert!(said(&env, &asked).await?.contains(&told));
+    let reported = format!("a copy of NfsArchive {} (1 files, 8", name_of(&archive));
+    assert!(said(&env, &asked).await?.contains(&reported));
     assert_eq!(fs::read_to_string(path(&env, &archive).join("data"))?, "precious");
     assert_eq!(fs::metadata(path(&env, &archive))?.mode() & 0o7777, 0o700);
     // Once the hold is lifted, the archive is restored at once by a rename.
@@ -147,10 +147,10 @@ async fn an_archive_that_is_deleted_during_a_copy_is_removed_when_the_copy_is_co
     let (env, archive, source) = kept().await?;
     let claim = env.objects.create(&copying(env.claim("new"), &archive)).await?;
     under_way(&env).await?;
-    let told = env
+    let reported = env
         .objects
         .wait_condition(&claim, "nfs-operator.io/Provisioned", "False", Some("Copying"), TIMEOUT);
-    let message = text(&told.await?, "/message").to_owned();
+    let message = text(&reported.await?, "/message").to_owned();
     assert!(
         message.starts_with(&format!("copying NfsArchive {}: ", name_of(&archive))),
         "{message}"

@@ -149,7 +149,7 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
     env.objects.patch(&archive, held).await?;
     let policy = "validatingadmissionpolicybinding/nfs-operator-archive-hold";
     env.cluster.kubectl(["delete", policy]).await?;
-    rig::wait::until("the deletion to go past", TIMEOUT, async || {
+    rig::wait::until("the deletion to be accepted", TIMEOUT, async || {
         env.objects.delete(&archive).await.map_err(|error| error.to_string())
     })
     .await?;
@@ -161,7 +161,7 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
         }
     };
     env.objects
-        .wait(&archive, "to say that it is held", TIMEOUT, waits)
+        .wait(&archive, "to report that it is held", TIMEOUT, waits)
         .await?;
     assert_eq!(env.names()?.len(), 1);
     env.objects

@@ -123,7 +123,7 @@ async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its
     let [_, volume, archive] = archived(&env, "data", &class, "kept").await?;
     env.objects.delete(&archive).await?;
     let uid = archive.pointer("/metadata/uid").cloned();
-    let again = env.objects.wait(&archive, "to be made again", TIMEOUT, |found| {
+    let again = env.objects.wait(&archive, "to be recreated", TIMEOUT, |found| {
         match found.pointer("/metadata/uid") {
             now if now == uid.as_ref() => Err("the former one".to_owned()),
             _ => Ok(found.clone()),
@@ -144,7 +144,9 @@ async fn a_deleted_archive_keeps_its_data_and_its_object_is_recreated_unless_its
         archives if archives == 0 => Ok(()),
         archives => Err(format!("{archives} archives")),
     };
-    env.objects.wait(&backend, "to count none", TIMEOUT, counted).await?;
+    env.objects
+        .wait(&backend, "to count no archives", TIMEOUT, counted)
+        .await?;
     assert!(env.objects.get(&archive_of(&volume)).await?.is_none());
     Ok(())
 }
@@ -198,7 +200,7 @@ async fn an_archive_object_created_by_hand_causes_no_purge() -> Test {
     for forged in [in_use, alias] {
         let made = env.objects.create(&forged).await?;
         env.objects
-            .wait(&made, "to be looked at", TIMEOUT, |found| {
+            .wait(&made, "to be checked", TIMEOUT, |found| {
                 match text(found, "/status/state") {
                     "Missing" | "Unknown" => Ok(()),
                     state => Err(state.to_owned()),

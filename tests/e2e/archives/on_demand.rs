@@ -47,7 +47,7 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
         .create(&backup(&env.unique_name("nightly"), &env.name, "data"))
         .await?;
     let archive = in_state(&env, &asked, "Available").await?;
-    assert_eq!(rig::snapshot(&root)?, before, "the source was touched");
+    assert_eq!(rig::snapshot(&root)?, before, "the source was changed");
     let namespace = env.objects.get(&reference("v1", "Namespace", None, &env.name)).await?;
     let uid = |object: &Value| object.pointer("/metadata/uid").cloned();
     let of = json!({
@@ -76,8 +76,8 @@ async fn a_backup_of_a_claim_in_use_is_restored_with_the_same_content() -> Test 
     assert_eq!(closed.mode() & 0o7777, 0o700);
     assert_eq!(closed.ino().to_string(), text(&archive, "/spec/fileID"));
     let said = condition(&archive, "Available").cloned().unwrap_or_default();
-    let told = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
-    assert!(text(&said, "/message").contains(&told), "{said}");
+    let reported = format!("; a copy of volume {} (1 files, 9", name_of(&volume));
+    assert!(text(&said, "/message").contains(&reported), "{said}");
     let event = env.objects.wait_event(&claim, "Archived", TIMEOUT).await?;
     assert!(text(&event, "/note").contains(name_of(&archive)), "{event}");
 
@@ -118,7 +118,7 @@ async fn a_deleted_backup_keeps_its_data_and_its_object_is_recreated_unless_its_
     assert!(kept["spec"]["expiresAt"].is_null(), "{kept}");
     env.objects.delete(&kept).await?;
     let uid = kept.pointer("/metadata/uid").cloned();
-    let again = env.objects.wait(&kept, "to be made again", TIMEOUT, |found| {
+    let again = env.objects.wait(&kept, "to be recreated", TIMEOUT, |found| {
         match found.pointer("/metadata/uid") {
             now if now == uid.as_ref() => Err("the former one".to_owned()),
             _ => Ok(found.clone()),

@@ -55,10 +55,10 @@ async fn settled(env: &DedicatedCluster, records: usize) -> Test {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_killed_repeatedly_during_a_backup_ends_with_one_complete_copy() -> Test {
     let (mut env, asked, source) = begun().await?;
-    let told = env
+    let reported = env
         .objects
         .wait_condition(&asked, "Available", "False", Some("Copying"), TIMEOUT);
-    let message = text(&told.await?, "/message").to_owned();
+    let message = text(&reported.await?, "/message").to_owned();
     assert!(message.starts_with("copying claim default/old: "), "{message}");
     let metrics = env.operator.metrics().await?;
     assert!(
@@ -157,8 +157,8 @@ async fn a_backup_of_a_claim_that_is_deleted_meanwhile_is_discarded_and_reported
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     at_full_speed(&env);
-    let told = env.objects.wait_event(&asked, "CopySourceGone", TIMEOUT).await?;
-    assert!(text(&told, "/note").contains("is thrown away"), "{told}");
+    let reported = env.objects.wait_event(&asked, "CopySourceGone", TIMEOUT).await?;
+    assert!(text(&reported, "/note").contains("is thrown away"), "{reported}");
     settled(&env, 1).await?;
     let names: Vec<String> = env.names()?.into_iter().collect();
     let [archived] = names.as_slice() else {

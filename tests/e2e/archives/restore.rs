@@ -60,7 +60,9 @@ async fn a_claim_restores_an_archive_at_once_with_its_mode_and_owner_and_the_arc
         archives if archives == 0 => Ok(()),
         archives => Err(format!("{archives} archives")),
     };
-    env.objects.wait(&backend, "to count none", TIMEOUT, counted).await?;
+    env.objects
+        .wait(&backend, "to count no archives", TIMEOUT, counted)
+        .await?;
     // A restored volume is archived again like any other.
     shared::reclaim(&env, &again, &restored, "VolumeArchived").await?;
     let twice = in_state(&env, &archive_of(&restored), "Available").await?;
@@ -164,7 +166,7 @@ async fn of_two_claims_that_request_one_archive_one_gets_it_and_the_other_is_ref
         asking(env.claim("two", &class), name_of(&archive)),
     );
     let (one, two) = tokio::try_join!(env.objects.create(&one), env.objects.create(&two))?;
-    let told = |claim: &Value| {
+    let reported = |claim: &Value| {
         let said = rig::objects::condition(claim, "nfs-operator.io/Provisioned");
         match said.map(|said| (said["status"] == "True", said["reason"].as_str().unwrap_or_default())) {
             Some((true, _)) => Ok(true),
@@ -175,7 +177,11 @@ async fn of_two_claims_that_request_one_archive_one_gets_it_and_the_other_is_ref
     env.objects.wait_gone(&archive, TIMEOUT).await?;
     let mut outcomes = Vec::new();
     for claim in [&one, &two] {
-        outcomes.push(env.objects.wait(claim, "to be told", TIMEOUT, told).await?);
+        outcomes.push(
+            env.objects
+                .wait(claim, "to be bound or refused", TIMEOUT, reported)
+                .await?,
+        );
     }
     outcomes.sort();
     assert_eq!(outcomes, [false, true], "one gets it, and one only");

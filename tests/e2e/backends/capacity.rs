@@ -38,7 +38,7 @@ fn has_reason(claim: &Value) -> bool {
 
 /// Waits until this number of claims are Bound and every other claim has a reason. Returns both.
 async fn settled(env: &TestEnv, bound: usize) -> rig::Result<(Vec<Value>, Vec<Value>)> {
-    rig::wait::until("the claims to be divided", SEEN, async || {
+    rig::wait::until("the expected result of every claim", SEEN, async || {
         let (have, wait) = divided(env).await.map_err(|error| error.to_string())?;
         if have.len() == bound && wait.iter().all(has_reason) {
             return Ok((have, wait));

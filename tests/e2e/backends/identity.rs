@@ -122,7 +122,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
         Some(ready) if shared::text(ready, "/message").contains("another") => Ok(()),
         other => Err(format!("{other:?}")),
     };
-    let what = "to say that another identity is there";
+    let what = "to report another identity";
     objects.wait(&swapped.backend, what, TIMEOUT, names_it).await?;
     objects.patch(&swapped.backend, accept(id)).await?;
     let ready = objects.wait_condition(&swapped.backend, "Ready", "True", None, TIMEOUT);
@@ -133,7 +133,7 @@ async fn an_export_replaced_by_a_copy_is_left_alone_until_an_administrator_accep
         None => Ok(()),
         Some(left) => Err(left.to_string()),
     };
-    let what = "to be without the acceptance";
+    let what = "to lose the acceptance";
     objects.wait(&swapped.backend, what, TIMEOUT, accepted).await?;
     assert_eq!(lasting(rig::snapshot(&former)?), lasting(before));
     Ok(())
@@ -235,7 +235,7 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
             other => Err(format!("{other:?}")),
         };
         env.objects
-            .wait(&backend, "to say what it waits for", TIMEOUT, look)
+            .wait(&backend, "to report what it waits for", TIMEOUT, look)
             .await
     };
     says("2 volumes and 0 archives").await?;

@@ -82,7 +82,7 @@ async fn an_identity_is_not_created_twice_although_the_status_never_reported_it(
     fs::rename(&own, root.join("aside"))?;
     probed(&env, 0).await?;
     assert!(said().await?.is_null());
-    assert!(!own.exists(), "nothing is made on a stranger");
+    assert!(!own.exists(), "nothing is created on a foreign export");
     fs::rename(root.join("aside"), &own)?;
     probed(&env, 1).await
 }

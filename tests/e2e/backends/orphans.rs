@@ -320,7 +320,7 @@ async fn an_interrupted_scan_leaves_the_report_unchanged_and_is_repeated() -> Te
     // The restarted operator starts with the former report, and cannot scan either.
     env.operator.restart().await?;
     env.operator.wait_ready().await?;
-    rig::wait::until("the former life's report", TIMEOUT, async || {
+    rig::wait::until("the report of the former process", TIMEOUT, async || {
         match orphans(&env, "VolumeWithoutDirectory")
             .await
             .map_err(|error| error.to_string())?

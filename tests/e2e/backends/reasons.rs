@@ -73,7 +73,7 @@ impl<'a> Broken<'a> {
 
 /// Waits for a condition that is False with one of these reasons.
 pub async fn wait_reason(env: &TestEnv, object: &Value, kind: &str, reasons: &[&str]) -> rig::Result<Value> {
-    let what = format!("to say {kind}=False for {reasons:?}");
+    let what = format!("to report {kind}=False with one of {reasons:?}");
     env.objects
         .wait(object, &what, SEEN, |found| match condition(found, kind) {
             Some(found) if found["status"] == "False" && reasons.iter().any(|reason| found["reason"] == *reason) => {
@@ -211,7 +211,7 @@ async fn an_export_without_its_identity_is_reported_and_claims_wait() -> Test {
     let (own, aside) = (env.data().join(".nfs-operator"), env.data().join("aside"));
     fs::rename(&own, &aside)?;
     let broken = Broken::found(&env, backend, &["IdentityMismatch"]).await?;
-    assert!(!own.exists(), "nothing is made on a stranger");
+    assert!(!own.exists(), "nothing is created on a foreign export");
     fs::rename(&aside, &own)?;
     broken.recovers().await?;
     Ok(())

@@ -25,7 +25,7 @@ async fn ask(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
 /// Waits until a claim reports this capacity and no pending expansion.
 async fn has(env: &TestEnv, claim: &Value, size: &str) -> rig::Result<Value> {
     env.objects
-        .wait(claim, "to say its size", TIMEOUT, |claim| {
+        .wait(claim, "to report its size", TIMEOUT, |claim| {
             let silent = condition(claim, "ControllerResizeError").is_none() && claim.pointer(STATE).is_none();
             match text(claim, CLAIM_SAYS) {
                 said if said == size && silent => Ok(claim.clone()),
@@ -141,7 +141,7 @@ async fn expansions_that_race_for_a_limit_never_exceed_it() -> Test {
     }
     // 20 of 30 are in use: five claims can get two more each.
     futures::future::try_join_all(claims.iter().map(|claim| ask(&env, claim, "3Mi"))).await?;
-    let sizes = rig::wait::until("every claim to be told", TIMEOUT, async || {
+    let sizes = rig::wait::until("a result for every claim", TIMEOUT, async || {
         let mut grown = 0;
         for claim in &claims {
             let now = env.objects.get(claim).await.map_err(|error| error.to_string())?;
@@ -179,12 +179,15 @@ async fn an_operator_killed_between_volume_and_claim_updates_the_claim_after_its
     env.objects.patch(&claim, asked("2Mi")).await?;
     env.operator.restart().await?;
     env.objects
-        .wait(&claim, "to say what the volume has", TIMEOUT, |claim| {
-            match text(claim, CLAIM_SAYS) {
+        .wait(
+            &claim,
+            "to report the capacity of the volume",
+            TIMEOUT,
+            |claim| match text(claim, CLAIM_SAYS) {
                 "8Mi" => Ok(()),
                 other => Err(other.to_owned()),
-            }
-        })
+            },
+        )
         .await?;
     Ok(())
 }

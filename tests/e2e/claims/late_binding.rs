@@ -123,7 +123,7 @@ async fn a_claim_whose_node_no_backend_serves_is_scheduled_again() -> Test {
         assert!(message.contains(part), "{message}");
     }
     env.objects.wait_event(&claim, "Rescheduled", TIMEOUT).await?;
-    assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was created");
     // Now a served node exists, and the wrong one accepts no more pods.
     env.objects
         .patch(&wrong, json!({"spec": {"unschedulable": true}}))

@@ -33,7 +33,7 @@ async fn claims_move_to_the_next_backend_at_once_if_the_first_one_refuses_defini
         assert_eq!(
             events.iter().find(refused),
             None,
-            "no failure was told, nothing was waited for"
+            "no failure was reported, and nothing was delayed"
         );
     }
     assert_eq!(shared::names(squashed.data())?, Vec::<String>::new());
@@ -66,7 +66,7 @@ async fn a_claim_whose_directory_may_exist_is_not_moved_to_another_backend() -> 
     // The reply never arrives. Meanwhile, the other backend becomes available and serves other claims.
     first
         .objects
-        .wait(&claim, "to say that it is not served", TIMEOUT, |claim| {
+        .wait(&claim, "to report that it is not served", TIMEOUT, |claim| {
             condition(claim, "nfs-operator.io/Provisioned").map_or(Err("nothing".to_owned()), |_| Ok(()))
         })
         .await?;

@@ -88,7 +88,7 @@ async fn a_forbidden_annotation_is_reported_with_the_remedy_until_it_is_removed(
         }
         env.objects.wait_event(&claim, "ProvisioningFailed", TIMEOUT).await?;
     }
-    assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was made");
+    assert_eq!(shared::names(env.data())?, Vec::<String>::new(), "nothing was created");
     // The user removes it, or the administrator allows it.
     let off = json!({"metadata": {"annotations": {"nfs-operator.io/uid": null}}});
     env.objects.patch(&env.claim("uid", &class), off).await?;

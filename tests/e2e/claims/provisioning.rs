@@ -73,7 +73,7 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
     );
     let file = seen.read_file(&root.handle, &Name::new("data")?, 100).await?.unwrap();
     assert_eq!(file.content, b"text");
-    assert!(Name::new("..").is_err(), "there is no way up");
+    assert!(Name::new("..").is_err(), "no name leads to the parent");
     Ok(())
 }
 
@@ -163,7 +163,7 @@ async fn a_static_volume_for_a_claim_of_our_class_is_bound_and_nothing_is_provis
         .await?;
     let (claim, bound) = shared::bound(&env, "data", &class).await?;
     assert_eq!(bound["metadata"]["name"], volume["metadata"]["name"]);
-    assert_eq!(shared::names(env.data())?, ["mine"], "nothing was made");
+    assert_eq!(shared::names(env.data())?, ["mine"], "nothing was created");
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&claim, TIMEOUT).await?;
     assert_eq!(shared::names(env.data())?, ["mine"], "nothing was reclaimed");

@@ -19,9 +19,9 @@ async fn asked(fixture: &StoreFixture, more: &[&str]) -> Output {
 
 /// Returns the rows of the JSON output by volume or else directory, and the exit code.
 async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
-    let said = asked(fixture, &[&["--output", "json"], more].concat()).await;
-    assert!(said.stdout.is_ascii(), "{said:?}");
-    let found: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
+    let output = asked(fixture, &[&["--output", "json"], more].concat()).await;
+    assert!(output.stdout.is_ascii(), "{output:?}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     let mut by_name = json!({});
     for row in found["rows"].as_array().unwrap() {
         let name = match row["volume"].as_str().unwrap() {
@@ -30,7 +30,7 @@ async fn rows(fixture: &StoreFixture, more: &[&str]) -> (Value, Option<i32>) {
         };
         by_name[name.as_str().unwrap()] = row.clone();
     }
-    (by_name, said.status.code())
+    (by_name, output.status.code())
 }
 
 /// Creates two volumes and an archive of one cluster, and a volume of another cluster, each with data.
@@ -97,7 +97,7 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     let file = fixture.disk.with_extension("key");
     fs::write(&file, KEY).unwrap();
     let record = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records/pvc-1"));
-    let forged = fs::read_to_string(&record).unwrap().replace("\"team\"", "\"evil\"");
+    let forged = fs::read_to_string(&record).unwrap().replace("\"team\"", "\"other\"");
     fs::write(&record, forged).unwrap();
     let (found, code) = rows(&fixture, &["--key-file", file.to_str().unwrap()]).await;
     let signature = |volume: &str| found[volume]["signature"].as_str().unwrap();
@@ -118,9 +118,9 @@ async fn with_the_key_the_records_of_its_cluster_are_identified() {
     );
     assert_eq!(code, Some(3), "another cluster's key");
     fs::write(&file, "no key").unwrap();
-    let said = asked(&fixture, &["--key-file", file.to_str().unwrap()]).await;
-    assert_eq!(said.status.code(), Some(2));
-    assert!(text(&said.stderr).contains("--key-file"), "{said:?}");
+    let output = asked(&fixture, &["--key-file", file.to_str().unwrap()]).await;
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("--key-file"), "{output:?}");
     fs::remove_file(file).unwrap();
 }
 
@@ -137,23 +137,23 @@ fn forge(fixture: &StoreFixture, volume: &str, change: impl FnOnce(&mut Value)) 
 #[tokio::test]
 async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_print_no_terminal_escapes() {
     let fixture = furnished().await;
-    let evil = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}";
+    let escapes = "\u{1b}]0;owned\u{7}\u{9b}31m\u{202e}";
     forge(&fixture, "pvc-missing", |record| {
         record["state"]["target"] = json!("archived-nowhere")
     });
     forge(&fixture, "pvc-other", |record| record["fileID"] = json!(1));
-    forge(&fixture, "pvc-evil", |record| {
-        record["claim"]["name"] = json!(format!("{evil}{}", "x".repeat(5000)));
-        record["backend"] = json!(evil);
+    forge(&fixture, "pvc-escapes", |record| {
+        record["claim"]["name"] = json!(format!("{escapes}{}", "x".repeat(5000)));
+        record["backend"] = json!(escapes);
     });
     forge(&fixture, "pvc-up", |record| record["directory"] = json!("../../etc"));
     let records = fixture.on_disk(&format!(".nfs-operator/{CLUSTER}/records"));
-    fs::write(records.join("pvc-broken"), evil).unwrap();
-    fs::write(records.join(evil), "{}").unwrap();
+    fs::write(records.join("pvc-broken"), escapes).unwrap();
+    fs::write(records.join(escapes), "{}").unwrap();
     fs::write(records.join("pvc-large"), vec![b' '; 1 << 20]).unwrap();
     symlink("/etc/passwd", records.join("pvc-link")).unwrap();
     symlink("/", fixture.on_disk(".nfs-operator/elsewhere")).unwrap();
-    let stray = format!("archived-{evil}");
+    let stray = format!("archived-{escapes}");
     fs::create_dir(fixture.on_disk(&stray)).unwrap();
     fs::create_dir(fixture.on_disk("archived-lost")).unwrap();
     fs::write(fixture.on_disk("archived-file"), b"no directory").unwrap();
@@ -163,10 +163,10 @@ async fn damaged_missing_forged_and_unrecorded_entries_are_distinguished_and_pri
     assert_eq!(is("pvc-missing", "presence"), "missing");
     assert_eq!(is("pvc-other", "presence"), "other");
     assert_eq!(
-        (is("pvc-evil", "presence"), is("pvc-evil", "signature")),
+        (is("pvc-escapes", "presence"), is("pvc-escapes", "signature")),
         ("there".into(), "unsigned".into())
     );
-    assert!(is("pvc-evil", "claim").len() <= 253);
+    assert!(is("pvc-escapes", "claim").len() <= 253);
     for damaged in ["pvc-up", "pvc-broken", "pvc-large", "pvc-link"] {
         assert_eq!(is(damaged, "state"), "Damaged", "{found:#}");
         assert!(!is(damaged, "why").is_empty());
@@ -217,13 +217,13 @@ async fn partial_refusals_of_the_server_are_reported_and_the_rest_is_listed() {
     );
     assert!(found["pvc-3"].is_null(), "{found:#}");
     assert_eq!(code, Some(3));
-    let said = asked(&fixture, &["--credential", "1000:1000"]).await;
-    assert!(text(&said.stderr).contains("records"), "{said:?}");
+    let output = asked(&fixture, &["--credential", "1000:1000"]).await;
+    assert!(text(&output.stderr).contains("records"), "{output:?}");
     // The operator's folder is not accessible: this is not an empty export.
     fs::set_permissions(fixture.on_disk(".nfs-operator"), fs::Permissions::from_mode(0o700)).unwrap();
-    let said = asked(&fixture, &["--credential", "1000:1000"]).await;
-    assert_eq!(said.status.code(), Some(1), "{said:?}");
-    assert!(said.stdout.is_empty(), "{said:?}");
+    let output = asked(&fixture, &["--credential", "1000:1000"]).await;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(output.stdout.is_empty(), "{output:?}");
 }
 
 #[tokio::test]
@@ -232,14 +232,14 @@ async fn an_unused_export_is_listed_as_empty_and_gets_no_identity() {
     let (found, code) = rows(&fixture, &[]).await;
     assert_eq!((found, code), (json!({}), Some(0)));
     assert_eq!(fs::read_dir(&fixture.disk).unwrap().count(), 0);
-    let said = program(&[
+    let output = program(&[
         "archives",
         "127.0.0.1:/missing",
         "--port",
         &fixture.nfs.port().to_string(),
     ])
     .await;
-    assert_eq!(said.status.code(), Some(1));
-    assert!(text(&said.stderr).contains("ExportNotFound"), "{said:?}");
-    assert!(said.stdout.is_empty());
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("ExportNotFound"), "{output:?}");
+    assert!(output.stdout.is_empty());
 }

@@ -24,10 +24,10 @@ async fn check(cluster: &Cluster, env: &TestEnv, class: &str, args: &[&str]) -> 
         .args(args)
         .env("KUBECONFIG", cluster.kubeconfig())
         .kill_on_drop(true);
-    let said = command.output().await.unwrap();
-    let report: Value = serde_json::from_slice(&said.stdout).unwrap_or_else(|_| panic!("{}", text(&said.stderr)));
-    assert_eq!(report["exitCode"], json!(said.status.code()));
-    (said.status.code(), report["steps"].as_array().unwrap().clone())
+    let output = command.output().await.unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    assert_eq!(report["exitCode"], json!(output.status.code()));
+    (output.status.code(), report["steps"].as_array().unwrap().clone())
 }
 
 /// Steps with their results, such as `bound=ok`.

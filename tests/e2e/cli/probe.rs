@@ -28,12 +28,12 @@ fn listing(root: &Path) -> Vec<String> {
 
 /// Returns the JSON report on an export, and the exit code.
 async fn asked(address: &str, port: u16, more: &[&str]) -> (Value, Option<i32>) {
-    let said = said(address, port, &[&["--output", "json"], more].concat()).await;
-    let value = serde_json::from_slice(&said.stdout).unwrap_or_else(|error| panic!("{error}: {said:?}"));
-    (value, said.status.code())
+    let output = output(address, port, &[&["--output", "json"], more].concat()).await;
+    let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+    (value, output.status.code())
 }
 
-async fn said(address: &str, port: u16, more: &[&str]) -> Output {
+async fn output(address: &str, port: u16, more: &[&str]) -> Output {
     let port = port.to_string();
     program(&[&["probe", address, "--port", &port], more].concat()).await
 }
@@ -57,7 +57,7 @@ fn row<'a>(report: &'a Value, check: &str) -> (&'a str, &'a str) {
 async fn probe_reports_a_good_export_and_changes_nothing() -> Test {
     let env = TestEnv::new("probe").await?;
     let before = listing(env.data());
-    let table = said(&of(&env), env.nfs_port(), &[]).await;
+    let table = output(&of(&env), env.nfs_port(), &[]).await;
     let (table, code) = (text(&table.stdout), table.status.code());
     assert_eq!(code, Some(0), "{table}");
     let checks: Vec<_> = table
@@ -162,7 +162,7 @@ async fn probe_reports_errors_and_exits_with_1() -> Test {
         let last = report["checks"].as_array().unwrap().last().unwrap();
         assert_eq!(last["check"], check, "nothing is looked at behind what failed");
         assert!(last["message"].as_str().unwrap().contains("; "), "a remedy: {last}");
-        let table = said(address, port, &[]).await;
+        let table = output(address, port, &[]).await;
         assert!(
             text(&table.stdout).contains(&format!("FAILED   {reason}: ")),
             "{table:?}"
@@ -270,13 +270,13 @@ async fn probe_reports_what_it_could_not_remove_and_exits_with_3() -> Test {
     let left: Vec<_> = std::fs::read_dir(env.data())?
         .map(|entry| entry.unwrap().file_name())
         .collect();
-    let told = report["checks"].as_array().unwrap().last().unwrap();
+    let reported = report["checks"].as_array().unwrap().last().unwrap();
     assert_eq!(
-        (told["check"].as_str(), left.len()),
+        (reported["check"].as_str(), left.len()),
         (Some("left-behind"), 1),
         "{report:#}"
     );
-    assert_eq!(told["seen"]["name"].as_str(), left.first().unwrap().to_str());
+    assert_eq!(reported["seen"]["name"].as_str(), left.first().unwrap().to_str());
     Ok(())
 }
 
@@ -291,9 +291,9 @@ async fn a_mistake_on_the_command_line_exits_with_2() {
         "[nfs]:/path",
         "server:/a//b",
     ] {
-        let said = program(&["probe", wrong]).await;
-        assert_eq!(said.status.code(), Some(2), "{wrong}: {said:?}");
-        assert!(text(&said.stderr).contains(wrong), "{said:?}");
+        let output = program(&["probe", wrong]).await;
+        assert_eq!(output.status.code(), Some(2), "{wrong}: {output:?}");
+        assert!(text(&output.stderr).contains(wrong), "{output:?}");
     }
     let help = text(&program(&["probe", "--help"]).await.stdout);
     assert!(help.contains("Exit code:"), "{help}");

@@ -26,20 +26,20 @@ pub fn text(bytes: &[u8]) -> String {
 
 #[tokio::test]
 async fn the_program_prints_its_version() {
-    let said = program(&["--version"]).await;
-    assert!(said.status.success());
+    let output = program(&["--version"]).await;
+    assert!(output.status.success());
     assert_eq!(
-        text(&said.stdout),
+        text(&output.stdout),
         format!("nfs-operator {}\n", env!("CARGO_PKG_VERSION"))
     );
 }
 
 #[tokio::test]
 async fn crd_prints_the_content_of_the_folder_crds() {
-    let said = program(&["crd"]).await;
-    assert!(said.status.success());
+    let output = program(&["crd"]).await;
+    assert!(output.status.success());
     let kept = std::fs::read_to_string(repository_root().join("crds/nfs-operator.yaml")).unwrap();
-    assert_eq!(text(&said.stdout), kept);
+    assert_eq!(text(&output.stdout), kept);
 }
 
 /// Returns the value of a metric with this label; None if it is not printed.
@@ -59,7 +59,7 @@ async fn the_endpoints_respond_and_metrics_count_provisions_and_deletes() -> Tes
     assert_eq!(operator.http_get("/readyz").await?, "ok\n");
     let class = env.create_ready_class().await?;
     let name = env.unique_name("class");
-    let begun = rig::wait::until("the counts of a new class to begin", SEEN, async || {
+    let begun = rig::wait::until("the counters of a new class", SEEN, async || {
         let text = operator.metrics().await.map_err(|error| error.to_string())?;
         let counts = [
             "controller_persistentvolumeclaim_provision_total",

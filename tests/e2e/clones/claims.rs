@@ -65,7 +65,7 @@ async fn a_claim_with_another_claim_as_its_data_source_starts_with_a_copy_of_its
     assert_eq!(fs::read_link(copy.join("link"))?, Path::new("data"));
     assert_eq!(fs::metadata(&copy)?.permissions().mode() & 0o7777, 0o2750);
     assert!(said(&env, &claim).await?.contains("a copy of claim old (2 files, 4"));
-    assert_eq!(rig::snapshot(&root)?, before, "the source was touched");
+    assert_eq!(rig::snapshot(&root)?, before, "the source was changed");
     // Both are independent from now on.
     fs::write(copy.join("data"), "other")?;
     shared::reclaim(&env, &source, &old, "VolumeArchived").await?;

@@ -59,7 +59,7 @@ async fn old_objects(objects: &Objects) -> rig::Result<Value> {
 async fn at_this_port(objects: &Objects, name: &str, port: u16) -> rig::Result<()> {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, name);
     let port = json!({ "spec": { "nfs": { "port": port } } });
-    objects.wait(&backend, "to be there", TIMEOUT, |_| Ok(())).await?;
+    objects.wait(&backend, "to exist", TIMEOUT, |_| Ok(())).await?;
     objects.patch(&backend, port).await?;
     objects.wait_condition(&backend, "Ready", "True", None, TIMEOUT).await?;
     Ok(())
@@ -95,7 +95,7 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
         commands += 1;
         if let Some(arguments) = text.trim().strip_prefix("nfs-operator run") {
             let arguments = arguments.split_whitespace().filter(|word| *word != "\\");
-            let former = operator.take().ok_or("nothing ran before")?;
+            let former = operator.take().ok_or("no operator runs")?;
             former.terminate().await?;
             operator = Some(start(&run, &cluster, arguments.map(str::to_owned).collect(), &[]).await?);
             continue;
@@ -112,7 +112,7 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
         let before = objects.get(&deployment).await?;
         if text.contains("--replicas=1") {
             // As described there in the page.
-            operator.take().ok_or("nothing ran before")?.terminate().await?;
+            operator.take().ok_or("no operator runs")?.terminate().await?;
         }
         if text.contains("finalizers") {
             bound_and_held(&objects).await?;
@@ -127,7 +127,7 @@ async fn each_command_of_the_migration_guide_works_as_described() -> Test {
             assert_eq!(volume["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
         }
     }
-    assert_eq!(commands, 8, "each block of the page was met");
+    assert_eq!(commands, 8, "number of tested blocks");
     Ok(())
 }
 

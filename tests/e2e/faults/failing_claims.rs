@@ -132,7 +132,7 @@ async fn many_failing_claims_are_retried_less_and_less_often_and_delay_no_others
     }
     // Long enough for a retry of every claim.
     let storm = u64::try_from(STORM)?;
-    rig::wait::until("the storm to go on", TIMEOUT, async || {
+    rig::wait::until("further attempts", TIMEOUT, async || {
         let more = failures(&env, "taken").await.map_err(|error| error.to_string())? - failed;
         if more >= storm {
             Ok(())

@@ -139,7 +139,7 @@ async fn a_claim_deleted_between_its_directory_and_its_volume_leaves_nothing_beh
     });
     let claim = env.objects.create(&env.claim("data")).await?;
     lost.wait(TIMEOUT).await?;
-    rig::wait::until("the directory to be made", TIMEOUT, async || {
+    rig::wait::until("the directory to be created", TIMEOUT, async || {
         let names = env.names().map_err(|error| error.to_string())?;
         if names.is_empty() {
             Err("no directory yet".to_owned())

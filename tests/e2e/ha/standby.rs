@@ -125,9 +125,9 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time
     for round in 0..4 {
         // During work.
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        let former = holder(&objects).await?.ok_or("nobody leads")?;
+        let former = holder(&objects).await?.ok_or("no operator leads")?;
         let operators = std::iter::once(&mut env.operator).chain(&mut others);
-        let leader = leader(operators, &former).ok_or("nobody knows the leader")?;
+        let leader = leader(operators, &former).ok_or("the leader is unknown")?;
         unseat(leader, &objects, &former, round % 2 == 0).await?;
     }
     let claims = traffic.end().await?;
@@ -147,7 +147,7 @@ async fn three_operators_killed_and_stopped_in_turn_never_write_at_the_same_time
 async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before() -> Test {
     // The default timings: the remaining lease would take 15 s.
     let env = DedicatedCluster::start_with_args(json!({"probeInterval": "1s"}), &["--leader-elect"]).await?;
-    let former = holder(&env.objects).await?.ok_or("nobody leads")?;
+    let former = holder(&env.objects).await?.ok_or("no operator leads")?;
     let leases = NfsLeases::observe(&env.proxy);
     let standby = env.start_operator(&["--leader-elect"]).await?;
     standby.wait_ready().await?;
@@ -200,7 +200,7 @@ async fn a_stopped_operator_hands_over_to_a_standby_that_touched_nothing_before(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
     let env = DedicatedCluster::start(json!({})).await?;
-    let first = holder(&env.objects).await?.ok_or("nobody leads")?;
+    let first = holder(&env.objects).await?.ok_or("no operator leads")?;
     let second = env.start_operator(&[]).await?;
     let log = fails(&second).await?;
     assert!(log.contains(&format!("is held by {first}")), "{log}");
@@ -250,9 +250,9 @@ async fn a_second_operator_refuses_to_start_and_reports_the_first() -> Test {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_that_lost_its_lease_exits_and_a_deleted_lease_is_recreated() -> Test {
     let env = DedicatedCluster::start_with_args(json!({}), &["--retry-period", "500ms"]).await?;
-    let first = holder(&env.objects).await?.ok_or("nobody leads")?;
+    let first = holder(&env.objects).await?.ok_or("no operator leads")?;
     env.objects.delete(&lease()).await?;
-    rig::wait::until("the Lease to be made anew", TIMEOUT, async || {
+    rig::wait::until("the Lease to be recreated", TIMEOUT, async || {
         let found = holder(&env.objects).await.map_err(|error| error.to_string())?;
         if found.as_ref() == Some(&first) {
             Ok(())

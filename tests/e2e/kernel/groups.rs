@@ -24,7 +24,7 @@ async fn pods_of_one_group_share_a_volume_and_others_have_no_access() -> Test {
 
     let mine = "umask 002 && mkdir notes && echo one >notes/file && stat -c \"%g\" notes notes/file";
     let groups = mounted.as_member(1001, GROUP, mine).await?;
-    assert_eq!(groups, "2000\n2000\n", "what is made belongs to the group");
+    assert_eq!(groups, "2000\n2000\n", "new files belong to the group");
     let theirs = mounted
         .as_member(1002, GROUP, "echo two >>notes/file && cat notes/file")
         .await?;

@@ -90,7 +90,7 @@ async fn work_that_nfs_subdir_completed_first_is_rolled_back_or_taken_over() -> 
         let volume = env.objects.create(&volume).await?;
         env.wait_bound(&claim).await?;
         fs::write(directory.join("data"), "data")?;
-        rig::wait::until("one directory to be left", TIMEOUT, async || {
+        rig::wait::until("a single directory", TIMEOUT, async || {
             match shared::names(&env.data().join("all")).map_err(|error| error.to_string())? {
                 names if names.len() == 1 => Ok(()),
                 names => Err(format!("{names:?}")),

@@ -53,7 +53,7 @@ async fn a_volume_that_matches_two_backends_or_not_that_of_the_alias_keeps_its_d
         let nested = notes.iter().any(|note| note.starts_with("DirectoryOverlaps"));
         if nested { Ok(()) } else { Err(notes.join("; ")) }
     };
-    rig::wait::until("the inner volume to say what is in its way", TIMEOUT, async || {
+    rig::wait::until("the inner volume to report the conflict", TIMEOUT, async || {
         let events = env.objects.events(&inner.volume).await;
         said(events.map_err(|error| error.to_string())?)
     })

@@ -62,7 +62,7 @@ async fn promtool_accepts_the_metrics_of_a_running_operator() -> Test {
     env.objects.delete(&claim).await?;
     env.objects.wait_gone(&volume, SEEN).await?;
     let series = "nfs_operator_claims_waiting{reason=\"AccessModeUnsupported\"} ";
-    let text = rig::wait::until("the claim to be seen waiting", SEEN, async || {
+    let text = rig::wait::until("the waiting claim in the metrics", SEEN, async || {
         let text = env.rig.operator.metrics().await.map_err(|error| error.to_string())?;
         if text.lines().any(|line| line.starts_with(series)) {
             Ok(text)

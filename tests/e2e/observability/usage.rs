@@ -27,7 +27,7 @@ fn du(root: &Path) -> Result<String, Failure> {
     Ok(said.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-fn says<'a>(volume: &'a Value, word: &str) -> &'a str {
+fn usage_annotation<'a>(volume: &'a Value, word: &str) -> &'a str {
     volume["metadata"]["annotations"][format!("nfs-operator.io/{word}")]
         .as_str()
         .unwrap_or_default()
@@ -49,7 +49,7 @@ async fn count(env: &DedicatedCluster) -> Test {
         let before = counts(env)?;
         let asked = json!({"metadata": {"annotations": {"nfs-operator.io/count-now": "true"}}});
         env.objects.patch(&MAIN, asked).await?;
-        let ended = rig::wait::until("all to be counted", TIMEOUT, async || match counts(env) {
+        let ended = rig::wait::until("the count to complete", TIMEOUT, async || match counts(env) {
             Ok(now) if now > before => Ok(()),
             now => Err(format!("{now:?}, {before} before")),
         });
@@ -61,7 +61,7 @@ async fn count(env: &DedicatedCluster) -> Test {
 
 /// Waits until the request for a count is removed.
 async fn wait_request_removed(env: &DedicatedCluster) -> Test {
-    let heard = env.objects.wait(&MAIN, "to be heard", TIMEOUT, |backend| {
+    let heard = env.objects.wait(&MAIN, "to be processed", TIMEOUT, |backend| {
         let annotation = &backend["metadata"]["annotations"]["nfs-operator.io/count-now"];
         annotation.is_null().then_some(()).ok_or_else(|| "asked".to_owned())
     });
@@ -87,13 +87,16 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     fs::hard_link(directory.join("large"), directory.join("again"))?;
     std::os::unix::fs::symlink("/", directory.join("everything"))?;
     count(&env).await?;
-    let told = now(&env, &volume).await?;
-    assert_eq!(says(&told, "used-bytes"), du(&directory)?);
+    let reported = now(&env, &volume).await?;
+    assert_eq!(usage_annotation(&reported, "used-bytes"), du(&directory)?);
     assert_eq!(
-        (says(&told, "apparent-bytes"), says(&told, "used-files")),
+        (
+            usage_annotation(&reported, "apparent-bytes"),
+            usage_annotation(&reported, "used-files")
+        ),
         ("5242880", "3")
     );
-    assert!(says(&told, "counted-at").ends_with('Z'), "{told}");
+    assert!(usage_annotation(&reported, "counted-at").ends_with('Z'), "{reported}");
     let over = now(&env, &claim).await?;
     let over = condition(&over, OVER).ok_or("no condition")?;
     assert_eq!(
@@ -120,15 +123,15 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
     let again = now(&env, &volume).await?;
     assert_eq!(
         again["metadata"]["resourceVersion"],
-        told["metadata"]["resourceVersion"]
+        reported["metadata"]["resourceVersion"]
     );
     assert_eq!(events(&env, &claim).await?, 1);
 
     fs::remove_file(directory.join("large"))?;
     fs::remove_file(directory.join("again"))?;
     count(&env).await?;
-    let told = now(&env, &volume).await?;
-    assert_eq!(says(&told, "used-bytes"), du(&directory)?);
+    let reported = now(&env, &volume).await?;
+    assert_eq!(usage_annotation(&reported, "used-bytes"), du(&directory)?);
     let claim_now = now(&env, &claim).await?;
     assert!(condition(&claim_now, OVER).is_none(), "{claim_now}");
     assert!(
@@ -153,7 +156,7 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
         .patch(&MAIN, json!({"spec": {"usage": {"interval": "24h"}}}))
         .await?;
     let counted = env.objects.wait(&volume, "to be counted", TIMEOUT, |volume| {
-        let used = says(volume, "used-bytes").to_owned();
+        let used = usage_annotation(volume, "used-bytes").to_owned();
         if used.is_empty() {
             Err("not counted".to_owned())
         } else {
@@ -162,7 +165,7 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     });
     let used = counted.await?;
     env.objects.wait_condition(&claim, OVER, "True", None, TIMEOUT).await?;
-    let summed = env.objects.wait(&MAIN, "to have the sum", TIMEOUT, |backend| {
+    let summed = env.objects.wait(&MAIN, "to report the sum", TIMEOUT, |backend| {
         let usage = &backend["status"]["usage"];
         let sum = (&usage["volumes"], usage["bytes"].to_string(), &usage["lastCompleted"]);
         if (sum.0, &sum.1, sum.2.is_string()) == (&json!(1), &used, true) {
@@ -174,16 +177,16 @@ async fn usage_is_counted_only_if_enabled_and_removed_when_disabled() -> Test {
     summed.await?;
 
     env.objects.patch(&MAIN, json!({"spec": {"usage": null}})).await?;
-    let taken_back = env.objects.wait(&volume, "to say nothing", TIMEOUT, |volume| {
+    let taken_back = env.objects.wait(&volume, "to report no usage", TIMEOUT, |volume| {
         let words = ["used-bytes", "used-files", "apparent-bytes", "counted-at"];
-        match words.iter().find(|word| !says(volume, word).is_empty()) {
-            None => Ok(says(volume, "directory").to_owned()),
+        match words.iter().find(|word| !usage_annotation(volume, word).is_empty()) {
+            None => Ok(usage_annotation(volume, "directory").to_owned()),
             Some(word) => Err((*word).to_owned()),
         }
     });
     assert!(!taken_back.await?.is_empty(), "the other annotations stay");
     assert!(condition(&now(&env, &claim).await?, OVER).is_none());
-    let gone = env.objects.wait(&MAIN, "to have no sum", TIMEOUT, |backend| {
+    let gone = env.objects.wait(&MAIN, "to report no sum", TIMEOUT, |backend| {
         if backend["status"]["usage"].is_null() {
             Ok(())
         } else {
@@ -207,16 +210,16 @@ async fn an_archive_is_counted_once_and_shows_its_size_beside_the_request() -> T
     let name = text(&volume, "/metadata/name");
     let archive = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, name);
     count(&env).await?;
-    let told = now(&env, &archive).await?;
-    let lies = env.data()?.join(text(&told, "/spec/directory"));
-    let usage = &told["status"]["usage"];
+    let reported = now(&env, &archive).await?;
+    let lies = env.data()?.join(text(&reported, "/spec/directory"));
+    let usage = &reported["status"]["usage"];
     assert_eq!((usage["bytes"].to_string(), &usage["files"]), (du(&lies)?, &json!(1)));
     assert_eq!(
         (&usage["apparentBytes"], &usage["size"]),
         (&json!(5 << 20), &json!("5Mi"))
     );
     assert_eq!(
-        text(&told, "/status/state"),
+        text(&reported, "/status/state"),
         "Available",
         "the rest of the status stays"
     );
@@ -268,7 +271,7 @@ async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted()
         }
     });
     got_there.await?;
-    let told = now(&env, first).await?;
+    let reported = now(&env, first).await?;
     env.operator.kill9().await?;
     // A second count of the first volume would be visible.
     fs::write(env.directory(first)?.join("large"), vec![1; 5 << 20])?;
@@ -285,9 +288,12 @@ async fn a_count_that_was_killed_resumes_after_the_volumes_that_it_had_counted()
         }
     });
     assert_eq!(done.await?, 2);
-    assert_eq!(says(&now(&env, second).await?, "used-files"), "100");
+    assert_eq!(usage_annotation(&now(&env, second).await?, "used-files"), "100");
     let again = now(&env, first).await?;
-    assert_eq!(says(&again, "used-bytes"), says(&told, "used-bytes"));
+    assert_eq!(
+        usage_annotation(&again, "used-bytes"),
+        usage_annotation(&reported, "used-bytes")
+    );
     Ok(())
 }
 
@@ -298,16 +304,16 @@ async fn a_suspended_backend_is_not_counted_until_it_is_resumed() -> Test {
     let volume = env.bound(&claim).await?;
     let suspended = json!({"spec": {"suspend": true, "usage": {"interval": "24h"}}});
     env.objects.patch(&MAIN, suspended).await?;
-    let refused = rig::wait::until("the count to be put off", TIMEOUT, async || {
+    let refused = rig::wait::until("the count to be postponed", TIMEOUT, async || {
         let log = fs::read_to_string(env.operator.log()).map_err(|error| error.to_string())?;
         let put_off = log.contains("not counted for now: nothing is to be counted");
         put_off.then_some(()).ok_or_else(|| "not said".to_owned())
     });
     refused.await?;
-    assert_eq!(says(&now(&env, &volume).await?, "used-files"), "");
+    assert_eq!(usage_annotation(&now(&env, &volume).await?, "used-files"), "");
     env.objects.patch(&MAIN, json!({"spec": {"suspend": false}})).await?;
     let counted = env.objects.wait(&volume, "to be counted", TIMEOUT, |volume| {
-        match says(volume, "used-files") {
+        match usage_annotation(volume, "used-files") {
             "0" => Ok(()),
             other => Err(other.to_owned()),
         }

@@ -119,7 +119,7 @@ async fn the_backends_policy_at_the_time_of_deletion_applies() -> Test {
         observed => Err(format!("{observed:?}")),
     };
     env.objects
-        .wait(&backend, "to be seen as edited", TIMEOUT, seen)
+        .wait(&backend, "to be observed as edited", TIMEOUT, seen)
         .await?;
     shared::reclaim(&env, &claim, &volume, "VolumeDeleted").await?;
     assert_eq!(shared::names(env.data())?, Vec::<String>::new());
@@ -146,7 +146,7 @@ async fn a_volume_with_reclaim_policy_retain_is_not_touched() -> Test {
             Some(all) => Err(all),
         }
     };
-    let what = "to be without our finalizer";
+    let what = "to lose our finalizer";
     env.objects.wait(&edited, what, TIMEOUT, without_ours).await?;
     let before = rig::snapshot(env.data())?;
     let before: Vec<_> = before.iter().filter(|(path, _)| path.ends_with("/data")).collect();
@@ -230,12 +230,12 @@ async fn an_adopted_directory_is_archived_although_the_policy_is_delete() -> Tes
     let class = shared::class(&env, "class", "backend", named).await?;
     let directory = env.data().join(format!("{}-data", env.name));
     fs::create_dir(&directory)?;
-    fs::write(directory.join("theirs"), "older than we are")?;
+    fs::write(directory.join("theirs"), "older than the operator")?;
     let (claim, volume) = shared::bound(&env, "data", &class).await?;
     assert_eq!(env.directory(&volume)?, directory);
     shared::reclaim(&env, &claim, &volume, "VolumeArchived").await?;
     let archive = env.data().join(format!("archived-{}-data", env.name));
-    assert_eq!(fs::read_to_string(archive.join("theirs"))?, "older than we are");
+    assert_eq!(fs::read_to_string(archive.join("theirs"))?, "older than the operator");
     assert_eq!(fs::metadata(&archive)?.mode() & 0o7777, 0o700);
     assert!(!directory.exists());
     Ok(())

@@ -39,7 +39,7 @@ pub fn guide() -> Result<Guide, Failure> {
     let blocks: Vec<String> = fenced
         .map(|block| block.trim_start_matches("sh\n").to_owned())
         .collect();
-    let blocks = <[String; 6]>::try_from(blocks).map_err(|blocks| format!("a block is tried by nobody: {blocks:?}"))?;
+    let blocks = <[String; 6]>::try_from(blocks).map_err(|blocks| format!("a block is not tested: {blocks:?}"))?;
     let [save, restore, replace, readopt, readopted, adopt] = blocks;
     Ok(Guide {
         save,
@@ -87,7 +87,7 @@ pub async fn said_of(env: &DedicatedCluster, kind: &str, reason: &str, parts: &[
             false => Err(said.to_string()),
         }
     };
-    let what = format!("to say {reason} and {parts:?}");
+    let what = format!("to report {reason} and {parts:?}");
     Ok(env.objects.wait(&backend, &what, TIMEOUT, has).await?)
 }
 
@@ -110,7 +110,7 @@ pub async fn done(env: &DedicatedCluster, annotation: &str) -> Test {
         Value::Null => Ok(()),
         asked => Err(format!("it asks for {asked}")),
     };
-    let what = format!("to have followed {annotation}");
+    let what = format!("to remove {annotation}");
     Ok(env.objects.wait(&backend, &what, TIMEOUT, gone).await?)
 }
 

@@ -21,11 +21,11 @@ fn name_of(volume: &Value) -> &str {
 /// Checks that the claim waits because its volume was not recovered.
 async fn assert_claim_waits(env: &DedicatedCluster, claim: &Value, volume: &str) -> Test {
     let (kind, reason) = ("nfs-operator.io/Provisioned", Some("VolumeLeftOut"));
-    let told = env
+    let reported = env
         .objects
         .wait_condition(claim, kind, "False", reason, TIMEOUT)
         .await?;
-    assert!(text(&told, "/message").contains(volume), "{told}");
+    assert!(text(&reported, "/message").contains(volume), "{reported}");
     Ok(())
 }
 
@@ -254,7 +254,7 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     let is_begun = |env: &DedicatedCluster| -> Result<bool, Failure> {
         Ok(env.names()?.iter().any(|name| name.starts_with("default-begun-")))
     };
-    wait::until("the directory to be made", TIMEOUT, async || match is_begun(&env) {
+    wait::until("the directory to be created", TIMEOUT, async || match is_begun(&env) {
         Ok(true) => Ok(()),
         other => Err(format!("{other:?}")),
     })
@@ -264,7 +264,7 @@ async fn in_a_rebuilt_cluster_an_empty_directory_waits_for_its_claim_and_an_unfi
     let env = rebuilt(env).await?;
     env.proxy.clear_hooks();
     env.create_backend_and_class(frequent_probes()).await?;
-    wait::until("what was begun to be swept", TIMEOUT, async || {
+    wait::until("the unfinished directory to be removed", TIMEOUT, async || {
         let records = env.records().map_err(|error| error.to_string())?;
         match is_begun(&env) {
             Ok(false) if records.len() == 1 => Ok(()),

@@ -146,7 +146,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     former.insert("empty", env.bound(&nothing_in_it).await?);
     let volume = with_data(&env, &kept).await?;
     env.objects.delete(&kept).await?;
-    recorded(&env, &volume, "to be noted as released", |record| {
+    recorded(&env, &volume, "to be recorded as released", |record| {
         record["note"]["released"] == true
     })
     .await?;
@@ -180,7 +180,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
     for (name, claim) in [("data", &data), ("grown", &grown), ("empty", &empty)] {
         let claim = env.objects.get(claim).await?.unwrap_or_default();
         let uid = &claim["metadata"]["uid"];
-        recorded(&env, &former[name], "to be the claim's", |record| {
+        recorded(&env, &former[name], "to belong to the claim", |record| {
             record["claim"]["uid"] == *uid
         })
         .await?;
@@ -190,7 +190,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         };
         let volume = env
             .objects
-            .wait(&former[name], "to be handed over", TIMEOUT, handed)
+            .wait(&former[name], "to be transferred", TIMEOUT, handed)
             .await?;
         assert_eq!(
             volume["metadata"]["annotations"][NAMESPACE_UID],
@@ -199,10 +199,10 @@ async fn a_cluster_rebuilt_with_the_saved_secret_recovers_every_volume_for_the_c
         assert_eq!(visible_fields(&volume), visible_fields(&former[name]));
     }
     for claim in [&data, &grown] {
-        let told = env
+        let reported = env
             .objects
             .wait_condition(claim, "nfs-operator.io/Provisioned", "True", None, TIMEOUT);
-        told.await?;
+        reported.await?;
     }
     let nobodys = env.objects.wait(&former["kept"], "to be Released", TIMEOUT, |volume| {
         let phase = text(volume, "/status/phase");
@@ -251,7 +251,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
     }
     env.backend(asking("true")).await?;
     for made in [1, 10, 20, 30, VOLUMES] {
-        wait::until("some to be made again", TIMEOUT, async || {
+        wait::until("some volumes to be recreated", TIMEOUT, async || {
             let there = env.volumes().await.map_err(|error| error.to_string())?.len();
             if there >= made {
                 Ok(())
@@ -274,7 +274,7 @@ async fn an_operator_killed_repeatedly_during_recovery_loses_and_duplicates_no_v
     done(&env, READOPT).await?;
     assert_eq!(env.volumes().await?.len(), VOLUMES);
     assert_eq!(env.names()?, names);
-    wait::until("each record to be its claim's", TIMEOUT, async || {
+    wait::until("each record to belong to its claim", TIMEOUT, async || {
         let records = env.records().map_err(|error| error.to_string())?;
         let whose: BTreeMap<String, Value> = records
             .into_iter()
@@ -350,13 +350,13 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
     let says = |part: &'static str| {
         move |found: &Value| {
             let said = condition(found, "Readopted").cloned().unwrap_or_default();
-            let told = text(&said, "/message").contains(part);
-            if told { Ok(()) } else { Err(said.to_string()) }
+            let reported = text(&said, "/message").contains(part);
+            if reported { Ok(()) } else { Err(said.to_string()) }
         }
     };
     let missing = says("recorded for backend main, which is not there");
     env.objects
-        .wait(&renamed, "to miss the other", TIMEOUT, missing)
+        .wait(&renamed, "to report the missing backend", TIMEOUT, missing)
         .await?;
     let kind = "nfs-operator.io/Provisioned";
     env.objects
@@ -366,6 +366,8 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
     env.backend(asking("true")).await?;
     assert_recovered(&env, &claim, &volume).await?;
     let all = says("0 recorded volumes exist");
-    env.objects.wait(&renamed, "to miss none", TIMEOUT, all).await?;
+    env.objects
+        .wait(&renamed, "to report no missing backend", TIMEOUT, all)
+        .await?;
     done(&env, READOPT).await
 }

@@ -85,7 +85,7 @@ async fn backends_and_archives_have_roles_of_their_own_and_the_default_roles_do_
     for (role, with_backends, with_archives) in cases {
         let user = env.unique_name(role);
         let binding = bind(&env.objects, &user, role).await?;
-        rig::wait::until("the binding to be known", TIMEOUT, async || {
+        rig::wait::until("the binding to take effect", TIMEOUT, async || {
             let cluster = &env.rig.cluster;
             let on_backends = allowed(cluster, &user, backends, &verbs).await;
             let on_archives = allowed(cluster, &user, archives, &verbs).await;
@@ -146,11 +146,11 @@ const INLINE: &str = "names an NFS server: create a PersistentVolumeClaim instea
 
 /// Waits until the API server enforces a policy: until an object is refused with this text.
 async fn wait_policy_enforced(objects: &Objects, refused: &Value, words: &str) -> rig::Result<()> {
-    rig::wait::until("the policy to be heeded", TIMEOUT, async || {
+    rig::wait::until("the policy to be enforced", TIMEOUT, async || {
         match objects.create(refused).await {
             Ok(made) => {
                 objects.delete(&made).await.map_err(|error| error.to_string())?;
-                Err("it was made".into())
+                Err("it was created".into())
             }
             Err(error) if error.to_string().contains(words) => Ok(()),
             Err(error) => Err(error.to_string()),
@@ -183,7 +183,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
         .into_iter()
         .chain(workloads("default", "csi", &csi))
     {
-        let refused = objects.create(&object).await.expect_err("it was made").to_string();
+        let refused = objects.create(&object).await.expect_err("it was created").to_string();
         assert!(
             refused.contains(INLINE) && refused.contains("the volume data"),
             "{refused}"
@@ -217,7 +217,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
     objects.create(&namespace).await?;
     for object in workloads("exempt", "inline", &nfs) {
         // A pod needs the default account of its namespace, which the controller manager creates.
-        rig::wait::until("it to be made", TIMEOUT, async || {
+        rig::wait::until("the object to be created", TIMEOUT, async || {
             objects.create(&object).await.map_err(|error| error.to_string())
         })
         .await?;
@@ -273,7 +273,7 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
         (nfs("[2001:db8::1]"), "other"),
     ] {
         let refused = maker.create(&volume("foreign", source.clone())).await;
-        let refused = refused.expect_err("it was made").to_string();
+        let refused = refused.expect_err("it was created").to_string();
         assert!(
             refused.contains(&format!("is that of NfsBackend {backend}")),
             "{source}: {refused}"
@@ -301,7 +301,7 @@ async fn with_the_policy_only_the_operator_and_editors_of_a_backend_create_volum
     });
     merge(&mut editor, &rest);
     env.objects.create(&editor).await?;
-    rig::wait::until("the editor's volume to be made", TIMEOUT, async || {
+    rig::wait::until("the editor's volume to be created", TIMEOUT, async || {
         let made = maker.create(&volume("by-the-editor", nfs("127.0.0.1"))).await;
         made.map_err(|error| error.to_string())
     })

@@ -134,14 +134,14 @@ pub async fn assert_each_once(env: &DedicatedCluster, claims: &[Value]) -> Test 
     directories.sort();
     volumes.sort();
     let made: Vec<String> = env.names()?.into_iter().collect();
-    assert_eq!(made, directories, "a directory for each claim, and no other");
+    assert_eq!(made, directories, "one directory per claim, and no others");
     assert_eq!(
         env.volumes().await?.len(),
         claims.len(),
-        "a volume for each claim, and no other"
+        "one volume per claim, and no others"
     );
     let mut records: Vec<String> = env.records()?.into_iter().map(|(name, _)| name).collect();
     records.sort();
-    assert_eq!(records, volumes, "a record for each volume, and no other");
+    assert_eq!(records, volumes, "one record per volume, and no others");
     Ok(())
 }

@@ -166,7 +166,7 @@ impl DedicatedCluster {
             .objects
             .get(&volume)
             .await?
-            .ok_or("the volume of a bound claim is gone")?)
+            .ok_or("the volume of a bound claim does not exist")?)
     }
 
     /// Returns all volumes.

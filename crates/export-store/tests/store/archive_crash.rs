@@ -230,7 +230,7 @@ async fn an_archive_moves_to_one_claim_of_its_own_namespace_and_to_no_other() {
     let export = fixture.store().await;
     let file_id = archived(&fixture, &export, "1").await;
     let foreign = |mut request: DirectoryRequest| {
-        request.claim.namespace_uid = "made anew".into();
+        request.claim.namespace_uid = "recreated".into();
         request
     };
     let refused = export.provision(&foreign(restore("1", file_id))).await.unwrap_err();

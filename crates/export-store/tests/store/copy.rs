@@ -170,7 +170,7 @@ async fn has_it_all(version: VersionChoice) {
     let before = seen(&fixture.on_disk("old"));
     let (made, tally) = copied((&export, "old", file_id), (&export, "new")).await.unwrap();
     println!("{version:?}: {tally}; {}", tally.progress());
-    assert_eq!(seen(&fixture.on_disk("old")), before, "the source was touched");
+    assert_eq!(seen(&fixture.on_disk("old")), before, "the source was changed");
     assert_same(&fixture.on_disk("new"), &fixture.on_disk("old"));
     assert_eq!(made.file_id, fs::metadata(fixture.on_disk("new")).unwrap().ino());
     assert_eq!(fixture.record("pvc-new").pointer("/fileID").unwrap(), made.file_id);

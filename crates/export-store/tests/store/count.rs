@@ -188,5 +188,5 @@ async fn a_directory_that_is_removed_during_the_count_is_not_counted() {
     let stopped = (TreePlace::Directory(&directory), None);
     fs::rename(fixture.on_disk("elsewhere"), fixture.on_disk("data")).unwrap();
     let stopped = export.count(stopped, &mut pace, |content| content.names < 10);
-    assert_eq!(stopped.await.unwrap(), None, "nobody wants it any more");
+    assert_eq!(stopped.await.unwrap(), None, "the count was cancelled");
 }

@@ -34,12 +34,12 @@ pub async fn dies(
     let export = client.open().await;
     let death = Arc::new(Notify::new());
     let passed = AtomicUsize::new(0);
-    let told = Arc::clone(&death);
+    let reported = Arc::clone(&death);
     fixture.proxy.on_record(direction, move |_| {
         if passed.fetch_add(1, Ordering::SeqCst) < nth {
             return Action::Forward;
         }
-        told.notify_one();
+        reported.notify_one();
         Action::Cut
     });
     let mut task = tokio::spawn(operation(export));

@@ -40,7 +40,7 @@ async fn an_existing_directory_is_refused_or_adopted_as_requested() {
         export.dry_run(&welcome).await.unwrap();
     }
     assert!(!fixture.on_disk("new").exists());
-    assert_eq!(fixture.records(), Vec::<String>::new(), "to look changes nothing");
+    assert_eq!(fixture.records(), Vec::<String>::new(), "a dry run changes nothing");
 
     let made = export.provision(&adopting("1", "old")).await.unwrap();
     assert!(made.adopted);
@@ -239,13 +239,13 @@ async fn after_a_leadership_loss_before_any_change_the_next_leader_completes_the
         let done = former.provision(&request(&uid, &directory)).await;
         if let Err(error) = &done {
             assert_eq!(error.kind(), ErrorKind::Fenced, "{error}");
-            assert!(!error.definite_refusal(), "nobody goes on with another backend");
+            assert!(!error.definite_refusal(), "no other backend is tried");
         }
         if allowed == 0 {
             assert_eq!(
                 (fixture.records(), fixture.listed()),
                 (Vec::new(), Vec::new()),
-                "nothing was begun"
+                "nothing was started"
             );
         }
         drop(former);

@@ -29,7 +29,7 @@ pub async fn managed(server: &Hostile) -> ExportStore {
     let keeper = StoreConfig {
         cluster_id: "cluster".into(),
         records_key: RecordsKey::random(),
-        backend: "evil".into(),
+        backend: "malicious".into(),
         backend_uid: "uid".into(),
         credential: Default::default(),
         roots: vec![ReservedPath::on_server("127.0.0.1", "/")],
@@ -83,7 +83,7 @@ pub async fn purged(grow: impl FnOnce(&mut Tree, u64)) -> (Hostile, PurgeReport)
     );
     assert!(
         tree.removed.iter().any(|(_, name)| name == b"file"),
-        "what can go, goes"
+        "everything else is removed"
     );
     drop(tree);
     (server, report)

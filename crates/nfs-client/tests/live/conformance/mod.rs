@@ -165,7 +165,7 @@ pub const CASES: &[Case] = &[
 /// Runs every case over this version, even if some fail. Panics with the names of the failed cases.
 pub async fn run(server: &ServerUnderTest, version: Protocol) -> BTreeMap<&'static str, String> {
     // The kernel's server refuses MOUNT for a moment while other tests change its exports.
-    let connected = rig::wait::until("the export to be there", TIMEOUT, async || {
+    let connected = rig::wait::until("the export to be available", TIMEOUT, async || {
         let target = server.target(&server.plain, version);
         Client::connect(target).await.map_err(|error| error.to_string())
     });

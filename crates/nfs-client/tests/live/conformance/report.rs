@@ -95,7 +95,7 @@ pub fn check_table(server: &str, version: Protocol, outcomes: &BTreeMap<&'static
         .filter(|operation| promised.get(*operation) != found.get(*operation))
         .map(|operation| {
             format!(
-                "{operation}: the page says {:?}, the run {:?}",
+                "{operation}: the page has {:?}, the run {:?}",
                 promised.get(operation),
                 found.get(operation)
             )
@@ -104,7 +104,7 @@ pub fn check_table(server: &str, version: Protocol, outcomes: &BTreeMap<&'static
             promised
                 .keys()
                 .filter(|row| !CASES.iter().any(|(operation, _)| operation == row))
-                .map(|row| format!("{row}: no case is called so")),
+                .map(|row| format!("{row}: no such case")),
         )
         .collect();
     assert!(
@@ -128,10 +128,10 @@ fn every_column_of_the_tables_is_found_and_has_a_known_version() {
     assert!(columns.len() >= 8, "{columns:?}");
     for (server, version) in &columns {
         let version = VERSIONS.iter().find(|known| known.to_string() == *version);
-        let version = version.unwrap_or_else(|| panic!("{server}: no version is called so: {columns:?}"));
+        let version = version.unwrap_or_else(|| panic!("{server}: unknown version: {columns:?}"));
         assert!(
             !column(&page(), server, *version).is_empty(),
-            "{server}, {version}: nothing is promised"
+            "{server}, {version}: no results"
         );
     }
     let page = "## Versions, servers, operations\n### a\n| operation | 3 |\n### b\n| operation | 4.2 | 4.1 |\n## Faults\n### c\n| operation | 3 |\n";
@@ -146,7 +146,7 @@ fn every_column_of_the_tables_is_found_and_has_a_known_version() {
 /// Each result is compared with its cell when it is written. This test checks that every column was run. A run of some
 /// tests does not run them all, so this test is only for `make test`, which passes the time of its start.
 #[test]
-#[ignore = "looks at what a whole run wrote: `make test` ends with it"]
+#[ignore = "checks the results of a complete run; the last step of `make test`"]
 fn every_column_of_the_tables_was_run() {
     let began =
         std::env::var("CONFORMANCE_SINCE").expect("CONFORMANCE_SINCE: when the run began, in seconds since 1970");
@@ -156,10 +156,10 @@ fn every_column_of_the_tables_was_run() {
     let mut missing = Vec::new();
     for (server, version) in columns(&page()) {
         if !without.is_empty() && server.contains(&without) {
-            println!("not run, as told: {server}, {version}");
+            println!("skipped as requested: {server}, {version}");
         } else if recorded(&server, &version).is_none_or(|written| written < began) {
             missing.push(format!("{server}, {version}"));
         }
     }
-    assert!(missing.is_empty(), "docs/reliability.md: run by nothing: {missing:#?}");
+    assert!(missing.is_empty(), "docs/reliability.md: not run: {missing:#?}");
 }
