@@ -20,15 +20,14 @@ pub enum ExportError {
         circumstances: ErrorHints,
     },
     /// Identity was never read, so nothing may be changed.
-    #[error("the export's identity is not confirmed: nothing is changed before the backend's next probe read it")]
+    #[error("the export's identity is not confirmed; changes are refused until the backend's next probe reads it")]
     IdentityNotConfirmed,
     /// Another process works now, or may.
-    #[error("this process does not lead: it changes nothing")]
+    #[error("not the leader; refusing to change the export")]
     NotLeading,
     /// The export has another identity than the expected one, or none.
     #[error(
-        "the export is not the one that it was: {why}. Mount or export the right file system again; or, if this one is \
-         meant to take its place, annotate the backend with nfs-operator.io/accept-identity: {}",
+        "the export has another identity: {why}. Mount or export the original file system again; or, if this one replaces it, annotate the backend with nfs-operator.io/accept-identity: {}",
         found.as_deref().unwrap_or("<the identity that is made when the backend no longer expects one>")
     )]
     IdentityMismatch {
@@ -41,8 +40,7 @@ pub enum ExportError {
     },
     /// The file with the identity can't be read as one.
     #[error(
-        "{path} is no identity: {why}. If no other operator is at work on this export, put back the file from a \
-         backup, or remove it if no volume or archive is left"
+        "{path} is not a valid identity file: {why}. If no other operator uses this export, restore the file from a backup, or remove it if no volume or archive is left"
     )]
     IdentityDamaged {
         /// The file.
@@ -53,7 +51,7 @@ pub enum ExportError {
     /// One of our own directories is not as we made it.
     #[error(
         "{path} on the export is not safe to use: {why}. It must be a directory of the operator's user with mode 0700; \
-         find out who changed it, and put it right"
+         find out what changed it, and restore its owner and mode"
     )]
     ReservedDirectoryUnsafe {
         /// Which.
@@ -61,8 +59,8 @@ pub enum ExportError {
         /// What is wrong with it.
         why: String,
     },
-    /// A name can't be used on an export.
-    #[error("{name:?} can't be used on an export: {why}")]
+    /// A name cannot be used on an export.
+    #[error("{name:?} cannot be used on an export: {why}")]
     NameUnusable {
         /// The name.
         name: String,
@@ -71,8 +69,7 @@ pub enum ExportError {
     },
     /// There is no record of the volume, and without it nothing is touched.
     #[error(
-        "the export has no record of volume {volume}, so {directory} is not touched; restore .nfs-operator from a \
-         backup, or reclaim the directory by hand and set the volume's reclaim policy to Retain"
+        "the export has no record of volume {volume}, so {directory} was not changed; restore .nfs-operator from a backup, or reclaim the directory manually and set the volume's reclaim policy to Retain"
     )]
     RecordMissing {
         /// The volume.
@@ -81,7 +78,7 @@ pub enum ExportError {
         directory: String,
     },
     /// The record says that the directory is another claim's.
-    #[error("the record of volume {volume} is about claim {}/{} ({}): nothing is touched", holder.namespace, holder.name, holder.uid)]
+    #[error("the record of volume {volume} belongs to claim {}/{} ({}); nothing was changed", holder.namespace, holder.name, holder.uid)]
     RecordForeign {
         /// The volume.
         volume: String,
@@ -90,7 +87,7 @@ pub enum ExportError {
     },
     /// The record can't be read.
     #[error(
-        "the record of volume {volume} can't be used: {why}; restore it from a backup, or remove it after looking at the directory"
+        "the record of volume {volume} cannot be used: {why}; restore it from a backup, or remove it after checking the directory"
     )]
     RecordDamaged {
         /// The volume.
@@ -100,15 +97,14 @@ pub enum ExportError {
     },
     /// Nothing is gone on with, moved or removed on the word of a record alone that this cluster did not sign.
     #[error(
-        "this cluster did not sign the record of volume {volume}: nothing is done on its word; the backend's condition \
-         RecordsTrusted says what to do"
+        "the record of volume {volume} is not signed by this cluster, so the operator does not act on it; the backend's condition RecordsTrusted shows the remedy"
     )]
     RecordUnsigned {
         /// The volume.
         volume: String,
     },
     /// A record that this cluster did not sign was not taken for its own.
-    #[error("the record of volume {volume} is not adopted: {why}. Nothing was touched")]
+    #[error("the record of volume {volume} is not adopted: {why}. Nothing was changed")]
     NotAdopted {
         /// The volume.
         volume: String,
@@ -126,7 +122,7 @@ pub enum ExportError {
         asked: &'static str,
     },
     /// The directory would overlap something.
-    #[error("directory {directory} can't be used: {conflict}. Choose another pattern, or move what is in the way")]
+    #[error("directory {directory} cannot be used: {conflict}. Choose another pattern, or move what is in the way")]
     Overlaps {
         /// The directory.
         directory: String,
@@ -151,7 +147,7 @@ pub enum ExportError {
     },
     /// A directory on the way is the root of a backend, perhaps another cluster's.
     #[error(
-        "{path} holds .nfs-operator, so it is the path of a backend. Choose another pattern, or a backend that is not inside another"
+        "{path} contains .nfs-operator, so it is the path of a backend. Choose another pattern, or a backend that is not inside another"
     )]
     NestedBackend {
         /// The directory.
@@ -167,8 +163,8 @@ pub enum ExportError {
     },
     /// The directory is there, and nobody said that it may be taken over.
     #[error(
-        "directory {directory} is there and isn't ours{}. Move it away, choose another pattern, or say `existing: Adopt`",
-        if *holds_something { " (it holds something)" } else { "" }
+        "directory {directory} exists and does not belong to the operator{}. Move it away, choose another pattern, or set `existing: Adopt`",
+        if *holds_something { " (it is not empty)" } else { "" }
     )]
     DirectoryExists {
         /// The directory.
@@ -177,7 +173,7 @@ pub enum ExportError {
         holds_something: bool,
     },
     /// The directory is there, and may not be taken over although `existing` is Adopt.
-    #[error("directory {directory} is there and can't be adopted: {why}")]
+    #[error("directory {directory} exists and cannot be adopted: {why}")]
     NotAdoptable {
         /// The directory.
         directory: String,
@@ -231,7 +227,7 @@ pub enum ExportError {
     },
     /// The server maps owners by name.
     #[error(
-        "the server reports owner {got} for {directory}, which is no number, where {asked} was asked for. Let it take owners as numbers (numeric id mapping)"
+        "the server reports owner {got} for {directory}, which is not a number, where {asked} was asked for. Let it take owners as numbers (numeric id mapping)"
     )]
     IdMappingRequired {
         /// The directory.
@@ -243,7 +239,7 @@ pub enum ExportError {
     },
     /// Volume, record and export contradict each other.
     #[error(
-        "{directory} of volume {volume} is not touched: {what}. Find out what happened to it, then put it right or reclaim it by hand"
+        "{directory} of volume {volume} was not changed: {what}. Find out what happened, then correct it or reclaim the directory manually"
     )]
     Disagrees {
         /// The volume.
@@ -255,7 +251,7 @@ pub enum ExportError {
     },
     /// The directory is neither where it was nor where it should go.
     #[error(
-        "directory {directory} of volume {volume} is nowhere on the export. Put it back, or let the volume go by annotating it with \
+        "directory {directory} of volume {volume} is missing on the export. Restore it, or release the volume by annotating it with \
          nfs-operator.io/acknowledge-missing: \"true\""
     )]
     DirectoryMissing {
@@ -265,14 +261,14 @@ pub enum ExportError {
         directory: String,
     },
     /// The archive is held.
-    #[error("the archive of volume {volume} is held: set legalHold to false first")]
+    #[error("the archive of volume {volume} is on legal hold: set legalHold to false first")]
     ArchiveHeld {
         /// The volume that it was.
         volume: String,
     },
     /// There is no record of the archive, and without it nothing is touched.
     #[error(
-        "the export has no record of the archive of volume {volume}, so nothing is touched; restore .nfs-operator from a backup"
+        "the export has no record of the archive of volume {volume}, so nothing was changed; restore .nfs-operator from a backup"
     )]
     ArchiveUnrecorded {
         /// The volume that it was.
@@ -287,25 +283,25 @@ pub enum ExportError {
         state: &'static str,
     },
     /// The archive is being copied.
-    #[error("the archive of volume {volume} is being copied to a claim: it stays until that is done")]
+    #[error("the archive of volume {volume} is being copied to a claim; it is kept until the copy ends")]
     ArchiveCopied {
         /// The volume that it was.
         volume: String,
     },
     /// The archive was restored or purged.
-    #[error("there is no archive of volume {volume} any more: it was restored to another claim, or purged")]
+    #[error("the archive of volume {volume} no longer exists: it was restored to another claim, or purged")]
     ArchiveGone {
         /// The volume that it was.
         volume: String,
     },
     /// The archive is another namespace's.
-    #[error("the archive of volume {volume} did not come from this namespace: it can't be moved here")]
+    #[error("the archive of volume {volume} belongs to another namespace: it cannot be moved into this one")]
     ArchiveForeign {
         /// The volume that it was.
         volume: String,
     },
     /// The archive's directory is not where it should be.
-    #[error("the data of the archive of volume {volume} are not where they should be: nothing is touched")]
+    #[error("the directory of the archive of volume {volume} is missing; nothing was changed")]
     ArchiveMissing {
         /// The volume that it was.
         volume: String,
@@ -329,13 +325,13 @@ pub enum ExportError {
         holder: Holder,
     },
     /// Somebody keeps changing what we look at.
-    #[error("{doing}: what is there changed again and again; it is tried again")]
+    #[error("{doing}: the directory kept changing; retrying")]
     Unsettled {
         /// What was being done.
         doing: String,
     },
     /// It failed, and what was made could not be removed again.
-    #[error("{source}. What was made for it is still there: {cleanup}")]
+    #[error("{source}. Cleanup failed: {cleanup}")]
     LeftBehind {
         /// Why it failed.
         source: Box<ExportError>,

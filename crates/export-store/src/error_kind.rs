@@ -226,7 +226,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         ErrorKind::NoInodes => "remove files, or give the file system more inodes".into(),
         ErrorKind::QuotaExceeded => "raise the quota of the operator's user, group or project".into(),
         ErrorKind::StaleHandle => {
-            "nothing to do if the export was just replaced or restarted; it is looked up anew".into()
+            "nothing to do if the export was just replaced or restarted; the operator looks it up again".into()
         }
         ErrorKind::ServerFault => "look after the server's disks and its log".into(),
         ErrorKind::IdMappingRequired => "let the server take owners as numbers (numeric id mapping)".into(),
@@ -234,7 +234,7 @@ pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
         ErrorKind::CrossesFileSystems => {
             "keep the directory and the export's root on one file system of the server".into()
         }
-        ErrorKind::ChangedMeanwhile => "nothing to do: it is looked at again".into(),
+        ErrorKind::ChangedMeanwhile => "nothing to do: the operator retries".into(),
         ErrorKind::Fenced => "another operator took the NFS lease of this backend, and this one still holds the Kubernetes \
              Lease: find the other; it runs with another --lease-name or --lease-namespace, or in a copy of this cluster"
             .into(),

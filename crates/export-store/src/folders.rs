@@ -16,7 +16,7 @@ pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, pat
         why,
     };
     if found.kind != FileKind::Directory {
-        return Err(unsafe_because("it is no directory".into()));
+        return Err(unsafe_because("it is not a directory".into()));
     }
     if found.fsid != root.attributes.fsid {
         return Err(unsafe_because("another file system is mounted there".into()));

@@ -1,4 +1,6 @@
-//! The decoders of what the operator keeps on an export, where anybody may write.
+//! The decoders of files on an export, where any client may write.
+//!
+//! A new decoder is one entry in [`DECODERS`]. Its corpus is the folder of the same name in `fuzz/corpus`.
 
 use super::identity;
 use super::record::Record;
@@ -8,7 +10,7 @@ pub use nfs_client::fuzzing::Decoder;
 #[cfg(test)]
 mod recording;
 
-/// One line each; the corpus has the same name.
+/// All decoders.
 pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "export-records",
@@ -20,7 +22,7 @@ pub const DECODERS: &[Decoder] = &[
     },
 ];
 
-/// A record of whatever volume it says it is about.
+/// Parses a record under the volume name that it contains.
 fn record(bytes: &[u8]) {
     let volume = serde_json::from_slice::<serde_json::Value>(bytes)
         .ok()
@@ -32,30 +34,13 @@ fn record(bytes: &[u8]) {
         DirectoryPath::parse(&record.directory.to_string()).as_ref(),
         Ok(&record.directory)
     );
-    // Too long when every byte of it has to be escaped; never another record.
+    // A record whose bytes all need escapes may be too long to write.
     if let Ok(written) = record.to_bytes() {
         assert_eq!(Record::parse(&record.volume, &written), Ok(record));
     }
 }
 
+/// The tests of the client's decoders, run on these decoders and on the corpus of this crate.
 #[cfg(test)]
-#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-mod tests {
-    use std::path::Path;
-
-    use super::DECODERS;
-
-    #[test]
-    fn every_decoder_has_a_corpus_and_takes_it() {
-        for decoder in DECODERS {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
-                .join("fuzz/corpus")
-                .join(decoder.name);
-            let inputs: Vec<_> = std::fs::read_dir(folder).unwrap().collect();
-            assert!(!inputs.is_empty(), "{} has no corpus", decoder.name);
-            for input in inputs {
-                (decoder.run)(&std::fs::read(input.unwrap().path()).unwrap());
-            }
-        }
-    }
-}
+#[path = "../../nfs-client/src/fuzzing/tests.rs"]
+mod tests;

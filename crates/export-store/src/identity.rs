@@ -77,7 +77,7 @@ impl IdentityFile {
         // It ends up in an annotation and in messages.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if file.id.is_empty() || file.id.len() > 63 || !file.id.bytes().all(plain) {
-            return Err(damaged("its id can't be one".into()));
+            return Err(damaged("its ID is invalid".into()));
         }
         Ok(Some(file))
     }
@@ -250,7 +250,7 @@ async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<O
             Ok(Some(file)) => file,
             Err(error) => match error.status() {
                 Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => {
-                    return Err(damaged("it is no regular file".into()));
+                    return Err(damaged("it is not a regular file".into()));
                 }
                 _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
                     return Err(damaged(format!("it has more than {LONGEST_IDENTITY} bytes")));
@@ -265,7 +265,9 @@ async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<O
         }
         tokio::time::sleep(PAUSE).await;
     }
-    Err(damaged("it is incomplete, and nobody seems to be writing it".into()))
+    Err(damaged(
+        "it is incomplete, and no process seems to be writing it".into(),
+    ))
 }
 
 /// Publishes an identity, or reads the one that another was faster with.

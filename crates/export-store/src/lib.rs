@@ -1,10 +1,49 @@
-//! What the operator keeps on an export: its identity, records, directories, archives and trash.
+//! What nfs-operator keeps on an NFS export: identity, records, directories, archives, trash and copies of volumes.
 //!
-//! Everything here can be cut off between any two calls, and every reply can be lost: a record is written before the
-//! step that it announces, and what is found afterwards, told by fileid, says how far it came. Running the same
-//! operation again is the repair, always.
+//! The crate knows no Kubernetes API. Records refer to claims and volumes by name and UID, which the caller supplies.
 //!
-//! The rules are those of section 6 of the design; the modules say which of them they keep.
+//! # Layout of an export
+//!
+//! ```text
+//! .nfs-operator/identity                            identity of the export
+//! .nfs-operator/<cluster ID>/records/<volume>       one record per volume
+//! .nfs-operator/<cluster ID>/trash/<volume>.<time>  deleted directories, to be purged
+//! .nfs-operator/<cluster ID>/staging/<volume>/tree  unfinished copy
+//! archived-<directory>                              archive of a volume
+//! .nfs-operator-deleted-<volume>                    tombstone: a deleted directory that cannot be moved to the trash
+//! <directory>                                       directory of a volume
+//! ```
+//!
+//! # Protocol
+//!
+//! A process can die between any two calls, and any reply can be lost. Each operation on a volume therefore works as follows:
+//!
+//! 1. Lock the volume in this process, and verify the export's identity on the current connection.
+//! 2. Read the volume's record and check its signature.
+//! 3. Look up the directory, and compare file ID and file handle with the record.
+//! 4. Decide the next step from the record's state and from what was found. These decisions are pure functions.
+//! 5. Write the record with the state that announces the step.
+//! 6. Take the step: MKDIR, RENAME, RMDIR or SETATTR, each on verified handles.
+//! 7. Write the record with the state that confirms it, or remove the record.
+//!
+//! To recover from an interruption, run the same operation again. The rules are in `docs/data-safety.md`; comments
+//! refer to them by number.
+//!
+//! # Example
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use export_store::{ExpectedIdentity, ExportError, ExportStore, PathReservations, PurgeLimits, StoreConfig};
+//!
+//! async fn purge(client: nfs_client::Client, config: StoreConfig) -> Result<u64, ExportError> {
+//!     let store = ExportStore::new(client, config, Arc::new(PathReservations::new()));
+//!     store.confirm_identity(ExpectedIdentity::default()).await?;
+//!     store.recover(&|_volume| true).await?;
+//!     let report = store.purge_trash(PurgeLimits::default()).await?;
+//!     Ok(report.removed)
+//! }
+//! ```
 
 mod adopt;
 mod archives;

@@ -65,7 +65,7 @@ pub(crate) async fn walk(
             },
             Some(Status::NotDirectory) => ExportError::PathUnusable {
                 path: directory.to_string(),
-                why: "leads through something that is no directory",
+                why: "leads through something that is not a directory",
             },
             _ => return Err(error).while_(|| format!("looking up {directory}")),
         }),
@@ -217,6 +217,6 @@ pub(crate) fn what_it_is(node: &FileRef) -> &'static str {
     match node.attributes.kind {
         FileKind::Directory => "is where another file system begins",
         FileKind::Symlink => "is a symbolic link, which is not followed",
-        FileKind::Regular | FileKind::Other => "is no directory",
+        FileKind::Regular | FileKind::Other => "is not a directory",
     }
 }

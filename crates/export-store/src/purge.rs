@@ -299,7 +299,7 @@ impl Tree {
             return None;
         }
         parent.given_up.insert(directory.fileid);
-        let why = "it was emptied, and is never empty: somebody writes there, or the server hides what is in it";
+        let why = "it does not stay empty: a client writes to it, or the server hides entries";
         is_empty.then(|| (path, why.to_owned()))
     }
 }

@@ -126,20 +126,20 @@ impl Record {
         }
         let wire: RecordFile = read(bytes)?;
         let directory = DirectoryPath::parse(&wire.directory)
-            .map_err(|error| RecordError::Damaged(format!("its directory can't be one: {error}")))?;
+            .map_err(|error| RecordError::Damaged(format!("its directory is invalid: {error}")))?;
         if wire.volume != volume {
             return Err(RecordError::Damaged(format!("it is about volume {:?}", wire.volume)));
         }
         if let Some(restored) = &wire.restores
             && layout::record(restored).is_err()
         {
-            return Err(RecordError::Damaged(format!("{restored:?} can't be a volume's name")));
+            return Err(RecordError::Damaged(format!("{restored:?} is not a valid volume name")));
         }
         if let Some(note) = wire.state.note()
             && !layout::is_archive_name(&note.target)
         {
             return Err(RecordError::Damaged(format!(
-                "{:?} can't be an archive's name",
+                "{:?} is not a valid archive name",
                 note.target
             )));
         }
@@ -151,7 +151,7 @@ impl Record {
             && layout::record(&copy.volume).is_err()
         {
             return Err(RecordError::Damaged(format!(
-                "{:?} can't be a volume's name",
+                "{:?} is not a valid volume name",
                 copy.volume
             )));
         }

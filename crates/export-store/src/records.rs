@@ -52,7 +52,7 @@ pub(crate) async fn read_in(
         }),
         Err(NfsError::Limit { .. }) => damaged(format!("it has more than {LONGEST_RECORD} bytes")),
         Err(error) => match error.status() {
-            Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => damaged("it is no regular file".into()),
+            Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => damaged("it is not a regular file".into()),
             _ => Err(error).while_(|| format!("reading the record of volume {volume}")),
         },
     }

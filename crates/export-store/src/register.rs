@@ -91,7 +91,7 @@ async fn find_unclaimed(
             why: if bad.attributes.kind == nfs_client::FileKind::Directory {
                 "leads to another file system"
             } else {
-                "leads to something that is no directory"
+                "leads to something that is not a directory"
             },
         });
     }

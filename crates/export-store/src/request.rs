@@ -134,7 +134,7 @@ pub struct DirectoryRequest {
     pub uid: Option<u32>,
     /// Group to set.
     pub gid: Option<u32>,
-    /// What to do when the directory is there and isn't ours.
+    /// What to do when the directory exists and does not belong to the operator.
     pub existing: Existing,
     /// The pattern holds nothing that a tenant chooses freely (labels, annotations).
     pub adoptable: bool,

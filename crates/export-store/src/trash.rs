@@ -143,7 +143,7 @@ async fn purge_tombstone(
         if !verified.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
             purge.fail(
                 &name.to_string(),
-                "something else has the tombstone's name: remove it by hand".into(),
+                "something else has the tombstone's name: remove it manually".into(),
             );
             return Ok(());
         }

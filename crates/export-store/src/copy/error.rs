@@ -19,7 +19,7 @@ pub enum CopyError {
         source: Box<NfsError>,
     },
     /// The export was exchanged while it was copied from or to.
-    #[error("the export was exchanged while the copy was made; it is begun anew")]
+    #[error("the export was replaced during the copy; restarting the copy")]
     ExportChanged,
     /// Files can't be given to their owners.
     #[error(
@@ -44,7 +44,7 @@ pub enum CopyError {
     },
     /// The source's server names owners that have no number.
     #[error(
-        "{path} belongs to {owner}, which is no number: let the server take owners as numbers (numeric id mapping)"
+        "{path} belongs to {owner}, which is not a number: let the server take owners as numbers (numeric id mapping)"
     )]
     OwnerUnknown {
         /// Which.
@@ -61,7 +61,7 @@ pub enum CopyError {
         why: &'static str,
     },
     /// A server contradicts itself.
-    #[error("{path} can't be copied: {why}")]
+    #[error("{path} cannot be copied: {why}")]
     Contradiction {
         /// Which.
         path: String,
@@ -69,20 +69,20 @@ pub enum CopyError {
         why: String,
     },
     /// The target's server restarted again and again while one file was written.
-    #[error("{path}: the target's server lost what was written, several times; it is tried again")]
+    #[error("{path}: the target's server repeatedly lost written data; retrying")]
     Lost {
         /// Which.
         path: String,
     },
     /// What is copied is not where it was any more.
-    #[error("the source was removed or exchanged while it was copied ({why}): what was copied is thrown away")]
+    #[error("the source was removed or replaced during the copy ({why}); discarding the copy")]
     SourceGone {
         /// How that was seen.
         why: String,
     },
     /// Something has the name that the copy is to get.
     #[error(
-        "directory {directory} is there already, and a copy is never put over anything: move it away, or choose another pattern"
+        "directory {directory} exists already, and a copy never replaces anything: move it away, or choose another pattern"
     )]
     TargetTaken {
         /// The directory.

@@ -55,7 +55,7 @@ impl UsageTotals {
         self.counts.names += 1;
     }
 
-    /// Such a name, when it is no directory.
+    /// Such a name, when it is not a directory.
     pub(super) fn late(&mut self, kind: FileKind, size: u64, links: u32) {
         if kind == FileKind::Regular {
             self.add(size, size, links);

@@ -299,15 +299,15 @@ impl Visitor<'_> {
         let found = &node.attributes;
         let fileid = found.fileid;
         let why = if found.kind != FileKind::Directory {
-            "it changed while it was looked at; it is tried again"
+            "it changed during the purge; retrying"
         } else if found.fsid != self.verified.trash.attributes.fsid {
             "another file system begins here: unmount it on the server"
         } else if self.task.ancestors.contains(&fileid) {
             "the directories form a loop: check the server's file system"
         } else if listed.is_some_and(|listed| listed != fileid) {
-            "it changed while it was looked at; it is tried again"
+            "it changed during the purge; retrying"
         } else if self.task.depth + 1 >= DEEPEST {
-            "it is nested too deep: remove it on the server"
+            "it is nested too deeply: remove it on the server"
         } else {
             if !self.task.given_up.contains(&fileid) {
                 self.visit.children.push(Child { name, node });
@@ -327,12 +327,12 @@ impl Visitor<'_> {
         self.denied |= matches!(status, Status::Access | Status::NotPermitted);
         let remedy = match status {
             Status::Access | Status::NotPermitted => {
-                "it may be immutable, or somebody's whom the operator can't act as: remove it on the server"
+                "it may be immutable, or owned by a user that the operator cannot act as: remove it on the server"
             }
-            Status::InUse => "somebody still has it open; it is tried again",
+            Status::InUse => "a client still has it open; retrying",
             Status::ReadOnly => "make the export writable",
-            Status::Stale => "it is gone, or being replaced; it is tried again",
-            Status::Delayed => "the server is busy; it is tried again",
+            Status::Stale => "it was removed or replaced; retrying",
+            Status::Delayed => "the server is busy; retrying",
             _ => "remove it on the server",
         };
         self.visit.failures.push((name, format!("{error}; {remedy}")));

@@ -112,7 +112,7 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
             Box::new(|record| record["state"]["target"] = json!("archived-of-nobody")),
         ),
         (
-            "can't be an archive's name",
+            "is not a valid archive name",
             Box::new(|record| record["state"]["target"] = json!("in-use")),
         ),
         ("can't be one", Box::new(move |record| live(record, "../etc", 1))),
