@@ -8,7 +8,7 @@ fn settings() -> Settings {
     Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "a")])
 }
 
-/// A claim as the binder leaves it when it wants a volume of ours, changed by `change`.
+/// A claim as the binder leaves it when it requests a volume of ours, changed by `change`.
 fn claim(change: Value) -> PersistentVolumeClaim {
     let mut claim = json!({
         "metadata": {"name": "c", "namespace": "n", "uid": "u",
@@ -26,7 +26,7 @@ fn class(change: Value) -> StorageClass {
     serde_json::from_value(class).unwrap()
 }
 
-/// Merges as RFC 7396 does.
+/// Applies a merge patch (RFC 7396).
 fn json_patch(into: &mut Value, change: Value) {
     match (into, change) {
         (Value::Object(into), Value::Object(change)) => {
@@ -50,7 +50,7 @@ fn infeasible(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> Re
 }
 
 #[test]
-fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
+fn a_claim_that_the_binder_assigned_to_us_is_provisioned() {
     let Eligibility::Provision(request) = check_eligibility(&claim(json!({})), Some(&class(json!({}))), &settings())
     else {
         panic!()
@@ -60,7 +60,7 @@ fn a_claim_that_the_binder_gave_to_us_is_provisioned() {
 }
 
 #[test]
-fn a_claim_of_our_class_that_the_binder_did_not_give_to_us_is_left_alone() {
+fn a_claim_of_our_class_that_the_binder_did_not_assign_to_us_is_left_alone() {
     let without = claim(json!({"metadata": {"annotations": {STORAGE_PROVISIONER: null}}}));
     assert!(matches!(
         check_eligibility(&without, Some(&class(json!({}))), &settings()),
@@ -125,7 +125,7 @@ fn late_binding_waits_for_the_scheduler() {
 }
 
 #[test]
-fn what_nfs_cannot_be_is_refused_with_its_own_reason() {
+fn each_unsupported_request_is_refused_with_its_own_reason() {
     let class = class(json!({}));
     for (change, reason) in [
         (json!({"volumeMode": "Block"}), Reason::BlockVolumeUnsupported),
@@ -171,7 +171,7 @@ fn what_nfs_cannot_be_is_refused_with_its_own_reason() {
 }
 
 #[test]
-fn a_claim_of_the_same_namespace_may_be_copied_however_that_is_written() {
+fn a_claim_of_the_same_namespace_may_be_copied_by_either_field() {
     let class = class(json!({}));
     for change in [
         json!({"dataSource": {"kind": "PersistentVolumeClaim", "name": "old"}}),
@@ -191,13 +191,13 @@ fn a_claim_of_the_same_namespace_may_be_copied_however_that_is_written() {
 }
 
 #[test]
-fn a_class_that_is_missing_or_cannot_be_read_is_named() {
+fn a_missing_or_invalid_class_is_named() {
     assert_eq!(infeasible(&claim(json!({})), None), Reason::StorageClassNotFound);
     let typo = class(json!({"parameters": {"archiveOnDelte": "true"}}));
     assert_eq!(infeasible(&claim(json!({})), Some(&typo)), Reason::InvalidParameter);
 }
 
-/// What becomes of a claim, in a word.
+/// The eligibility of a claim, in a word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
     match check_eligibility(claim, class, &settings()) {
         Eligibility::Ignore => "pass",
@@ -213,7 +213,7 @@ fn annotated(annotations: Value) -> PersistentVolumeClaim {
 }
 
 #[test]
-fn who_is_asked_to_provision_a_claim_and_whether_now() {
+fn the_annotations_the_class_and_the_selected_node_decide_about_provisioning() {
     let ours = json!({"provisioner": "nfs-operator.io/nfs"});
     let alias = json!({"provisioner": "old/nfs"});
     let others = json!({"provisioner": "other/nfs"});
@@ -236,26 +236,36 @@ fn who_is_asked_to_provision_a_claim_and_whether_now() {
             "pass",
         ),
         (
-            "both annotations: the newer counts",
+            "both annotations: the newer one counts",
             json!({STORAGE_PROVISIONER: "other/nfs", BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs"}),
             &ours,
             "pass",
         ),
-        ("another's", json!({STORAGE_PROVISIONER: "other/nfs"}), &others, "pass"),
-        ("nobody was asked", json!({STORAGE_PROVISIONER: null}), &ours, "pass"),
-        ("nobody by name", json!({STORAGE_PROVISIONER: ""}), &ours, "pass"),
-        ("the class is another's by now", json!({}), &others, "pass"),
-        ("late, no node yet", json!({}), &late, "pass"),
-        ("late, the node was taken back", node(""), &late, "pass"),
-        ("late, with a node", node("n1"), &late, "provision"),
         (
-            "late, with a node, asked by the beta annotation",
+            "another provisioner",
+            json!({STORAGE_PROVISIONER: "other/nfs"}),
+            &others,
+            "pass",
+        ),
+        (
+            "no provisioner is requested",
+            json!({STORAGE_PROVISIONER: null}),
+            &ours,
+            "pass",
+        ),
+        ("an empty provisioner", json!({STORAGE_PROVISIONER: ""}), &ours, "pass"),
+        ("the class has another provisioner", json!({}), &others, "pass"),
+        ("late binding, no node yet", json!({}), &late, "pass"),
+        ("late binding, the node was released", node(""), &late, "pass"),
+        ("late binding, with a node", node("n1"), &late, "provision"),
+        (
+            "late binding, with a node, by the beta annotation",
             json!({STORAGE_PROVISIONER: null, BETA_STORAGE_PROVISIONER: "nfs-operator.io/nfs", SELECTED_NODE: "n1"}),
             &late,
             "provision",
         ),
         ("immediate, no node", json!({}), &at_once, "provision"),
-        ("immediate, a node all the same", node("n1"), &at_once, "provision"),
+        ("immediate, with a node", node("n1"), &at_once, "provision"),
     ] {
         let class = class(class_is.clone());
         assert_eq!(word(&annotated(annotations), Some(&class)), expected, "{what}");
@@ -266,7 +276,7 @@ fn who_is_asked_to_provision_a_claim_and_whether_now() {
 }
 
 #[test]
-fn the_selected_node_and_topologies_are_handed_on_as_the_class_binds() {
+fn the_request_has_the_selected_node_for_late_binding_only_and_the_topologies() {
     let topologies = json!([{"matchLabelExpressions": [{"key": "zone", "values": ["a"]}]}]);
     for (mode, node, topologies, expected) in [
         ("WaitForFirstConsumer", "n1", json!([]), (Some("n1"), 0)),
@@ -283,7 +293,7 @@ fn the_selected_node_and_topologies_are_handed_on_as_the_class_binds() {
 }
 
 #[test]
-fn volume_and_access_modes_are_those_that_nfs_can_keep() {
+fn volume_and_access_modes_must_be_supported_by_nfs() {
     let class = class(json!({}));
     for (spec, expected) in [
         (json!({}), "provision"),

@@ -97,7 +97,7 @@ fn decided(case: &Case, spec: Value) -> Result<RestoreMode, Reason> {
 }
 
 #[test]
-fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
+fn an_archive_is_moved_only_into_the_namespace_that_it_is_from() {
     let listed = json!({"allowedNamespaces": {"matchNames": ["other"]}});
     let labelled = json!({"allowedNamespaces": {"selector": {"matchLabels": {"team": "a"}}}});
     let of_old = json!({"claim": {"namespaceUID": ""}});
@@ -153,7 +153,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
             Err(Reason::ArchiveNotAllowed),
         ),
         (
-            "a copy that was begun, and is not allowed any more",
+            "a copy that has begun and is not allowed anymore",
             Case {
                 begun: Some(RestoreMode::Copy),
                 ..at("other", "else")
@@ -210,7 +210,7 @@ fn an_archive_is_moved_only_back_into_the_namespace_that_it_came_from() {
 }
 
 #[test]
-fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neither_moved_nor_copied() {
+fn a_held_or_remote_archive_is_copied_and_an_expired_or_too_large_one_is_not_restored() {
     for (what, case, spec, expected) in [
         ("held", USUAL, json!({"legalHold": true}), Ok(RestoreMode::Copy)),
         (
@@ -290,7 +290,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             Ok(RestoreMode::Copy),
         ),
         (
-            "elsewhere by labels",
+            "on a backend with other labels",
             Case {
                 selector: Some("tier=fast"),
                 ..USUAL
@@ -299,7 +299,7 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             Ok(RestoreMode::Copy),
         ),
         (
-            "of the labels that the class asks for",
+            "with the labels that the class selects",
             Case {
                 selector: Some("tier=slow"),
                 ..USUAL
@@ -337,9 +337,9 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             json!({}),
             Err(Reason::ClaimTooSmall),
         ),
-        ("asked for", USUAL, json!({"volume": "pvc-7"}), Ok(RestoreMode::Copy)),
+        ("on demand", USUAL, json!({"volume": "pvc-7"}), Ok(RestoreMode::Copy)),
         (
-            "asked for, and to be moved",
+            "on demand, by a move",
             Case {
                 annotation: Some("move"),
                 ..USUAL
@@ -347,28 +347,36 @@ fn what_is_held_or_elsewhere_is_copied_and_what_is_expired_or_too_large_is_neith
             json!({"volume": "pvc-7"}),
             Ok(RestoreMode::Move),
         ),
-        ("no number", USUAL, json!({"fileID": "x"}), Err(Reason::ArchiveNotFound)),
+        (
+            "an invalid fileid",
+            USUAL,
+            json!({"fileID": "x"}),
+            Err(Reason::ArchiveNotFound),
+        ),
     ] {
         assert_eq!(decided(&case, spec), expected, "{what}");
     }
 }
 
 #[test]
-fn an_archive_that_is_being_made_is_told_to_those_alone_who_may_have_it() {
-    let making = |claim: Value| archive(&json!({"fileID": null, "claim": claim}));
+fn an_incomplete_archive_is_visible_only_to_namespaces_that_may_have_it() {
+    let incomplete_archive = |claim: Value| archive(&json!({"fileID": null, "claim": claim}));
     let namespace = |name: &str, uid: &str| {
         let object = json!({"metadata": {"name": name, "uid": uid}});
         serde_json::from_value(object).unwrap()
     };
-    let found = making(json!({}));
-    assert_eq!(incomplete(&namespace("team", "ns"), &found).reason, Reason::ArchiveBusy);
-    let not_found_yet = making(json!({"namespaceUID": "", "uid": ""}));
+    let source_known = incomplete_archive(json!({}));
     assert_eq!(
-        incomplete(&namespace("team", "ns"), &not_found_yet).reason,
+        incomplete(&namespace("team", "ns"), &source_known).reason,
+        Reason::ArchiveBusy
+    );
+    let source_unknown = incomplete_archive(json!({"namespaceUID": "", "uid": ""}));
+    assert_eq!(
+        incomplete(&namespace("team", "ns"), &source_unknown).reason,
         Reason::ArchiveBusy
     );
     assert_eq!(
-        incomplete(&namespace("other", "else"), &found).reason,
+        incomplete(&namespace("other", "else"), &source_known).reason,
         Reason::ArchiveNotAllowed
     );
     let listed = archive(&json!({"fileID": null, "allowedNamespaces": {"matchNames": ["other"]}}));

@@ -28,8 +28,8 @@ fn class() -> ClassParameters {
     }
 }
 
-fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<VolumeSettings, PlannedCondition> {
-    let annotations = words
+fn settings(annotations: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<VolumeSettings, PlannedCondition> {
+    let annotations = annotations
         .iter()
         .map(|(name, value)| (format!("nfs-operator.io/{name}"), (*value).to_owned()))
         .collect();
@@ -37,20 +37,20 @@ fn said(words: &[(&str, &str)], allowed: &[ClaimOverride]) -> Result<VolumeSetti
 }
 
 #[test]
-fn a_claim_wins_over_its_class_and_that_over_the_backend() {
-    let plain = said(&[], &[]).unwrap();
+fn a_claim_takes_precedence_over_its_class_and_the_class_over_the_backend() {
+    let plain = settings(&[], &[]).unwrap();
     assert_eq!(
         (plain.mode, plain.uid, plain.gid, plain.on_delete),
         (0o750, Some(11), Some(20), Some(OnDelete::Archive))
     );
-    let words = [
+    let annotations = [
         ("mode", "2770"),
         ("uid", "0"),
         ("gid", "30"),
         ("on-delete", "Retain"),
         ("mount-options", "soft, timeo=600"),
     ];
-    let own = said(&words, ALL).unwrap();
+    let own = settings(&annotations, ALL).unwrap();
     assert_eq!(
         (own.mode, own.uid, own.gid, own.on_delete),
         (0o2770, Some(0), Some(30), Some(OnDelete::Retain))
@@ -60,7 +60,7 @@ fn a_claim_wins_over_its_class_and_that_over_the_backend() {
 }
 
 #[test]
-fn each_annotation_counts_only_where_its_own_word_is_allowed() {
+fn each_annotation_must_be_allowed_by_name() {
     for (name, value, word) in [
         ("mode", "0700", ClaimOverride::Mode),
         ("uid", "1", ClaimOverride::Uid),
@@ -68,9 +68,9 @@ fn each_annotation_counts_only_where_its_own_word_is_allowed() {
         ("on-delete", "delete", ClaimOverride::OnDelete),
         ("mount-options", "ro", ClaimOverride::MountOptions),
     ] {
-        assert!(said(&[(name, value)], &[word]).is_ok(), "{name}");
+        assert!(settings(&[(name, value)], &[word]).is_ok(), "{name}");
         let others: Vec<ClaimOverride> = ALL.iter().copied().filter(|other| *other != word).collect();
-        let refused = said(&[(name, value)], &others).unwrap_err();
+        let refused = settings(&[(name, value)], &others).unwrap_err();
         assert_eq!(refused.reason, Reason::OverrideRefused, "{name}");
         for part in [
             &format!("nfs-operator.io/{name} "),
@@ -83,7 +83,7 @@ fn each_annotation_counts_only_where_its_own_word_is_allowed() {
 }
 
 #[test]
-fn a_value_that_an_annotation_cannot_have_is_refused_with_what_it_takes() {
+fn an_invalid_value_is_refused_with_a_description_of_valid_values() {
     for (name, value, takes) in [
         ("mode", "rwx", "octal"),
         ("mode", "", "octal"),
@@ -96,17 +96,17 @@ fn a_value_that_an_annotation_cannot_have_is_refused_with_what_it_takes() {
         ("mount-options", "timeo=1=2", "timeo"),
         ("mount-options", "", "hard"),
     ] {
-        let refused = said(&[(name, value)], ALL).unwrap_err();
+        let refused = settings(&[(name, value)], ALL).unwrap_err();
         assert_eq!(refused.reason, Reason::InvalidOverride, "{name} {value}");
         for part in [name, takes, "correct or remove it"] {
             assert!(refused.message.contains(part), "{}", refused.message);
         }
     }
-    let long = said(&[("mode", &"7".repeat(100_000))], ALL).unwrap_err();
+    let long = settings(&[("mode", &"7".repeat(100_000))], ALL).unwrap_err();
     assert!(long.message.len() < 400, "{}", long.message.len());
 }
 
 #[test]
-fn what_is_not_one_of_the_six_is_nobodys_business() {
-    assert_eq!(said(&[("modes", "x"), ("placed-on", "b")], &[]), said(&[], &[]));
+fn other_annotations_are_ignored() {
+    assert_eq!(settings(&[("modes", "x"), ("placed-on", "b")], &[]), settings(&[], &[]));
 }

@@ -9,11 +9,11 @@ fn settings() -> Settings {
     Settings::for_tests("nfs-operator.io/nfs", &[])
 }
 
-fn claim(asked: &str, said: &str) -> PersistentVolumeClaim {
+fn claim(requested: &str, reported: &str) -> PersistentVolumeClaim {
     serde_json::from_value(json!({
         "metadata": {"name": "c", "namespace": "n", "uid": "u"},
-        "spec": {"volumeName": "pvc-u", "resources": {"requests": {"storage": asked}}},
-        "status": {"phase": "Bound", "capacity": {"storage": said}},
+        "spec": {"volumeName": "pvc-u", "resources": {"requests": {"storage": requested}}},
+        "status": {"phase": "Bound", "capacity": {"storage": reported}},
     }))
     .unwrap()
 }
@@ -43,7 +43,7 @@ fn time(text: &str) -> Time {
 }
 
 #[test]
-fn a_claim_is_at_rest_when_it_asks_for_no_more_than_it_says_that_it_has() {
+fn a_claim_is_settled_if_it_requests_no_more_than_it_reports() {
     assert!(is_settled(&claim("1Gi", "1024Mi")));
     assert!(is_settled(&claim("1Gi", "2Gi")));
     assert!(!is_settled(&claim("2Gi", "1Gi")));
@@ -56,39 +56,55 @@ fn a_claim_is_at_rest_when_it_asks_for_no_more_than_it_says_that_it_has() {
 }
 
 #[test]
-fn a_volume_grows_before_its_claim_says_so_and_never_shrinks() {
+fn a_volume_is_expanded_before_its_claim_reports_it_and_never_shrinks() {
     let grow = |size: &str, bytes| Plan::Grow {
         size: Quantity(size.into()),
         bytes,
         backend: "main".into(),
     };
-    let say = |size: &str| Plan::ReportSize(Quantity(size.into()));
-    for (what, asked, has, said, expected) in [
-        ("content", "1Gi", "1Gi", "1Gi", Plan::Nothing),
-        ("the same in other words", "1024Mi", "1Gi", "1073741824", Plan::Nothing),
-        ("more is asked for", "2Gi", "1Gi", "1Gi", grow("2Gi", 2 << 30)),
-        ("died after the first write", "2Gi", "2Gi", "1Gi", say("2Gi")),
+    let report = |size: &str| Plan::ReportSize(Quantity(size.into()));
+    for (what, requested, has, reported, expected) in [
+        ("nothing requested", "1Gi", "1Gi", "1Gi", Plan::Nothing),
+        ("the same in other units", "1024Mi", "1Gi", "1073741824", Plan::Nothing),
+        ("more is requested", "2Gi", "1Gi", "1Gi", grow("2Gi", 2 << 30)),
+        ("ended after the first write", "2Gi", "2Gi", "1Gi", report("2Gi")),
         (
-            "and more was asked for since",
+            "ended, and then more was requested",
             "3Gi",
             "2Gi",
             "1Gi",
             grow("3Gi", 3 << 30),
         ),
-        ("and less was asked for since", "1Gi", "2Gi", "1Gi", say("2Gi")),
-        ("the volume has more than asked", "1Gi", "2Gi", "2Gi", Plan::Nothing),
-        ("the claim says more than there is", "1Gi", "1Gi", "2Gi", Plan::Nothing),
+        ("ended, and then less was requested", "1Gi", "2Gi", "1Gi", report("2Gi")),
+        (
+            "the volume is larger than requested",
+            "1Gi",
+            "2Gi",
+            "2Gi",
+            Plan::Nothing,
+        ),
+        (
+            "the claim reports more than the volume has",
+            "1Gi",
+            "1Gi",
+            "2Gi",
+            Plan::Nothing,
+        ),
         ("no quantity", "much", "1Gi", "1Gi", Plan::Nothing),
     ] {
-        assert_eq!(plan(&claim(asked, said), &volume(has), &settings()), expected, "{what}");
+        assert_eq!(
+            plan(&claim(requested, reported), &volume(has), &settings()),
+            expected,
+            "{what}"
+        );
     }
 }
 
 #[test]
-fn only_the_bound_pair_of_a_volume_of_ours_is_expanded() {
-    let asks = claim("2Gi", "1Gi");
+fn only_a_bound_claim_with_a_volume_of_this_operator_is_expanded() {
+    let expanding = claim("2Gi", "1Gi");
     let changed = |change: &dyn Fn(&mut PersistentVolumeClaim)| {
-        let mut claim = asks.clone();
+        let mut claim = expanding.clone();
         change(&mut claim);
         plan(&claim, &volume("1Gi"), &settings())
     };
@@ -124,7 +140,7 @@ fn only_the_bound_pair_of_a_volume_of_ours_is_expanded() {
         annotations.remove(annotation);
         annotations.extend(value.map(|value| (annotation.to_owned(), value.to_owned())));
         assert_eq!(
-            plan(&asks, &volume, &settings()),
+            plan(&expanding, &volume, &settings()),
             Plan::Nothing,
             "{annotation} {value:?}"
         );
@@ -132,30 +148,30 @@ fn only_the_bound_pair_of_a_volume_of_ours_is_expanded() {
 }
 
 #[test]
-fn what_was_said_of_a_refusal_goes_when_it_is_no_longer_asked_for() {
+fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
     let now = time("2026-01-01T00:00:00Z");
     let other = json!({"conditions": [{"type": "nfs-operator.io/Provisioned", "status": "True"}]});
-    let asks = status(&claim("9Gi", "1Gi"), other);
-    let patch = refused_status(&asks, &condition("full"), now.clone()).unwrap();
+    let expanding = status(&claim("9Gi", "1Gi"), other);
+    let patch = refused_status(&expanding, &condition("full"), now.clone()).unwrap();
     assert_eq!(patch["status"]["allocatedResourceStatuses"]["storage"], INFEASIBLE);
-    let marked = status(&asks, patch["status"].clone());
-    assert_eq!(conditions(&marked).count(), 2, "the other condition stays");
-    assert!(matches!(plan(&marked, &volume("1Gi"), &settings()), Plan::Grow { .. }));
-    // The same again is not written; another text is, and the condition is as old as before.
+    let failed = status(&expanding, patch["status"].clone());
+    assert_eq!(conditions(&failed).count(), 2, "the other condition stays");
+    assert!(matches!(plan(&failed, &volume("1Gi"), &settings()), Plan::Grow { .. }));
+    // The same condition is not written again. Another message is, with the same transition time.
     assert_eq!(
-        refused_status(&marked, &condition("full"), time("2026-01-02T00:00:00Z")),
+        refused_status(&failed, &condition("full"), time("2026-01-02T00:00:00Z")),
         None
     );
-    let later = refused_status(&marked, &condition("fuller"), time("2026-01-02T00:00:00Z")).unwrap();
+    let later = refused_status(&failed, &condition("fuller"), time("2026-01-02T00:00:00Z")).unwrap();
     assert_eq!(
         later["status"]["conditions"][1]["lastTransitionTime"],
         "2026-01-01T00:00:00Z"
     );
-    // Lowered to what it has.
-    let mut content = marked.clone();
-    content.spec = claim("1Gi", "1Gi").spec;
-    assert_eq!(plan(&content, &volume("1Gi"), &settings()), Plan::ClearFailure);
-    let patch = settled_status(&content, None);
+    // The request was lowered to the current size.
+    let mut lowered = failed.clone();
+    lowered.spec = claim("1Gi", "1Gi").spec;
+    assert_eq!(plan(&lowered, &volume("1Gi"), &settings()), Plan::ClearFailure);
+    let patch = settled_status(&lowered, None);
     assert_eq!(patch["status"]["allocatedResourceStatuses"], json!({"storage": null}));
     assert_eq!(
         patch["status"]["conditions"].as_array().unwrap().len(),
@@ -164,24 +180,24 @@ fn what_was_said_of_a_refusal_goes_when_it_is_no_longer_asked_for() {
         patch["status"]
     );
     assert_eq!(patch["status"].get("capacity"), None);
-    // Served after all: size, quota and conditions in one write.
-    let patch = settled_status(&marked, Some(&Quantity("9Gi".into())));
+    // Expanded at last: size, quota and conditions in one write.
+    let patch = settled_status(&failed, Some(&Quantity("9Gi".into())));
     for field in ["capacity", "allocatedResources"] {
         assert_eq!(patch["status"][field], json!({"storage": "9Gi"}), "{field}");
     }
 }
 
 #[test]
-fn conditions_of_an_expansion_end_with_it() {
+fn the_conditions_of_an_expansion_are_removed_when_it_ends() {
     let all = RESIZE_CONDITIONS
         .iter()
         .chain(&["nfs-operator.io/Provisioned"])
         .map(|kind| json!({"type": kind, "status": "True"}));
-    let asks = status(&claim("2Gi", "1Gi"), json!({"conditions": all.collect::<Vec<_>>()}));
-    let left = settled_status(&asks, Some(&Quantity("2Gi".into())))["status"]["conditions"].clone();
+    let expanding = status(&claim("2Gi", "1Gi"), json!({"conditions": all.collect::<Vec<_>>()}));
+    let left = settled_status(&expanding, Some(&Quantity("2Gi".into())))["status"]["conditions"].clone();
     assert_eq!(left[0]["type"], "nfs-operator.io/Provisioned");
     assert_eq!(left.as_array().unwrap().len(), 1);
-    let error = refused_status(&asks, &condition("full"), time("2026-01-01T00:00:00Z")).unwrap();
+    let error = refused_status(&expanding, &condition("full"), time("2026-01-01T00:00:00Z")).unwrap();
     let kinds: Vec<_> = error["status"]["conditions"]
         .as_array()
         .unwrap()
