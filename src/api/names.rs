@@ -3,6 +3,9 @@
 /// The API group, and the prefix of every annotation of ours.
 pub const GROUP: &str = "nfs-operator.io";
 
+/// The name by which NFS servers know the operator: AUTH_SYS machine name and implementation ID.
+pub const NFS_CLIENT_NAME: &str = "nfs-operator";
+
 /// The provisioner name of StorageClasses unless `--provisioner-name` says otherwise.
 pub const DEFAULT_PROVISIONER: &str = "nfs-operator.io/nfs";
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use export_store::naming::parse_export_address;
 use nfs_client::address::ExportAddress;
-use nfs_client::{ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
+use nfs_client::{ClientOwner, Credential, ImplementationId, Protocol, SourcePort, Target, VersionChoice};
+use nfs_operator::api::names::{GROUP, NFS_CLIENT_NAME};
 use rand::RngExt;
 
 /// A person waits for the answer; a server that takes longer is named as slow.
@@ -74,8 +75,6 @@ impl Connection {
     /// Where it leads; `word` stands in the name that the server knows the client by.
     pub fn target(&self, word: &str) -> Target {
         Target {
-            server: self.export.server.clone(),
-            path: self.export.path.clone(),
             version: self.version.map_or(VersionChoice::Auto, |version| {
                 VersionChoice::Exactly(version.protocol())
             }),
@@ -88,7 +87,13 @@ impl Connection {
                 owner: format!("nfs-operator/{word}/{:032x}", rand::rng().random::<u128>()).into_bytes(),
                 verifier: rand::rng().random(),
             },
+            machine_name: NFS_CLIENT_NAME.to_owned(),
+            implementation: Some(ImplementationId {
+                domain: GROUP.to_owned(),
+                name: NFS_CLIENT_NAME.to_owned(),
+            }),
             deadline: DEADLINE,
+            ..Target::new(self.export.server.clone(), self.export.path.clone())
         }
     }
 }

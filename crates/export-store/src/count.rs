@@ -100,7 +100,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         let handle = self.way.first().map(|root| root.handle.clone());
         if let Some(handle) = handle {
             let nfs = self.nfs;
-            match ask(|| nfs.details(&handle)).await {
+            match ask(|| nfs.full_attributes(&handle)).await {
                 Ok(root) => self.sums.root(root.used),
                 // A server that can't tell: it is one block.
                 Err(error) if error.is_server_reply() => {}

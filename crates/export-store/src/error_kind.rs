@@ -144,6 +144,8 @@ pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
         NfsError::Protocol { .. } => ErrorKind::ProtocolViolation,
         NfsError::Limit { .. } => ErrorKind::LimitExceeded,
         NfsError::Status { status, .. } => classify_status(*status, circumstances),
+        // `NfsError` may get variants in a later version of its crate.
+        _ => ErrorKind::ServerRefused,
     }
 }
 

@@ -134,7 +134,7 @@ impl Copier<'_> {
         (source_parent, source_name): (&FileHandle, &Name),
         (parent, name): (&FileHandle, &Name),
     ) -> Result<Option<Directory>, common::Error> {
-        let found = self.from.find(source_parent, source_name, 0).await?;
+        let found = self.from.lookup_and_read(source_parent, source_name, 0).await?;
         let source = found.ok_or_else(|| format!("{source_name} does not exist in the source; check the path"))?;
         let mut directory = None;
         match source.details.attributes.kind {
@@ -152,7 +152,7 @@ impl Copier<'_> {
             FileKind::Regular => self.copy_file(&source, parent, name).await?,
             FileKind::Symlink => {
                 let target = self.from.read_link(&source.handle).await?;
-                let link = self.to.make_link(parent, name, &target).await?;
+                let link = self.to.create_symlink(parent, name, &target).await?;
                 self.set_owner(&link.handle, &source.details).await?;
             }
             FileKind::Other => {
@@ -170,7 +170,7 @@ impl Copier<'_> {
     async fn copy_file(&self, source: &LookupResult, parent: &FileHandle, name: &Name) -> Result<(), common::Error> {
         let target = self.to.create_file(parent, name, b"", 0o600).await?.handle;
         let size = source.details.attributes.size;
-        let part = self.from.most_bytes().0.min(self.to.most_bytes().1);
+        let part = self.from.max_transfer_sizes().0.min(self.to.max_transfer_sizes().1);
         let mut verifiers: BTreeSet<[u8; 8]> = stream::iter((0..size).step_by(part))
             .map(|begin| self.copy_part(&source.handle, &target, begin, size.min(begin + part as u64)))
             .buffer_unordered(PARTS)
@@ -182,7 +182,7 @@ impl Copier<'_> {
         if verifiers.len() > 1 {
             return Err(format!("the target's server restarted while {name} was copied; copy again").into());
         }
-        let now = self.from.details(&source.handle).await?;
+        let now = self.from.full_attributes(&source.handle).await?;
         if now.change_token().differs_from(&source.details.change_token()) {
             return Err(format!("{name} changed while it was copied; copy again").into());
         }

@@ -7,11 +7,11 @@ use std::net::Ipv6Addr;
 use crate::{Name, NameError};
 
 /// The longest DNS name in text (RFC 1035 section 2.3.4, without the root's dot).
-const LONGEST_SERVER: usize = 253;
+const MAX_DNS_NAME: usize = 253;
 /// The longest label of a DNS name (RFC 1035 section 2.3.4).
-const LONGEST_LABEL: usize = 63;
+const MAX_DNS_LABEL: usize = 63;
 /// The longest path of an export, as MOUNT takes it (`MNTPATHLEN`, RFC 1813 section 5.1.2).
-const LONGEST_EXPORT_PATH: usize = 1024;
+const MAX_EXPORT_PATH: usize = 1024;
 
 /// `SERVER:/PATH`, both checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub enum AddressError {
     #[error("path {0} holds a control character")]
     Control(String),
     /// Longer than servers take.
-    #[error("the path has {0} bytes and at most {LONGEST_EXPORT_PATH} are possible")]
+    #[error("the path has {0} bytes and at most {MAX_EXPORT_PATH} are possible")]
     TooLong(usize),
 }
 
@@ -88,7 +88,7 @@ impl fmt::Display for ExportAddress {
 /// [`AddressError::Server`].
 pub fn check_server(server: &str) -> Result<(), AddressError> {
     let name = server.strip_suffix('.').unwrap_or(server);
-    let is_name = name.len() <= LONGEST_SERVER && name.split('.').all(is_label);
+    let is_name = name.len() <= MAX_DNS_NAME && name.split('.').all(is_label);
     match server.parse::<IpAddr>().is_ok() || is_name {
         true => Ok(()),
         false => Err(AddressError::Server(quoted(server))),
@@ -101,7 +101,7 @@ fn is_label(label: &str) -> bool {
     let bytes = label.as_bytes();
     edge(bytes.first())
         && edge(bytes.last())
-        && bytes.len() <= LONGEST_LABEL
+        && bytes.len() <= MAX_DNS_LABEL
         && bytes
             .iter()
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
@@ -112,7 +112,7 @@ fn is_label(label: &str) -> bool {
 /// # Errors
 /// The first component that is no name.
 pub fn path_components(path: &str) -> Result<Vec<Name>, AddressError> {
-    if path.len() > LONGEST_EXPORT_PATH {
+    if path.len() > MAX_EXPORT_PATH {
         return Err(AddressError::TooLong(path.len()));
     }
     let below = path

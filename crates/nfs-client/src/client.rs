@@ -1,27 +1,30 @@
-//! One export of one server, whatever the version.
+//! [`Client`]: one export of one server, whatever the version.
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::connect;
-use super::terms::CallOptions;
-use super::{
-    Attributes, Credential, FileHandle, FileRef, MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page,
-    PageCookie, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, Statistics, Target, VersionChoice,
+use crate::call_options::CallOptions;
+use crate::connection_manager::IDLE_TIMEOUT;
+use crate::transport::{self, Tcp, Transport};
+use crate::{
+    Attributes, ConnectionTest, Copied, Credential, Data, FileHandle, FileRef, FullAttributes, LookupResult,
+    MkdirResult, Name, Negotiated, NfsError, OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes,
+    SmallFile, Statistics, Status, Target, VersionChoice, Written,
 };
-use super::{v3, v4};
+use crate::{v3, v4};
 
-/// The client of the major version that was agreed on. Both offer the same, and this is the one place that tells them
-/// apart.
+/// The client of the major version that was negotiated. Both offer the same calls; this file is the only place that
+/// distinguishes them.
 #[derive(Debug, Clone)]
 enum VersionedClient {
     V3(Arc<v3::Client>),
     V4(Arc<v4::Client>),
 }
 
-/// The same call on whichever client it is.
+/// Makes the same call on the client of either version.
 macro_rules! either {
     ($client:expr, $inner:ident => $call:expr) => {
         match $client {
@@ -31,50 +34,61 @@ macro_rules! either {
     };
 }
 
-mod content;
+/// Makes a call that only NFSv4 has. In NFSv3 it fails with `NotSupported`, as on a server that does not support it.
+macro_rules! only_v4 {
+    ($self:ident, $action:literal, $inner:ident => $call:expr) => {
+        match &$self.client {
+            VersionedClient::V4($inner) => $call,
+            VersionedClient::V3(_) => Err(NfsError::Status {
+                action: $action,
+                status: Status::NotSupported,
+            }),
+        }
+    };
+}
 
 impl VersionedClient {
     /// Connects with the newest version that the target allows and the server speaks.
-    async fn connect(target: Target, deadline: Instant) -> Result<Self, NfsError> {
+    async fn connect(target: Target, transport: Arc<dyn Transport>, deadline: Instant) -> Result<Self, NfsError> {
+        let v3 = async |target, transport| {
+            let client = v3::Client::connect(target, transport, IDLE_TIMEOUT, deadline).await?;
+            Ok(Self::V3(Arc::new(client)))
+        };
+        let v4 = async |target, transport| {
+            let client = v4::Client::connect(target, transport, IDLE_TIMEOUT, deadline).await?;
+            Ok(Self::V4(Arc::new(client)))
+        };
         match target.version {
-            VersionChoice::Exactly(Protocol::V3) => Self::connect_v3(target, deadline).await,
-            VersionChoice::Auto => match Self::connect_v4(target.clone(), deadline).await {
-                // Any other failure says nothing against NFSv4: an export must not change its version by accident.
-                Err(NfsError::ProtocolNotSupported { cause, .. }) => Self::connect_v3(target, deadline)
+            VersionChoice::Exactly(Protocol::V3) => v3(target, transport).await,
+            VersionChoice::Auto => match v4(target.clone(), transport.clone()).await {
+                // No other failure rules out NFSv4: an export must not change its version by accident.
+                Err(NfsError::ProtocolNotSupported { cause, .. }) => v3(target, transport)
                     .await
-                    .map_err(|error| neither(error, &cause)),
+                    .map_err(|error| no_version_supported(error, &cause)),
                 connected => connected,
             },
-            VersionChoice::Newest4 | VersionChoice::Exactly(_) => Self::connect_v4(target, deadline).await,
+            VersionChoice::Newest4 | VersionChoice::Exactly(_) => v4(target, transport).await,
         }
-    }
-
-    async fn connect_v3(target: Target, deadline: Instant) -> Result<Self, NfsError> {
-        let client = v3::Client::connect(target, deadline).await?;
-        Ok(Self::V3(Arc::new(client)))
-    }
-
-    async fn connect_v4(target: Target, deadline: Instant) -> Result<Self, NfsError> {
-        let client = v4::Client::connect(target, deadline).await?;
-        Ok(Self::V4(Arc::new(client)))
     }
 }
 
-/// The error where no version at all was found.
-fn neither(error: NfsError, why_not_4: &str) -> NfsError {
+/// Returns the error for a server that speaks neither major version.
+fn no_version_supported(error: NfsError, cause_v4: &str) -> NfsError {
     match error {
         NfsError::ProtocolNotSupported { cause, .. } => NfsError::ProtocolNotSupported {
             asked: "4 or 3".to_owned(),
-            cause: format!("{why_not_4}; {cause}"),
+            cause: format!("{cause_v4}; {cause}"),
         },
         error => error,
     }
 }
 
-/// A connection to an export. Cheap to clone; clones share the connection, the session and its slots.
+/// A client of one export. Cheap to clone; clones share the connection, the session and its slots.
 ///
-/// All changes are durable on the server when a call returns `Ok` (FILE_SYNC writes; directory operations are
-/// synchronous by the protocol).
+/// Every change is durable on the server when the call returns `Ok`, except [`write`](Self::write), [`copy`](Self::copy)
+/// and [`clone_file`](Self::clone_file): files are written with FILE_SYNC, and directory operations are synchronous.
+///
+/// Errors are [`NfsError`]s; the documentation of a method names each [`Status`] with a special meaning.
 #[derive(Debug, Clone)]
 pub struct Client {
     client: VersionedClient,
@@ -83,49 +97,58 @@ pub struct Client {
 }
 
 impl Client {
-    fn terms(&self) -> CallOptions {
+    fn options(&self) -> CallOptions {
         CallOptions {
             credential: self.credential,
             deadline: Instant::now() + self.deadline,
         }
     }
 
-    /// Resolves, connects, negotiates a version, makes a session, and walks to the export's path.
+    /// Resolves the server's name, connects, negotiates a version, creates a session, and walks to the export's path.
     pub async fn connect(target: Target) -> Result<Self, NfsError> {
         let (credential, deadline) = (target.credential, target.deadline);
-        let terms = CallOptions {
+        let options = CallOptions {
             credential,
             deadline: Instant::now() + deadline,
         };
-        let client = VersionedClient::connect(target, terms.deadline).await?;
-        let export = Self {
+        let client = VersionedClient::connect(target, Arc::new(Tcp), options.deadline).await?;
+        let client = Self {
             client,
             credential,
             deadline,
         };
-        if let Err(error) = either!(&export.client, client => client.root(terms).await) {
-            export.close().await;
+        if let Err(error) = either!(&client.client, inner => inner.root(options).await) {
+            client.close().await;
             return Err(error);
         }
-        Ok(export)
+        Ok(client)
     }
 
-    /// The addresses of the target's server, in the order in which they are tried.
-    pub async fn addresses(target: &Target) -> Result<Vec<IpAddr>, NfsError> {
-        connect::resolve(&target.server, Instant::now() + target.deadline).await
+    /// Resolves the target's server: its addresses, in the order in which they are tried.
+    pub async fn resolve(target: &Target) -> Result<Vec<IpAddr>, NfsError> {
+        transport::resolve(&target.server, Instant::now() + target.deadline).await
     }
 
-    /// Connects to the target's server and no more: whether anything listens there, and how long it takes.
-    pub async fn reach(target: &Target) -> Result<Reached, NfsError> {
-        connect::reach(target, Instant::now() + target.deadline).await
+    /// Connects to the target's server and closes the connection again, without any call.
+    pub async fn test_connection(target: &Target) -> Result<ConnectionTest, NfsError> {
+        let began = Instant::now();
+        let deadline = began + target.deadline;
+        let streams = Tcp
+            .connect(&target.server, target.port, target.source_port, deadline)
+            .await?;
+        Ok(ConnectionTest {
+            peer: streams.peer,
+            local: streams.local,
+            took: began.elapsed(),
+        })
     }
 
-    /// The versions that the target's server offers, asked on a connection of its own; leaves nothing on the server.
+    /// Finds the versions that the target's server offers. Uses a connection of its own and leaves no state on the server.
     pub async fn probe_versions(target: &Target) -> Result<OfferedVersions, NfsError> {
-        v4::offered(target, Instant::now() + target.deadline).await
+        v4::probe_versions(target, &Tcp, Instant::now() + target.deadline).await
     }
 
-    /// The same export with another credential; shares the connection and the session.
+    /// Returns a client for the same export that acts with another credential. It shares connection and session.
     pub fn with_credential(&self, credential: Credential) -> Self {
         Self {
             credential,
@@ -133,95 +156,119 @@ impl Client {
         }
     }
 
-    /// What was agreed with the server, as of the newest connection.
+    /// Returns what was negotiated with the server on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
         either!(&self.client, client => client.negotiated())
     }
 
-    /// Counts connections made so far: it moves when identity must be read again.
+    /// Returns the number of connections established so far. Once it has changed, another server may have the address:
+    /// check the identity of the export again.
     pub fn generation(&self) -> u64 {
         either!(&self.client, client => client.generation())
     }
 
-    /// The export's root directory, walked to anew on the server (never from a cached handle; NFSv3's MOUNT is asked again
-    /// after 5 s and after each reconnection).
+    /// Walks to the export's root directory. NFSv4 walks on the server each time; NFSv3 sends MNT again 5 s after the last
+    /// one and after each reconnection.
     pub async fn root(&self) -> Result<FileRef, NfsError> {
-        either!(&self.client, client => client.root(self.terms()).await)
+        either!(&self.client, client => client.root(self.options()).await)
     }
 
-    /// The attributes of what a handle names.
+    /// Reads the attributes of an object.
     pub async fn attributes(&self, object: &FileHandle) -> Result<Attributes, NfsError> {
-        either!(&self.client, client => client.attributes(object, self.terms()).await)
+        either!(&self.client, client => client.attributes(object, self.options()).await)
     }
 
-    /// Looks up one name; `None` when it is not there. A symbolic link is found as itself.
+    /// Reads all attributes of an object.
+    pub async fn full_attributes(&self, object: &FileHandle) -> Result<FullAttributes, NfsError> {
+        either!(&self.client, client => client.full_attributes(object, self.options()).await)
+    }
+
+    /// Looks up a name; `None` if it does not exist. Does not follow symbolic links.
     pub async fn lookup(&self, directory: &FileHandle, name: &Name) -> Result<Option<FileRef>, NfsError> {
-        either!(&self.client, client => client.lookup(directory, name, self.terms()).await)
+        either!(&self.client, client => client.lookup(directory, name, self.options()).await)
     }
 
-    /// Walks down several names in as few round trips as the server takes; one node for each name that exists,
-    /// in order: shorter than `names` where the next one is not there. Fails with NotDirectory or Symlink in between.
+    /// Looks up a name with all attributes, and reads at most `count` bytes from the start of a regular file: in one round
+    /// trip with NFSv4, in several with NFSv3. `None` if the name does not exist. Does not follow symbolic links.
+    pub async fn lookup_and_read(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        count: usize,
+    ) -> Result<Option<LookupResult>, NfsError> {
+        either!(&self.client, client => client.lookup_and_read(directory, name, count, self.options()).await)
+    }
+
+    /// Walks down several names, in as few round trips as the server allows. Returns one object for each name that exists,
+    /// in order: fewer than `names` if one does not exist. Fails with `NotDirectory` or `Symlink` if a name in between is
+    /// no directory.
     pub async fn walk(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<FileRef>, NfsError> {
-        either!(&self.client, client => client.walk(directory, names, self.terms()).await)
+        either!(&self.client, client => client.walk(directory, names, self.options()).await)
     }
 
-    /// Makes a directory, sets mode and owner, reads them back: what the server reports is in the answer, the
-    /// caller judges it. `Exists` if the name is taken. One round trip (in NFSv3 one for each part). If setting the
-    /// owner or mode fails after the directory was made, the answer is Ok with what is there and the refusal beside it.
+    /// Creates a directory, sets mode and owner, and reads the attributes back for the caller to check: in one round trip
+    /// with NFSv4, in one for each step with NFSv3. `Exists` if the name is taken. If only setting the mode or the owner
+    /// fails, returns `Ok` with the directory and the refusal.
     pub async fn make_directory(
         &self,
         directory: &FileHandle,
         name: &Name,
         attributes: SetAttributes,
     ) -> Result<MkdirResult, NfsError> {
-        either!(&self.client, client => client.make_directory(directory, name, attributes, self.terms()).await)
+        either!(&self.client, client => client.make_directory(directory, name, attributes, self.options()).await)
     }
 
-    /// Sets attributes and answers what is there afterwards.
+    /// Sets attributes and returns the attributes after the change.
     pub async fn set_attributes(&self, object: &FileHandle, attributes: SetAttributes) -> Result<Attributes, NfsError> {
-        either!(&self.client, client => client.set_attributes(object, attributes, self.terms()).await)
+        either!(&self.client, client => client.set_attributes(object, attributes, self.options()).await)
     }
 
-    /// Renames the object with this fileid, checked in the same compound (VERIFY; in NFSv3 just before): `NotSame` when
-    /// the name belongs to another, `NotFound` when there is none. The target is looked up just before and must not exist (`Exists`):
-    /// the protocol has no atomic way to say so, so the caller holds the target's name.
+    /// Renames the object with this fileid. `NotFound` if the name does not exist, `NotSame` if it belongs to another
+    /// object, `Exists` if the new name is taken.
+    ///
+    /// The fileid is checked atomically with NFSv4 (VERIFY in the same compound), and just before the rename with NFSv3.
+    /// That the new name is free is checked just before the rename with either: the protocol has no atomic check, so the
+    /// caller must be the only one that creates this name.
     pub async fn rename(
         &self,
         from: (&FileHandle, &Name),
         fileid: u64,
         to: (&FileHandle, &Name),
     ) -> Result<(), NfsError> {
-        either!(&self.client, client => client.rename(from, fileid, to, self.terms()).await)
+        either!(&self.client, client => client.rename(from, fileid, to, self.options()).await)
     }
 
-    /// Removes an empty directory with this fileid; `NotSame`, `NotFound`, `NotEmpty`, `NotDirectory`.
+    /// Removes the empty directory with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
+    /// `NotEmpty`, `NotDirectory`.
     pub async fn remove_directory(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
-        either!(&self.client, client => client.remove_directory(directory, name, fileid, self.terms()).await)
+        either!(&self.client, client => client.remove_directory(directory, name, fileid, self.options()).await)
     }
 
-    /// Removes a file (or link) with this fileid; `NotSame`, `NotFound`, `IsDirectory`.
+    /// Removes the file or link with this fileid, checked as in [`rename`](Self::rename). `NotFound`, `NotSame`,
+    /// `IsDirectory`.
     pub async fn remove_file(&self, directory: &FileHandle, name: &Name, fileid: u64) -> Result<(), NfsError> {
-        either!(&self.client, client => client.remove_file(directory, name, fileid, self.terms()).await)
+        either!(&self.client, client => client.remove_file(directory, name, fileid, self.options()).await)
     }
 
-    /// Removes many names of one directory that holds nothing but what must go (trash), any kind, without VERIFY.
+    /// Removes names of any kind from a directory whose whole content is to be deleted, without checking fileids. Returns
+    /// one outcome for each name.
     pub async fn remove_batch(&self, directory: &FileHandle, names: &[Name]) -> Result<Vec<RemoveOutcome>, NfsError> {
-        either!(&self.client, client => client.remove_many(directory, names, self.terms()).await)
+        either!(&self.client, client => client.remove_batch(directory, names, self.options()).await)
     }
 
-    /// Reads a small file whole; `Limit` when it has more than `limit` bytes; `None` when it is not there;
-    /// `Symlink`/`IsDirectory` if no regular file.
+    /// Reads a whole file of at most `limit` bytes; fails with [`NfsError::Limit`] if it is larger. `None` if the name does
+    /// not exist; `Symlink`, `IsDirectory` or `Invalid` if it is no regular file.
     pub async fn read_file(
         &self,
         directory: &FileHandle,
         name: &Name,
         limit: usize,
     ) -> Result<Option<SmallFile>, NfsError> {
-        either!(&self.client, client => client.read_file(directory, name, limit, self.terms()).await)
+        either!(&self.client, client => client.read_file(directory, name, limit, self.options()).await)
     }
 
-    /// Creates a file that must not exist (`Exists`) with this content, synced, in one round trip (two in NFSv3, where a
-    /// reader may see it without its content in between).
+    /// Creates a file with this content, on stable storage. `Exists` if the name is taken. One round trip with NFSv4; two
+    /// with NFSv3, between which a reader may see the file without its content.
     pub async fn create_file(
         &self,
         directory: &FileHandle,
@@ -229,10 +276,10 @@ impl Client {
         content: &[u8],
         mode: u32,
     ) -> Result<FileRef, NfsError> {
-        either!(&self.client, client => client.create_file(directory, name, content, mode, self.terms()).await)
+        either!(&self.client, client => client.create_file(directory, name, content, mode, self.options()).await)
     }
 
-    /// Replaces a file's content atomically: writes `temporary` beside it and renames it over `name`.
+    /// Replaces the content of a file atomically: writes `temporary` in the same directory and renames it over `name`.
     pub async fn replace_file(
         &self,
         directory: &FileHandle,
@@ -241,37 +288,109 @@ impl Client {
         content: &[u8],
         mode: u32,
     ) -> Result<(), NfsError> {
-        either!(&self.client, client => client.replace_file(directory, (name, temporary), content, mode, self.terms()).await)
+        either!(&self.client, client => client.replace_file(directory, (name, temporary), content, mode, self.options()).await)
     }
 
-    /// Gives the object another name (hard link); `Exists`, `NotSupported`.
+    /// Creates a hard link to an object. `Exists`, `NotSupported`.
     pub async fn link(&self, object: &FileHandle, directory: &FileHandle, name: &Name) -> Result<(), NfsError> {
-        either!(&self.client, client => client.link(object, directory, name, self.terms()).await)
+        either!(&self.client, client => client.link(object, directory, name, self.options()).await)
     }
 
-    /// One page of a directory's listing. `None` starts from the beginning.
+    /// Creates a symbolic link. `Exists` if the name is taken.
+    pub async fn create_symlink(
+        &self,
+        directory: &FileHandle,
+        name: &Name,
+        target: &[u8],
+    ) -> Result<FileRef, NfsError> {
+        either!(&self.client, client => client.create_symlink(directory, name, target, self.options()).await)
+    }
+
+    /// Reads the target of a symbolic link.
+    pub async fn read_link(&self, link: &FileHandle) -> Result<Bytes, NfsError> {
+        either!(&self.client, client => client.read_link(link, self.options()).await)
+    }
+
+    /// Reads one page of a directory's listing; `None` starts at the beginning. `NotSame` if the server no longer knows
+    /// the cookie: start again.
     pub async fn list(&self, directory: &FileHandle, from: Option<PageCookie>) -> Result<Page, NfsError> {
-        either!(&self.client, client => client.list(directory, from, self.terms()).await)
+        either!(&self.client, client => client.list(directory, from, self.options()).await)
     }
 
-    /// The same with what each entry takes on the disk, in a page of at most about so many bytes: the server looks up each
-    /// entry's attributes before it answers, so a short page is a short wait, for others too.
+    /// Like [`list`](Self::list), with the disk usage of each entry, in a page of about `max_size` bytes at most. The server
+    /// reads the attributes of each entry before it replies, so a small page keeps the wait short, also for other clients.
     pub async fn list_with_usage(
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        most: u32,
+        max_size: u32,
     ) -> Result<Page, NfsError> {
-        either!(&self.client, client => client.list_with_usage(directory, from, most, self.terms()).await)
+        either!(&self.client, client => client.list_with_usage(directory, from, max_size, self.options()).await)
     }
 
-    /// Space and inodes at the export's root.
+    /// Returns the maximum sizes of one [`read`](Self::read) and one [`write`](Self::write), in bytes.
+    pub fn max_transfer_sizes(&self) -> (usize, usize) {
+        either!(&self.client, client => client.max_transfer_sizes())
+    }
+
+    /// Reads at most `count` bytes, and at most [`max_transfer_sizes`](Self::max_transfer_sizes). The server may return
+    /// fewer, but none only at the end of the file.
+    pub async fn read(&self, file: &FileHandle, offset: u64, count: usize) -> Result<Data, NfsError> {
+        either!(&self.client, client => client.read(file, offset, count, self.options()).await)
+    }
+
+    /// Writes `content`, at most [`max_transfer_sizes`](Self::max_transfer_sizes) of it; the server may accept less. The
+    /// data is durable once [`commit`](Self::commit) has returned the same verifier.
+    pub async fn write(&self, file: &FileHandle, offset: u64, content: &Bytes) -> Result<Written, NfsError> {
+        either!(&self.client, client => client.write(file, offset, content, self.options()).await)
+    }
+
+    /// Commits everything that was written to a file to stable storage. Returns the server's write verifier.
+    pub async fn commit(&self, file: &FileHandle) -> Result<[u8; 8], NfsError> {
+        either!(&self.client, client => client.commit(file, self.options()).await)
+    }
+
+    /// Finds the next range of a file that is no hole, at or after `from`: its start and its end. `None` if only a hole
+    /// follows. SEEK of NFSv4.2; `NotSupported` otherwise.
+    pub async fn seek_data(&self, file: &FileHandle, from: u64) -> Result<Option<(u64, u64)>, NfsError> {
+        only_v4!(self, "looking for holes", client => client.seek_data(file, from, self.options()).await)
+    }
+
+    /// Copies bytes on the server from one file of this export to another; the server may copy fewer. COPY of NFSv4.2;
+    /// `NotSupported` otherwise.
+    pub async fn copy(&self, from: (&FileHandle, u64), to: (&FileHandle, u64), count: u64) -> Result<Copied, NfsError> {
+        only_v4!(self, "copying on the server", client => client.copy(from, to, count, self.options()).await)
+    }
+
+    /// Makes one file of this export share all blocks of another. CLONE of NFSv4.2; `NotSupported`, `Invalid` or
+    /// `CrossDevice` if the server's file system does not support it.
+    pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle) -> Result<(), NfsError> {
+        only_v4!(self, "cloning a file", client => client.clone_file(from, to, self.options()).await)
+    }
+
+    /// Lists the names of an object's user extended attributes, without the prefix `user.` (RFC 8276). `NotSupported` if the
+    /// version or the server does not support them.
+    pub async fn list_xattrs(&self, object: &FileHandle) -> Result<Vec<Bytes>, NfsError> {
+        only_v4!(self, "listing extended attributes", client => client.list_xattrs(object, self.options()).await)
+    }
+
+    /// Reads the value of a user extended attribute; `None` if it does not exist.
+    pub async fn get_xattr(&self, object: &FileHandle, name: &[u8]) -> Result<Option<Bytes>, NfsError> {
+        only_v4!(self, "reading an extended attribute", client => client.get_xattr(object, name, self.options()).await)
+    }
+
+    /// Creates or replaces a user extended attribute.
+    pub async fn set_xattr(&self, object: &FileHandle, name: &[u8], value: &[u8]) -> Result<(), NfsError> {
+        only_v4!(self, "setting an extended attribute", client => client.set_xattr(object, name, value, self.options()).await)
+    }
+
+    /// Reads the space and the inodes of the file system at the export's root.
     pub async fn statistics(&self) -> Result<Statistics, NfsError> {
-        either!(&self.client, client => client.statistics(self.terms()).await)
+        either!(&self.client, client => client.statistics(self.options()).await)
     }
 
-    /// Ends session and client on the server (DESTROY_SESSION, DESTROY_CLIENTID), where it keeps any, and closes the
-    /// connection.
+    /// Ends session and client on the server (DESTROY_SESSION, DESTROY_CLIENTID), if there are any, and closes the
+    /// connection. Affects every clone.
     pub async fn close(self) {
         either!(&self.client, client => client.close().await);
     }

@@ -1,10 +1,12 @@
-//! What can go wrong between us and an NFS server.
+//! Errors of calls.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A status other than OK that a layer above may have to tell apart, under its name in NFSv4 (RFC 8881 section 15.1);
-/// NFSv3's are the same where there are any (RFC 1813 section 2.6).
+/// A status other than OK, under its name in NFSv4 (RFC 8881 section 15.1). Those of NFSv3 have the same meaning (RFC 1813
+/// section 2.6).
+///
+/// Complete: a status without a variant is [`Other`](Self::Other).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Status {
     /// NFS4ERR_PERM.
@@ -27,7 +29,7 @@ pub enum Status {
     Invalid,
     /// NFS4ERR_FBIG.
     TooBig,
-    /// NFS4ERR_NOSPC; whether space or inodes ran out is told by the statistics.
+    /// NFS4ERR_NOSPC: no space or no inodes; the statistics show which.
     NoSpace,
     /// NFS4ERR_ROFS.
     ReadOnly,
@@ -43,15 +45,15 @@ pub enum Status {
     Stale,
     /// NFS4ERR_NOTSUPP, NFS4ERR_ATTRNOTSUPP, NFS4ERR_OP_ILLEGAL.
     NotSupported,
-    /// NFS4ERR_SYMLINK, or WRONG_TYPE where a symbolic link was met.
+    /// NFS4ERR_SYMLINK, or NFS4ERR_WRONG_TYPE for a symbolic link.
     Symlink,
     /// NFS4ERR_WRONGSEC.
     WrongSecurity,
     /// NFS4ERR_MOVED.
     Moved,
-    /// NFS4ERR_NOT_SAME: the name belongs to another object than the one that was meant.
+    /// NFS4ERR_NOT_SAME: the name belongs to another object than the one that is meant.
     NotSame,
-    /// NFS4ERR_DELAY, NFS4ERR_GRACE, still so at the deadline.
+    /// NFS4ERR_DELAY, NFS4ERR_GRACE, repeated until the deadline.
     Delayed,
     /// NFS4ERR_BADOWNER: the server maps names, not numbers.
     BadOwner,
@@ -63,76 +65,77 @@ pub enum Status {
     Other(u32),
 }
 
-/// Why a call on an export failed.
+/// Why a call failed.
 ///
-/// The text of an error ends up in conditions: it holds nothing that differs from one attempt to the next, such as a
-/// local port or a time in milliseconds, or every probe would be news.
+/// The text of an error is stable: it contains nothing that differs from one attempt to the next, such as a local port or
+/// a time in milliseconds. A monitor can compare it to detect a change.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum NfsError {
-    /// The server's name does not resolve.
+    /// The server's name cannot be resolved.
     #[error("cannot resolve the server's name {server:?}: {cause}")]
     NameResolution {
         /// The name.
         server: String,
-        /// The resolver's words.
+        /// The resolver's error.
         cause: String,
     },
-    /// Nothing listens at the port.
+    /// Nothing listens on the port.
     #[error("{peer} refused the connection")]
     ConnectionRefused {
-        /// Address tried.
+        /// Address of the server.
         peer: SocketAddr,
     },
-    /// No answer to the connection request.
+    /// The connection was not established in time.
     #[error("no connection to {peer} within {} s", after.as_secs())]
     ConnectionTimedOut {
-        /// Address tried.
+        /// Address of the server.
         peer: SocketAddr,
-        /// How long it was waited for.
+        /// How long the attempt took.
         after: Duration,
     },
-    /// No route, or another failure of the network below the connection.
+    /// There is no route to the server, or the network failed in another way.
     #[error("cannot connect to {peer}: {cause}")]
     Unreachable {
-        /// Address tried.
+        /// Address of the server.
         peer: SocketAddr,
-        /// The operating system's words.
+        /// The operating system's error.
         cause: String,
     },
-    /// Connected, and the call was not answered in time.
+    /// The server did not answer a call in time.
     #[error("{action}: no answer within {} s", after.as_secs())]
     NotResponding {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// How long it was waited for.
+        /// How long the call took.
         after: Duration,
-        /// Whether the call may have been carried out (it changes something and was sent).
+        /// Whether the call may have been executed: it changes something and was sent.
         outcome_unknown: bool,
     },
-    /// The connection or the session was lost, and the reply with it.
+    /// The connection or the session was lost before the reply arrived.
     #[error("{action}: the connection was lost: {cause}")]
     ConnectionLost {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
         /// What ended the connection.
         cause: String,
-        /// Whether the call may have been carried out.
+        /// Whether the call may have been executed.
         outcome_unknown: bool,
     },
-    /// The server speaks none of the versions asked for.
+    /// The server speaks none of the requested versions.
     #[error("the server does not speak NFS {asked}: {cause}")]
     ProtocolNotSupported {
-        /// The versions tried.
+        /// The requested versions.
         asked: String,
-        /// What the server said.
+        /// The server's reply.
         cause: String,
     },
-    /// The server wants Kerberos or another flavour than AUTH_SYS.
-    #[error("{action}: the server does not take AUTH_SYS (sec=sys): {cause}")]
+    /// The server requires Kerberos or another flavor than AUTH_SYS.
+    #[error("{action}: the server does not accept AUTH_SYS (sec=sys): {cause}")]
     SecurityFlavor {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// What the server said.
+        /// The server's reply.
         cause: String,
     },
     /// The export's path does not exist.
@@ -142,15 +145,15 @@ pub enum NfsError {
         path: String,
         /// The component that is missing.
         missing: String,
-        /// Our end of the connection.
+        /// Address of the client's end of the connection.
         local: SocketAddr,
-        /// Whether our port is reserved: a server that insists on that may hide the export instead of saying so.
+        /// Whether the client's port is below 1024: a server that requires one may hide the export instead of denying access.
         reserved_port: bool,
     },
-    /// The export's path lies inside an export, and the server mounts only the export itself (NFSv3's MOUNT).
+    /// The path lies below an export, and the server mounts only the export itself (NFSv3's MOUNT).
     #[error("the server exports {export:?}, and refuses to mount {path:?} below it")]
     SubdirectoryMountRefused {
-        /// The path that was asked for.
+        /// The requested path.
         path: String,
         /// The export that it lies in.
         export: String,
@@ -177,52 +180,52 @@ pub enum NfsError {
         /// The component.
         component: String,
     },
-    /// The server refuses us on the way to the export's root, or for any call at all.
+    /// The server denies access on the way to the export's root, or to every call.
     #[error("{action}: the server refuses access to {}", local.ip())]
     AccessDenied {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// Our end of the connection.
+        /// Address of the client's end of the connection.
         local: SocketAddr,
-        /// Whether our port is reserved.
+        /// Whether the client's port is below 1024.
         reserved_port: bool,
     },
-    /// Another client took over our lease owner: a new leader, and we must stop.
+    /// Another client with the same owner replaced this one, which can make no further call.
     #[error("{action}: fenced off by another client with the same owner")]
     Fenced {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
     },
-    /// The server answered the call with this status.
+    /// The server answered with this status.
     #[error("{action}: the server answered {status:?}")]
     Status {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// The server's answer.
+        /// The status.
         status: Status,
     },
-    /// The server's bytes make no sense.
-    #[error("{action}: the server's answer makes no sense: {cause}")]
+    /// The server's reply violates the protocol.
+    #[error("{action}: invalid reply from the server: {cause}")]
     Protocol {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// What was found.
+        /// What is invalid.
         cause: String,
-        /// Whether the call may have been carried out.
+        /// Whether the call may have been executed.
         outcome_unknown: bool,
     },
-    /// What was asked is over a limit of ours or of the server's.
-    #[error("{action}: over a limit: {limit}")]
+    /// The request exceeds a limit of the client or the server.
+    #[error("{action}: limit exceeded: {limit}")]
     Limit {
-        /// What was asked.
+        /// What was attempted.
         action: &'static str,
-        /// Which.
+        /// The limit.
         limit: String,
     },
 }
 
 impl NfsError {
-    /// Whether the call may have been carried out although it failed here: only looking tells.
+    /// Whether the call may have been executed although it failed. Only looking at the server shows whether it was.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::NotResponding { outcome_unknown, .. }
@@ -232,7 +235,7 @@ impl NfsError {
         }
     }
 
-    /// The server's status, when that is what failed the call.
+    /// Returns the server's status, if that is why the call failed.
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Status { status, .. } => Some(*status),
@@ -240,7 +243,7 @@ impl NfsError {
         }
     }
 
-    /// Whether the way to the server failed, or it was silent: waiting may cure that.
+    /// Whether the server could not be reached or did not answer. A retry may succeed.
     pub fn is_transport(&self) -> bool {
         matches!(
             self,
@@ -253,14 +256,14 @@ impl NfsError {
         )
     }
 
-    /// Whether the server said something, if only nonsense: asked again, it would say the same.
+    /// Whether the server answered this call, even if with an invalid reply. A retry most likely fails in the same way.
     pub fn is_server_reply(&self) -> bool {
         matches!(self, Self::Status { .. } | Self::Protocol { .. } | Self::Limit { .. })
     }
 }
 
-/// The status as a value when that is what failed a call, any other error as an error.
-pub fn refusal<T>(result: Result<T, NfsError>) -> Result<Result<T, Status>, NfsError> {
+/// Returns the status as a value if that is why a call failed, and any other error as an error.
+pub fn split_status<T>(result: Result<T, NfsError>) -> Result<Result<T, Status>, NfsError> {
     match result {
         Ok(value) => Ok(Ok(value)),
         Err(NfsError::Status { status, .. }) => Ok(Err(status)),

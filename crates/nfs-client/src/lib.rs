@@ -1,40 +1,96 @@
-//! An asynchronous NFS client for what a provisioner does on an export.
+//! An asynchronous NFS client in user space: no mount, no kernel module, no privileges.
 //!
-//! It speaks NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) and NFSv3 (RFC 1813) over one TCP connection an export,
-//! with many calls in flight, a deadline on every call, and names as bytes. [`Export`] hides the version from everything
-//! above.
+//! It speaks NFSv4.2, 4.1 and 4.0 (RFC 7862, RFC 8881, RFC 7530) and NFSv3 (RFC 1813) over TCP, on tokio. [`Client`] is one
+//! export of one server; it hides the version.
 //!
-//! What it promises to the layers above:
+//! ```no_run
+//! use nfs_client::{Client, Name, SetAttributes, Target};
 //!
-//! - Every call ends by its deadline. A call that changes something and whose outcome cannot be known says so
-//!   ([`NfsError::outcome_unknown`]); nothing that must not be done twice is sent a second time outside a session's reply cache.
-//! - What is read from the wire is bounded before it is allocated, and a name never widens into a path.
-//! - Renames and removals name the thing they are about by its fileid, in the same round trip; NFSv3 can't, and looks
-//!   just before.
-//! - With NFSv4.1 and 4.2 a new leader fences off the old one ([`Protocol::fences`]). With NFSv4.0 and 3 calls of the old one
-//!   may arrive until its deadlines have passed: the layers above wait.
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect(Target::new("nfs.example.org", "/export")).await?;
+//! let root = client.root().await?;
+//!
+//! let name = Name::new("reports")?;
+//! let mode = SetAttributes { mode: Some(0o750), ..SetAttributes::default() };
+//! let directory = client.make_directory(&root.handle, &name, mode).await?.node;
+//! client.create_file(&directory.handle, &Name::new("hello")?, b"hello\n", 0o640).await?;
+//!
+//! let mut from = None;
+//! loop {
+//!     let page = client.list(&directory.handle, from).await?;
+//!     for entry in &page.entries {
+//!         println!("{}", entry.name);
+//!     }
+//!     match page.next {
+//!         Some(next) => from = Some(next),
+//!         None => break,
+//!     }
+//! }
+//! client.close().await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Versions
+//!
+//! [`Target::version`] selects the version: by default the newest that works, downgraded to NFSv3 only if the server does
+//! not speak NFSv4. Each operation is as few round trips as the version allows: with NFSv4, one compound for most.
+//!
+//! Renames and removals take the fileid of the object that is meant. NFSv4 checks it atomically, in the same compound;
+//! NFSv3 looks it up just before the change. COPY, CLONE, SEEK and extended attributes need NFSv4.2.
+//!
+//! # Connections, sessions and fencing
+//!
+//! All calls of a client and its clones share one connection, with many calls in flight. The connection is established
+//! again when it is lost, and closed after 60 s without a call.
+//!
+//! With NFSv4.1 and 4.2, calls belong to a session: its reply cache executes each call at most once, even if the connection
+//! is lost. The session belongs to [`Target::owner`]. A client with the same owner and another verifier ends the session of
+//! the earlier client, which from then on fails with [`NfsError::Fenced`]: that is how a new process makes sure that calls
+//! of an old one no longer reach the server ([`Protocol::supports_fencing`]). With NFSv4.0 and NFSv3, calls of the old
+//! process may arrive until their deadlines have passed.
+//!
+//! # Errors
+//!
+//! Each call ends by [`Target::deadline`], reconnections and retries included. [`NfsError::status`] is the server's status;
+//! [`NfsError::is_transport`] shows that the server could not be reached. If a call changes something and its reply is lost,
+//! [`NfsError::outcome_unknown`] is true: the change may have been executed. A call that must not be executed twice is never
+//! sent again outside the reply cache of a session.
+//!
+//! # Cancellation safety
+//!
+//! Dropping the future of a call leaves the client usable. A call of which no byte was sent is withdrawn; any other call
+//! may still be executed. Its slot is reused only once the server is done with it.
+//!
+//! # Limits
+//!
+//! - Authentication is AUTH_SYS; transport is plain TCP. Use both in trusted networks only.
+//! - There are no locks, delegations, callbacks, pNFS, ACLs or referrals, and symbolic links are never followed.
+//! - Nothing is cached, except the root handle of NFSv3 for 5 s.
+//! - Everything read from the wire is bounded before memory is allocated for it. A record has at most 1 MiB of payload.
+
+#![deny(missing_docs)]
 
 pub mod address;
+mod auth;
+mod call_options;
 mod client;
-mod connect;
-mod content;
+mod connection_manager;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod listing;
 mod rpc;
-mod terms;
+mod transport;
 mod types;
 mod v3;
 mod v4;
 mod xdr;
 
 pub use client::Client;
-pub use content::{ChangeToken, Copied, Data, FullAttributes, LookupResult, Time, Times, Written};
 pub use error::{NfsError, Status};
-pub use listing::{Entry, Page, PageCookie};
 pub use types::{
-    Attributes, ClientOwner, Credential, FileHandle, FileKind, FileRef, FsId, MkdirResult, Name, NameError, Negotiated,
-    OfferedVersions, Protocol, Reached, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics, Target,
-    VersionChoice,
+    Attributes, ChangeToken, ClientOwner, ConnectionTest, Copied, Credential, Data, Entry, FileHandle, FileKind,
+    FileRef, FsId, FullAttributes, ImplementationId, LookupResult, MkdirResult, Name, NameError, Negotiated,
+    OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics,
+    Target, Time, Times, VersionChoice, Written,
 };

@@ -1,4 +1,4 @@
-//! The words that an [`Export`](super::Export) is spoken to in: names, handles, attributes, targets.
+//! The types of [`Client`](crate::Client)'s arguments and results.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -6,18 +6,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// The longest name that NFS servers take, in bytes; servers may take fewer (`NAME_MAX` of the file system).
-const LONGEST_NAME: usize = 255;
+use crate::Status;
 
-/// One component of a path, as the bytes that are on the wire.
+/// Maximum length of a name, in bytes. A server's file system may allow less (`NAME_MAX`).
+const MAX_NAME: usize = 255;
+
+/// One component of a path, as the bytes on the wire.
 ///
-/// Never empty, `.` or `..`, never with `/` or NUL, at most 255 bytes: so a name can only ever mean an entry of
-/// the directory it is used in. It need not be UTF-8.
+/// Never empty, `.` or `..`, without `/` and NUL, at most 255 bytes: so a name always means an entry of the directory that
+/// it is used with. It need not be UTF-8.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Bytes);
 
-/// Why some bytes are not a [`Name`].
+/// Why bytes are not a valid [`Name`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum NameError {
     /// No bytes at all.
     #[error("a name must not be empty")]
@@ -25,28 +28,31 @@ pub enum NameError {
     /// `.` or `..`.
     #[error("`.` and `..` are not names")]
     Dots,
-    /// Holds `/` or NUL.
+    /// Contains `/` or NUL.
     #[error("a name must not hold `/` or NUL")]
     Separator,
     /// Longer than 255 bytes.
-    #[error("a name has at most {LONGEST_NAME} bytes")]
+    #[error("a name has at most {MAX_NAME} bytes")]
     TooLong,
 }
 
 impl Name {
-    /// Checks `bytes` and makes a name of them.
+    /// Validates `bytes` as a name.
+    ///
+    /// # Errors
+    /// The rule that the bytes break.
     pub fn new(bytes: impl Into<Bytes>) -> Result<Self, NameError> {
         let bytes = bytes.into();
         match bytes.as_ref() {
             b"" => Err(NameError::Empty),
             b"." | b".." => Err(NameError::Dots),
             name if name.iter().any(|byte| matches!(byte, b'/' | 0)) => Err(NameError::Separator),
-            name if name.len() > LONGEST_NAME => Err(NameError::TooLong),
+            name if name.len() > MAX_NAME => Err(NameError::TooLong),
             _ => Ok(Self(bytes)),
         }
     }
 
-    /// The bytes as they are on the wire.
+    /// Returns the bytes on the wire.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -64,7 +70,7 @@ impl fmt::Debug for Name {
     }
 }
 
-/// The server's opaque name for a file or directory (RFC 8881 section 4.1; at most 128 bytes).
+/// The server's opaque handle of a file or directory (RFC 8881 section 4.1), at most 128 bytes.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct FileHandle(pub(crate) Bytes);
 
@@ -74,16 +80,16 @@ impl fmt::Debug for FileHandle {
     }
 }
 
-/// Which file system of the server an object is on (RFC 8881 section 5.8.1.9).
+/// A file system of the server (RFC 8881 section 5.8.1.9).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FsId {
-    /// The server's major number.
+    /// Major number.
     pub major: u64,
-    /// The server's minor number.
+    /// Minor number.
     pub minor: u64,
 }
 
-/// What kind of object a handle names.
+/// Type of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FileKind {
     /// A regular file.
@@ -99,29 +105,29 @@ pub enum FileKind {
 /// An object's attributes, as the server reports them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attributes {
-    /// Kind of object.
+    /// Type.
     pub kind: FileKind,
     /// Permission bits with setuid, setgid and sticky (the low 12 bits).
     pub mode: u32,
-    /// Owner's number; absent when the server answers a name that holds no number (id mapping).
+    /// User ID of the owner; absent if the server reports a name that is no number (ID mapping).
     pub uid: Option<u32>,
-    /// Group's number; absent as for `uid`.
+    /// Group ID; absent as for `uid`.
     pub gid: Option<u32>,
-    /// Owner as the server spelled it (`0`, `root@example.org`, `nobody`, …).
+    /// Owner as the server spells it (`0`, `root@example.org`, `nobody`, …).
     pub owner: String,
-    /// Group as the server spelled it.
+    /// Group as the server spells it.
     pub group: String,
     /// Size in bytes.
     pub size: u64,
-    /// The object's number in its file system, kept by rename, never reused while it lives.
+    /// Number of the object in its file system: kept by a rename, never reused while the object exists.
     pub fileid: u64,
-    /// The file system it is on.
+    /// The file system of the object.
     pub fsid: FsId,
     /// Number of hard links.
     pub links: u32,
 }
 
-/// An object found on the export: its handle and its attributes at that moment.
+/// An object: its handle, and its attributes when it was looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileRef {
     /// Handle.
@@ -130,67 +136,242 @@ pub struct FileRef {
     pub attributes: Attributes,
 }
 
-/// Attributes to set; what is absent is left as it is.
+/// Attributes to set. An absent attribute remains unchanged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permission bits with setuid, setgid and sticky.
     pub mode: Option<u32>,
-    /// Owner.
+    /// User ID of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Group ID.
     pub gid: Option<u32>,
-    /// Size in bytes, of a regular file.
+    /// Size of a regular file, in bytes.
     pub size: Option<u64>,
-    /// When it was last read and changed.
-    pub times: Option<super::Times>,
+    /// Times of the last access and the last modification.
+    pub times: Option<Times>,
 }
 
-/// What became of one name of a removal of many.
+/// A point in time, as a file system stores it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time {
+    /// Seconds since 1970; negative before. NFSv3 supports 1970 to 2106 only.
+    pub seconds: i64,
+    /// Nanoseconds, below 1,000,000,000.
+    pub nanos: u32,
+}
+
+/// Times of an object.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Times {
+    /// Last access (atime).
+    pub accessed: Time,
+    /// Last modification of the content (mtime).
+    pub modified: Time,
+}
+
+/// All attributes of an object that are needed to copy it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FullAttributes {
+    /// The attributes of every [`FileRef`].
+    pub attributes: Attributes,
+    /// Access and modification time.
+    pub times: Times,
+    /// A value that differs after each change of the object (RFC 8881 section 5.8.1.4; derived from the ctime in NFSv3).
+    pub change: u64,
+    /// Last change of anything but the access time (ctime); absent if the server does not report it.
+    pub ctime: Option<Time>,
+    /// Disk usage in bytes; less than the size of a file with holes.
+    pub used: u64,
+}
+
+impl FullAttributes {
+    /// Returns the token that later tokens of the same file are compared with.
+    pub fn change_token(&self) -> ChangeToken {
+        ChangeToken {
+            change: self.change,
+            size: self.attributes.size,
+            modified: self.times.modified,
+            ctime: self.ctime,
+        }
+    }
+}
+
+/// The state of a file at one point in time: two tokens show whether the file was changed in between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeToken {
+    pub(crate) change: u64,
+    pub(crate) size: u64,
+    pub(crate) modified: Time,
+    pub(crate) ctime: Option<Time>,
+}
+
+impl ChangeToken {
+    /// Whether the file was changed between the two tokens. If only the change attribute differs, the file was only read:
+    /// some file systems update it together with the access time, and nothing else preserves size, mtime and ctime.
+    pub fn differs_from(&self, other: &Self) -> bool {
+        let rest = |token: &Self| (token.size, token.modified, token.ctime);
+        self.change != other.change && (self.ctime.is_none() || rest(self) != rest(other))
+    }
+}
+
+/// Result of [`Client::lookup_and_read`](crate::Client::lookup_and_read).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LookupResult {
+    /// Handle.
+    pub handle: FileHandle,
+    /// All attributes.
+    pub details: FullAttributes,
+    /// The start of a regular file, and its change token after the read; absent if it is no regular file or could not be
+    /// read.
+    pub begin: Option<(Data, ChangeToken)>,
+}
+
+/// Bytes read from a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Data {
+    /// The bytes: possibly fewer than requested, but none only at the end of the file.
+    pub bytes: Bytes,
+    /// Whether the file ends after these bytes.
+    pub end: bool,
+}
+
+/// Result of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Written {
+    /// Bytes written, at least one.
+    pub count: usize,
+    /// Whether they are on stable storage already.
+    pub stable: bool,
+    /// Write verifier: if COMMIT returns another one, unstable data may be lost (RFC 8881 section 18.3).
+    pub verifier: [u8; 8],
+}
+
+/// Result of a copy on the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Copied {
+    /// Bytes copied, from the start of the requested range: possibly fewer than requested, and 0 at the end of the source.
+    pub count: u64,
+    /// Whether they are on stable storage already.
+    pub stable: bool,
+    /// Write verifier, as in [`Written`]; absent after a copy that the server completed in the background.
+    pub verifier: Option<[u8; 8]>,
+}
+
+/// An entry of a listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Name.
+    pub name: Name,
+    /// Type; absent if the server could not read it (`rdattr_error`).
+    pub kind: Option<FileKind>,
+    /// Size in bytes; absent as for `kind`.
+    pub size: Option<u64>,
+    /// Number in its file system; absent as for `kind`. At a mount point, that of the directory underneath.
+    pub fileid: Option<u64>,
+    /// File system; absent as for `kind`. Differs from the directory's if another file system is mounted here.
+    pub fsid: Option<FsId>,
+    /// Disk usage in bytes; absent as for `kind`, if the server does not report it, and if it was not requested
+    /// ([`Client::list_with_usage`](crate::Client::list_with_usage)).
+    pub used: Option<u64>,
+    /// Number of hard links; absent as for `used`.
+    pub links: Option<u32>,
+}
+
+/// A page of a directory's listing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    /// The entries, in the server's order.
+    pub entries: Vec<Entry>,
+    /// Where the next page begins; absent at the end.
+    pub next: Option<PageCookie>,
+}
+
+/// A position in a directory's listing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageCookie {
+    pub(crate) cookie: u64,
+    pub(crate) verifier: [u8; 8],
+    /// An earlier cookie: meeting it again means that the listing is a cycle (Brent's algorithm).
+    mark: u64,
+    /// Entries since `mark`, and the number of entries after which `mark` is set again.
+    steps: u64,
+    stride: u64,
+}
+
+impl PageCookie {
+    /// Returns the position before the first entry.
+    pub(crate) fn start(verifier: [u8; 8]) -> Self {
+        // No entry has cookie 0 (RFC 8881 section 18.23.3).
+        Self {
+            cookie: 0,
+            verifier,
+            mark: 0,
+            steps: 0,
+            stride: 1,
+        }
+    }
+
+    /// Advances past the entry with this cookie; false if the listing is a cycle, which is detected within three times
+    /// its length.
+    pub(crate) fn advance(&mut self, cookie: u64) -> bool {
+        if cookie == self.mark || cookie == self.cookie {
+            return false;
+        }
+        self.cookie = cookie;
+        self.steps += 1;
+        if self.steps >= self.stride {
+            (self.mark, self.steps, self.stride) = (cookie, 0, self.stride.saturating_mul(2));
+        }
+        true
+    }
+}
+
+/// Outcome for one name of [`Client::remove_batch`](crate::Client::remove_batch).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RemoveOutcome {
-    /// It is gone.
+    /// The name was removed.
     Removed,
-    /// It was not there.
+    /// The name did not exist.
     Absent,
-    /// The server refused; the others were tried all the same.
-    Refused(super::Status),
+    /// The server refused; the other names were tried nevertheless.
+    Refused(Status),
 }
 
-/// Free and used space and inodes of the file system that the export's root is on.
+/// Space and inodes of a file system.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
     /// Size in bytes.
     pub total: u64,
-    /// Free for the credential, in bytes.
+    /// Bytes available to the credential.
     pub available: u64,
-    /// Inodes; 0 when the server doesn't count them.
+    /// Number of inodes; 0 if the server does not count them.
     pub inodes: u64,
-    /// Free inodes; meaningless when `inodes` is 0.
+    /// Free inodes; meaningless if `inodes` is 0.
     pub inodes_free: u64,
 }
 
-/// Who the server believes we are (AUTH_SYS, RFC 5531 appendix A).
+/// The user and group that calls act as (AUTH_SYS, RFC 5531 appendix A).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Credential {
-    /// User.
+    /// User ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
 }
 
-/// Which version of NFS to speak.
+/// The version of NFS to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum VersionChoice {
     /// The newest that works.
     #[default]
     Auto,
-    /// The newest NFSv4 that works: never 3, whose paths and handles are others.
+    /// The newest minor version of NFSv4 that works: never NFSv3, whose paths and handles differ.
     Newest4,
     /// Only this one.
     Exactly(Protocol),
 }
 
-/// A version of NFS that this client speaks, newest last.
+/// A version of NFS, newest last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// NFSv3, RFC 1813.
@@ -204,8 +385,8 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Whether a new client with the same owner ends the calls of the old one that are still on their way (RFC 8881
-    /// section 2.10.6). Where nothing does, whoever takes over has to wait until the old one's deadlines have passed.
+    /// Whether a new client with the same owner and another verifier stops the calls of the old one that are still in
+    /// flight (RFC 8881 section 2.10.6). If not, a new process must wait until the deadlines of the old one have passed.
     pub fn supports_fencing(self) -> bool {
         matches!(self, Self::V4_1 | Self::V4_2)
     }
@@ -222,84 +403,140 @@ impl fmt::Display for Protocol {
     }
 }
 
-/// Which local port to connect from.
+/// The local port to connect from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SourcePort {
-    /// Below 1024 when the operating system lets us, else any ([`Negotiated::reserved_port`] tells).
+    /// Below 1024 if the operating system permits it, otherwise any ([`Negotiated::reserved_port`] shows which).
     #[default]
     Reserved,
     /// Any.
     Any,
 }
 
-/// Who we are to the server's lease and session keeping (RFC 8881 section 2.4): a client with the same owner and
-/// another verifier ends the former one's session, which is how a new leader fences off the old one.
+/// Identity of a client in the server's lease and session state (RFC 8881 section 2.4). A client with the same owner and
+/// another verifier ends the sessions of the earlier one: that is how a new process fences off an old one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ClientOwner {
     /// `co_ownerid`, at most 1,024 bytes.
     pub owner: Vec<u8>,
-    /// `co_verifier`, new for each leadership.
+    /// `co_verifier`, different for each process that uses the owner.
     pub verifier: [u8; 8],
 }
 
-/// Where an export is and how to speak to it.
+impl ClientOwner {
+    /// Returns a random owner, which fences off no other client.
+    pub fn random() -> Self {
+        Self {
+            owner: format!("nfs-client/{:032x}", rand::random::<u128>()).into_bytes(),
+            verifier: rand::random(),
+        }
+    }
+}
+
+/// The implementation ID that EXCHANGE_ID sends for the server's information (`nfs_impl_id4`, RFC 8881 section 3.3.21).
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ImplementationId {
+    /// DNS domain of the program's vendor.
+    pub domain: String,
+    /// Name of the program.
+    pub name: String,
+}
+
+/// An export, and how to connect to it.
+///
+/// Later versions may add fields: build a target with [`Target::new`] and the struct update syntax.
+///
+/// ```
+/// use nfs_client::{Protocol, Target, VersionChoice};
+///
+/// let target = Target {
+///     version: VersionChoice::Exactly(Protocol::V4_2),
+///     machine_name: "backup-1".to_owned(),
+///     ..Target::new("nfs.example.org", "/export")
+/// };
+/// assert_eq!(target.port, 2049);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Target {
-    /// DNS name, IPv4 or IPv6 address without brackets.
+    /// DNS name, or IPv4 or IPv6 address without brackets.
     pub server: String,
-    /// Absolute path of the export, `/` allowed.
+    /// Absolute path of the export; `/` is the server's root.
     pub path: String,
-    /// Version.
+    /// Version. Default: the newest that works.
     pub version: VersionChoice,
-    /// TCP port, usually 2049.
+    /// TCP port of NFS. Default: 2049.
     pub port: u16,
-    /// TCP port of NFSv3's MOUNT; rpcbind is asked for it when absent.
+    /// TCP port of NFSv3's MOUNT. Default: rpcbind is asked for it.
     pub mount_port: Option<u16>,
-    /// Local port.
+    /// Local port. Default: below 1024, if permitted.
     pub source_port: SourcePort,
-    /// The credential of every call that doesn't name another.
+    /// Credential of every call, unless changed by [`Client::with_credential`](crate::Client::with_credential). Default:
+    /// uid 0, gid 0.
     pub credential: Credential,
-    /// Lease owner.
+    /// Identity towards the server. Default: [`ClientOwner::random`].
     pub owner: ClientOwner,
-    /// The longest time that a call may take, waiting for a reconnection included.
+    /// Name of this machine in AUTH_SYS, at most 255 bytes. For the server's information. Default: `nfs-client`.
+    pub machine_name: String,
+    /// Implementation ID in EXCHANGE_ID. Default: none.
+    pub implementation: Option<ImplementationId>,
+    /// Maximum duration of a call, including reconnections and retries. Default: 30 s.
     pub deadline: Duration,
 }
 
-/// What was agreed with the server when the connection was made.
+impl Target {
+    /// Returns a target with the default for every other field.
+    pub fn new(server: impl Into<String>, path: impl Into<String>) -> Self {
+        Self {
+            server: server.into(),
+            path: path.into(),
+            version: VersionChoice::default(),
+            port: 2049,
+            mount_port: None,
+            source_port: SourcePort::default(),
+            credential: Credential::default(),
+            owner: ClientOwner::random(),
+            machine_name: "nfs-client".to_owned(),
+            implementation: None,
+            deadline: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What was negotiated with the server when the connection was established.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
     /// Version in use.
     pub protocol: Protocol,
-    /// Our end of the connection; the server sees this unless something between us translates addresses.
+    /// Address of the client's end; the server sees it unless addresses are translated on the way.
     pub local: SocketAddr,
-    /// The server's end.
+    /// Address of the server's end.
     pub peer: SocketAddr,
-    /// Whether `local`'s port is below 1024.
+    /// Whether the local port is below 1024.
     pub reserved_port: bool,
-    /// The server's program in its own words (`eir_server_impl_id`); empty when it doesn't say.
+    /// The server's implementation name (`eir_server_impl_id`); empty if it does not report one.
     pub implementation: String,
-    /// How long the server keeps a silent client's session; zero where it keeps nothing (NFSv3).
+    /// How long the server keeps the session of a silent client; zero if it keeps nothing (NFSv3).
     pub lease: Duration,
-    /// Operations in a compound that the server says it takes; the truth may be less. 0 when it doesn't say (4.0).
-    pub most_operations: u32,
-    /// Calls that may be in flight at a time.
+    /// Maximum number of operations in a compound, as announced by the server, which may support fewer. 0 if unknown (4.0).
+    pub max_operations: u32,
+    /// Maximum number of calls in flight.
     pub slots: u32,
-    /// How long it took to connect and to make or return to the session.
+    /// Time it took to connect and to create or resume the session.
     pub connected_in: Duration,
 }
 
-/// A server that a TCP connection could be made to.
+/// Result of [`Client::test_connection`](crate::Client::test_connection).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reached {
-    /// The server's end.
+pub struct ConnectionTest {
+    /// Address of the server's end.
     pub peer: SocketAddr,
-    /// Our end.
+    /// Address of the client's end.
     pub local: SocketAddr,
-    /// How long it took, the resolution of the name included.
+    /// Time it took, including name resolution.
     pub took: Duration,
 }
 
-/// The versions that a server answers to at its NFS port, whether or not this client speaks them.
+/// The versions that a server offers at its NFS port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OfferedVersions {
     /// NFSv3; its MOUNT protocol has a port of its own.
@@ -312,23 +549,66 @@ pub struct OfferedVersions {
     pub v4_2: bool,
 }
 
-/// A directory that was just made, and how far its attributes came.
+/// Result of [`Client::make_directory`](crate::Client::make_directory).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MkdirResult {
-    /// The directory with the attributes that the server reports now.
+    /// The directory, with the attributes that the server reports now.
     pub node: FileRef,
-    /// What the server answered when mode and owner were set, if it refused. Mode and owner are set one after the
-    /// other, so that a refused owner doesn't cost the mode.
-    pub mode_refused: Option<super::Status>,
-    /// As above, for the owner.
-    pub owner_refused: Option<super::Status>,
+    /// Status if the server refused to set the mode. Mode and owner are set separately, so that a refused owner does not
+    /// prevent the mode.
+    pub mode_refused: Option<Status>,
+    /// Status if the server refused to set the owner.
+    pub owner_refused: Option<Status>,
 }
 
-/// A small file read whole.
+/// A file that was read as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SmallFile {
     /// The file.
     pub node: FileRef,
-    /// Its bytes.
+    /// Its content.
     pub content: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_counts_as_changed_unless_nothing_but_its_change_attribute_moved() {
+        let at = |seconds| Time { seconds, nanos: 0 };
+        let before = ChangeToken {
+            change: 1,
+            size: 10,
+            modified: at(5),
+            ctime: Some(at(6)),
+        };
+        let read = ChangeToken { change: 2, ..before };
+        for (what, after, changed) in [
+            ("not touched", before, false),
+            ("read", read, false),
+            ("cut", ChangeToken { size: 9, ..read }, true),
+            (
+                "written",
+                ChangeToken {
+                    modified: at(7),
+                    ..read
+                },
+                true,
+            ),
+            (
+                "written, and its mtime put back",
+                ChangeToken {
+                    ctime: Some(at(7)),
+                    ..read
+                },
+                true,
+            ),
+        ] {
+            assert_eq!(after.differs_from(&before), changed, "{what}");
+        }
+        let untold = |mark: ChangeToken| ChangeToken { ctime: None, ..mark };
+        assert!(untold(read).differs_from(&untold(before)), "no ctime to tell it by");
+        assert!(!untold(before).differs_from(&untold(before)));
+    }
 }

@@ -160,8 +160,6 @@ async fn no_reply_makes_the_client_use_more_than_a_few_mebibytes() {
     for attack in attacks().leak() as &'static [_] {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let target = Target {
-            server: "127.0.0.1".to_owned(),
-            path: "/".to_owned(),
             version: VersionChoice::Exactly(Protocol::V4_0),
             port: listener.local_addr().unwrap().port(),
             mount_port: None,
@@ -172,6 +170,7 @@ async fn no_reply_makes_the_client_use_more_than_a_few_mebibytes() {
                 verifier: [1; 8],
             },
             deadline: Duration::from_secs(3),
+            ..Target::new("127.0.0.1", "/")
         };
         let server = tokio::spawn(serve(listener, honest, attack));
         let export = Client::connect(target).await.unwrap();

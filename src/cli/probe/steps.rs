@@ -54,7 +54,7 @@ pub fn with(doing: &str, source: NfsError, circumstances: ErrorHints) -> ExportE
 }
 
 async fn resolve(target: &Target, findings: &mut Findings) -> bool {
-    match Client::addresses(target).await {
+    match Client::resolve(target).await {
         Ok(addresses) => {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
             let said = match addresses.as_slice() {
@@ -72,7 +72,7 @@ async fn resolve(target: &Target, findings: &mut Findings) -> bool {
 }
 
 async fn reach(target: &Target, findings: &mut Findings) -> bool {
-    match Client::reach(target).await {
+    match Client::test_connection(target).await {
         Ok(reached) => {
             let (peer, local, took) = (reached.peer, reached.local, milliseconds(reached.took));
             findings.add(

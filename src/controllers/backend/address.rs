@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::api::backend::{NfsBackendSpec, NfsVersion, SourcePort};
 use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::{GROUP, NFS_CLIENT_NAME};
 use export_store::ReservedPath;
 use export_store::naming::{ExportPathError, check_export_path};
 use nfs_client::address::check_server;
@@ -88,8 +89,6 @@ pub fn target(
         .and_then(|()| check_export_path(&spec.path))
         .map_err(|error| PlannedCondition::fails(Reason::InvalidSpec, format!("spec.server or spec.path: {error}")))?;
     Ok(nfs_client::Target {
-        server: spec.server.to_string(),
-        path: spec.path.to_string(),
         version,
         port: port(spec.nfs.port, "port")?,
         mount_port: spec
@@ -109,7 +108,13 @@ pub fn target(
             owner: format!("nfs-operator/{}/{}", owner.cluster_id, owner.backend_uid).into_bytes(),
             verifier: owner.verifier,
         },
+        machine_name: NFS_CLIENT_NAME.to_owned(),
+        implementation: Some(nfs_client::ImplementationId {
+            domain: GROUP.to_owned(),
+            name: NFS_CLIENT_NAME.to_owned(),
+        }),
         deadline,
+        ..nfs_client::Target::new(spec.server.to_string(), spec.path.to_string())
     })
 }
 
@@ -164,8 +169,6 @@ mod tests {
 
     fn target(version: VersionChoice, server: &str) -> nfs_client::Target {
         nfs_client::Target {
-            server: server.into(),
-            path: "/".into(),
             version,
             port: 2049,
             mount_port: None,
@@ -176,6 +179,7 @@ mod tests {
                 verifier: [0; 8],
             },
             deadline: Duration::from_secs(1),
+            ..nfs_client::Target::new(server, "/")
         }
     }
 

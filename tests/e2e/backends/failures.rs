@@ -99,8 +99,6 @@ async fn a_full_export_is_reported_and_the_claim_is_provisioned_when_there_is_sp
 /// Connects a client to the export of the test.
 async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsError> {
     nfs_client::Client::connect(nfs_client::Target {
-        server: "127.0.0.1".into(),
-        path: env.export(),
         version: nfs_client::VersionChoice::Auto,
         port: env.nfs_port(),
         mount_port: None,
@@ -111,6 +109,7 @@ async fn client(env: &TestEnv) -> Result<nfs_client::Client, nfs_client::NfsErro
             verifier: [7; 8],
         },
         deadline: Duration::from_secs(20),
+        ..nfs_client::Target::new("127.0.0.1", env.export())
     })
     .await
 }

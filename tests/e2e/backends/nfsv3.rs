@@ -169,8 +169,6 @@ async fn without_a_mount_port_rpcbind_is_queried() -> Test {
     };
     let server = NfsServer::start(&run, options).await?;
     let target = Target {
-        server: address.to_string(),
-        path: "/export".into(),
         version: VersionChoice::Exactly(Protocol::V3),
         port: server.port(),
         mount_port: None,
@@ -181,6 +179,7 @@ async fn without_a_mount_port_rpcbind_is_queried() -> Test {
             verifier: [1; 8],
         },
         deadline: Duration::from_secs(20),
+        ..Target::new(address.to_string(), "/export")
     };
     let closed = Client::connect(target.clone())
         .await

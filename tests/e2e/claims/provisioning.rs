@@ -43,11 +43,7 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
     let (_, volume) = shared::bound_with_data(&env, "data", &class, "text").await?;
     let source = &volume["spec"]["nfs"];
     let seen = nfs_client::Client::connect(nfs_client::Target {
-        server: shared::text(&volume, "/spec/nfs/server").into(),
-        path: shared::text(&volume, "/spec/nfs/path").into(),
-        version: nfs_client::VersionChoice::Auto,
         port: env.nfs_port(),
-        mount_port: None,
         source_port: nfs_client::SourcePort::Any,
         credential: nfs_client::Credential { uid: 1000, gid: 1000 },
         owner: nfs_client::ClientOwner {
@@ -55,6 +51,10 @@ async fn a_pods_view_of_a_volume_is_its_directory_and_nothing_above_it() -> Test
             verifier: [1; 8],
         },
         deadline: Duration::from_secs(20),
+        ..nfs_client::Target::new(
+            shared::text(&volume, "/spec/nfs/server"),
+            shared::text(&volume, "/spec/nfs/path"),
+        )
     })
     .await?;
     let root = seen.root().await?;

@@ -289,8 +289,6 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
         text(&found, "/metadata/uid")
     );
     let rival = nfs_client::Client::connect(nfs_client::Target {
-        server: "127.0.0.1".to_owned(),
-        path: "/export".to_owned(),
         version: nfs_client::VersionChoice::Auto,
         port: env.proxy.port(),
         mount_port: None,
@@ -301,6 +299,7 @@ async fn a_fenced_operator_asks_the_api_server_before_it_reconnects() -> Test {
             verifier: *b"a rival!",
         },
         deadline: Duration::from_secs(10),
+        ..nfs_client::Target::new("127.0.0.1", "/export")
     })
     .await?;
     rival.root().await?;

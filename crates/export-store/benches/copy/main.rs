@@ -129,8 +129,6 @@ fn large_file(root: &Path, mebibytes: usize) -> std::io::Result<()> {
 
 async fn connect(port: u16) -> Result<ExportStore, Failure> {
     let export = Client::connect(Target {
-        server: "127.0.0.1".into(),
-        path: "/export".into(),
         version: VersionChoice::Auto,
         port,
         mount_port: None,
@@ -141,6 +139,7 @@ async fn connect(port: u16) -> Result<ExportStore, Failure> {
             verifier: rand::random(),
         },
         deadline: Duration::from_secs(20),
+        ..Target::new("127.0.0.1", "/export")
     })
     .await?;
     let keeper = StoreConfig {

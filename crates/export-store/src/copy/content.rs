@@ -157,7 +157,7 @@ impl Copier {
         if !may_ask || !self.copies(way).await? {
             return rest;
         }
-        match self.from.store.nfs().next_data(way.from, from).await {
+        match self.from.store.nfs().seek_data(way.from, from).await {
             Ok(extent) => Ok(extent),
             // It contradicts itself: then what it says of holes is worth nothing.
             Err(NfsError::Protocol { .. }) => {
@@ -195,7 +195,10 @@ impl Copier {
 
     /// Reads and writes, some parts at a time.
     async fn streamed(&self, way: &Way<'_>, begin: u64, end: u64, life: &mut Life) -> Result<(), CopyError> {
-        let (read, write) = (self.from.store.nfs().most_bytes().0, self.to.store.nfs().most_bytes().1);
+        let (read, write) = (
+            self.from.store.nfs().max_transfer_sizes().0,
+            self.to.store.nfs().max_transfer_sizes().1,
+        );
         let part = read.min(write).max(1) as u64;
         let (mut place, mut flying) = (begin, FuturesUnordered::new());
         loop {
@@ -253,7 +256,7 @@ impl Copier {
 
     /// The source ends before its size said: it was cut, or its server lies.
     async fn judge_end(&self, way: &Way<'_>, place: u64) -> Result<(), CopyError> {
-        let now = self.from.store.nfs().details(way.from).await;
+        let now = self.from.store.nfs().full_attributes(way.from).await;
         match now {
             Ok(now) if now.attributes.size > place => Err(CopyError::Contradiction {
                 path: way.path.to_owned(),
@@ -275,7 +278,7 @@ impl Copier {
         }
         let failed = |error| self.failed(path, error);
         let (source, target) = (self.from.store.nfs(), self.to.store.nfs());
-        let names = match source.xattrs(from).await {
+        let names = match source.list_xattrs(from).await {
             Ok(names) => names,
             Err(error) => match error.status() {
                 Some(Status::NotSupported) => {
@@ -288,7 +291,7 @@ impl Copier {
             },
         };
         for name in names {
-            let Some(value) = source.xattr(from, &name).await.map_err(failed)? else {
+            let Some(value) = source.get_xattr(from, &name).await.map_err(failed)? else {
                 continue;
             };
             if self.ability.no_target_xattrs.load(Ordering::Relaxed) {

@@ -51,7 +51,12 @@ impl Copier {
 
     async fn attempt(&self, directory: &Directory, name: &Name, path: &str) -> Result<Attempt, CopyError> {
         let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
-        let found = self.from.store.nfs().find(directory.from(), name, SMALL).await;
+        let found = self
+            .from
+            .store
+            .nfs()
+            .lookup_and_read(directory.from(), name, SMALL)
+            .await;
         let Some(found) = found.map_err(|error| self.failed(path, error))? else {
             Tally::one(&self.tally.vanished);
             return Ok(Attempt::Done);
@@ -130,7 +135,7 @@ impl Copier {
                     let path = path.to_owned();
                     return Ok((Attempt::Again(CopyError::Lost { path }), None));
                 }
-                let now = self.from.store.nfs().details(&handle).await;
+                let now = self.from.store.nfs().full_attributes(&handle).await;
                 match now {
                     Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
                     Ok(now) => now.change_token().differs_from(&before),
@@ -193,7 +198,7 @@ impl Copier {
             target => target.map_err(failed)?,
         };
         let nfs = self.to.store.nfs();
-        let made = match nfs.make_link(directory.to(), name, &target).await {
+        let made = match nfs.create_symlink(directory.to(), name, &target).await {
             Err(error) if error.status() == Some(Status::Exists) => {
                 let there = nfs.lookup(directory.to(), name).await.map_err(failed)?;
                 there.ok_or_else(|| self.failed(path, error))?

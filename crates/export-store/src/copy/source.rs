@@ -160,7 +160,7 @@ async fn volume_source(
             what: format!("its directory had fileid {file_id}, and something else has the name now"),
         });
     }
-    let details = store.nfs.details(&root.handle).await;
+    let details = store.nfs.full_attributes(&root.handle).await;
     Ok(SourceTree {
         export: Arc::clone(store),
         verified: Arc::clone(verified),
@@ -177,7 +177,7 @@ async fn archive_source(
     which: &ArchiveRef,
 ) -> Result<SourceTree, ExportError> {
     let (root, note) = archives::find_available(store, verified, which).await?;
-    let closed = store.nfs.details(&root.handle).await;
+    let closed = store.nfs.full_attributes(&root.handle).await;
     let closed = closed.while_(|| format!("looking at {}", note.target))?;
     let attributes = Attributes {
         mode: note.mode,

@@ -140,7 +140,7 @@ impl Copier {
         below: &mut JoinSet<Outcome>,
     ) -> Outcome {
         let path = above.path_of(&name);
-        let found = self.from.store.nfs().find(&above.from, &name, 0).await;
+        let found = self.from.store.nfs().lookup_and_read(&above.from, &name, 0).await;
         let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
             Tally::one(&self.tally.vanished);
             return Ok(());

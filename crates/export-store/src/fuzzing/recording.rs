@@ -256,8 +256,6 @@ fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
 
 fn target((port, mount_port): (u16, u16), protocol: Protocol) -> Target {
     Target {
-        server: "127.0.0.1".into(),
-        path: "/export".into(),
         version: VersionChoice::Exactly(protocol),
         port,
         mount_port: Some(mount_port),
@@ -268,6 +266,7 @@ fn target((port, mount_port): (u16, u16), protocol: Protocol) -> Target {
             verifier: *b"recorded",
         },
         deadline: Duration::from_secs(20),
+        ..Target::new("127.0.0.1", "/export")
     }
 }
 

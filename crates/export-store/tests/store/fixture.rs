@@ -113,8 +113,6 @@ impl StoreFixture {
 impl StoreClient {
     pub async fn connect(&self) -> ExportStore {
         let target = Target {
-            server: "127.0.0.1".into(),
-            path: self.path.into(),
             version: self.version,
             port: self.port,
             mount_port: Some(self.mount_port),
@@ -125,6 +123,7 @@ impl StoreClient {
                 verifier: rand::random(),
             },
             deadline: Duration::from_secs(20),
+            ..Target::new("127.0.0.1", self.path)
         };
         let keeper = StoreConfig {
             cluster_id: self.cluster.into(),

@@ -127,8 +127,6 @@ pub fn tree(top: &Path, directories: usize, files: usize) -> Result<(), Failure>
 
 fn target(protocol: Protocol, port: u16, mount_port: u16) -> Target {
     Target {
-        server: "127.0.0.1".into(),
-        path: "/export".into(),
         version: VersionChoice::Exactly(protocol),
         port,
         mount_port: Some(mount_port),
@@ -139,6 +137,7 @@ fn target(protocol: Protocol, port: u16, mount_port: u16) -> Target {
             verifier: rand::random(),
         },
         deadline: Duration::from_secs(60),
+        ..Target::new("127.0.0.1", "/export")
     }
 }
 

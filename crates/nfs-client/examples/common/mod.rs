@@ -30,8 +30,6 @@ impl ConnectOptions {
     /// `address`.
     pub async fn connect(&self, address: &ExportAddress) -> Result<Client, NfsError> {
         Client::connect(Target {
-            server: address.server.clone(),
-            path: address.path.clone(),
             version: VersionChoice::Auto,
             port: self.port,
             mount_port: None,
@@ -46,6 +44,7 @@ impl ConnectOptions {
                 verifier: rand::random(),
             },
             deadline: Duration::from_secs(30),
+            ..Target::new(address.server.clone(), address.path.clone())
         })
         .await
     }

@@ -1,4 +1,4 @@
-//! One TCP connection, owned by one task, with many calls in flight.
+//! One RPC connection with many calls in flight; one task owns its streams.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -8,24 +8,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use super::message::{self, Procedure};
+use super::message::{self, Procedure, RpcReply};
 use super::record;
 use crate::Credential;
+use crate::auth::{Auth, ReplyVerifier};
+use crate::transport::Streams;
+use crate::xdr::XdrError;
 
-/// Replies to calls that were never made, before the connection is given up: a stray one after a cancelled call is
-/// no harm, a stream of them means that the peer is confused.
-const MOST_STRAY_REPLIES: usize = 16;
+/// Replies to unknown calls after which the connection is closed. A stray reply after a cancelled call is harmless; many
+/// of them mean that the peer is confused.
+const MAX_STRAY_REPLIES: usize = 16;
 
-/// Calls that wait together are written together, up to about this many bytes at a time.
+/// Queued calls are written together, up to about this many bytes at a time.
 const WRITE_BATCH: usize = 256 << 10;
 
-/// The connection ended before the reply came.
+/// The connection ended before the reply arrived.
 #[derive(Debug, Clone)]
-pub struct Lost {
+pub struct ConnectionEnded {
     /// What ended it.
     pub cause: Arc<str>,
     /// Whether any byte of the call may have reached the wire.
@@ -33,45 +35,45 @@ pub struct Lost {
 }
 
 #[derive(Debug)]
-struct Pending {
-    reply: oneshot::Sender<Result<Bytes, Lost>>,
+struct InFlight {
+    reply: oneshot::Sender<Result<Bytes, ConnectionEnded>>,
     sent: bool,
 }
 
 #[derive(Debug, Default)]
 struct Calls {
     next_xid: u32,
-    pending: HashMap<u32, Pending>,
-    /// Why no call can be made any more.
+    in_flight: HashMap<u32, InFlight>,
+    /// Why no further call is possible.
     ended: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
 struct Shared {
     calls: Mutex<Calls>,
-    /// Milliseconds from `began` to the newest reply.
-    heard: AtomicU64,
-    began: Instant,
+    /// Milliseconds from `opened` to the newest reply.
+    last_reply: AtomicU64,
+    opened: Instant,
     end: watch::Sender<Option<Arc<str>>>,
 }
 
 impl Shared {
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        // Nothing panics while it holds the lock, and the map is whole between any two statements.
+        // Nothing panics while it holds the lock, and the map is consistent between any two statements.
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self, cause: Arc<str>) {
-        let pending = {
+        let in_flight = {
             let mut calls = self.calls();
             if calls.ended.is_none() {
                 calls.ended = Some(cause.clone());
             }
-            std::mem::take(&mut calls.pending)
+            std::mem::take(&mut calls.in_flight)
         };
-        for call in pending.into_values() {
-            // The caller may have gone: then nobody wants to know.
-            let _ = call.reply.send(Err(Lost {
+        for call in in_flight.into_values() {
+            // The caller may be gone: then nobody needs the error.
+            let _ = call.reply.send(Err(ConnectionEnded {
                 cause: cause.clone(),
                 sent: call.sent,
             }));
@@ -86,48 +88,44 @@ impl Shared {
     }
 }
 
-/// A connection. The task that owns the socket ends when this is dropped or the peer closes.
+/// A connection. The task that owns the streams ends when this is dropped or the peer closes.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
     // Not bounded here: the slots of a session bound the calls in flight.
     queue: mpsc::UnboundedSender<(u32, Vec<u8>)>,
+    auth: Auth,
     local: SocketAddr,
     peer: SocketAddr,
 }
 
-/// A call whose reply is awaited.
+/// A call whose reply has not arrived.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct PendingCall {
     xid: u32,
     shared: Arc<Shared>,
-    reply: oneshot::Receiver<Result<Bytes, Lost>>,
+    reply: oneshot::Receiver<Result<Bytes, ConnectionEnded>>,
+    verifier: ReplyVerifier,
     since: Instant,
 }
 
 impl Connection {
-    /// Takes over a connected stream.
-    pub fn new(stream: TcpStream) -> std::io::Result<Self> {
-        let (local, peer) = (stream.local_addr()?, stream.peer_addr()?);
-        let (source, sink) = stream.into_split();
-        Ok(Self::over(source, sink, local, peer))
-    }
-
-    /// Speaks over any pair of streams.
-    pub fn over(
-        source: impl AsyncRead + Unpin + Send + 'static,
-        sink: impl AsyncWrite + Unpin + Send + 'static,
-        local: SocketAddr,
-        peer: SocketAddr,
-    ) -> Self {
+    /// Starts RPC on connected streams.
+    pub fn new(streams: Streams, auth: Auth) -> Self {
+        let Streams {
+            source,
+            sink,
+            local,
+            peer,
+        } = streams;
         let shared = Arc::new(Shared {
-            // A random start keeps replies to a former connection's calls from being taken for ours.
+            // A random start keeps replies to calls on an earlier connection from matching calls on this one.
             calls: Mutex::new(Calls {
                 next_xid: rand::random(),
                 ..Calls::default()
             }),
-            heard: AtomicU64::new(0),
-            began: Instant::now(),
+            last_reply: AtomicU64::new(0),
+            opened: Instant::now(),
             end: watch::Sender::new(None),
         });
         let (queue, calls) = mpsc::unbounded_channel();
@@ -135,66 +133,68 @@ impl Connection {
         Self {
             shared,
             queue,
+            auth,
             local,
             peer,
         }
     }
 
-    /// Our end.
+    /// Address of the client's end.
     pub fn local(&self) -> SocketAddr {
         self.local
     }
 
-    /// The server's end.
+    /// Whether the client's port is below 1024.
+    pub fn has_reserved_port(&self) -> bool {
+        self.local.port() < 1024
+    }
+
+    /// Address of the server's end.
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
     /// Queues a call.
-    pub fn submit(&self, procedure: Procedure, credential: Credential, arguments: &[u8]) -> Ticket {
+    pub fn submit(&self, procedure: Procedure, credential: Credential, arguments: &[u8]) -> PendingCall {
         let (sender, reply) = oneshot::channel();
         let mut calls = self.shared.calls();
         let xid = calls.next_xid;
         calls.next_xid = xid.wrapping_add(1);
         if let Some(cause) = calls.ended.clone() {
-            drop(calls);
             // The receiver is in our hands, so this cannot fail.
-            let _ = sender.send(Err(Lost { cause, sent: false }));
+            let _ = sender.send(Err(ConnectionEnded { cause, sent: false }));
         } else {
-            calls.pending.insert(
-                xid,
-                Pending {
-                    reply: sender,
-                    sent: false,
-                },
-            );
-            drop(calls);
-            // The task that reads the queue has ended only if `end` has drained `pending`, this call included.
-            let _ = self.queue.send((
-                xid,
-                record::frame(&message::call(xid, procedure, credential, arguments)),
-            ));
+            let call = InFlight {
+                reply: sender,
+                sent: false,
+            };
+            calls.in_flight.insert(xid, call);
         }
-        Ticket {
+        drop(calls);
+        let (message, verifier) = message::encode_call(xid, procedure, &self.auth, credential, arguments);
+        // A call that is not in flight is not written.
+        let _ = self.queue.send((xid, record::frame(&message)));
+        PendingCall {
             xid,
             shared: self.shared.clone(),
             reply,
+            verifier,
             since: Instant::now(),
         }
     }
 
-    /// Gives the connection up: every call in flight is lost.
+    /// Ends the connection: every call in flight fails.
     pub fn end(&self, cause: &str) {
         self.shared.end(cause.into());
     }
 
-    /// Whether it was given up or closed.
-    pub fn ended(&self) -> bool {
+    /// Whether the connection has ended.
+    pub fn has_ended(&self) -> bool {
         self.shared.end.borrow().is_some()
     }
 
-    /// Waits until the connection has ended, and says why.
-    pub async fn closed(&self) -> Arc<str> {
+    /// Waits until the connection has ended; returns the cause.
+    pub async fn ended(&self) -> Arc<str> {
         let mut end = self.shared.end.subscribe();
         match end.wait_for(Option::is_some).await.as_deref() {
             Ok(Some(cause)) => cause.clone(),
@@ -210,42 +210,42 @@ impl Drop for Connection {
     }
 }
 
-impl Ticket {
-    /// The reply, or how the connection was lost. Can be awaited again after a cancelled await.
-    pub async fn reply(&mut self) -> Result<Bytes, Lost> {
+impl PendingCall {
+    /// Waits for the reply. Can be awaited again after a cancelled await.
+    pub async fn reply(&mut self) -> Result<Result<RpcReply, XdrError>, ConnectionEnded> {
         match (&mut self.reply).await {
-            Ok(reply) => reply,
-            Err(_) => Err(Lost {
+            Ok(reply) => reply.map(|record| message::decode_reply(record, self.verifier)),
+            Err(_) => Err(ConnectionEnded {
                 cause: "the connection's task was stopped".into(),
                 sent: true,
             }),
         }
     }
 
-    /// Takes the call back if no byte of it was sent: true means that it never will be.
+    /// Withdraws the call if no byte of it was sent. Returns whether it was withdrawn: then it is never sent.
     pub fn withdraw(&self) -> bool {
         let mut calls = self.shared.calls();
-        match calls.pending.get(&self.xid) {
-            Some(pending) if !pending.sent => {
-                calls.pending.remove(&self.xid);
+        match calls.in_flight.get(&self.xid) {
+            Some(call) if !call.sent => {
+                calls.in_flight.remove(&self.xid);
                 true
             }
             _ => false,
         }
     }
 
-    /// Ends the connection if nothing at all was heard on it since this call was queued: a peer that vanished
-    /// without a word (failover, a firewall that forgot us) would otherwise hold it for many minutes.
-    pub fn give_up_if_silent(&self) {
-        let heard = self.shared.began + Duration::from_millis(self.shared.heard.load(Ordering::Relaxed));
-        if heard < self.since {
+    /// Ends the connection if no reply at all arrived on it since this call was queued: a peer that vanished silently
+    /// (failover, a firewall that lost its state) would otherwise hold it for many minutes.
+    pub fn end_connection_if_silent(&self) {
+        let last_reply = self.shared.opened + Duration::from_millis(self.shared.last_reply.load(Ordering::Relaxed));
+        if last_reply < self.since {
             self.shared
                 .end(format!("nothing heard for {:?}", self.since.elapsed()).into());
         }
     }
 }
 
-/// Reads and writes until either fails or the connection is given up.
+/// Reads and writes until either fails or the connection is ended.
 async fn serve(
     source: impl AsyncRead + Unpin,
     sink: impl AsyncWrite + Unpin,
@@ -254,7 +254,7 @@ async fn serve(
 ) {
     let mut end = shared.end.subscribe();
     let cause = tokio::select! {
-        // Reading first: a connection that the server closed takes no more calls.
+        // Reading first: no call is written to a connection that the server has closed.
         biased;
         cause = read_replies(source, &shared) => cause,
         cause = write_calls(sink, &shared, &mut calls) => cause,
@@ -273,15 +273,15 @@ async fn read_replies(source: impl AsyncRead + Unpin, shared: &Shared) -> String
             Err(error) => return format!("reading failed: {error}"),
         };
         // Elapsed time fits: 2^64 milliseconds are half a billion years.
-        let heard = u64::try_from(shared.began.elapsed().as_millis()).unwrap_or(u64::MAX);
-        shared.heard.store(heard, Ordering::Relaxed);
-        let call = message::reply_xid(&reply).and_then(|xid| shared.calls().pending.remove(&xid));
+        let elapsed = u64::try_from(shared.opened.elapsed().as_millis()).unwrap_or(u64::MAX);
+        shared.last_reply.store(elapsed, Ordering::Relaxed);
+        let call = message::reply_xid(&reply).and_then(|xid| shared.calls().in_flight.remove(&xid));
         match call {
-            // A caller that has gone doesn't want its reply.
+            // The caller may be gone: then nobody needs the reply.
             Some(call) => drop(call.reply.send(Ok(reply))),
             None => stray += 1,
         }
-        if stray > MOST_STRAY_REPLIES {
+        if stray > MAX_STRAY_REPLIES {
             return "the server answers calls that were never made".to_owned();
         }
     }
@@ -299,9 +299,9 @@ async fn write_calls(
         {
             let mut calls = shared.calls();
             while let Some((xid, record)) = next {
-                // A call that was withdrawn is no longer pending.
-                if let Some(pending) = calls.pending.get_mut(&xid) {
-                    pending.sent = true;
+                // A withdrawn call is no longer in flight.
+                if let Some(call) = calls.in_flight.get_mut(&xid) {
+                    call.sent = true;
                     batch.extend_from_slice(&record);
                 }
                 next = if batch.len() < WRITE_BATCH {

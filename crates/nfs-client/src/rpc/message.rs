@@ -1,63 +1,66 @@
-//! Call and reply messages (RFC 5531 section 9) with AUTH_SYS (appendix A).
+//! Call and reply messages (RFC 5531 section 9).
 
 use bytes::Bytes;
 
 use crate::Credential;
+use crate::auth::{Auth, ReplyVerifier};
 use crate::xdr::{Decoder, Encoder, XdrError};
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
-const AUTH_NONE: u32 = 0;
-const AUTH_SYS: u32 = 1;
-/// The longest authenticator (RFC 5531 section 8.2).
-const LONGEST_AUTHENTICATOR: usize = 400;
 
-/// The NFS program (RFC 8881 section 2.2).
+/// Program number of NFS (RFC 8881 section 2.2).
 pub const NFS_PROGRAM: u32 = 100_003;
 
-/// Which procedure to call.
+/// A remote procedure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Procedure {
-    /// The program, [`NFS_PROGRAM`] or one that helps it.
+    /// Program number: [`NFS_PROGRAM`], MOUNT or rpcbind.
     pub program: u32,
     /// Version of the program.
     pub version: u32,
-    /// The procedure's number.
+    /// Procedure number.
     pub number: u32,
 }
 
-/// Why the RPC layer of the server did not carry out a call. None of these executes anything, `System` excepted.
+/// Why the server's RPC layer rejected a call. A rejected call was not executed, except perhaps after `SystemError`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// AUTH_TOOWEAK: another flavour is wanted.
-    #[error("the server wants a stronger flavour than AUTH_SYS (AUTH_TOOWEAK)")]
+    /// AUTH_TOOWEAK: the server requires another flavor.
+    #[error("the server requires a stronger flavor than AUTH_SYS (AUTH_TOOWEAK)")]
     TooWeak,
-    /// Any other authentication error, by its number.
+    /// Any other authentication error, by number.
     #[error("the server rejects our credential (auth_stat {0})")]
-    Credential(u32),
-    /// The program or its version isn't served here.
+    AuthError(u32),
+    /// PROG_UNAVAIL, PROG_MISMATCH, PROC_UNAVAIL or RPC_MISMATCH.
     #[error("the server has no such program or version ({0})")]
-    Version(String),
-    /// The server could not decode the call.
+    Unavailable(String),
+    /// GARBAGE_ARGS: the server could not decode the call.
     #[error("the server could not decode our call")]
-    Garbage,
-    /// SYSTEM_ERR: the server failed; whether it did something is unknown.
+    GarbageArgs,
+    /// SYSTEM_ERR or an unknown status: the call may have been executed.
     #[error("the server's RPC layer failed (accept_stat {0})")]
-    System(u32),
+    SystemError(u32),
 }
 
-/// What a reply message says.
+/// A reply message.
 #[derive(Debug)]
-pub enum Outcome {
-    /// The procedure's results follow.
-    Accepted(Decoder),
-    /// The call was not carried out.
+pub enum RpcReply {
+    /// The procedure was called; its results follow.
+    Success(Decoder),
+    /// The procedure was not called.
     Rejected(Rejection),
 }
 
-/// Encodes a whole call message.
-pub fn call(xid: u32, procedure: Procedure, credential: Credential, arguments: &[u8]) -> Vec<u8> {
+/// Encodes a call message; returns it with the check for the verifier of its reply.
+pub fn encode_call(
+    xid: u32,
+    procedure: Procedure,
+    auth: &Auth,
+    credential: Credential,
+    arguments: &[u8],
+) -> (Vec<u8>, ReplyVerifier) {
     let mut message = Encoder::new();
     message
         .u32(xid)
@@ -66,31 +69,20 @@ pub fn call(xid: u32, procedure: Procedure, credential: Credential, arguments: &
         .u32(procedure.program)
         .u32(procedure.version)
         .u32(procedure.number);
-    let mut sys = Encoder::new();
-    // Stamp, machine name, uid, gid, and no further groups.
-    sys.u32(0)
-        .opaque(b"nfs-operator")
-        .u32(credential.uid)
-        .u32(credential.gid)
-        .u32(0);
-    message
-        .u32(AUTH_SYS)
-        .opaque(sys.as_bytes())
-        .u32(AUTH_NONE)
-        .u32(0)
-        .raw(arguments);
-    message.into_bytes()
+    let verifier = auth.encode(credential, &mut message);
+    message.raw(arguments);
+    (message.into_bytes(), verifier)
 }
 
-/// The transaction that a reply belongs to; `None` if the record is not a reply.
+/// Returns the transaction ID of a reply; `None` if the record is not a reply.
 pub fn reply_xid(record: &Bytes) -> Option<u32> {
     let mut message = Decoder::new(record.clone());
     let xid = message.u32("xid").ok()?;
     (message.u32("message type").ok()? == REPLY).then_some(xid)
 }
 
-/// Decodes the header of a reply.
-pub fn reply(record: Bytes) -> Result<Outcome, XdrError> {
+/// Decodes the header of a reply and checks its verifier.
+pub fn decode_reply(record: Bytes, verifier: ReplyVerifier) -> Result<RpcReply, XdrError> {
     let mut message = Decoder::new(record);
     message.u32("xid")?;
     match message.u32("message type")? {
@@ -103,8 +95,8 @@ pub fn reply(record: Bytes) -> Result<Outcome, XdrError> {
         }
     }
     match message.u32("reply status")? {
-        0 => accepted(message),
-        1 => denied(message).map(Outcome::Rejected),
+        0 => accepted(message, verifier),
+        1 => denied(message).map(RpcReply::Rejected),
         value => Err(XdrError::Invalid {
             what: "reply status",
             value,
@@ -112,29 +104,28 @@ pub fn reply(record: Bytes) -> Result<Outcome, XdrError> {
     }
 }
 
-fn accepted(mut message: Decoder) -> Result<Outcome, XdrError> {
-    message.u32("verifier flavour")?;
-    message.opaque("verifier", LONGEST_AUTHENTICATOR)?;
+fn accepted(mut message: Decoder, verifier: ReplyVerifier) -> Result<RpcReply, XdrError> {
+    verifier.check(&mut message)?;
     let rejection = match message.u32("accept status")? {
-        0 => return Ok(Outcome::Accepted(message)),
-        1 => Rejection::Version("PROG_UNAVAIL".to_owned()),
+        0 => return Ok(RpcReply::Success(message)),
+        1 => Rejection::Unavailable("PROG_UNAVAIL".to_owned()),
         2 => {
             let (low, high) = (message.u32("lowest version")?, message.u32("highest version")?);
-            Rejection::Version(format!("PROG_MISMATCH: versions {low} to {high}"))
+            Rejection::Unavailable(format!("PROG_MISMATCH: versions {low} to {high}"))
         }
-        3 => Rejection::Version("PROC_UNAVAIL".to_owned()),
-        4 => Rejection::Garbage,
-        status => Rejection::System(status),
+        3 => Rejection::Unavailable("PROC_UNAVAIL".to_owned()),
+        4 => Rejection::GarbageArgs,
+        status => Rejection::SystemError(status),
     };
-    Ok(Outcome::Rejected(rejection))
+    Ok(RpcReply::Rejected(rejection))
 }
 
 fn denied(mut message: Decoder) -> Result<Rejection, XdrError> {
     match message.u32("reject status")? {
-        0 => Ok(Rejection::Version("RPC_MISMATCH".to_owned())),
+        0 => Ok(Rejection::Unavailable("RPC_MISMATCH".to_owned())),
         1 => match message.u32("authentication status")? {
             5 => Ok(Rejection::TooWeak),
-            status => Ok(Rejection::Credential(status)),
+            status => Ok(Rejection::AuthError(status)),
         },
         value => Err(XdrError::Invalid {
             what: "reject status",

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The longest record that we take: the 1 MiB that we ask for in a session, and headers.
-pub const LONGEST_RECORD: usize = (1 << 20) + (64 << 10);
+pub const MAX_RECORD: usize = (1 << 20) + (64 << 10);
 
 /// The most fragments in one record. Servers send one; without a bound, empty ones would keep us busy for ever.
-const MOST_FRAGMENTS: usize = 1024;
+const MAX_FRAGMENTS: usize = 1024;
 
 /// Set in a fragment's header when it is the record's last.
 const LAST_FRAGMENT: u32 = 1 << 31;
@@ -29,7 +29,7 @@ pub fn frame(message: &[u8]) -> Vec<u8> {
 /// Memory grows with what arrives, not with what a header promises.
 pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Bytes>> {
     let mut record = Vec::new();
-    for fragment in 0..MOST_FRAGMENTS {
+    for fragment in 0..MAX_FRAGMENTS {
         let mut header = [0; 4];
         if fragment == 0 {
             if source.read(&mut header[..1]).await? == 0 {
@@ -41,8 +41,8 @@ pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<By
         }
         let header = u32::from_be_bytes(header);
         let length = (header & !LAST_FRAGMENT) as usize;
-        if record.len() + length > LONGEST_RECORD {
-            return Err(invalid(format!("a record of more than {LONGEST_RECORD} bytes")));
+        if record.len() + length > MAX_RECORD {
+            return Err(invalid(format!("a record of more than {MAX_RECORD} bytes")));
         }
         let taken = (&mut *source).take(length as u64).read_to_end(&mut record).await?;
         if taken != length {
@@ -52,7 +52,7 @@ pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<By
             return Ok(Some(record.into()));
         }
     }
-    Err(invalid(format!("a record of more than {MOST_FRAGMENTS} fragments")))
+    Err(invalid(format!("a record of more than {MAX_FRAGMENTS} fragments")))
 }
 
 fn invalid(cause: String) -> io::Error {

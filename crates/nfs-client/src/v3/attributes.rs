@@ -6,11 +6,11 @@ use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, FileHandle, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
 /// The longest file handle (NFS3_FHSIZE), in bytes.
-pub const LONGEST_HANDLE: usize = 64;
+pub const MAX_HANDLE: usize = 64;
 
 /// `nfs_fh3`.
 pub fn handle(results: &mut Decoder) -> Result<FileHandle, XdrError> {
-    let handle = results.opaque("file handle", LONGEST_HANDLE)?;
+    let handle = results.opaque("file handle", MAX_HANDLE)?;
     // A slice would keep the whole reply in memory.
     Ok(FileHandle(Bytes::copy_from_slice(&handle)))
 }
@@ -43,7 +43,7 @@ pub fn details(results: &mut Decoder) -> Result<FullAttributes, XdrError> {
         accessed: time(results)?,
         modified: time(results)?,
     };
-    let altered = time(results)?;
+    let ctime = time(results)?;
     let attributes = Attributes {
         kind,
         mode,
@@ -59,8 +59,8 @@ pub fn details(results: &mut Decoder) -> Result<FullAttributes, XdrError> {
     Ok(FullAttributes {
         attributes,
         times,
-        change: (altered.seconds.cast_unsigned() << 32) | u64::from(altered.nanos),
-        altered: Some(altered),
+        change: (ctime.seconds.cast_unsigned() << 32) | u64::from(ctime.nanos),
+        ctime: Some(ctime),
         used,
     })
 }
@@ -98,7 +98,7 @@ pub fn optional(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
 }
 
 /// `wcc_data`: only what is there now counts.
-pub fn weak(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
+pub fn wcc_data(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
     if results.boolean("former attributes follow")? {
         results.array::<24>("former attributes")?;
     }

@@ -1,32 +1,33 @@
-//! One call: sent until it is answered, over lost connections, as far as a repetition does no harm.
+//! Calls: sent until they are answered, across lost connections, as far as a repetition is harmless.
 
 use tokio::time::{Instant, timeout_at};
 
 use super::attributes;
-use super::client::{Client, Shared};
-use super::numbers::{code, nfs_procedure};
+use super::client::Client;
+use super::constants::{code, nfs_procedure};
 use super::status::status;
-use crate::rpc::connection::{Connection, Ticket};
-use crate::rpc::message::{self, Outcome, Procedure, Rejection};
-use crate::terms::{Backoff, CallOptions};
+use crate::call_options::{Backoff, CallOptions};
+use crate::connection_manager::RetryPolicy;
+use crate::rpc::connection::{Connection, PendingCall};
+use crate::rpc::message::{Procedure, Rejection, RpcReply};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, Credential, FileHandle, Name, NfsError};
 
-/// What a call does on the server, and what a repetition of it would do.
+/// What a call does on the server, and so whether it may be sent again after its reply was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Effect {
-    /// Nothing.
-    Looks,
+    /// Changes nothing.
+    ReadOnly,
     /// Something, and the same once more does no harm.
-    ChangesAlike,
+    Idempotent,
     /// Something that must not be done twice: once it may have arrived, it is never sent again.
-    ChangesOnce,
+    NonIdempotent,
 }
 
-/// A call in the making.
+/// A call that is being built.
 #[derive(Debug, Clone)]
 pub(super) struct Call {
-    /// What errors say was being done.
+    /// What errors report as the action.
     pub action: &'static str,
     procedure: u32,
     effect: Effect,
@@ -43,50 +44,50 @@ impl Call {
         }
     }
 
-    /// Adds a handle.
+    /// Appends a file handle.
     pub(super) fn on(mut self, object: &FileHandle) -> Self {
         self.arguments.opaque(&object.0);
         self
     }
 
-    /// Adds `diropargs3`. A [`Name`] is never `..`.
+    /// Appends `diropargs3`. A [`Name`] is never `..`.
     pub(super) fn at(self, directory: &FileHandle, name: &Name) -> Self {
         let mut call = self.on(directory);
         call.arguments.opaque(name.as_bytes());
         call
     }
 
-    fn changes(&self) -> bool {
-        self.effect != Effect::Looks
+    fn is_modifying(&self) -> bool {
+        self.effect != Effect::ReadOnly
     }
 }
 
-/// The answer to a call.
+/// The reply to a call.
 #[derive(Debug)]
 pub(super) struct Reply {
     action: &'static str,
-    changes: bool,
-    /// Whether an earlier sending of the same call may have been carried out.
+    modifying: bool,
+    /// Whether an earlier transmission of the same call may have been executed.
     pub repeated: bool,
-    /// The status; what follows it depends on the procedure.
+    /// The status; the results that follow it depend on the procedure.
     pub code: u32,
     results: Decoder,
 }
 
 impl Reply {
-    /// A reply to no call.
+    /// A reply without a call.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of(results: Decoder) -> Self {
         Self {
             action: "fuzzing",
-            changes: false,
+            modifying: false,
             repeated: false,
             code: code::OK,
             results,
         }
     }
 
-    /// The status as an error.
+    /// Fails unless the status is OK.
     pub(super) fn ok(&self) -> Result<(), NfsError> {
         match self.code {
             code::OK => Ok(()),
@@ -97,145 +98,146 @@ impl Reply {
         }
     }
 
-    /// Takes results.
+    /// Decodes results.
     pub(super) fn take<T>(&mut self, take: impl FnOnce(&mut Decoder) -> Result<T, XdrError>) -> Result<T, NfsError> {
-        take(&mut self.results).map_err(|error| self.broken(error.to_string()))
+        take(&mut self.results).map_err(|error| self.protocol_error(error.to_string()))
     }
 
-    /// The attributes after a change, where the server tells them.
-    pub(super) fn weak(&mut self) -> Result<Option<Attributes>, NfsError> {
-        self.take(attributes::weak)
+    /// Decodes `wcc_data`: the attributes after a change, if the server reports them.
+    pub(super) fn wcc_data(&mut self) -> Result<Option<Attributes>, NfsError> {
+        self.take(attributes::wcc_data)
     }
 
-    /// The error for an answer that makes no sense.
-    pub(super) fn broken(&self, cause: String) -> NfsError {
+    /// Returns the error for invalid results.
+    pub(super) fn protocol_error(&self, cause: String) -> NfsError {
         NfsError::Protocol {
             action: self.action,
             cause,
-            outcome_unknown: self.changes,
+            outcome_unknown: self.modifying,
         }
     }
 }
 
-/// A call on its way. Dropped before any byte of it was sent, it never will be.
-struct InFlight(Ticket);
+/// Withdraws a call when it is dropped, if no byte of it was sent.
+struct WithdrawOnDrop(PendingCall);
 
-impl Drop for InFlight {
+impl Drop for WithdrawOnDrop {
     fn drop(&mut self) {
         self.0.withdraw();
     }
 }
 
 impl Client {
-    /// Carries out a call. The reply holds whatever status the server answered, JUKEBOX excepted.
-    pub(super) async fn call(&self, terms: CallOptions, call: &Call) -> Result<Reply, NfsError> {
-        let _wanted = self.shared.want();
+    /// Sends a call. The reply may hold any status except JUKEBOX, which is retried until the deadline.
+    pub(super) async fn call(&self, options: CallOptions, call: &Call) -> Result<Reply, NfsError> {
+        let _demand = self.manager.demand();
         let began = Instant::now();
-        let late = |outcome_unknown| NfsError::NotResponding {
+        let not_responding = |outcome_unknown| NfsError::NotResponding {
             action: call.action,
             after: began.elapsed(),
             outcome_unknown,
         };
-        let Ok(Ok(_slot)) = timeout_at(terms.deadline, self.shared.slots.acquire()).await else {
-            return Err(late(false));
+        let Ok(Ok(_slot)) = timeout_at(options.deadline, self.manager.version.slots.acquire()).await else {
+            return Err(not_responding(false));
         };
-        let mut pause = Backoff::new();
-        let mut perhaps_done = false;
+        let mut backoff = Backoff::new();
+        let mut maybe_executed = false;
         loop {
-            let connection = match self.shared.ready(call.action, terms.deadline, true).await {
-                Ok(connection) => connection,
-                Err(error) if perhaps_done => return Err(lost(call, error.to_string())),
+            let ready = self
+                .manager
+                .ready(call.action, options.deadline, RetryPolicy::UntilDeadline)
+                .await;
+            let connection = match ready {
+                Ok((_, connection)) => connection,
+                Err(error) if maybe_executed => return Err(outcome_unknown(call, error.to_string())),
                 Err(error) => return Err(error),
             };
-            let ticket = connection.submit(
+            let pending = connection.submit(
                 nfs_procedure(call.procedure),
-                terms.credential,
+                options.credential,
                 call.arguments.as_bytes(),
             );
-            let mut flight = InFlight(ticket);
-            let record = match timeout_at(terms.deadline, flight.0.reply()).await {
-                Ok(Ok(record)) => record,
+            let mut pending = WithdrawOnDrop(pending);
+            let reply = match timeout_at(options.deadline, pending.0.reply()).await {
+                Ok(Ok(reply)) => reply,
                 Ok(Err(ended)) => {
-                    self.shared.gone(&connection);
-                    perhaps_done |= ended.sent && call.changes();
-                    if perhaps_done && call.effect == Effect::ChangesOnce {
-                        return Err(lost(call, ended.cause.to_string()));
+                    self.manager.drop_connection(&connection);
+                    maybe_executed |= ended.sent && call.is_modifying();
+                    if maybe_executed && call.effect == Effect::NonIdempotent {
+                        return Err(outcome_unknown(call, ended.cause.to_string()));
                     }
                     continue;
                 }
                 Err(_) => {
-                    let unsent = flight.0.withdraw();
+                    let unsent = pending.0.withdraw();
                     if !unsent {
-                        flight.0.give_up_if_silent();
+                        pending.0.end_connection_if_silent();
                     }
-                    return Err(late(call.changes() && (!unsent || perhaps_done)));
+                    return Err(not_responding(call.is_modifying() && (!unsent || maybe_executed)));
                 }
             };
-            let mut reply = self.answered(call, &connection, message::reply(record))?;
-            reply.repeated = perhaps_done;
-            // JUKEBOX: not done, ask again later (RFC 1813 section 2.6).
-            if reply.code != code::JUKEBOX || !pause.until(terms.deadline).await {
+            let mut reply = decode_status(call, &connection, reply)?;
+            reply.repeated = maybe_executed;
+            // JUKEBOX: not executed, retry later (RFC 1813 section 2.6).
+            if reply.code != code::JUKEBOX || !backoff.pause_before(options.deadline).await {
                 return Ok(reply);
             }
         }
     }
-
-    fn answered(
-        &self,
-        call: &Call,
-        connection: &Connection,
-        outcome: Result<Outcome, XdrError>,
-    ) -> Result<Reply, NfsError> {
-        let senseless = |cause: String| NfsError::Protocol {
-            action: call.action,
-            cause,
-            outcome_unknown: call.changes(),
-        };
-        let mut results = match outcome {
-            Ok(Outcome::Accepted(results)) => results,
-            Ok(Outcome::Rejected(Rejection::System(code))) => {
-                return Err(senseless(Rejection::System(code).to_string()));
-            }
-            Ok(Outcome::Rejected(rejection)) => return Err(rejected(connection, call.action, &rejection)),
-            Err(error) => return Err(senseless(error.to_string())),
-        };
-        let code = results.u32("status").map_err(|error| senseless(error.to_string()))?;
-        Ok(Reply {
-            action: call.action,
-            changes: call.changes(),
-            repeated: false,
-            code,
-            results,
-        })
-    }
 }
 
-/// The error for a change of which nobody knows whether it was carried out.
-pub(super) fn lost(call: &Call, cause: String) -> NfsError {
+fn decode_status(call: &Call, connection: &Connection, reply: Result<RpcReply, XdrError>) -> Result<Reply, NfsError> {
+    let protocol_error = |cause: String| NfsError::Protocol {
+        action: call.action,
+        cause,
+        outcome_unknown: call.is_modifying(),
+    };
+    let mut results = match reply {
+        Ok(RpcReply::Success(results)) => results,
+        Ok(RpcReply::Rejected(rejection @ Rejection::SystemError(_))) => {
+            return Err(protocol_error(rejection.to_string()));
+        }
+        Ok(RpcReply::Rejected(rejection)) => return Err(rejection_error(connection, call.action, &rejection)),
+        Err(error) => return Err(protocol_error(error.to_string())),
+    };
+    let code = results
+        .u32("status")
+        .map_err(|error| protocol_error(error.to_string()))?;
+    Ok(Reply {
+        action: call.action,
+        modifying: call.is_modifying(),
+        repeated: false,
+        code,
+        results,
+    })
+}
+
+/// Returns the error for a change that may have been executed.
+pub(super) fn outcome_unknown(call: &Call, cause: String) -> NfsError {
     NfsError::ConnectionLost {
         action: call.action,
         cause,
-        outcome_unknown: call.changes(),
+        outcome_unknown: call.is_modifying(),
     }
 }
 
-/// What a rejection by the RPC layer means.
-pub(super) fn rejected(connection: &Connection, action: &'static str, rejection: &Rejection) -> NfsError {
+/// Returns the error for a call that the server's RPC layer rejected.
+fn rejection_error(connection: &Connection, action: &'static str, rejection: &Rejection) -> NfsError {
     let cause = rejection.to_string();
-    let reserved_port = connection.local().port() < 1024;
+    let reserved_port = connection.has_reserved_port();
     match rejection {
         Rejection::TooWeak if reserved_port => NfsError::SecurityFlavor { action, cause },
-        // From a port that anybody may have, this is what knfsd's `secure` says.
-        Rejection::TooWeak | Rejection::Credential(_) => NfsError::AccessDenied {
+        // From a port above 1023, this is the answer of knfsd's `secure` option.
+        Rejection::TooWeak | Rejection::AuthError(_) => NfsError::AccessDenied {
             action,
             local: connection.local(),
             reserved_port,
         },
-        Rejection::Version(_) => NfsError::ProtocolNotSupported {
+        Rejection::Unavailable(_) => NfsError::ProtocolNotSupported {
             asked: "3".to_owned(),
             cause,
         },
-        Rejection::Garbage | Rejection::System(_) => NfsError::Protocol {
+        Rejection::GarbageArgs | Rejection::SystemError(_) => NfsError::Protocol {
             action,
             cause,
             outcome_unknown: false,
@@ -243,8 +245,9 @@ pub(super) fn rejected(connection: &Connection, action: &'static str, rejection:
     }
 }
 
-/// One call that changes nothing, on a connection that is not kept: for MOUNT, rpcbind, and the first call of all.
-pub(super) async fn ask(
+/// Sends a call that changes nothing once, on a connection that is not managed: for MOUNT, rpcbind, and the first call
+/// on a connection.
+pub(super) async fn call_once(
     connection: &Connection,
     action: &'static str,
     procedure: Procedure,
@@ -253,9 +256,9 @@ pub(super) async fn ask(
     deadline: Instant,
 ) -> Result<Decoder, NfsError> {
     let began = Instant::now();
-    let mut ticket = connection.submit(procedure, credential, arguments.as_bytes());
-    let record = match timeout_at(deadline, ticket.reply()).await {
-        Ok(Ok(record)) => record,
+    let mut pending = connection.submit(procedure, credential, arguments.as_bytes());
+    let reply = match timeout_at(deadline, pending.reply()).await {
+        Ok(Ok(reply)) => reply,
         Ok(Err(ended)) => {
             return Err(NfsError::ConnectionLost {
                 action,
@@ -271,35 +274,18 @@ pub(super) async fn ask(
             });
         }
     };
-    match message::reply(record) {
-        Ok(Outcome::Accepted(results)) => Ok(results),
-        Ok(Outcome::Rejected(rejection)) => Err(rejected(connection, action, &rejection)),
-        Err(error) => Err(senseless(action, &error)),
+    match reply {
+        Ok(RpcReply::Success(results)) => Ok(results),
+        Ok(RpcReply::Rejected(rejection)) => Err(rejection_error(connection, action, &rejection)),
+        Err(error) => Err(protocol_error(action, &error)),
     }
 }
 
-/// The error for bytes that make no sense where nothing was changed.
-pub(super) fn senseless(action: &'static str, error: &XdrError) -> NfsError {
+/// Returns the error for an invalid reply to a call that changes nothing.
+pub(super) fn protocol_error(action: &'static str, error: &XdrError) -> NfsError {
     NfsError::Protocol {
         action,
         cause: error.to_string(),
         outcome_unknown: false,
-    }
-}
-
-/// The connection of a shared way, as long as nobody gave it up.
-impl Shared {
-    /// The keeper hears of a lost connection by itself; until then, no call shall try that one again.
-    pub(super) fn gone(&self, connection: &std::sync::Arc<Connection>) {
-        self.way.send_if_modified(|way| {
-            let current = way
-                .connection
-                .as_ref()
-                .is_some_and(|current| std::sync::Arc::ptr_eq(current, connection));
-            if current {
-                way.connection = None;
-            }
-            current
-        });
     }
 }

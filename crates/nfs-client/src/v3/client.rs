@@ -1,223 +1,136 @@
-//! What the calls on one export share: the connection, and the task that keeps it.
+//! The client for NFSv3: what its calls share, and what the connection manager does for it.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, Semaphore, watch};
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
-use super::keeper;
-use super::mount::Mounted;
+use super::call::call_once;
+use super::constants::{nfs, nfs_procedure};
+use super::mount::CachedRoot;
+use crate::connection_manager::{Agreement, ConnectionManager, ManagerHandle, ProtocolVersion};
 use crate::rpc::connection::Connection;
+use crate::transport::Transport;
+use crate::xdr::Encoder;
 use crate::{Negotiated, NfsError, Protocol, Target};
 
-/// Calls that may be in flight on a connection. Servers work on as many as they have threads and let the others wait in
-/// their socket; at 10 ms of round trip this is still 12,800 calls a second.
-pub(super) const SLOTS: u32 = 128;
+/// Maximum number of calls in flight. A server processes as many as it has threads; the others wait in its socket. At a
+/// round trip of 10 ms this still allows 12,800 calls per second.
+const SLOTS: u32 = 128;
 
-/// The way to the server, as the keeper publishes it.
-#[derive(Debug, Default)]
-pub(super) struct Way {
-    pub connection: Option<Arc<Connection>>,
-    /// The newest attempt that failed, and how.
-    pub failure: Option<(u64, NfsError)>,
-    /// We were closed.
-    pub closed: bool,
-}
-
-/// What calls and the keeper share.
+/// What the calls of one client share, beyond the connection.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub target: Target,
-    pub way: watch::Sender<Way>,
-    /// Attempts to connect that began.
-    pub attempts: AtomicU64,
-    /// Connections made.
-    pub generation: AtomicU64,
-    /// Calls that want a connection now.
-    pub wanted: AtomicUsize,
-    /// Calls made so far; tells the keeper whether we are idle.
-    pub calls: AtomicU64,
-    /// Wakes the keeper when `wanted` rises.
-    pub wake: Notify,
+pub struct V3 {
     pub slots: Semaphore,
-    pub negotiated: Mutex<Negotiated>,
-    /// What MOUNT answered last. Locked while it is asked, so that many calls ask once.
-    pub mounted: tokio::sync::Mutex<Option<Mounted>>,
+    /// The newest root handle from MOUNT. Locked during the request, so that concurrent calls send one.
+    pub root: tokio::sync::Mutex<Option<CachedRoot>>,
     pub limits: Mutex<Limits>,
 }
 
-/// What the server says of its limits (FSINFO, PATHCONF), made safe to work with.
+/// The server's limits (FSINFO, PATHCONF), clamped to safe values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limits {
-    /// Bytes in a READ's answer, and in a listing's.
+pub struct Limits {
+    /// Maximum size of the data in a READ or a listing, in bytes.
     pub read: u32,
-    /// Bytes in a WRITE.
+    /// Maximum size of the data in a WRITE, in bytes.
     pub write: u32,
-    /// Bytes in a name.
+    /// Maximum length of a name, in bytes.
     pub name: usize,
 }
 
 impl Limits {
-    /// What every server takes, until it was asked.
-    pub(super) const UNKNOWN: Self = Self {
+    /// What every server accepts: used until the server has reported its limits.
+    pub const UNKNOWN: Self = Self {
         read: 8192,
         write: 8192,
         name: 255,
     };
 }
 
-/// A client of one server. Clones of the [`Arc`] around it share everything; dropping the last one ends it.
+/// NFSv3 has no sessions and no leases.
+impl ProtocolVersion for V3 {
+    type Session = ();
+    type ClientState = ();
+
+    async fn establish(
+        manager: &ConnectionManager<Self>,
+        (): &mut (),
+        connection: &Connection,
+        _previous: Option<Arc<()>>,
+        deadline: Instant,
+    ) -> Result<(Arc<()>, Agreement), NfsError> {
+        // Fails if the server does not speak the version.
+        let null = nfs_procedure(nfs::NULL);
+        let credential = manager.target.credential;
+        call_once(connection, "connecting", null, credential, &Encoder::new(), deadline).await?;
+        let agreement = Agreement {
+            protocol: Protocol::V3,
+            implementation: String::new(),
+            lease: Duration::ZERO,
+            max_operations: 1,
+            slots: SLOTS,
+        };
+        Ok((Arc::new(()), agreement))
+    }
+
+    async fn end_session((): &(), _connection: &Connection, _deadline: Instant) {}
+
+    fn lease((): &()) -> Option<Duration> {
+        None
+    }
+
+    fn renew_lease(_manager: &Arc<ConnectionManager<Self>>, (): &(), _lease: Duration, _interval: Duration) {}
+
+    fn session_invalidated((): &mut (), (): &(), _connection: &Connection) {}
+
+    fn close_session((): &()) {}
+}
+
+/// A client of one server. Dropping it closes its connection.
 #[derive(Debug)]
 pub struct Client {
-    pub(super) shared: Arc<Shared>,
+    pub(super) manager: ManagerHandle<V3>,
 }
 
 impl Client {
-    /// Connects, and finds out whether the server speaks NFSv3; the first failure is the answer.
-    pub async fn connect(target: Target, deadline: Instant) -> Result<Self, NfsError> {
-        let shared = Arc::new(Shared {
-            target,
-            way: watch::Sender::new(Way::default()),
-            attempts: AtomicU64::new(0),
-            generation: AtomicU64::new(0),
-            wanted: AtomicUsize::new(0),
-            calls: AtomicU64::new(0),
-            wake: Notify::new(),
+    /// Connects and checks that the server speaks NFSv3; fails with the first failure.
+    pub async fn connect(
+        target: Target,
+        transport: Arc<dyn Transport>,
+        idle_timeout: Duration,
+        deadline: Instant,
+    ) -> Result<Self, NfsError> {
+        let version = V3 {
             slots: Semaphore::new(SLOTS as usize),
-            negotiated: Mutex::new(nothing_yet()),
-            mounted: tokio::sync::Mutex::new(None),
+            root: tokio::sync::Mutex::new(None),
             limits: Mutex::new(Limits::UNKNOWN),
-        });
-        tokio::spawn(keeper::keep(shared.clone()));
-        let client = Self { shared };
-        let wanted = client.shared.want();
-        client.shared.ready("connecting", deadline, false).await?;
-        drop(wanted);
-        Ok(client)
+        };
+        let manager = ConnectionManager::connect(target, version, transport, idle_timeout, deadline).await?;
+        Ok(Self { manager })
     }
 
-    /// What was agreed with the server, as of the newest connection.
+    /// What was negotiated on the newest connection.
     pub fn negotiated(&self) -> Negotiated {
-        self.shared
-            .negotiated
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.manager.negotiated()
     }
 
-    /// Connections made so far.
+    /// Number of connections established so far.
     pub fn generation(&self) -> u64 {
-        self.shared.generation.load(Ordering::Relaxed)
+        self.manager.generation()
     }
 
     /// Closes the connection, and waits for it.
     pub async fn close(&self) {
-        self.shared.close();
-        let mut way = self.shared.way.subscribe();
-        let _ = way.wait_for(|way| way.connection.is_none()).await;
+        self.manager.close_and_wait().await;
     }
 
     pub(super) fn limits(&self) -> Limits {
-        *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner)
+        *self
+            .manager
+            .version
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.shared.close();
-    }
-}
-
-/// Stands for what is not agreed yet; nobody sees it, as a client is handed out only once it is connected.
-fn nothing_yet() -> Negotiated {
-    let nowhere = std::net::SocketAddr::from(([0, 0, 0, 0], 0));
-    Negotiated {
-        protocol: Protocol::V3,
-        local: nowhere,
-        peer: nowhere,
-        reserved_port: false,
-        implementation: String::new(),
-        lease: Duration::ZERO,
-        most_operations: 1,
-        slots: SLOTS,
-        connected_in: Duration::ZERO,
-    }
-}
-
-/// Counts a call as long as it is held.
-pub(super) struct Wanted<'a>(&'a Shared);
-
-impl Drop for Wanted<'_> {
-    fn drop(&mut self) {
-        self.0.wanted.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-impl Shared {
-    /// Tells the keeper that a connection is wanted, until the answer is dropped.
-    pub fn want(&self) -> Wanted<'_> {
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        self.wanted.fetch_add(1, Ordering::AcqRel);
-        self.wake.notify_one();
-        Wanted(self)
-    }
-
-    fn close(&self) {
-        self.way
-            .send_if_modified(|way| !std::mem::replace(&mut way.closed, true));
-    }
-
-    /// The connection, as soon as there is one. `patient`: failures that may pass are waited out until the deadline.
-    pub async fn ready(
-        &self,
-        action: &'static str,
-        deadline: Instant,
-        patient: bool,
-    ) -> Result<Arc<Connection>, NfsError> {
-        let began = Instant::now();
-        let seen = self.attempts.load(Ordering::Acquire);
-        let mut way = self.way.subscribe();
-        loop {
-            let failure = {
-                let way = way.borrow_and_update();
-                if way.closed {
-                    return Err(NfsError::ConnectionLost {
-                        action,
-                        cause: "closed by us".to_owned(),
-                        outcome_unknown: false,
-                    });
-                }
-                if let Some(connection) = &way.connection {
-                    return Ok(connection.clone());
-                }
-                // An attempt that began before us says nothing about now.
-                way.failure
-                    .as_ref()
-                    .filter(|(attempt, _)| *attempt > seen)
-                    .map(|(_, error)| error.clone())
-            };
-            if let Some(error) = &failure
-                && !(patient && may_pass(error))
-            {
-                return Err(error.clone());
-            }
-            if timeout_at(deadline, way.changed()).await.is_err() {
-                return Err(failure.unwrap_or(NfsError::NotResponding {
-                    action,
-                    after: began.elapsed(),
-                    outcome_unknown: false,
-                }));
-            }
-        }
-    }
-}
-
-/// Whether waiting may cure a failure to connect.
-fn may_pass(error: &NfsError) -> bool {
-    !matches!(
-        error,
-        NfsError::ProtocolNotSupported { .. } | NfsError::SecurityFlavor { .. } | NfsError::AccessDenied { .. }
-    )
 }

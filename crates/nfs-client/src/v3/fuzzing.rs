@@ -3,10 +3,11 @@
 use bytes::Bytes;
 
 use super::attributes as wire;
-use super::numbers::nfs;
-use super::{content, listing, mount, results, rpcbind};
+use super::constants::nfs;
+use super::{io, mount, readdir, results, rpcbind};
+use crate::auth::ReplyVerifier;
 use crate::fuzzing::records_of;
-use crate::rpc::message::{self, Outcome};
+use crate::rpc::message::{self, RpcReply};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, FileKind, Name};
 
@@ -16,9 +17,9 @@ pub use super::mount::mounts;
 /// The results of MNT, EXPORT and GETPORT.
 pub fn mounting(data: &[u8]) {
     let results = || Decoder::new(Bytes::copy_from_slice(data));
-    drop(mount::read_mnt(&mut results()));
-    drop(mount::read_exports(&mut results()));
-    if let Ok(port) = rpcbind::read_port(&mut results()) {
+    drop(mount::decode_mnt(&mut results()));
+    drop(mount::decode_exports(&mut results()));
+    if let Ok(port) = rpcbind::decode_port(&mut results()) {
         assert_ne!(port, 0, "a port that nobody listens on");
     }
 }
@@ -34,7 +35,8 @@ pub fn replies(data: &[u8]) {
 
 /// What follows the status in a reply record that says that all went well.
 pub fn results_of(record: &[u8]) -> Option<Bytes> {
-    let Ok(Outcome::Accepted(mut results)) = message::reply(Bytes::copy_from_slice(record)) else {
+    let Ok(RpcReply::Success(mut results)) = message::decode_reply(Bytes::copy_from_slice(record), ReplyVerifier::Sys)
+    else {
         return None;
     };
     let code = results.u32("status").ok()?;
@@ -45,21 +47,21 @@ pub fn results_of(record: &[u8]) -> Option<Bytes> {
 fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
     match procedure {
         nfs::GETATTR => wire::read(results).map(drop),
-        nfs::READLINK => content::link_target(results).map(drop),
+        nfs::READLINK => io::link_target(results).map(drop),
         nfs::SYMLINK => results::made(results).map(drop),
-        nfs::COMMIT => content::verifier(results).map(drop),
-        nfs::SETATTR => wire::weak(results).map(drop),
+        nfs::COMMIT => io::verifier(results).map(drop),
+        nfs::SETATTR => wire::wcc_data(results).map(drop),
         nfs::LOOKUP => results::found(results).map(drop),
         nfs::READ => results::data(results, 1 << 16).map(drop),
         nfs::WRITE => results::written(results).map(drop),
         nfs::CREATE | nfs::MKDIR => results::made(results).map(drop),
         nfs::READDIR | nfs::READDIRPLUS => {
-            drop(listing::any_page(results.clone(), None, procedure == nfs::READDIRPLUS));
+            drop(readdir::any_page(results.clone(), None, procedure == nfs::READDIRPLUS));
             Ok(())
         }
         nfs::FSSTAT => results::statistics(results).map(drop),
         nfs::FSINFO => results::sizes(results).map(drop),
-        nfs::PATHCONF => results::longest_name(results).map(drop),
+        nfs::PATHCONF => results::name_max(results).map(drop),
         // Nothing but the status is read.
         _ => Ok(()),
     }
@@ -71,7 +73,7 @@ pub fn attributes(data: &[u8]) {
     for found in [
         wire::read(&mut results()).ok(),
         wire::optional(&mut results()).ok().flatten(),
-        wire::weak(&mut results()).ok().flatten(),
+        wire::wcc_data(&mut results()).ok().flatten(),
     ]
     .into_iter()
     .flatten()
@@ -105,7 +107,7 @@ pub fn directory(pages: &[u8]) {
     for plus in [true, false] {
         let mut from = None;
         for results in records_of(pages) {
-            let Ok(page) = listing::any_page(Decoder::new(results), from, plus) else {
+            let Ok(page) = readdir::any_page(Decoder::new(results), from, plus) else {
                 break;
             };
             for entry in &page.entries {
@@ -126,6 +128,6 @@ pub fn lists(name: &[u8]) -> bool {
     // No attributes, the verifier, one entry with a fileid, a name and a cookie, and the end.
     results.u32(0).fixed(&[0; 8]).u32(1).u64(7).opaque(name).u64(7);
     results.u32(0).boolean(true);
-    let page = listing::any_page(Decoder::new(results.into_bytes().into()), None, false);
+    let page = readdir::any_page(Decoder::new(results.into_bytes().into()), None, false);
     page.is_ok_and(|page| page.entries.len() == 1)
 }

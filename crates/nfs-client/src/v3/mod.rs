@@ -1,26 +1,25 @@
-//! NFSv3 (RFC 1813) with MOUNT version 3 (its appendix I) and rpcbind's version 2 (RFC 1833 section 3).
+//! NFSv3 (RFC 1813) with MOUNT version 3 (RFC 1813 appendix I) and rpcbind version 2 (RFC 1833 section 3).
 //!
-//! The protocol has no sessions: the server keeps nothing of us, and cannot tell a repeated call from a new one. So a
-//! call that changes something is sent again only where a repetition does no harm; else its outcome is unknown once its
-//! reply is lost. Nor has it VERIFY: a name's fileid is looked up just before a rename or removal, and whoever calls
-//! must hold the name (design 6.4). `..` is never looked up: below an export's root it leads out of the export.
+//! The protocol has no sessions: the server keeps no state for the client and cannot recognize a retransmission. So a call
+//! that changes something is sent again only where a repetition is harmless; otherwise its outcome is unknown once its
+//! reply is lost. It has no VERIFY either: the fileid of a name is looked up just before a rename or removal, and the
+//! caller must be the only one that changes the name. `..` is never looked up: at the root of an export it leads out of
+//! the export.
 
 mod attributes;
 mod call;
 mod client;
-mod content;
-mod directories;
-mod files;
+mod constants;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod keeper;
-mod listing;
+mod io;
+mod lookup;
 mod mount;
-mod numbers;
-mod paths;
-mod removals;
+mod namespace;
+mod readdir;
 mod results;
 mod rpcbind;
+mod small_files;
 mod status;
 
 pub use client::Client;

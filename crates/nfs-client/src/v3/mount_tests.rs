@@ -1,7 +1,6 @@
 //! MOUNT against a scripted server, and what its refusals mean.
 
-use super::Client;
-use super::numbers::{MOUNT_PROGRAM, nfs};
+use super::constants::{MOUNT_PROGRAM, nfs};
 use super::scripted::{Answer, Server, found, handle, on, status, within};
 use crate::xdr::Encoder;
 use crate::{Name, NfsError, Status};
@@ -34,7 +33,7 @@ async fn refusals_of_the_rpc_layer_are_told_apart() {
         Answer::Unavailable(mismatch)
     })
     .await;
-    let refused = Client::connect(newer.target(), within(20).deadline).await.unwrap_err();
+    let refused = newer.connect().await.unwrap_err();
     assert!(
         matches!(&refused, NfsError::ProtocolNotSupported { asked, .. } if asked == "3"),
         "{refused}"

@@ -25,7 +25,7 @@ pub fn data(results: &mut Decoder, most: usize) -> Result<(bool, Bytes), XdrErro
 
 /// WRITE: how many bytes, how safely, and the server's life that it was in.
 pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
-    attributes::weak(results)?;
+    attributes::wcc_data(results)?;
     Ok((
         results.u32("count")?,
         results.u32("committed")?,
@@ -60,7 +60,7 @@ pub fn sizes(results: &mut Decoder) -> Result<(u32, u32), XdrError> {
 }
 
 /// PATHCONF: the longest name, in bytes.
-pub fn longest_name(results: &mut Decoder) -> Result<u32, XdrError> {
+pub fn name_max(results: &mut Decoder) -> Result<u32, XdrError> {
     attributes::optional(results)?;
     results.u32("linkmax")?;
     results.u32("name_max")

@@ -8,11 +8,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::Instant;
 
 use super::Client;
-use super::numbers::{MOUNT_PROGRAM, nfs};
+use super::constants::{MOUNT_PROGRAM, nfs};
+use crate::call_options::CallOptions;
+use crate::connection_manager::IDLE_TIMEOUT;
 use crate::rpc::record;
-use crate::terms::CallOptions;
+use crate::transport::Tcp;
 use crate::xdr::{Decoder, Encoder};
-use crate::{ClientOwner, Credential, FileHandle, Protocol, SourcePort, Target, VersionChoice};
+use crate::{Credential, FileHandle, NfsError, Protocol, SourcePort, Target, VersionChoice};
 
 /// What the server does with a call.
 pub enum Answer {
@@ -72,23 +74,21 @@ impl Server {
 
     pub fn target(&self) -> Target {
         Target {
-            server: "127.0.0.1".into(),
-            path: "/export".into(),
             version: VersionChoice::Exactly(Protocol::V3),
             port: self.port,
             mount_port: Some(self.port),
             source_port: SourcePort::Any,
-            credential: Credential::default(),
-            owner: ClientOwner {
-                owner: Vec::new(),
-                verifier: [0; 8],
-            },
             deadline: Duration::from_secs(20),
+            ..Target::new("127.0.0.1", "/export")
         }
     }
 
+    pub async fn connect(&self) -> Result<Client, NfsError> {
+        Client::connect(self.target(), Arc::new(Tcp), IDLE_TIMEOUT, within(20).deadline).await
+    }
+
     pub async fn client(&self) -> Client {
-        Client::connect(self.target(), within(20).deadline).await.unwrap()
+        self.connect().await.unwrap()
     }
 }
 

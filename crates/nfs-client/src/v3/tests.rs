@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::numbers::nfs;
+use super::constants::nfs;
 use super::scripted::{Answer, Server, attributes, found, handle, on, status, within};
 use crate::xdr::Encoder;
 use crate::{FileKind, Name, NfsError, RemoveOutcome, Status};
@@ -73,7 +73,7 @@ async fn calls_that_do_no_harm_twice_go_on_after_a_cut() {
         .unwrap();
     assert_eq!((made.attributes.fileid, made.attributes.size), (5, 7));
     // In the trash a name that is gone already is as good as one that was removed.
-    let removed = client.remove_many(&handle("root"), &[name("one")], within(20)).await;
+    let removed = client.remove_batch(&handle("root"), &[name("one")], within(20)).await;
     assert_eq!(removed.unwrap(), [RemoveOutcome::Absent]);
     assert_eq!(server.count(nfs::REMOVE), 2);
 }
@@ -232,7 +232,7 @@ async fn what_remove_refuses_as_a_directory_is_removed_as_one() {
         let removed = server
             .client()
             .await
-            .remove_many(&handle("root"), &[name("d")], within(20))
+            .remove_batch(&handle("root"), &[name("d")], within(20))
             .await;
         assert_eq!(removed.unwrap(), [RemoveOutcome::Removed], "{code}");
         assert_eq!(server.count(nfs::RMDIR), 1);
@@ -247,7 +247,7 @@ async fn what_remove_refuses_as_a_directory_is_removed_as_one() {
     let refused = server
         .client()
         .await
-        .remove_many(&handle("root"), &[name("f")], within(20))
+        .remove_batch(&handle("root"), &[name("f")], within(20))
         .await;
     assert_eq!(refused.unwrap(), [RemoveOutcome::Refused(Status::Access)]);
 }

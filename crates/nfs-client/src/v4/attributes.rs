@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::numbers::{attribute, kind};
+use super::constants::{attribute, kind};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, ChangeToken, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
 /// Words in a bitmap that we take: the attributes of NFSv4.2 fit in three.
-const MOST_BITMAP_WORDS: usize = 8;
+const MAX_BITMAP_WORDS: usize = 8;
 
 /// The longest owner that we take, in bytes. The protocol has no limit; user@domain names stay far below.
-const LONGEST_OWNER: usize = 1024;
+const MAX_OWNER: usize = 1024;
 
 /// What a [`crate::Node`] is made of.
-pub const NODE: &[u32] = &[
+pub const FILE_ATTRIBUTES: &[u32] = &[
     attribute::TYPE,
     attribute::SIZE,
     attribute::FSID,
@@ -27,7 +27,7 @@ pub const NODE: &[u32] = &[
 ];
 
 /// What [`crate::Details`] are made of.
-pub const DETAILS: &[u32] = &[
+pub const FULL_ATTRIBUTES: &[u32] = &[
     attribute::TYPE,
     attribute::CHANGE,
     attribute::SIZE,
@@ -44,7 +44,7 @@ pub const DETAILS: &[u32] = &[
 ];
 
 /// What tells whether a file was changed while it was read.
-pub const MARK: &[u32] = &[
+pub const CHANGE_TOKEN: &[u32] = &[
     attribute::CHANGE,
     attribute::SIZE,
     attribute::TIME_METADATA,
@@ -96,11 +96,11 @@ pub fn bitmap(message: &mut Encoder, attributes: &[u32]) {
 /// Decodes a set of attributes.
 pub fn read_bitmap(reply: &mut Decoder) -> Result<Vec<u32>, XdrError> {
     let count = reply.count("attribute bitmap", 4)?;
-    if count > MOST_BITMAP_WORDS {
+    if count > MAX_BITMAP_WORDS {
         return Err(XdrError::TooLong {
             what: "attribute bitmap",
             length: count,
-            limit: MOST_BITMAP_WORDS,
+            limit: MAX_BITMAP_WORDS,
         });
     }
     (0..count).map(|_| reply.u32("attribute bitmap")).collect()
@@ -152,7 +152,7 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
 
 /// Attributes as they come: each absent when the server left it out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct DecodedAttributes {
     pub kind: Option<FileKind>,
     pub change: Option<u64>,
     pub size: Option<u64>,
@@ -162,8 +162,8 @@ pub struct Found {
     pub fileid: Option<u64>,
     pub files_free: Option<u64>,
     pub files_total: Option<u64>,
-    pub longest_read: Option<u64>,
-    pub longest_write: Option<u64>,
+    pub max_read: Option<u64>,
+    pub max_write: Option<u64>,
     pub mode: Option<u32>,
     pub links: Option<u32>,
     pub owner: Option<Bytes>,
@@ -172,18 +172,18 @@ pub struct Found {
     pub space_total: Option<u64>,
     pub space_used: Option<u64>,
     pub accessed: Option<Time>,
-    pub altered: Option<Time>,
+    pub ctime: Option<Time>,
     pub modified: Option<Time>,
     pub mounted_on_fileid: Option<u64>,
 }
 
 /// Decodes `fattr4`. A server that answers with an attribute that we did not ask for cannot be understood any
 /// further, as values carry no lengths: that is an error.
-pub fn read(reply: &mut Decoder) -> Result<Found, XdrError> {
+pub fn read(reply: &mut Decoder) -> Result<DecodedAttributes, XdrError> {
     let words = read_bitmap(reply)?;
     let left = reply.left();
     let mut values = Decoder::new(reply.opaque("attribute values", left)?);
-    let mut found = Found::default();
+    let mut found = DecodedAttributes::default();
     for (word, base) in words.into_iter().zip((0u32..).step_by(32)) {
         for bit in (0..32).filter(|bit| word & (1 << bit) != 0) {
             read_one(&mut found, base + bit, &mut values)?;
@@ -198,7 +198,7 @@ pub fn read(reply: &mut Decoder) -> Result<Found, XdrError> {
     }
 }
 
-fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(), XdrError> {
+fn read_one(found: &mut DecodedAttributes, attribute: u32, values: &mut Decoder) -> Result<(), XdrError> {
     match attribute {
         attribute::TYPE => found.kind = Some(read_kind(values)?),
         attribute::CHANGE => found.change = Some(values.u64("change")?),
@@ -214,17 +214,17 @@ fn read_one(found: &mut Found, attribute: u32, values: &mut Decoder) -> Result<(
         attribute::FILEID => found.fileid = Some(values.u64("fileid")?),
         attribute::FILES_FREE => found.files_free = Some(values.u64("files_free")?),
         attribute::FILES_TOTAL => found.files_total = Some(values.u64("files_total")?),
-        attribute::LONGEST_READ => found.longest_read = Some(values.u64("maxread")?),
-        attribute::LONGEST_WRITE => found.longest_write = Some(values.u64("maxwrite")?),
+        attribute::MAXREAD => found.max_read = Some(values.u64("maxread")?),
+        attribute::MAXWRITE => found.max_write = Some(values.u64("maxwrite")?),
         attribute::MODE => found.mode = Some(values.u32("mode")? & 0o7777),
         attribute::NUMLINKS => found.links = Some(values.u32("numlinks")?),
-        attribute::OWNER => found.owner = Some(values.opaque("owner", LONGEST_OWNER)?),
-        attribute::OWNER_GROUP => found.group = Some(values.opaque("owner_group", LONGEST_OWNER)?),
+        attribute::OWNER => found.owner = Some(values.opaque("owner", MAX_OWNER)?),
+        attribute::OWNER_GROUP => found.group = Some(values.opaque("owner_group", MAX_OWNER)?),
         attribute::SPACE_AVAIL => found.space_available = Some(values.u64("space_avail")?),
         attribute::SPACE_TOTAL => found.space_total = Some(values.u64("space_total")?),
         attribute::SPACE_USED => found.space_used = Some(values.u64("space_used")?),
         attribute::TIME_ACCESS => found.accessed = Some(read_time(values)?),
-        attribute::TIME_METADATA => found.altered = Some(read_time(values)?),
+        attribute::TIME_METADATA => found.ctime = Some(read_time(values)?),
         attribute::TIME_MODIFY => found.modified = Some(read_time(values)?),
         attribute::MOUNTED_ON_FILEID => found.mounted_on_fileid = Some(values.u64("mounted_on_fileid")?),
         value => {
@@ -260,7 +260,7 @@ fn read_kind(values: &mut Decoder) -> Result<FileKind, XdrError> {
     }
 }
 
-impl Found {
+impl DecodedAttributes {
     /// The lease time, if the server tells one.
     pub fn lease(&self) -> Option<Duration> {
         let seconds = self.lease_seconds.filter(|seconds| *seconds > 0)?;
@@ -273,14 +273,14 @@ impl Found {
             accessed: self.accessed.or(self.modified).ok_or("time_access")?,
             modified: self.modified.ok_or("time_modify")?,
         };
-        let (change, used, altered) = (self.change.ok_or("change")?, self.space_used, self.altered);
+        let (change, used, ctime) = (self.change.ok_or("change")?, self.space_used, self.ctime);
         let attributes = self.node()?;
         Ok(FullAttributes {
             used: used.unwrap_or(attributes.size),
             attributes,
             times,
             change,
-            altered,
+            ctime,
         })
     }
 
@@ -290,7 +290,7 @@ impl Found {
             change: self.change?,
             size: self.size?,
             modified: self.modified?,
-            altered: self.altered,
+            ctime: self.ctime,
         })
     }
 

@@ -1,126 +1,148 @@
-//! One call: from a compound to its results, over lost connections and lost sessions, exactly once if it changes
+//! Calls: from a compound to its results, across lost connections and lost sessions, exactly once if it changes
 //! anything (RFC 8881 section 2.10.6).
 //!
-//! A request keeps its slot and sequence number until the server has answered it. When a connection is lost, the same
-//! request goes out on the next one: the server's reply cache tells a repetition from a new request. When the session
-//! is lost, that cache is gone: a request that may have been carried out and changes something then fails with its
-//! outcome unknown, everything else starts again in the new session.
+//! A request keeps its slot and sequence ID until the server has answered it. When a connection is lost, the same
+//! request is sent on the next one: the server's reply cache distinguishes a retransmission from a new request. When the
+//! session is lost, that cache is gone: a request that may have been executed and changes something then fails with its
+//! outcome unknown; everything else starts over in the new session.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::client::{Client, Patience, Shared};
+use super::client::{Client, Manager};
 use super::compound::{Compound, Reply};
-use super::flight::{Flight, Turn};
-use super::numbers::code;
+use super::constants::code;
 use super::sessionless;
-pub(super) use crate::terms::{Backoff, CallOptions, LONGEST_PAUSE};
+use super::slot_request::{CallStep, SlotRequest};
+use super::status::status;
+use crate::call_options::{Backoff, CallOptions};
+use crate::connection_manager::RetryPolicy;
+use crate::rpc::connection::Connection;
+use crate::rpc::message::{NFS_PROGRAM, Procedure, Rejection, RpcReply};
+use crate::xdr::XdrError;
 use crate::{Credential, NfsError, Protocol};
 
-/// Operations in a compound, SEQUENCE included. ganesha promises 200 and fails above 100.
-pub(super) const MOST_OPERATIONS: u32 = 100;
+/// COMPOUND (RFC 8881 section 16.2).
+pub const COMPOUND: Procedure = Procedure {
+    program: NFS_PROGRAM,
+    version: 4,
+    number: 1,
+};
 
-/// The fewest operations that we come down to: a rename and what goes with it must fit.
-const FEWEST_OPERATIONS: u32 = 8;
+/// Principal of leases, whatever the credential of the calls: a server compares principals when a client returns
+/// (CLID_INUSE), and the credential of a target may change.
+const LEASE_PRINCIPAL: Credential = Credential { uid: 0, gid: 0 };
 
-/// What any session takes: [`establish`](super::establish) refuses smaller ones. Holds between sessions.
-const SMALLEST_SIZE: usize = 4096;
+/// Pause before a call outside the sessions' machinery is repeated after DELAY or GRACE.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
+
+/// Maximum number of operations in a compound, SEQUENCE included. ganesha announces 200 and fails above 100.
+pub(super) const MAX_OPERATIONS: u32 = 100;
+
+/// Minimum number of operations in a compound: a checked rename must fit.
+const MIN_OPERATIONS: u32 = 8;
+
+/// Request and reply size between sessions: [`session`](super::session) refuses smaller sessions.
+const MIN_SIZE: usize = 4096;
 
 impl Client {
-    /// Carries out a compound. The results hold whatever status the server answered, except what could be cured by
-    /// trying again within the deadline.
-    pub(super) async fn call(&self, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
-        let wanted = self.shared.want();
-        let result = run(&self.shared, terms, compound).await;
-        drop(wanted);
-        result
+    /// Sends a compound. The reply may hold any status that retrying within the deadline did not resolve.
+    pub(super) async fn call(&self, options: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
+        let _demand = self.manager.demand();
+        call(&self.manager, options, compound).await
     }
 
-    /// Whether we are connected by NFSv4.0.
+    /// Whether the version in use is NFSv4.0.
     pub(super) fn is_sessionless(&self) -> bool {
         self.negotiated().protocol == Protocol::V4_0
     }
 
-    /// Operations that a compound may have, SEQUENCE not counted.
-    pub(super) fn most_operations(&self) -> usize {
-        self.shared.most_operations.load(Ordering::Relaxed).saturating_sub(1) as usize
+    /// Maximum number of operations in a compound, SEQUENCE not counted.
+    pub(super) fn max_operations(&self) -> usize {
+        self.manager
+            .version
+            .max_operations
+            .load(Ordering::Relaxed)
+            .saturating_sub(1) as usize
     }
 
-    /// The longest reply that the server sends in this session, in bytes.
-    pub(super) fn longest_reply(&self) -> usize {
-        let way = self.shared.way.borrow();
-        way.session
-            .as_ref()
-            .map_or(SMALLEST_SIZE, |session| session.longest_reply)
+    /// Maximum size of a reply in this session, in bytes.
+    pub(super) fn max_reply(&self) -> usize {
+        self.manager.session().map_or(MIN_SIZE, |session| session.max_reply)
     }
 
-    /// The longest request that the server takes in this session, in bytes.
-    pub(super) fn longest_request(&self) -> usize {
-        let way = self.shared.way.borrow();
-        way.session
-            .as_ref()
-            .map_or(SMALLEST_SIZE, |session| session.longest_request)
+    /// Maximum size of a request in this session, in bytes.
+    pub(super) fn max_request(&self) -> usize {
+        self.manager.session().map_or(MIN_SIZE, |session| session.max_request)
     }
 
-    /// Halves the number of operations in a compound; an error when there is nothing left to halve.
-    pub(super) fn fewer_operations(&self, compound: &Compound) -> Result<(), NfsError> {
+    /// Halves the maximum number of operations after the server refused this compound; fails once it is at the minimum.
+    pub(super) fn reduce_max_operations(&self, compound: &Compound) -> Result<(), NfsError> {
         let tried = u32::try_from(compound.count()).unwrap_or(u32::MAX).saturating_add(1);
-        if tried <= FEWEST_OPERATIONS {
+        if tried <= MIN_OPERATIONS {
             let limit = format!("the server refuses compounds of {tried} operations");
             return Err(NfsError::Limit {
                 action: compound.action,
                 limit,
             });
         }
-        self.shared
-            .most_operations
-            .fetch_min((tried / 2).max(FEWEST_OPERATIONS), Ordering::Relaxed);
+        self.manager
+            .version
+            .max_operations
+            .fetch_min((tried / 2).max(MIN_OPERATIONS), Ordering::Relaxed);
         Ok(())
     }
 }
 
-/// Renews the lease with a lone SEQUENCE. What goes wrong with it, the next call finds out and cures.
-pub(super) async fn renew(shared: Arc<Shared>) {
-    let terms = CallOptions {
+/// Renews the lease with a lone SEQUENCE. The next call detects and handles a failure.
+pub(super) async fn renew_lease(manager: Arc<Manager>) {
+    let options = CallOptions {
         credential: Credential::default(),
-        deadline: Instant::now() + shared.target.deadline,
+        deadline: Instant::now() + manager.target.deadline,
     };
-    let _ = run(&shared, terms, &Compound::new("renewing the lease")).await;
+    let _ = call(&manager, options, &Compound::new("renewing the lease")).await;
 }
 
-async fn run(shared: &Arc<Shared>, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
-    let reply = answered(shared, terms, compound).await?;
-    if reply.code() != code::REP_TOO_BIG_TO_CACHE || !compound.keep_reply || !reply.nothing_changed() {
+async fn call(manager: &Arc<Manager>, options: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
+    let reply = call_until_answered(manager, options, compound).await?;
+    if reply.code() != code::REP_TOO_BIG_TO_CACHE || !compound.cache_reply || !reply.made_no_change() {
         return Ok(reply);
     }
-    // The reply is more than the server keeps for a slot. Without that, a lost one leaves the outcome unknown.
-    let mut unkept = compound.clone();
-    unkept.keep_reply = false;
-    answered(shared, terms, &unkept).await
+    // The reply exceeds what the server caches for a slot. Without the cache, a lost reply leaves the outcome unknown.
+    let mut uncached = compound.clone();
+    uncached.cache_reply = false;
+    call_until_answered(manager, options, &uncached).await
 }
 
-async fn answered(shared: &Arc<Shared>, terms: CallOptions, compound: &Compound) -> Result<Reply, NfsError> {
+async fn call_until_answered(
+    manager: &Arc<Manager>,
+    options: CallOptions,
+    compound: &Compound,
+) -> Result<Reply, NfsError> {
     let began = Instant::now();
     let action = compound.action;
-    let mut pause = Backoff::new();
+    let mut backoff = Backoff::new();
     loop {
-        let (session, _) = shared.ready(action, terms.deadline, Patience::UntilDeadline).await?;
+        let (session, _) = manager
+            .ready(action, options.deadline, RetryPolicy::UntilDeadline)
+            .await?;
         // Headers and SEQUENCE take less than 512 bytes.
-        if compound.len() + 512 > session.longest_request {
+        if compound.len() + 512 > session.max_request {
             let limit = format!(
                 "a request of {} bytes, the server takes {}",
                 compound.len(),
-                session.longest_request
+                session.max_request
             );
             return Err(NfsError::Limit { action, limit });
         }
-        let slot = match timeout_at(terms.deadline, session.slots.acquire()).await {
+        let slot = match timeout_at(options.deadline, session.slots.acquire()).await {
             Ok(Some(slot)) => slot,
-            // The session was lost while we waited.
+            // The session was lost in the meantime.
             Ok(None) => {
-                shared.lose(&session);
+                manager.invalidate_session(&session);
                 continue;
             }
             Err(_) => {
@@ -131,18 +153,108 @@ async fn answered(shared: &Arc<Shared>, terms: CallOptions, compound: &Compound)
                 });
             }
         };
-        let turn = if session.has_slots() {
-            Flight::new(shared, session, slot).turn(terms, compound).await?
+        let step = if session.has_slot_table() {
+            SlotRequest::new(manager, session, slot).send(options, compound).await?
         } else {
-            sessionless::turn(shared, session, slot, terms, compound).await?
+            sessionless::send(manager, session, slot, options, compound).await?
         };
-        if let Turn::Answer(reply) = turn {
-            let put_off =
-                compound.repeat_delayed && matches!(reply.code(), code::DELAY | code::GRACE) && reply.nothing_changed();
-            // The slot is free again by now: a pause keeps nobody else from it.
-            if !put_off || !pause.until(terms.deadline).await {
+        if let CallStep::Answered(reply) = step {
+            let delayed =
+                compound.retry_on_delay && matches!(reply.code(), code::DELAY | code::GRACE) && reply.made_no_change();
+            // The slot is free again by now: the pause blocks no other call.
+            if !delayed || !backoff.pause_before(options.deadline).await {
                 return Ok(reply);
             }
         }
+    }
+}
+
+/// Sends a compound outside any session, and repeats it after DELAY and GRACE until `deadline`.
+pub async fn call_without_session(
+    connection: &Connection,
+    minor: u32,
+    compound: &Compound,
+    deadline: Instant,
+) -> Result<Reply, NfsError> {
+    loop {
+        let reply = call_once(connection, minor, compound, None, deadline).await?;
+        let again = Instant::now() + PAUSE;
+        if !matches!(reply.code(), code::DELAY | code::GRACE) || again >= deadline {
+            return Ok(reply);
+        }
+        sleep_until(again).await;
+    }
+}
+
+/// Sends a compound once, with `sequence` (encoded) as its first operation if given.
+pub(super) async fn call_once(
+    connection: &Connection,
+    minor: u32,
+    compound: &Compound,
+    sequence: Option<&[u8]>,
+    deadline: Instant,
+) -> Result<Reply, NfsError> {
+    let action = compound.action;
+    let began = Instant::now();
+    let mut pending = connection.submit(COMPOUND, LEASE_PRINCIPAL, &compound.arguments(minor, sequence));
+    let reply = match timeout_at(deadline, pending.reply()).await {
+        Ok(Ok(reply)) => reply,
+        Ok(Err(lost)) => {
+            return Err(NfsError::ConnectionLost {
+                action,
+                cause: lost.cause.to_string(),
+                outcome_unknown: false,
+            });
+        }
+        Err(_) => {
+            return Err(NfsError::NotResponding {
+                action,
+                after: began.elapsed(),
+                outcome_unknown: false,
+            });
+        }
+    };
+    match reply.map_err(|error| protocol_error(action, &error))? {
+        RpcReply::Success(results) => Reply::new(compound, results).map_err(|error| protocol_error(action, &error)),
+        RpcReply::Rejected(rejection) => Err(rejection_error(connection, action, &rejection)),
+    }
+}
+
+/// Returns the error for an invalid reply to a call that changes nothing.
+pub(super) fn protocol_error(action: &'static str, error: &XdrError) -> NfsError {
+    NfsError::Protocol {
+        action,
+        cause: error.to_string(),
+        outcome_unknown: false,
+    }
+}
+
+/// Returns the error for a call that the server's RPC layer rejected.
+pub fn rejection_error(connection: &Connection, action: &'static str, rejection: &Rejection) -> NfsError {
+    let cause = rejection.to_string();
+    match rejection {
+        Rejection::TooWeak => NfsError::SecurityFlavor { action, cause },
+        Rejection::AuthError(_) => NfsError::AccessDenied {
+            action,
+            local: connection.local(),
+            reserved_port: connection.has_reserved_port(),
+        },
+        Rejection::Unavailable(_) => NfsError::ProtocolNotSupported {
+            asked: "4".to_owned(),
+            cause,
+        },
+        Rejection::GarbageArgs | Rejection::SystemError(_) => NfsError::Protocol {
+            action,
+            cause,
+            outcome_unknown: false,
+        },
+    }
+}
+
+/// Returns the error for a status that the caller cannot recover from.
+pub fn status_error(action: &'static str, code: u32) -> NfsError {
+    NfsError::Status {
+        action,
+        status: status(code),
     }
 }

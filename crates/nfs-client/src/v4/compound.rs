@@ -2,18 +2,17 @@
 
 use bytes::Bytes;
 
-use super::attributes::{self, Found};
-use super::numbers::{code, op};
+use super::attributes::{self, DecodedAttributes};
+use super::constants::{code, op};
 use super::status::status;
-pub use crate::error::refusal;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes};
 
 /// The longest file handle (RFC 8881 section 3.1).
-const LONGEST_HANDLE: usize = 128;
+const MAX_HANDLE: usize = 128;
 
 /// The longest tag that we take back. We send an empty one.
-const LONGEST_TAG: usize = 1024;
+const MAX_TAG: usize = 1024;
 
 /// A stateid (RFC 8881 section 8.2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +40,13 @@ pub struct Compound {
     /// What errors say was being done.
     pub action: &'static str,
     /// Whether the server must keep the reply in its cache until the slot is used again.
-    pub keep_reply: bool,
+    pub cache_reply: bool,
     /// Whether a call that was put off before it changed anything is repeated until its deadline.
-    pub repeat_delayed: bool,
+    pub retry_on_delay: bool,
     operations: Vec<u32>,
     body: Encoder,
     /// The place of the first operation that changes something on the server.
-    first_change: Option<usize>,
+    first_modifying: Option<usize>,
 }
 
 impl Compound {
@@ -55,11 +54,11 @@ impl Compound {
     pub fn new(action: &'static str) -> Self {
         Self {
             action,
-            keep_reply: false,
-            repeat_delayed: true,
+            cache_reply: false,
+            retry_on_delay: true,
             operations: Vec::new(),
             body: Encoder::new(),
-            first_change: None,
+            first_modifying: None,
         }
     }
 
@@ -70,9 +69,9 @@ impl Compound {
     }
 
     /// Adds an operation that changes something. The server is to keep the reply: a repetition is answered from there.
-    pub fn change(&mut self, number: u32) -> &mut Encoder {
-        self.first_change.get_or_insert(self.operations.len());
-        self.keep_reply = true;
+    pub fn modifying_op(&mut self, number: u32) -> &mut Encoder {
+        self.first_modifying.get_or_insert(self.operations.len());
+        self.cache_reply = true;
         self.op(number)
     }
 
@@ -89,9 +88,9 @@ impl Compound {
     }
 
     /// Adds GETFH and GETATTR.
-    pub fn node(&mut self) -> &mut Self {
+    pub fn file_ref(&mut self) -> &mut Self {
         self.op(op::GETFH);
-        self.attributes(attributes::NODE)
+        self.attributes(attributes::FILE_ATTRIBUTES)
     }
 
     /// Adds GETATTR.
@@ -108,7 +107,7 @@ impl Compound {
 
     /// Adds SETATTR.
     pub fn set_attributes(&mut self, set: SetAttributes) -> &mut Self {
-        let message = self.change(op::SETATTR);
+        let message = self.modifying_op(op::SETATTR);
         stateid(message, StateId::ANONYMOUS);
         attributes::settable(message, set);
         self
@@ -125,8 +124,8 @@ impl Compound {
     }
 
     /// Whether carrying it out changes something.
-    pub fn changes(&self) -> bool {
-        self.first_change.is_some()
+    pub fn is_modifying(&self) -> bool {
+        self.first_modifying.is_some()
     }
 
     /// The arguments of the COMPOUND procedure, with `before` (SEQUENCE, encoded) as the first operation if any.
@@ -150,7 +149,7 @@ pub fn stateid(message: &mut Encoder, stateid: StateId) {
 pub struct Reply {
     action: &'static str,
     changes: bool,
-    first_change: Option<usize>,
+    first_modifying: Option<usize>,
     asked: std::vec::IntoIter<u32>,
     status: u32,
     /// Results that follow SEQUENCE's.
@@ -162,12 +161,12 @@ impl Reply {
     /// Decodes the head of COMPOUND's results.
     pub fn new(compound: &Compound, mut results: Decoder) -> Result<Self, XdrError> {
         let status = results.u32("compound status")?;
-        results.opaque("tag", LONGEST_TAG)?;
+        results.opaque("tag", MAX_TAG)?;
         let count = results.count("operation results", 8)?;
         Ok(Self {
             action: compound.action,
-            changes: compound.changes(),
-            first_change: compound.first_change,
+            changes: compound.is_modifying(),
+            first_modifying: compound.first_modifying,
             asked: compound.operations.clone().into_iter(),
             status,
             count,
@@ -201,12 +200,12 @@ impl Reply {
 
     /// Whether nothing was changed, so that the whole compound may be sent again: the operation that failed is the
     /// first that changes something, or comes before it.
-    pub fn nothing_changed(&self) -> bool {
-        self.status != code::OK && self.first_change.is_none_or(|first| self.count <= first + 1)
+    pub fn made_no_change(&self) -> bool {
+        self.status != code::OK && self.first_modifying.is_none_or(|first| self.count <= first + 1)
     }
 
     /// Whether the server refused the compound, or stopped in it, for its number of operations or its size.
-    pub fn too_much(&self) -> bool {
+    pub fn is_too_large(&self) -> bool {
         matches!(
             self.status,
             code::RESOURCE | code::TOO_MANY_OPS | code::REQ_TOO_BIG | code::REP_TOO_BIG | code::REP_TOO_BIG_TO_CACHE
@@ -214,19 +213,19 @@ impl Reply {
     }
 
     /// Whether the server refused the whole compound for its number of operations or its size.
-    pub fn too_much_at_all(&self) -> bool {
-        self.count == 0 && self.too_much()
+    pub fn is_rejected_as_too_large(&self) -> bool {
+        self.count == 0 && self.is_too_large()
     }
 
     /// Begins the result of the next operation, which must be `number` and must have succeeded.
     pub fn op(&mut self, number: u32) -> Result<(), NfsError> {
         if self.asked.next() != Some(number) {
-            return Err(self.broken(format!("operation {number} was not asked for here")));
+            return Err(self.protocol_error(format!("operation {number} was not asked for here")));
         }
         if self.count == 0 {
             // Nothing after a failed operation is answered; no result at all carries the compound's own status.
             return if self.status == code::OK {
-                Err(self.broken("fewer results than operations".to_owned()))
+                Err(self.protocol_error("fewer results than operations".to_owned()))
             } else {
                 Err(self.failed(self.status))
             };
@@ -234,12 +233,12 @@ impl Reply {
         self.count -= 1;
         match self.u32("operation")? {
             answered if answered == number => {}
-            answered => return Err(self.broken(format!("operation {answered} answered instead of {number}"))),
+            answered => return Err(self.protocol_error(format!("operation {answered} answered instead of {number}"))),
         }
         match self.u32("operation status")? {
             code::OK => Ok(()),
             status if self.count == 0 && status == self.status => Err(self.failed(status)),
-            status => Err(self.broken(format!("status {status} in the middle of a compound"))),
+            status => Err(self.protocol_error(format!("status {status} in the middle of a compound"))),
         }
     }
 
@@ -265,7 +264,7 @@ impl Reply {
     }
 
     /// An error for what makes no sense.
-    pub fn broken(&self, cause: String) -> NfsError {
+    pub fn protocol_error(&self, cause: String) -> NfsError {
         NfsError::Protocol {
             action: self.action,
             cause,
@@ -275,7 +274,7 @@ impl Reply {
 
     /// Takes something out of the current result.
     pub fn take<T>(&mut self, item: impl FnOnce(&mut Decoder) -> Result<T, XdrError>) -> Result<T, NfsError> {
-        item(&mut self.results).map_err(|error| self.broken(error.to_string()))
+        item(&mut self.results).map_err(|error| self.protocol_error(error.to_string()))
     }
 
     /// An unsigned int of the current result.
@@ -286,30 +285,30 @@ impl Reply {
     /// Takes GETFH's result.
     pub fn handle(&mut self) -> Result<FileHandle, NfsError> {
         self.op(op::GETFH)?;
-        let handle = self.take(|results| results.opaque("file handle", LONGEST_HANDLE))?;
+        let handle = self.take(|results| results.opaque("file handle", MAX_HANDLE))?;
         // A slice would keep the whole reply in memory as long as the handle lives.
         Ok(FileHandle(Bytes::copy_from_slice(&handle)))
     }
 
     /// Takes GETATTR's result.
-    pub fn attributes(&mut self) -> Result<Found, NfsError> {
+    pub fn attributes(&mut self) -> Result<DecodedAttributes, NfsError> {
         self.op(op::GETATTR)?;
         self.take(attributes::read)
     }
 
-    /// Takes GETATTR's result, asked for with [`attributes::NODE`].
-    pub fn node_attributes(&mut self) -> Result<crate::Attributes, NfsError> {
+    /// Takes GETATTR's result, asked for with [`attributes::FILE_ATTRIBUTES`].
+    pub fn file_attributes(&mut self) -> Result<crate::Attributes, NfsError> {
         let found = self.attributes()?;
         found
             .node()
-            .map_err(|missing| self.broken(format!("the server has no attribute {missing:?}")))
+            .map_err(|missing| self.protocol_error(format!("the server has no attribute {missing:?}")))
     }
 
     /// Takes the results of GETFH and GETATTR.
-    pub fn node(&mut self) -> Result<FileRef, NfsError> {
+    pub fn file_ref(&mut self) -> Result<FileRef, NfsError> {
         Ok(FileRef {
             handle: self.handle()?,
-            attributes: self.node_attributes()?,
+            attributes: self.file_attributes()?,
         })
     }
 

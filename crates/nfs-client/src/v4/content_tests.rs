@@ -1,9 +1,9 @@
 //! What a server may answer to reads, writes, copies and questions after attributes, and that no lie gets through.
 
 use super::compound::{Compound, Reply};
-use super::content::{link_target, part, taken};
-use super::numbers::op;
-use super::ranges::{copied, offloaded};
+use super::constants::op;
+use super::copy_offload::{copied, offloaded};
+use super::io::{link_target, part, taken};
 use super::xattrs::{names, value};
 use crate::NfsError;
 use crate::xdr::{Decoder, Encoder};

@@ -1,25 +1,24 @@
 //! Faults of a server, one after the other, over both kinds of calls: in a session and without. The server lives in
 //! this process and time stands still, so nothing here depends on how fast the machine is.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::call::CallOptions;
-use super::client::{Client, Dial};
+use super::client::Client;
 use super::compound::Compound;
+use super::constants::{code, op};
 use super::garbled::Garbled;
-use super::keeper::IDLE;
-use super::numbers::{code, op};
 use super::scripted::{Fault, Server};
-use crate::{
-    ClientOwner, Credential, FileHandle, Name, NfsError, RemoveOutcome, SourcePort, Status, Target, VersionChoice,
-};
+use crate::call_options::CallOptions;
+use crate::connection_manager::IDLE_TIMEOUT;
+use crate::{ClientOwner, Credential, FileHandle, Name, NfsError, RemoveOutcome, SourcePort, Status, Target};
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-fn terms() -> CallOptions {
+fn options() -> CallOptions {
     CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + DEADLINE,
@@ -32,21 +31,17 @@ fn handle() -> FileHandle {
 
 async fn connect(server: &Server) -> Result<Client, NfsError> {
     let target = Target {
-        server: "in this process".to_owned(),
-        path: "/".to_owned(),
-        version: VersionChoice::Auto,
         port: server.port,
-        mount_port: None,
         source_port: SourcePort::Any,
-        credential: Credential::default(),
         owner: ClientOwner {
             owner: b"test".to_vec(),
             verifier: [1; 8],
         },
         deadline: DEADLINE,
+        ..Target::new("in this process", "/")
     };
-    let dial = Dial::Scripted(server.clone());
-    Client::connect_by(dial, target, Instant::now() + DEADLINE, IDLE).await
+    let transport = Arc::new(server.clone());
+    Client::connect(target, transport, IDLE_TIMEOUT, Instant::now() + DEADLINE).await
 }
 
 /// A server of that minor version, and a client of it.
@@ -59,8 +54,8 @@ async fn connected(minor: u32, faults: &[Fault]) -> (Server, Client) {
 
 async fn change(client: &Client, name: &str) -> Result<(), NfsError> {
     let mut compound = Compound::new("changing");
-    compound.at(&handle()).change(op::REMOVE).opaque(name.as_bytes());
-    let mut reply = client.call(terms(), &compound).await?;
+    compound.at(&handle()).modifying_op(op::REMOVE).opaque(name.as_bytes());
+    let mut reply = client.call(options(), &compound).await?;
     reply.op(op::PUTFH)?;
     reply.op(op::REMOVE)?;
     reply.change_info()
@@ -69,7 +64,7 @@ async fn change(client: &Client, name: &str) -> Result<(), NfsError> {
 async fn look(client: &Client) -> Result<(), NfsError> {
     let mut compound = Compound::new("looking");
     compound.at(&handle());
-    client.call(terms(), &compound).await?.op(op::PUTFH)
+    client.call(options(), &compound).await?.op(op::PUTFH)
 }
 
 /// What a call comes to.
@@ -290,11 +285,11 @@ async fn a_compound_that_is_too_large_is_halved_wherever_the_server_notices() {
     ];
     for (minor, fault) in faults {
         let (server, client) = connected(minor, &[fault]).await;
-        let most = client.most_operations();
-        let outcomes = client.remove_many(&handle(), &names, terms()).await.unwrap();
+        let most = client.max_operations();
+        let outcomes = client.remove_batch(&handle(), &names, options()).await.unwrap();
         assert_eq!(outcomes, vec![RemoveOutcome::Removed; 40], "{fault:?} over 4.{minor}");
         assert_eq!(server.removed(), 40, "{fault:?} over 4.{minor}");
-        assert!(client.most_operations() < most, "{fault:?} over 4.{minor}");
+        assert!(client.max_operations() < most, "{fault:?} over 4.{minor}");
     }
 }
 

@@ -4,10 +4,11 @@ use bytes::Bytes;
 
 use super::attributes as wire;
 use super::compound::{Compound, Reply};
-use super::numbers::op;
-use super::{client_id, content, establish, files, listing, opens, ranges, sessions, xattrs};
+use super::constants::op;
+use super::{client_id, copy_offload, handshake, io, open_v40, readdir, session, small_files, xattrs};
+use crate::auth::ReplyVerifier;
 use crate::fuzzing::records_of;
-use crate::rpc::message::{self, Outcome};
+use crate::rpc::message::{self, RpcReply};
 use crate::xdr::{Decoder, Encoder};
 use crate::{Name, NfsError, SetAttributes};
 
@@ -18,7 +19,8 @@ pub fn replies(record: &[u8]) {
 
 /// Takes a reply record apart; tells of each result that could be read, as it came.
 pub fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
-    let Ok(Outcome::Accepted(results)) = message::reply(Bytes::copy_from_slice(record)) else {
+    let Ok(RpcReply::Success(results)) = message::decode_reply(Bytes::copy_from_slice(record), ReplyVerifier::Sys)
+    else {
         return;
     };
     let Ok(mut reply) = Reply::new(&Compound::new("fuzzing"), results) else {
@@ -53,9 +55,9 @@ fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsErr
         op::GETFH => reply.handle().map(drop),
         op::GETATTR => reply.attributes().map(|found| drop(found.node())),
         op::SETATTR => reply.set_attributes(),
-        op::OPEN if in_session => files::opened(reply).map(drop),
-        op::WRITE => files::written(reply).map(drop),
-        op::READ => files::data(reply, 1 << 16).map(drop),
+        op::OPEN if in_session => small_files::opened(reply).map(drop),
+        op::WRITE => small_files::written(reply).map(drop),
+        op::READ => small_files::data(reply, 1 << 16).map(drop),
         _ => {
             reply.op(number)?;
             after_the_status(reply, number)
@@ -65,7 +67,7 @@ fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsErr
 
 fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
     match number {
-        op::READDIR => listing::page(reply, None).map(drop),
+        op::READDIR => readdir::page(reply, None).map(drop),
         op::REMOVE | op::LINK => reply.change_info(),
         op::RENAME => reply.change_info().and_then(|()| reply.change_info()),
         op::CREATE => {
@@ -73,19 +75,21 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
             reply.take(wire::read_bitmap).map(drop)
         }
         op::CLOSE => reply.stateid().map(drop),
-        op::READLINK => content::link_target(reply).map(drop),
-        op::COMMIT => content::verifier(reply).map(drop),
-        op::SEEK => ranges::sought(reply).map(drop),
-        op::COPY => ranges::copied(reply).map(drop),
-        op::OFFLOAD_STATUS => ranges::offloaded(reply).map(drop),
+        op::READLINK => io::link_target(reply).map(drop),
+        op::COMMIT => io::verifier(reply).map(drop),
+        op::SEEK => copy_offload::sought(reply).map(drop),
+        op::COPY => copy_offload::copied(reply).map(drop),
+        op::OFFLOAD_STATUS => copy_offload::offloaded(reply).map(drop),
         op::GETXATTR => xattrs::value(reply).map(drop),
         op::SETXATTR => reply.change_info(),
         op::LISTXATTRS => xattrs::names(reply).map(drop),
-        op::OPEN => reply.take(opens::read_open).map(drop),
-        op::OPEN_CONFIRM => reply.take(opens::read_stateid).map(drop),
-        op::SETCLIENTID => reply.take(client_id::read_client_id).map(drop),
-        op::EXCHANGE_ID => reply.take(|results| establish::read_client(results, 1)).map(drop),
-        op::CREATE_SESSION => reply.take(sessions::read_session).map(drop),
+        op::OPEN => reply.take(open_v40::read_open).map(drop),
+        op::OPEN_CONFIRM => reply.take(open_v40::read_stateid).map(drop),
+        op::SETCLIENTID => reply.take(client_id::decode_client_id).map(drop),
+        op::EXCHANGE_ID => reply
+            .take(|results| handshake::decode_exchange_id(results, 1))
+            .map(drop),
+        op::CREATE_SESSION => reply.take(session::decode_session).map(drop),
         _ => Ok(()),
     }
 }
@@ -115,16 +119,16 @@ pub fn attributes(data: &[u8]) {
 /// The results of EXCHANGE_ID and CREATE_SESSION.
 pub fn session(data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
-    drop(establish::read_client(&mut Decoder::new(data.clone()), 1));
-    drop(sessions::read_session(&mut Decoder::new(data)));
+    drop(handshake::decode_exchange_id(&mut Decoder::new(data.clone()), 1));
+    drop(session::decode_session(&mut Decoder::new(data)));
 }
 
 /// The results of NFSv4.0's SETCLIENTID, OPEN and OPEN_CONFIRM.
 pub fn opening(data: &[u8]) {
     let results = || Decoder::new(Bytes::copy_from_slice(data));
-    drop(client_id::read_client_id(&mut results()));
-    drop(opens::read_stateid(&mut results()));
-    if opens::read_open(&mut results()).is_ok() {
+    drop(client_id::decode_client_id(&mut results()));
+    drop(open_v40::read_stateid(&mut results()));
+    if open_v40::read_open(&mut results()).is_ok() {
         assert!(
             data.len() >= 48,
             "an open without all that every open has: {} bytes",
@@ -161,7 +165,7 @@ fn read_page(results: &[u8], from: Option<crate::PageCookie>) -> Result<crate::P
             outcome_unknown: false,
         })?;
     reply.op(op::READDIR)?;
-    listing::page(&mut reply, from)
+    readdir::page(&mut reply, from)
 }
 
 /// Whether a listing with an entry of this name is taken.

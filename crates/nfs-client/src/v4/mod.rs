@@ -1,35 +1,31 @@
-//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): sessions with an exactly-once reply cache, and compounds. NFSv4.0 (RFC
-//! 7530) is the same without sessions: [`sessionless`] calls, a [`client_id`], and [`opens`] for creating files.
+//! NFSv4.1 and 4.2 (RFC 8881, RFC 7862): compounds in sessions with an exactly-once reply cache. NFSv4.0 (RFC 7530) is the
+//! same without sessions: calls through [`sessionless`], a [`client_id`], and file creation through [`open_v40`].
 
 mod attributes;
 mod call;
 mod client;
 mod client_id;
 mod compound;
-mod content;
-mod directories;
-mod establish;
-mod files;
-mod flight;
+mod constants;
+mod copy_offload;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
-mod introduction;
-mod keeper;
-mod listing;
-mod numbers;
-mod offers;
-mod opens;
-mod paths;
-mod ranges;
-mod removals;
+mod handshake;
+mod io;
+mod lookup;
+mod namespace;
+mod open_v40;
+mod probe_versions;
+mod readdir;
 mod session;
 mod sessionless;
-mod sessions;
+mod slot_request;
+mod small_files;
 mod status;
 mod xattrs;
 
 pub use client::Client;
-pub use offers::offered;
+pub use probe_versions::probe_versions;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]

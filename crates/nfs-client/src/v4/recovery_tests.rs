@@ -1,41 +1,43 @@
 //! What becomes of calls when the server or the network misbehaves.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::call::CallOptions;
 use super::client::Client;
 use super::compound::Compound;
+use super::constants::{code, op};
 use super::garbled::Garbled;
-use super::numbers::{code, op};
 use super::scripted::{Fault, Server};
-use crate::{
-    ClientOwner, Credential, FileHandle, Name, NfsError, RemoveOutcome, SourcePort, Status, Target, VersionChoice,
-};
+use crate::call_options::CallOptions;
+use crate::connection_manager::IDLE_TIMEOUT;
+use crate::transport::Tcp;
+use crate::{ClientOwner, Credential, FileHandle, Name, NfsError, RemoveOutcome, SourcePort, Status, Target};
 
 const DEADLINE: Duration = Duration::from_secs(5);
 const DELAY: Fault = Fault::Last(code::DELAY);
 
 fn target(port: u16) -> Target {
     Target {
-        server: "127.0.0.1".to_owned(),
-        path: "/".to_owned(),
-        version: VersionChoice::Auto,
         port,
-        mount_port: None,
         source_port: SourcePort::Any,
-        credential: Credential::default(),
         owner: ClientOwner {
             owner: b"test".to_vec(),
             verifier: [1; 8],
         },
         deadline: DEADLINE,
+        ..Target::new("127.0.0.1", "/")
     }
 }
 
-fn terms(deadline: Duration) -> CallOptions {
+async fn connect(target: Target) -> Result<Client, NfsError> {
+    let deadline = Instant::now() + target.deadline;
+    Client::connect(target, Arc::new(Tcp), IDLE_TIMEOUT, deadline).await
+}
+
+fn options(deadline: Duration) -> CallOptions {
     CallOptions {
         credential: Credential::default(),
         deadline: Instant::now() + deadline,
@@ -44,9 +46,7 @@ fn terms(deadline: Duration) -> CallOptions {
 
 async fn connected(faults: &[Fault]) -> (Server, Client) {
     let server = Server::start(faults).await;
-    let client = Client::connect(target(server.port), Instant::now() + DEADLINE)
-        .await
-        .unwrap();
+    let client = connect(target(server.port)).await.unwrap();
     (server, client)
 }
 
@@ -57,8 +57,8 @@ fn handle() -> FileHandle {
 /// A call that changes something: REMOVE of this name.
 async fn change(client: &Client, name: &str) -> Result<(), NfsError> {
     let mut compound = Compound::new("changing");
-    compound.at(&handle()).change(op::REMOVE).opaque(name.as_bytes());
-    let mut reply = client.call(terms(DEADLINE), &compound).await?;
+    compound.at(&handle()).modifying_op(op::REMOVE).opaque(name.as_bytes());
+    let mut reply = client.call(options(DEADLINE), &compound).await?;
     reply.op(op::PUTFH)?;
     reply.op(op::REMOVE)?;
     reply.change_info()
@@ -68,7 +68,7 @@ async fn change(client: &Client, name: &str) -> Result<(), NfsError> {
 async fn look(client: &Client, deadline: Duration) -> Result<(), NfsError> {
     let mut compound = Compound::new("looking");
     compound.at(&handle());
-    client.call(terms(deadline), &compound).await?.op(op::PUTFH)
+    client.call(options(deadline), &compound).await?.op(op::PUTFH)
 }
 
 #[tokio::test]
@@ -127,7 +127,7 @@ async fn another_client_with_our_owner_fences_us_off_even_over_a_cut_connection(
     let (server, old) = connected(&[Fault::CutBefore]).await;
     let mut successor = target(server.port);
     successor.owner.verifier = [2; 8];
-    let new = Client::connect(successor, Instant::now() + DEADLINE).await.unwrap();
+    let new = connect(successor).await.unwrap();
     let error = look(&old, DEADLINE).await.unwrap_err();
     assert!(matches!(error, NfsError::Fenced { .. }), "{error}");
     look(&new, DEADLINE).await.unwrap();
@@ -143,7 +143,10 @@ async fn calls_that_the_server_puts_off_are_repeated_until_their_deadline() {
     let mut compound = Compound::new("looking");
     compound.at(&handle());
     let began = Instant::now();
-    let mut reply = client.call(terms(Duration::from_millis(400)), &compound).await.unwrap();
+    let mut reply = client
+        .call(options(Duration::from_millis(400)), &compound)
+        .await
+        .unwrap();
     assert_eq!(reply.op(op::PUTFH).unwrap_err().status(), Some(Status::Delayed));
     assert!(began.elapsed() < Duration::from_secs(1));
 }
@@ -155,7 +158,7 @@ async fn a_removal_of_many_goes_on_past_one_that_is_put_off() {
         .iter()
         .map(|name| Name::new(name.as_bytes()).unwrap())
         .collect();
-    let outcomes = client.remove_many(&handle(), &names, terms(DEADLINE)).await.unwrap();
+    let outcomes = client.remove_batch(&handle(), &names, options(DEADLINE)).await.unwrap();
     assert_eq!(outcomes, vec![RemoveOutcome::Removed; 3]);
     assert_eq!(server.state().removed, ["a", "b", "c"]);
 }
@@ -163,13 +166,13 @@ async fn a_removal_of_many_goes_on_past_one_that_is_put_off() {
 #[tokio::test]
 async fn a_refused_number_of_operations_is_halved() {
     let (server, client) = connected(&[Fault::Whole(code::RESOURCE)]).await;
-    assert_eq!(client.most_operations(), 15);
+    assert_eq!(client.max_operations(), 15);
     let names: Vec<_> = (0..20)
         .map(|number| Name::new(format!("{number}").into_bytes()).unwrap())
         .collect();
-    let outcomes = client.remove_many(&handle(), &names, terms(DEADLINE)).await.unwrap();
+    let outcomes = client.remove_batch(&handle(), &names, options(DEADLINE)).await.unwrap();
     assert_eq!(outcomes, vec![RemoveOutcome::Removed; 20]);
-    assert_eq!(client.most_operations(), 7);
+    assert_eq!(client.max_operations(), 7);
     assert_eq!((server.arrived(), server.removed()), (5, 20));
 }
 
@@ -241,19 +244,13 @@ async fn a_closed_port_and_a_silent_server_are_told_apart_when_connecting() {
     let silent = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let mut hanging = target(silent.local_addr().unwrap().port());
     hanging.deadline = Duration::from_millis(300);
-    let error = Client::connect(hanging.clone(), Instant::now() + hanging.deadline)
-        .await
-        .unwrap_err();
+    let error = connect(hanging.clone()).await.unwrap_err();
     assert!(matches!(error, NfsError::NotResponding { .. }), "{error}");
     drop(silent);
-    let error = Client::connect(hanging.clone(), Instant::now() + hanging.deadline)
-        .await
-        .unwrap_err();
+    let error = connect(hanging.clone()).await.unwrap_err();
     assert!(matches!(error, NfsError::ConnectionRefused { .. }), "{error}");
     hanging.server = "no-such-name.invalid".to_owned();
-    let error = Client::connect(hanging.clone(), Instant::now() + hanging.deadline)
-        .await
-        .unwrap_err();
+    let error = connect(hanging.clone()).await.unwrap_err();
     assert!(matches!(error, NfsError::NameResolution { .. }), "{error}");
 }
 
@@ -261,7 +258,7 @@ async fn a_closed_port_and_a_silent_server_are_told_apart_when_connecting() {
 async fn an_idle_session_is_ended_and_made_anew_for_the_next_call() {
     let server = Server::start(&[]).await;
     let idle = Duration::from_millis(200);
-    let client = Client::connect_idling(target(server.port), Instant::now() + DEADLINE, idle)
+    let client = Client::connect(target(server.port), Arc::new(Tcp), idle, Instant::now() + DEADLINE)
         .await
         .unwrap();
     assert_eq!(server.sessions(), 1);
@@ -282,9 +279,7 @@ async fn a_client_that_is_dropped_ends_its_session() {
     drop(client);
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(server.sessions(), 0);
-    let client = Client::connect(target(server.port), Instant::now() + DEADLINE)
-        .await
-        .unwrap();
+    let client = connect(target(server.port)).await.unwrap();
     client.close().await;
     assert_eq!(server.sessions(), 0);
     let error = look(&client, DEADLINE).await.unwrap_err();

@@ -4,18 +4,21 @@
 mod clients;
 
 use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
+use super::constants::{code, op};
 use super::garbled::{self, Garbled};
-use super::numbers::{code, op};
-use crate::rpc::connection::Connection;
 use crate::rpc::record;
+use crate::transport::{Streams, Transport};
 use crate::xdr::{Decoder, Encoder};
+use crate::{NfsError, SourcePort};
 
 /// What becomes of one call of a test (one with PUTFH in it; what the keeper does is always served).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +84,28 @@ pub struct Server {
     state: Arc<Mutex<State>>,
 }
 
+impl Transport for Server {
+    fn connect<'a>(
+        &'a self,
+        _server: &'a str,
+        _port: u16,
+        _source_port: SourcePort,
+        _deadline: Instant,
+    ) -> BoxFuture<'a, Result<Streams, NfsError>> {
+        let (ours, theirs) = tokio::io::duplex(4 << 20);
+        self.state().connections += 1;
+        tokio::spawn(self.clone().serve(theirs));
+        let (source, sink) = tokio::io::split(ours);
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        Box::pin(std::future::ready(Ok(Streams {
+            source: Box::new(source),
+            sink: Box::new(sink),
+            local: address,
+            peer: address,
+        })))
+    }
+}
+
 enum After {
     Reply(Vec<u8>),
     Nothing,
@@ -89,7 +114,7 @@ enum After {
 }
 
 impl Server {
-    /// A server that is connected to by [`Self::dial`].
+    /// A server in this process, which is its own [`Transport`]: the time of a test can then stand still.
     pub fn new(port: u16, faults: &[Fault]) -> Self {
         let state = State {
             faults: faults.iter().copied().collect(),
@@ -99,16 +124,6 @@ impl Server {
             port,
             state: Arc::new(Mutex::new(state)),
         }
-    }
-
-    /// A connection within this process.
-    pub fn dial(&self) -> Connection {
-        let (ours, theirs) = tokio::io::duplex(4 << 20);
-        self.state().connections += 1;
-        tokio::spawn(self.clone().serve(theirs));
-        let (source, sink) = tokio::io::split(ours);
-        let address = std::net::SocketAddr::from(([127, 0, 0, 1], self.port));
-        Connection::over(source, sink, address, address)
     }
 
     pub async fn start(faults: &[Fault]) -> Self {

@@ -1,39 +1,40 @@
-//! One request without a session (NFSv4.0): nothing tells the server that a request is a repetition. So what may have
-//! been carried out and changes something is never sent again: it fails with its outcome unknown.
+//! One request of NFSv4.0, which has no sessions: the server cannot recognize a retransmission. So a request that changes
+//! something and may have been executed is never sent again: it fails with its outcome unknown.
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::CallOptions;
-use super::client::{Patience, Shared};
+use super::call::{self, COMPOUND};
+use super::client::Manager;
 use super::compound::{Compound, Reply};
-use super::establish::{self, COMPOUND};
-use super::flight::{Turn, unknown};
 use super::session::{Session, Slot};
+use super::slot_request::{CallStep, outcome_unknown};
 use crate::NfsError;
-use crate::rpc::connection::{Connection, Ticket};
-use crate::rpc::message::{self, Outcome, Rejection};
+use crate::call_options::CallOptions;
+use crate::connection_manager::RetryPolicy;
+use crate::rpc::connection::{Connection, PendingCall};
+use crate::rpc::message::{Rejection, RpcReply};
+use crate::xdr::XdrError;
 
-/// A call's place among those in flight. Dropped before its answer, it is kept until the answer comes or the
-/// connection is lost: calls that nobody waits for any more must not pile up on a slow server.
-struct Place {
+/// The slot of a request. Dropped before the reply, it is held until the reply arrives or the connection is lost:
+/// abandoned calls must not pile up on a slow server.
+struct SlotGuard {
     session: Arc<Session>,
     slot: Option<Slot>,
-    ticket: Option<Ticket>,
+    pending: Option<PendingCall>,
 }
 
-impl Drop for Place {
+impl Drop for SlotGuard {
     fn drop(&mut self) {
         let Some(slot) = self.slot.take() else { return };
-        let sent = self.ticket.take().filter(|ticket| !ticket.withdraw());
+        let sent = self.pending.take().filter(|pending| !pending.withdraw());
         match (sent, tokio::runtime::Handle::try_current()) {
-            (Some(mut ticket), Ok(runtime)) => {
+            (Some(mut pending), Ok(runtime)) => {
                 let session = self.session.clone();
                 runtime.spawn(async move {
-                    // Either way it is over.
-                    let _ = ticket.reply().await;
+                    // Answered or lost, it no longer loads the server.
+                    let _ = pending.reply().await;
                     session.slots.release(slot, true);
                 });
             }
@@ -43,68 +44,74 @@ impl Drop for Place {
 }
 
 /// Sends the request once.
-pub(super) async fn turn(
-    shared: &Arc<Shared>,
+pub(super) async fn send(
+    manager: &Arc<Manager>,
     session: Arc<Session>,
     slot: Slot,
-    terms: CallOptions,
+    options: CallOptions,
     compound: &Compound,
-) -> Result<Turn, NfsError> {
+) -> Result<CallStep, NfsError> {
     let (action, began) = (compound.action, Instant::now());
-    let mut place = Place {
+    let mut guard = SlotGuard {
         session,
         slot: Some(slot),
-        ticket: None,
+        pending: None,
     };
-    let (current, connection) = shared.ready(action, terms.deadline, Patience::UntilDeadline).await?;
-    if !Arc::ptr_eq(&current, &place.session) {
-        return Ok(Turn::Again);
+    let (current, connection) = manager
+        .ready(action, options.deadline, RetryPolicy::UntilDeadline)
+        .await?;
+    if !Arc::ptr_eq(&current, &guard.session) {
+        return Ok(CallStep::Restart);
     }
     let arguments = compound.arguments(0, None);
-    let ticket = place
-        .ticket
-        .insert(connection.submit(COMPOUND, terms.credential, &arguments));
-    match timeout_at(terms.deadline, ticket.reply()).await {
-        Ok(Ok(record)) => {
-            place.ticket = None;
-            answer(&connection, compound, record)
+    let pending = guard
+        .pending
+        .insert(connection.submit(COMPOUND, options.credential, &arguments));
+    match timeout_at(options.deadline, pending.reply()).await {
+        Ok(Ok(reply)) => {
+            guard.pending = None;
+            process_reply(&connection, compound, reply)
         }
         Ok(Err(lost)) => {
-            place.ticket = None;
-            shared.gone(&connection);
-            if lost.sent && compound.changes() {
-                return Err(unknown(compound, lost.cause.to_string()));
+            guard.pending = None;
+            manager.drop_connection(&connection);
+            if lost.sent && compound.is_modifying() {
+                return Err(outcome_unknown(compound, lost.cause.to_string()));
             }
-            Ok(Turn::Again)
+            Ok(CallStep::Restart)
         }
         Err(_) => {
-            let unsent = ticket.withdraw();
+            let unsent = pending.withdraw();
             if unsent {
-                place.ticket = None;
+                guard.pending = None;
             } else {
-                ticket.give_up_if_silent();
+                pending.end_connection_if_silent();
             }
             Err(NfsError::NotResponding {
                 action,
                 after: began.elapsed(),
-                outcome_unknown: compound.changes() && !unsent,
+                outcome_unknown: compound.is_modifying() && !unsent,
             })
         }
     }
 }
 
-fn answer(connection: &Connection, compound: &Compound, record: Bytes) -> Result<Turn, NfsError> {
-    let senseless = |cause: String| NfsError::Protocol {
+fn process_reply(
+    connection: &Connection,
+    compound: &Compound,
+    reply: Result<RpcReply, XdrError>,
+) -> Result<CallStep, NfsError> {
+    let protocol_error = |cause: String| NfsError::Protocol {
         action: compound.action,
         cause,
-        outcome_unknown: compound.changes(),
+        outcome_unknown: compound.is_modifying(),
     };
-    match message::reply(record) {
-        Ok(Outcome::Accepted(results)) => Reply::new(compound, results)
-            .map(Turn::Answer)
-            .map_err(|error| senseless(error.to_string())),
-        Ok(Outcome::Rejected(rejection @ Rejection::System(_))) => Err(senseless(rejection.to_string())),
-        Ok(Outcome::Rejected(rejection)) => Err(establish::rejected(connection, compound.action, &rejection)),
-        Err(error) => Err(senseless(error.to_string())),
+    match reply {
+        Ok(RpcReply::Success(results)) => Reply::new(compound, results)
+            .map(CallStep::Answered)
+            .map_err(|error| protocol_error(error.to_string())),
+        Ok(RpcReply::Rejected(rejection @ Rejection::SystemError(_))) => Err(protocol_error(rejection.to_string())),
+        Ok(RpcReply::Rejected(rejection)) => Err(call::rejection_error(connection, compound.action, &rejection)),
+        Err(error) => Err(protocol_error(error.to_string())),
     }
 }

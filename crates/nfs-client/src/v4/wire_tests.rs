@@ -3,11 +3,13 @@
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::attributes::{self, Found};
+use super::attributes::{self, DecodedAttributes};
 use super::compound::{Compound, Reply};
-use super::listing;
-use super::numbers::{attribute, op};
-use crate::rpc::message::{self, Outcome, Rejection};
+use super::constants::{attribute, op};
+use super::readdir;
+
+use crate::auth::ReplyVerifier;
+use crate::rpc::message::{self, Rejection, RpcReply};
 use crate::rpc::record;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{FileKind, NfsError, PageCookie, SetAttributes, Status};
@@ -19,7 +21,7 @@ fn decoder(fill: impl FnOnce(&mut Encoder)) -> Decoder {
 }
 
 /// `fattr4` with these words of the bitmap and these values.
-fn found(words: &[u32], values: impl FnOnce(&mut Encoder)) -> Result<Found, XdrError> {
+fn found(words: &[u32], values: impl FnOnce(&mut Encoder)) -> Result<DecodedAttributes, XdrError> {
     let mut inner = Encoder::new();
     values(&mut inner);
     attributes::read(&mut decoder(|message| {
@@ -190,17 +192,17 @@ fn rejections_are_told_apart() {
         for word in words {
             message.u32(*word);
         }
-        match message::reply(message.into_bytes().into()).unwrap() {
-            Outcome::Rejected(rejection) => rejection,
-            Outcome::Accepted(_) => panic!("accepted"),
+        match message::decode_reply(message.into_bytes().into(), ReplyVerifier::Sys).unwrap() {
+            RpcReply::Rejected(rejection) => rejection,
+            RpcReply::Success(_) => panic!("accepted"),
         }
     };
     assert_eq!(reply(&[1, 1, 1, 1, 5]), Rejection::TooWeak);
-    assert_eq!(reply(&[1, 1, 1, 1, 1]), Rejection::Credential(1));
-    assert!(matches!(reply(&[1, 1, 1, 0, 2, 2]), Rejection::Version(_)));
-    assert!(matches!(reply(&[1, 1, 0, 0, 0, 2, 3, 3]), Rejection::Version(cause) if cause.contains("3 to 3")));
-    assert_eq!(reply(&[1, 1, 0, 0, 0, 4]), Rejection::Garbage);
-    assert_eq!(reply(&[1, 1, 0, 0, 0, 5]), Rejection::System(5));
+    assert_eq!(reply(&[1, 1, 1, 1, 1]), Rejection::AuthError(1));
+    assert!(matches!(reply(&[1, 1, 1, 0, 2, 2]), Rejection::Unavailable(_)));
+    assert!(matches!(reply(&[1, 1, 0, 0, 0, 2, 3, 3]), Rejection::Unavailable(cause) if cause.contains("3 to 3")));
+    assert_eq!(reply(&[1, 1, 0, 0, 0, 4]), Rejection::GarbageArgs);
+    assert_eq!(reply(&[1, 1, 0, 0, 0, 5]), Rejection::SystemError(5));
 }
 
 #[tokio::test]
@@ -228,7 +230,7 @@ async fn records_are_joined_from_fragments_within_bounds() {
         read(fragment(0, false).repeat(5000)).await.is_err(),
         "empty fragments without end"
     );
-    let most = vec![0; record::LONGEST_RECORD];
+    let most = vec![0; record::MAX_RECORD];
     let over = [fragment(most.len() as u32, false), most, fragment(1, true), vec![0]].concat();
     assert!(read(over).await.is_err(), "over the limit by a second fragment");
 }
@@ -253,7 +255,7 @@ fn page(entries: &[(u64, &[u8])], end: bool, from: Option<PageCookie>) -> Result
     });
     let mut reply = Reply::new(&compound, results).unwrap();
     reply.op(op::READDIR).unwrap();
-    listing::page(&mut reply, from)
+    readdir::page(&mut reply, from)
 }
 
 #[test]
@@ -328,14 +330,14 @@ proptest! {
     fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let bytes = Bytes::from(bytes);
         let _ = message::reply_xid(&bytes);
-        let _ = message::reply(bytes.clone());
+        let _ = message::decode_reply(bytes.clone(), ReplyVerifier::Sys);
         let _ = attributes::read(&mut Decoder::new(bytes.clone()));
         let mut compound = Compound::new("testing");
         compound.op(op::READDIR);
         if let Ok(mut reply) = Reply::new(&compound, Decoder::new(bytes.clone())) {
             let _ = reply.sequence();
             let _ = reply.op(op::READDIR);
-            let _ = listing::page(&mut reply, None);
+            let _ = readdir::page(&mut reply, None);
         }
     }
 
@@ -343,15 +345,15 @@ proptest! {
     fn arbitrary_results_after_a_valid_head_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
         let mut compound = Compound::new("testing");
         compound.op(op::READDIR);
-        compound.node();
+        compound.file_ref();
         let results = decoder(|message| {
             message.u32(0).opaque(b"").u32(3).u32(op::READDIR).u32(0).raw(&bytes);
             message.raw(&[0; 64]);
         });
         let mut reply = Reply::new(&compound, results).unwrap();
         reply.op(op::READDIR).unwrap();
-        let _ = listing::page(&mut reply, None);
-        let _ = reply.node();
+        let _ = readdir::page(&mut reply, None);
+        let _ = reply.file_ref();
     }
 
     #[test]

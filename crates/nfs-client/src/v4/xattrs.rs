@@ -2,20 +2,21 @@
 
 use bytes::Bytes;
 
-use super::call::CallOptions;
 use super::client::Client;
-use super::compound::{Compound, Reply, refusal};
-use super::numbers::op;
-use crate::{FileHandle, NfsError, Protocol, Status};
+use super::compound::{Compound, Reply};
+use super::constants::op;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
+use crate::{FileHandle, NfsError, Status};
 
 const LIST: &str = "listing extended attributes";
 
 /// The longest name in bytes, with room for the `user.` that some servers count (XATTR_NAME_MAX on Linux is 255).
-const LONGEST_NAME: usize = 255;
+const MAX_NAME: usize = 255;
 /// The longest value, in bytes (XATTR_SIZE_MAX on Linux).
-const LONGEST_VALUE: usize = 64 << 10;
+const MAX_VALUE: usize = 64 << 10;
 /// Names of one object in bytes (XATTR_LIST_MAX on Linux), which bounds their count as well: each takes 8 at least.
-const LONGEST_LIST: usize = 64 << 10;
+const MAX_LIST: usize = 64 << 10;
 /// NFS4ERR_NOXATTR: it has no attribute by that name.
 const NO_XATTR: u32 = 10_095;
 /// setxattr_option4: whether or not it is there.
@@ -23,7 +24,7 @@ const EITHER: u32 = 0;
 
 /// Takes GETXATTR's result, after its status.
 pub(super) fn value(reply: &mut Reply) -> Result<Bytes, NfsError> {
-    let value = reply.take(|results| results.opaque("attribute's value", LONGEST_VALUE))?;
+    let value = reply.take(|results| results.opaque("attribute's value", MAX_VALUE))?;
     Ok(Bytes::copy_from_slice(&value))
 }
 
@@ -33,9 +34,9 @@ pub(super) fn names(reply: &mut Reply) -> Result<(u64, Vec<Bytes>, bool), NfsErr
     let count = reply.take(|results| results.count("attribute names", 4))?;
     let mut names = Vec::new();
     for _ in 0..count {
-        let name = reply.take(|results| results.opaque("attribute's name", LONGEST_NAME))?;
+        let name = reply.take(|results| results.opaque("attribute's name", MAX_NAME))?;
         if name.is_empty() || name.contains(&0) {
-            return Err(reply.broken(format!("an attribute is called \"{}\"", name.escape_ascii())));
+            return Err(reply.protocol_error(format!("an attribute is called \"{}\"", name.escape_ascii())));
         }
         names.push(Bytes::copy_from_slice(&name));
     }
@@ -44,33 +45,23 @@ pub(super) fn names(reply: &mut Reply) -> Result<(u64, Vec<Bytes>, bool), NfsErr
 }
 
 impl Client {
-    fn must_have_xattrs(&self, action: &'static str) -> Result<(), NfsError> {
-        if self.negotiated().protocol == Protocol::V4_2 {
-            return Ok(());
-        }
-        Err(NfsError::Status {
-            action,
-            status: Status::NotSupported,
-        })
-    }
-
     /// The names of all user attributes.
-    pub async fn xattrs(&self, object: &FileHandle, terms: CallOptions) -> Result<Vec<Bytes>, NfsError> {
-        self.must_have_xattrs(LIST)?;
+    pub async fn list_xattrs(&self, object: &FileHandle, options: CallOptions) -> Result<Vec<Bytes>, NfsError> {
+        self.require_4_2(LIST)?;
         let (mut all, mut cookie, mut bytes) = (Vec::new(), 0, 0);
         loop {
             let mut compound = Compound::new(LIST);
-            let most = u32::try_from(LONGEST_LIST.min(self.most_bytes().0)).unwrap_or(u32::MAX);
+            let most = u32::try_from(MAX_LIST.min(self.max_transfer_sizes().0)).unwrap_or(u32::MAX);
             compound.at(object).op(op::LISTXATTRS).u64(cookie).u32(most);
-            let mut reply = self.call(terms, &compound).await?;
+            let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             reply.op(op::LISTXATTRS)?;
             let (next, names, end) = names(&mut reply)?;
             bytes += names.iter().map(|name| 8 + name.len()).sum::<usize>();
-            if bytes > LONGEST_LIST {
+            if bytes > MAX_LIST {
                 return Err(NfsError::Limit {
                     action: LIST,
-                    limit: format!("more than {LONGEST_LIST} bytes of names"),
+                    limit: format!("more than {MAX_LIST} bytes of names"),
                 });
             }
             let none = names.is_empty();
@@ -79,21 +70,26 @@ impl Client {
                 return Ok(all);
             }
             if none || next == cookie {
-                return Err(reply.broken("no names before the end of the names".to_owned()));
+                return Err(reply.protocol_error("no names before the end of the names".to_owned()));
             }
             cookie = next;
         }
     }
 
     /// The value of an attribute.
-    pub async fn xattr(&self, object: &FileHandle, name: &[u8], terms: CallOptions) -> Result<Option<Bytes>, NfsError> {
+    pub async fn get_xattr(
+        &self,
+        object: &FileHandle,
+        name: &[u8],
+        options: CallOptions,
+    ) -> Result<Option<Bytes>, NfsError> {
         const ACTION: &str = "reading an extended attribute";
-        self.must_have_xattrs(ACTION)?;
+        self.require_4_2(ACTION)?;
         let mut compound = Compound::new(ACTION);
         compound.at(object).op(op::GETXATTR).opaque(name);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        match refusal(reply.op(op::GETXATTR))? {
+        match split_status(reply.op(op::GETXATTR))? {
             Ok(()) => value(&mut reply).map(Some),
             Err(Status::Other(NO_XATTR)) => Ok(None),
             Err(status) => Err(NfsError::Status { action: ACTION, status }),
@@ -106,14 +102,14 @@ impl Client {
         object: &FileHandle,
         name: &[u8],
         value: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
         const ACTION: &str = "setting an extended attribute";
-        self.must_have_xattrs(ACTION)?;
+        self.require_4_2(ACTION)?;
         let mut compound = Compound::new(ACTION);
-        let message = compound.at(object).change(op::SETXATTR);
+        let message = compound.at(object).modifying_op(op::SETXATTR);
         message.u32(EITHER).opaque(name).opaque(value);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         reply.op(op::SETXATTR)?;
         reply.change_info()

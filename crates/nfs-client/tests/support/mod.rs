@@ -40,8 +40,6 @@ pub async fn server(protocol: Protocol) -> (NfsServer, RunDir) {
 /// Returns the export `/data` of the server at that port, for an owner of its own.
 pub fn target(port: u16, version: VersionChoice) -> Target {
     Target {
-        server: "127.0.0.1".to_owned(),
-        path: "/data".to_owned(),
         version,
         port,
         mount_port: None,
@@ -52,6 +50,7 @@ pub fn target(port: u16, version: VersionChoice) -> Target {
             verifier: [1; 8],
         },
         deadline: Duration::from_secs(20),
+        ..Target::new("127.0.0.1", "/data")
     }
 }
 

@@ -27,19 +27,19 @@ pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Resul
     export.commit(&from).await?;
     export.read(&from, 0, 16).await?;
     export.read(&from, 1 << 20, 100).await?;
-    export.find(directory, &one, 64).await?;
-    export.details(&from).await?;
-    let made = export.make_link(directory, &link, b"../elsewhere").await?;
+    export.lookup_and_read(directory, &one, 64).await?;
+    export.full_attributes(&from).await?;
+    let made = export.create_symlink(directory, &link, b"../elsewhere").await?;
     export.read_link(&made.handle).await?;
-    export.find(directory, &link, 64).await?;
-    drop(export.next_data(&from, 0).await);
-    drop(export.next_data(&from, 4096).await);
+    export.lookup_and_read(directory, &link, 64).await?;
+    drop(export.seek_data(&from, 0).await);
+    drop(export.seek_data(&from, 4096).await);
     drop(export.clone_file(&from, &to).await);
     drop(export.copy((&from, 0), (&to, 0), 5).await);
     drop(export.set_xattr(&from, b"colour", b"green").await);
-    drop(export.xattrs(&from).await);
-    drop(export.xattr(&from, b"colour").await);
-    drop(export.xattr(&from, b"absent").await);
+    drop(export.list_xattrs(&from).await);
+    drop(export.get_xattr(&from, b"colour").await);
+    drop(export.get_xattr(&from, b"absent").await);
     Ok(())
 }
 

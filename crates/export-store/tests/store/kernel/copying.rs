@@ -68,7 +68,7 @@ async fn copies_on_the_server(export: &str) {
     assert!(blocks.trim().parse::<u64>().unwrap() < 2048, "{blocks}");
     let new = nfs.lookup(&root, &name("new")).await.unwrap().unwrap().handle;
     let small = nfs.lookup(&new, &name("small")).await.unwrap().unwrap().handle;
-    assert_eq!(nfs.xattr(&small, b"colour").await.unwrap().unwrap(), "blue");
+    assert_eq!(nfs.get_xattr(&small, b"colour").await.unwrap().unwrap(), "blue");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

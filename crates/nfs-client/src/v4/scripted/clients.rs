@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::{State, result, results};
-use crate::v4::numbers::{code, op};
+use crate::v4::constants::{code, op};
 use crate::xdr::Decoder;
 
 impl State {

@@ -33,7 +33,7 @@ async fn write_all(bench: &Bench, file: &nfs_client::FileHandle, at: u64, conten
 async fn read_all(bench: &Bench, file: &nfs_client::FileHandle) -> Vec<u8> {
     let mut content = Vec::new();
     loop {
-        let most = bench.export.most_bytes().0;
+        let most = bench.export.max_transfer_sizes().0;
         let data = bench.export.read(file, content.len() as u64, most).await.unwrap();
         assert!(data.bytes.len() <= most);
         content.extend_from_slice(&data.bytes);
@@ -71,12 +71,16 @@ pub async fn found_with_its_beginning(bench: Bench) -> Outcome {
         .create_file(&folder, &name("file"), &content, 0o640)
         .await
         .unwrap();
-    let found = export.find(&folder, &name("file"), 70_000).await.unwrap().unwrap();
+    let found = export
+        .lookup_and_read(&folder, &name("file"), 70_000)
+        .await
+        .unwrap()
+        .unwrap();
     let (data, mark) = found.begin.unwrap();
     assert!(!data.bytes.is_empty() && data.bytes.len() <= 70_000);
     assert_eq!(data.bytes[..], content[..data.bytes.len()]);
     assert!(!mark.differs_from(&found.details.change_token()));
-    let mut again = export.details(&found.handle).await.unwrap();
+    let mut again = export.full_attributes(&found.handle).await.unwrap();
     // The read changed the access time.
     again.times.accessed = found.details.times.accessed;
     assert_eq!(again, found.details);
@@ -85,18 +89,26 @@ pub async fn found_with_its_beginning(bench: Bench) -> Outcome {
     export.commit(&found.handle).await.unwrap();
     assert!(
         export
-            .details(&found.handle)
+            .full_attributes(&found.handle)
             .await
             .unwrap()
             .change_token()
             .differs_from(&mark)
     );
-    assert_eq!(export.find(&folder, &name("none"), 10).await.unwrap(), None);
+    assert_eq!(export.lookup_and_read(&folder, &name("none"), 10).await.unwrap(), None);
     let prepared = export.root().await.unwrap().handle;
-    let prepared = export.find(&prepared, &name("prepared"), 10).await.unwrap().unwrap();
+    let prepared = export
+        .lookup_and_read(&prepared, &name("prepared"), 10)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(prepared.details.attributes.kind, FileKind::Directory);
     assert!(prepared.begin.is_none());
-    let link = export.find(&prepared.handle, &name("link"), 10).await.unwrap().unwrap();
+    let link = export
+        .lookup_and_read(&prepared.handle, &name("link"), 10)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(link.details.attributes.kind, FileKind::Symlink);
     assert!(link.begin.is_none());
     yes()
@@ -130,7 +142,7 @@ pub async fn times_and_size_are_set(bench: Bench) -> Outcome {
         attributes,
         times: kept,
         ..
-    } = export.details(&file.handle).await.unwrap();
+    } = export.full_attributes(&file.handle).await.unwrap();
     assert_eq!(
         (attributes.mode, attributes.uid, attributes.gid, attributes.size),
         (0o4751, Some(1234), Some(4321), 100_000)
@@ -142,7 +154,7 @@ pub async fn times_and_size_are_set(bench: Bench) -> Outcome {
 pub async fn symbolic_links(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
     for (called, target) in [("short", &b"../some where/\xff"[..]), ("long", &[b'x'; 1000][..])] {
-        let made = export.make_link(&folder, &name(called), target).await.unwrap();
+        let made = export.create_symlink(&folder, &name(called), target).await.unwrap();
         assert_eq!(made.attributes.kind, FileKind::Symlink);
         assert_eq!(export.read_link(&made.handle).await.unwrap(), target);
         let owner = SetAttributes {
@@ -153,7 +165,10 @@ pub async fn symbolic_links(bench: Bench) -> Outcome {
         let now = export.set_attributes(&made.handle, owner).await.unwrap();
         assert_eq!((now.uid, now.gid), (Some(1234), Some(4321)));
     }
-    let again = export.make_link(&folder, &name("short"), b"other").await.unwrap_err();
+    let again = export
+        .create_symlink(&folder, &name("short"), b"other")
+        .await
+        .unwrap_err();
     assert_eq!(again.status(), Some(Status::Exists));
     let file = export.create_file(&folder, &name("file"), b"", 0o600).await.unwrap();
     assert!(export.read_link(&file.handle).await.unwrap_err().status().is_some());
@@ -179,18 +194,18 @@ async fn sparse(bench: &Bench, called: &str) -> nfs_client::FileHandle {
 
 pub async fn holes(bench: Bench) -> Outcome {
     let file = sparse(&bench, "file").await;
-    let details = bench.export.details(&file).await.unwrap();
+    let details = bench.export.full_attributes(&file).await.unwrap();
     assert!(details.used < details.attributes.size, "{details:?}");
-    let first = match bench.export.next_data(&file, 0).await {
+    let first = match bench.export.seek_data(&file, 0).await {
         Ok(first) => first.unwrap(),
         Err(error) => return refused(&error),
     };
     assert_eq!(first, (0, 4096));
     assert_eq!(
-        bench.export.next_data(&file, 4096).await.unwrap(),
+        bench.export.seek_data(&file, 4096).await.unwrap(),
         Some((2 << 20, (2 << 20) + 4096))
     );
-    assert_eq!(bench.export.next_data(&file, (2 << 20) + 4096).await.unwrap(), None);
+    assert_eq!(bench.export.seek_data(&file, (2 << 20) + 4096).await.unwrap(), None);
     yes()
 }
 
@@ -237,7 +252,7 @@ pub async fn cloned(bench: Bench) -> Outcome {
 pub async fn user_attributes(bench: Bench) -> Outcome {
     let Bench { export, folder, .. } = bench;
     let file = export.create_file(&folder, &name("file"), b"", 0o600).await.unwrap();
-    match export.xattrs(&file.handle).await {
+    match export.list_xattrs(&file.handle).await {
         Ok(names) => assert!(names.is_empty(), "{names:?}"),
         Err(error) => return refused(&error),
     }
@@ -249,15 +264,19 @@ pub async fn user_attributes(bench: Bench) -> Outcome {
             Err(error) => panic!("{error}"),
         }
         assert_eq!(
-            export.xattr(&file.handle, called.as_bytes()).await.unwrap().unwrap(),
+            export
+                .get_xattr(&file.handle, called.as_bytes())
+                .await
+                .unwrap()
+                .unwrap(),
             value
         );
     }
     export.set_xattr(&file.handle, b"colour", b"red").await.unwrap();
-    let mut names = export.xattrs(&file.handle).await.unwrap();
+    let mut names = export.list_xattrs(&file.handle).await.unwrap();
     names.sort();
     assert_eq!(names, ["colour", "empty", "long"]);
-    assert_eq!(export.xattr(&file.handle, b"colour").await.unwrap().unwrap(), "red");
-    assert_eq!(export.xattr(&file.handle, b"none").await.unwrap(), None);
+    assert_eq!(export.get_xattr(&file.handle, b"colour").await.unwrap().unwrap(), "red");
+    assert_eq!(export.get_xattr(&file.handle, b"none").await.unwrap(), None);
     yes()
 }

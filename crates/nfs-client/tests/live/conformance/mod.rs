@@ -56,8 +56,6 @@ impl ServerUnderTest {
     /// Returns the target for one of its exports.
     pub fn target(&self, path: &str, version: Protocol) -> Target {
         Target {
-            server: self.server.clone(),
-            path: path.to_owned(),
             version: VersionChoice::Exactly(version),
             port: self.port,
             mount_port: self.mount_port,
@@ -69,6 +67,7 @@ impl ServerUnderTest {
             },
             // A server in an emulated machine is slow.
             deadline: Duration::from_secs(60),
+            ..Target::new(self.server.clone(), path)
         }
     }
 }

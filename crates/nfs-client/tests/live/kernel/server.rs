@@ -14,7 +14,7 @@ async fn fifty_operations_per_compound_suffice_for_deep_walks_and_many_removals(
     let vm = KernelVm::shared().await.unwrap();
     for version in SESSIONS {
         let (export, root, path) = kernel_directory(&vm, "/plain", version).await;
-        let most = export.negotiated().most_operations;
+        let most = export.negotiated().max_operations;
         assert!((1..=50).contains(&most), "{most}");
         let steps: Vec<_> = (0..120).map(|number| name(&format!("d{number}"))).collect();
         let deep: Vec<_> = steps.iter().map(ToString::to_string).collect();

@@ -1,11 +1,12 @@
 //! Finding things: by path from the server's root, by names from a directory, by handle.
 
-use super::attributes::{self, Found};
-use super::call::CallOptions;
+use super::attributes::{self, DecodedAttributes};
 use super::client::Client;
-use super::compound::{Compound, Reply, refusal};
-use super::numbers::op;
+use super::compound::{Compound, Reply};
+use super::constants::op;
 use crate::address::path_components;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
 /// Operations that walking one name takes: LOOKUP, GETFH, GETATTR.
@@ -16,7 +17,7 @@ const TO_ROOT: &str = "walking to the export's path";
 /// Where a walk begins.
 #[derive(Clone, Copy)]
 enum Start<'a> {
-    ServersRoot,
+    ServerRoot,
     At(&'a FileHandle),
 }
 
@@ -29,14 +30,14 @@ struct Walked {
 
 impl Client {
     /// The export's root directory.
-    pub async fn root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
-        let path = &self.shared.target.path;
+    pub async fn root(&self, options: CallOptions) -> Result<FileRef, NfsError> {
+        let path = &self.manager.target.path;
         let names = path_components(path).map_err(|error| self.not_found(&error.to_string()))?;
         if names.is_empty() {
-            return self.servers_root(terms).await;
+            return self.server_root(options).await;
         }
         let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
-        let walked = self.walk_from(TO_ROOT, Start::ServersRoot, &names, terms).await?;
+        let walked = self.walk_names(TO_ROOT, Start::ServerRoot, &names, options).await?;
         nodes.extend(walked.nodes);
         let component = |index: usize| names.get(index).map(ToString::to_string).unwrap_or_default();
         let path = || path.clone();
@@ -73,13 +74,13 @@ impl Client {
         }
     }
 
-    async fn servers_root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
+    async fn server_root(&self, options: CallOptions) -> Result<FileRef, NfsError> {
         let mut compound = Compound::new(TO_ROOT);
         compound.op(op::PUTROOTFH);
-        compound.node();
-        let mut reply = self.call(terms, &compound).await?;
-        let node = reply.op(op::PUTROOTFH).and_then(|()| reply.node());
-        match refusal(node)? {
+        compound.file_ref();
+        let mut reply = self.call(options, &compound).await?;
+        let node = reply.op(op::PUTROOTFH).and_then(|()| reply.file_ref());
+        match split_status(node)? {
             Ok(node) => Ok(node),
             Err(status) => Err(self.stopped(status, "/")),
         }
@@ -87,7 +88,7 @@ impl Client {
 
     /// What it means that the walk to the export's path was stopped at a component.
     fn stopped(&self, status: Status, component: &str) -> NfsError {
-        let path = self.shared.target.path.clone();
+        let path = self.manager.target.path.clone();
         match status {
             Status::NotFound => self.not_found(component),
             Status::Symlink => NfsError::SymlinkInPath {
@@ -116,7 +117,7 @@ impl Client {
 
     fn not_found(&self, component: &str) -> NfsError {
         let (local, reserved_port) = self.local();
-        let path = self.shared.target.path.clone();
+        let path = self.manager.target.path.clone();
         NfsError::ExportNotFound {
             path,
             missing: component.to_owned(),
@@ -132,12 +133,12 @@ impl Client {
     }
 
     /// Attributes of the object.
-    pub async fn attributes(&self, object: &FileHandle, terms: CallOptions) -> Result<Attributes, NfsError> {
+    pub async fn attributes(&self, object: &FileHandle, options: CallOptions) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
-        compound.at(object).attributes(attributes::NODE);
-        let mut reply = self.call(terms, &compound).await?;
+        compound.at(object).attributes(attributes::FILE_ATTRIBUTES);
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        reply.node_attributes()
+        reply.file_attributes()
     }
 
     /// The entry of that name.
@@ -145,11 +146,11 @@ impl Client {
         &self,
         directory: &FileHandle,
         name: &Name,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<FileRef>, NfsError> {
         let names = std::slice::from_ref(name);
         let walked = self
-            .walk_from("looking up a name", Start::At(directory), names, terms)
+            .walk_names("looking up a name", Start::At(directory), names, options)
             .await?;
         match walked.stopped {
             None | Some(Status::NotFound) => Ok(walked.nodes.into_iter().next()),
@@ -165,10 +166,10 @@ impl Client {
         &self,
         directory: &FileHandle,
         names: &[Name],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Vec<FileRef>, NfsError> {
         let walked = self
-            .walk_from("walking a path", Start::At(directory), names, terms)
+            .walk_names("walking a path", Start::At(directory), names, options)
             .await?;
         match walked.stopped {
             None | Some(Status::NotFound) => Ok(walked.nodes),
@@ -179,23 +180,23 @@ impl Client {
         }
     }
 
-    async fn walk_from(
+    async fn walk_names(
         &self,
         action: &'static str,
         start: Start<'_>,
         names: &[Name],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Walked, NfsError> {
         let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
-            let room = (self.most_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
+            let room = (self.max_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
             let mut compound = Compound::new(action);
             let begin = match (nodes.last(), start) {
                 (Some(node), _) => Start::At(&node.handle),
                 (None, start) => start,
             };
             let first = match begin {
-                Start::ServersRoot => {
+                Start::ServerRoot => {
                     compound.op(op::PUTROOTFH);
                     op::PUTROOTFH
                 }
@@ -206,14 +207,14 @@ impl Client {
             };
             let asked = rest.len().min(room);
             for name in rest.iter().take(room) {
-                compound.lookup(name).node();
+                compound.lookup(name).file_ref();
             }
-            let mut reply = self.call(terms, &compound).await?;
-            if reply.too_much_at_all() {
-                self.fewer_operations(&compound)?;
+            let mut reply = self.call(options, &compound).await?;
+            if reply.is_rejected_as_too_large() {
+                self.reduce_max_operations(&compound)?;
                 continue;
             }
-            match refusal(reply.op(first))? {
+            match split_status(reply.op(first))? {
                 Ok(()) => {}
                 // A directory that is gone is no name that is missing.
                 Err(status) if matches!(start, Start::At(_)) => return Err(NfsError::Status { action, status }),
@@ -225,10 +226,10 @@ impl Client {
                 }
             }
             for _ in 0..asked {
-                match refusal(found(&mut reply))? {
+                match split_status(found(&mut reply))? {
                     Ok(node) => nodes.push(node),
-                    Err(_) if reply.too_much() => {
-                        self.fewer_operations(&compound)?;
+                    Err(_) if reply.is_too_large() => {
+                        self.reduce_max_operations(&compound)?;
                         continue 'walk;
                     }
                     Err(status) => {
@@ -244,13 +245,13 @@ impl Client {
     }
 
     /// Space and inodes at the export's root.
-    pub async fn statistics(&self, terms: CallOptions) -> Result<Statistics, NfsError> {
-        let root = self.root(terms).await?;
+    pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
+        let root = self.root(options).await?;
         let mut compound = Compound::new("reading space and inodes");
         compound.at(&root.handle).attributes(attributes::STATISTICS);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        let Found {
+        let DecodedAttributes {
             space_total,
             space_available,
             files_total,
@@ -268,5 +269,5 @@ impl Client {
 
 fn found(reply: &mut Reply) -> Result<FileRef, NfsError> {
     reply.op(op::LOOKUP)?;
-    reply.node()
+    reply.file_ref()
 }

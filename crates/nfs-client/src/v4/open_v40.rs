@@ -6,11 +6,12 @@
 //! whole when it is there. Everything else that we do needs no open.
 
 use super::attributes;
-use super::call::{Backoff, CallOptions};
 use super::client::Client;
-use super::compound::{Compound, Reply, StateId, refusal, stateid};
-use super::files::{CREATE, write, written};
-use super::numbers::{code, op};
+use super::compound::{Compound, Reply, StateId, stateid};
+use super::constants::{code, op};
+use super::small_files::{CREATE, write, written};
+use crate::call_options::{Backoff, CallOptions};
+use crate::error::split_status;
 use crate::xdr::{Decoder, XdrError};
 use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 
@@ -21,10 +22,10 @@ const ACCESS_WRITE: u32 = 2;
 const CONFIRM: u32 = 2;
 
 /// How often an open starts again because the server forgot our client id.
-const MOST_RESTARTS: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 
 /// The longest principal in a delegation's permission, in bytes.
-const LONGEST_PRINCIPAL: usize = 1024;
+const MAX_PRINCIPAL: usize = 1024;
 
 /// Room for what a request holds besides data, in bytes.
 const HEADERS: usize = 4 << 10;
@@ -63,7 +64,7 @@ pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
                 results.u64("space limit")?;
             }
             results.array::<12>("permission")?;
-            results.opaque("permission's principal", LONGEST_PRINCIPAL)?;
+            results.opaque("permission's principal", MAX_PRINCIPAL)?;
             Some(stateid)
         }
         value => {
@@ -84,8 +85,8 @@ pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
 fn opening(client_id: u64, directory: &FileHandle, name: &Name, content: &[u8], mode: u32) -> Compound {
     let mut compound = Compound::new(CREATE);
     // An open that was put off used its sequence number up: the next needs another owner.
-    compound.repeat_delayed = false;
-    let message = compound.at(directory).change(op::OPEN);
+    compound.retry_on_delay = false;
+    let message = compound.at(directory).modifying_op(op::OPEN);
     message.u32(0).u32(ACCESS_WRITE).u32(0);
     message.u64(client_id).opaque(&rand::random::<[u8; 16]>());
     // Created, and only if it does not exist (GUARDED4).
@@ -97,44 +98,44 @@ fn opening(client_id: u64, directory: &FileHandle, name: &Name, content: &[u8], 
     attributes::settable(message, set);
     // By name (CLAIM_NULL).
     message.u32(0).opaque(name.as_bytes());
-    compound.node();
+    compound.file_ref();
     if !content.is_empty() {
         write(&mut compound, StateId::ANONYMOUS, 0, content);
     }
-    compound.attributes(attributes::NODE);
+    compound.attributes(attributes::FILE_ATTRIBUTES);
     compound
 }
 
 impl Client {
     /// Creates a file that does not exist, with its content, without a session.
-    pub(super) async fn create_sessionless(
+    pub(super) async fn create_file_v40(
         &self,
         directory: &FileHandle,
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         let mut pause = Backoff::new();
         let mut restarts = 0;
         loop {
-            let id = self.client_id(terms).await?;
-            let first = content.get(..self.longest_write()).unwrap_or(content);
+            let id = self.client_id(options).await?;
+            let first = content.get(..self.max_write()).unwrap_or(content);
             let compound = opening(id, directory, name, first, mode);
-            let mut reply = self.call(terms, &compound).await?;
+            let mut reply = self.call(options, &compound).await?;
             let opened = reply
                 .op(op::PUTFH)
                 .and_then(|()| reply.op(op::OPEN))
                 .and_then(|()| reply.take(read_open));
-            match refusal(opened)? {
+            match split_status(opened)? {
                 Ok(open) => {
                     return self
-                        .filled_sessionless((directory, name), reply, open, content, terms)
+                        .finish_create_v40((directory, name), reply, open, content, options)
                         .await;
                 }
-                Err(Status::Delayed) if pause.until(terms.deadline).await => {}
+                Err(Status::Delayed) if pause.pause_before(options.deadline).await => {}
                 Err(Status::Other(code::STALE_CLIENTID | code::EXPIRED | code::BAD_SEQID))
-                    if restarts < MOST_RESTARTS =>
+                    if restarts < MAX_RESTARTS =>
                 {
                     restarts += 1;
                     self.forget_client_id(id).await;
@@ -145,23 +146,23 @@ impl Client {
     }
 
     /// How much of a file goes in one WRITE, in bytes.
-    fn longest_write(&self) -> usize {
-        self.longest_request().saturating_sub(HEADERS).max(512)
+    fn max_write(&self) -> usize {
+        self.max_request().saturating_sub(HEADERS).max(512)
     }
 
     /// Takes the results of what came with the open, does what is left, and closes.
-    async fn filled_sessionless(
+    async fn finish_create_v40(
         &self,
         (directory, name): (&FileHandle, &Name),
         mut reply: Reply,
         open: Open,
         content: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         // The file is there, whatever is said of it: without its handle, it is looked up.
-        let (mut node, looked) = match refusal(reply.node())? {
+        let (mut node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
-            Err(status) => match self.lookup(directory, name, terms).await? {
+            Err(status) => match self.lookup(directory, name, options).await? {
                 Some(node) => (node, false),
                 None => return Err(NfsError::Status { action: CREATE, status }),
             },
@@ -169,7 +170,7 @@ impl Client {
         let mut whole = Ok(None);
         let mut done = 0;
         if looked && !content.is_empty() {
-            match refusal(written(&mut reply)) {
+            match split_status(written(&mut reply)) {
                 Ok(Ok(count)) => done = count.min(content.len()),
                 // Put off, or not taken without an open: the open's own stateid may do.
                 Ok(Err(_)) => {}
@@ -177,17 +178,20 @@ impl Client {
             }
         }
         if looked && done == content.len() && whole.is_ok() {
-            whole = reply.node_attributes().map(Some).or(Ok(None));
+            whole = reply.file_attributes().map(Some).or(Ok(None));
         }
         let handle = &node.handle;
-        let state = self.confirmed(handle, &open, terms).await;
+        let state = self.confirmed(handle, &open, options).await;
         if whole.is_ok() && done < content.len() {
-            whole = self.write_on(handle, state, done, content, terms).await.map(|()| None);
+            whole = self
+                .write_on(handle, state, done, content, options)
+                .await
+                .map(|()| None);
         }
-        self.let_go(handle, &open, state, terms).await;
+        self.let_go(handle, &open, state, options).await;
         let whole = match whole {
             Ok(Some(attributes)) => Ok(attributes),
-            Ok(None) => self.attributes(handle, terms).await,
+            Ok(None) => self.attributes(handle, options).await,
             Err(error) => Err(error),
         };
         match whole {
@@ -197,7 +201,7 @@ impl Client {
             }
             Err(error) => {
                 // A file without its content is worse than none: whoever reads it would take it for the whole.
-                let _ = self.remove_file(directory, name, node.attributes.fileid, terms).await;
+                let _ = self.remove_file(directory, name, node.attributes.fileid, options).await;
                 Err(error)
             }
         }
@@ -205,7 +209,7 @@ impl Client {
 
     /// Confirms an open, if the server wants that; the stateid to use from then on. What goes wrong leaves an open that
     /// the server forgets a lease later, and the anonymous stateid for what is to be written.
-    async fn confirmed(&self, file: &FileHandle, open: &Open, terms: CallOptions) -> StateId {
+    async fn confirmed(&self, file: &FileHandle, open: &Open, options: CallOptions) -> StateId {
         if !open.confirm {
             return open.stateid;
         }
@@ -213,7 +217,7 @@ impl Client {
         let message = compound.at(file).op(op::OPEN_CONFIRM);
         stateid(message, open.stateid);
         message.u32(1);
-        let confirmed = match self.call(terms, &compound).await {
+        let confirmed = match self.call(options, &compound).await {
             Ok(mut reply) => reply
                 .op(op::PUTFH)
                 .and_then(|()| reply.op(op::OPEN_CONFIRM))
@@ -230,13 +234,13 @@ impl Client {
         state: StateId,
         mut done: usize,
         content: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
         while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
-            let part = rest.get(..self.longest_write()).unwrap_or(rest);
+            let part = rest.get(..self.max_write()).unwrap_or(rest);
             let mut compound = Compound::new(CREATE);
             write(compound.at(file), state, done, part);
-            let mut reply = self.call(terms, &compound).await?;
+            let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             done += written(&mut reply)?.min(part.len());
         }
@@ -244,11 +248,11 @@ impl Client {
     }
 
     /// Closes, and gives a delegation back. What goes wrong the server cures a lease later.
-    async fn let_go(&self, file: &FileHandle, open: &Open, state: StateId, terms: CallOptions) {
+    async fn let_go(&self, file: &FileHandle, open: &Open, state: StateId, options: CallOptions) {
         if let Some(delegation) = open.delegation {
             let mut compound = Compound::new("giving a delegation back");
             stateid(compound.at(file).op(op::DELEGRETURN), delegation);
-            let _ = self.call(terms, &compound).await;
+            let _ = self.call(options, &compound).await;
         }
         if state == StateId::ANONYMOUS {
             return;
@@ -257,6 +261,6 @@ impl Client {
         let message = compound.at(file).op(op::CLOSE);
         message.u32(if open.confirm { 2 } else { 1 });
         stateid(message, state);
-        let _ = self.call(terms, &compound).await;
+        let _ = self.call(options, &compound).await;
     }
 }

@@ -6,11 +6,12 @@
 use bytes::Bytes;
 
 use super::attributes;
-use super::call::CallOptions;
 use super::client::Client;
-use super::compound::{Compound, Reply, StateId, refusal, stateid};
-use super::files::data;
-use super::numbers::{kind, op};
+use super::compound::{Compound, Reply, StateId, stateid};
+use super::constants::{kind, op};
+use super::small_files::data;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{Data, FileHandle, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status, Written};
 
 const FIND: &str = "looking up a name";
@@ -25,13 +26,13 @@ const FILE_SYNC: u32 = 2;
 const HEADERS: usize = 4 << 10;
 /// The most bytes in a READ or WRITE: as many as keep a copy busy over a round trip, few enough that a handful of them fit
 /// into a small memory.
-const MOST_BYTES: usize = 512 << 10;
+const MAX_TRANSFER: usize = 512 << 10;
 /// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
-pub(super) const LONGEST_LINK: usize = 4096;
+pub(super) const MAX_SYMLINK_TARGET: usize = 4096;
 
 /// Takes READLINK's result, after its status.
 pub(super) fn link_target(reply: &mut Reply) -> Result<Bytes, NfsError> {
-    let target = reply.take(|results| results.opaque("link's target", LONGEST_LINK))?;
+    let target = reply.take(|results| results.opaque("link's target", MAX_SYMLINK_TARGET))?;
     Ok(Bytes::copy_from_slice(&target))
 }
 
@@ -44,7 +45,7 @@ pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
 pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
     let (end, bytes) = data(reply, asked)?;
     if bytes.is_empty() && !end {
-        return Err(reply.broken("no data before the end of the file".to_owned()));
+        return Err(reply.protocol_error("no data before the end of the file".to_owned()));
     }
     Ok(Data { bytes, end })
 }
@@ -56,7 +57,7 @@ pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError
     let committed = reply.u32("committed")?;
     let verifier = verifier(reply)?;
     if count == 0 || count > asked || committed > FILE_SYNC {
-        return Err(reply.broken(format!("{count} of {asked} bytes written, stability {committed}")));
+        return Err(reply.protocol_error(format!("{count} of {asked} bytes written, stability {committed}")));
     }
     Ok(Written {
         count,
@@ -65,12 +66,12 @@ pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError
     })
 }
 
-/// Takes the result of a GETATTR of [`attributes::DETAILS`].
+/// Takes the result of a GETATTR of [`attributes::FULL_ATTRIBUTES`].
 fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
     let found = reply.attributes()?;
     found
         .details()
-        .map_err(|missing| reply.broken(format!("the server has no attribute {missing:?}")))
+        .map_err(|missing| reply.protocol_error(format!("the server has no attribute {missing:?}")))
 }
 
 fn read(compound: &mut Compound, offset: u64, count: usize) {
@@ -81,28 +82,28 @@ fn read(compound: &mut Compound, offset: u64, count: usize) {
 
 impl Client {
     /// What one READ and one WRITE carry at most.
-    pub fn most_bytes(&self) -> (usize, usize) {
-        let fits = |longest: usize| longest.saturating_sub(HEADERS).clamp(512, MOST_BYTES);
-        (fits(self.longest_reply()), fits(self.longest_request()))
+    pub fn max_transfer_sizes(&self) -> (usize, usize) {
+        let fits = |longest: usize| longest.saturating_sub(HEADERS).clamp(512, MAX_TRANSFER);
+        (fits(self.max_reply()), fits(self.max_request()))
     }
 
     /// Looks up a name, with all its attributes and the first bytes.
-    pub async fn find(
+    pub async fn lookup_and_read(
         &self,
         directory: &FileHandle,
         name: &Name,
         first: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<LookupResult>, NfsError> {
-        let first = first.min(self.most_bytes().0);
+        let first = first.min(self.max_transfer_sizes().0);
         let mut compound = Compound::new(FIND);
         compound.at(directory).lookup(name).op(op::GETFH);
-        compound.attributes(attributes::DETAILS);
+        compound.attributes(attributes::FULL_ATTRIBUTES);
         read(&mut compound, 0, first);
-        compound.attributes(attributes::MARK);
-        let mut reply = self.call(terms, &compound).await?;
+        compound.attributes(attributes::CHANGE_TOKEN);
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        match refusal(reply.op(op::LOOKUP))? {
+        match split_status(reply.op(op::LOOKUP))? {
             Ok(()) => {}
             Err(Status::NotFound) => return Ok(None),
             Err(status) => return Err(NfsError::Status { action: FIND, status }),
@@ -110,7 +111,7 @@ impl Client {
         let handle = reply.handle()?;
         let details = details(&mut reply)?;
         // Directories, links and special files end the compound here.
-        let begin = match refusal(data(&mut reply, first))? {
+        let begin = match split_status(data(&mut reply, first))? {
             Ok((end, bytes)) => {
                 let mark = reply.attributes()?.mark();
                 mark.map(|mark| (Data { bytes, end }, mark))
@@ -121,10 +122,10 @@ impl Client {
     }
 
     /// All attributes.
-    pub async fn details(&self, object: &FileHandle, terms: CallOptions) -> Result<FullAttributes, NfsError> {
+    pub async fn full_attributes(&self, object: &FileHandle, options: CallOptions) -> Result<FullAttributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
-        compound.at(object).attributes(attributes::DETAILS);
-        let mut reply = self.call(terms, &compound).await?;
+        compound.at(object).attributes(attributes::FULL_ATTRIBUTES);
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         details(&mut reply)
     }
@@ -135,73 +136,73 @@ impl Client {
         file: &FileHandle,
         offset: u64,
         count: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Data, NfsError> {
-        let count = count.min(self.most_bytes().0);
+        let count = count.min(self.max_transfer_sizes().0);
         let mut compound = Compound::new(READ);
         read(compound.at(file), offset, count);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         part(&mut reply, count)
     }
 
     /// Writes a part of a file, as much as the server takes at a time.
-    pub async fn write_some(
+    pub async fn write(
         &self,
         file: &FileHandle,
         offset: u64,
         content: &Bytes,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Written, NfsError> {
-        let content = content.get(..self.most_bytes().1).unwrap_or(content);
+        let content = content.get(..self.max_transfer_sizes().1).unwrap_or(content);
         let mut compound = Compound::new(WRITE);
-        let message = compound.at(file).change(op::WRITE);
+        let message = compound.at(file).modifying_op(op::WRITE);
         stateid(message, StateId::ANONYMOUS);
         message.u64(offset).u32(UNSTABLE).opaque(content);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         taken(&mut reply, content.len())
     }
 
     /// Puts what was written on stable storage.
-    pub async fn commit(&self, file: &FileHandle, terms: CallOptions) -> Result<[u8; 8], NfsError> {
+    pub async fn commit(&self, file: &FileHandle, options: CallOptions) -> Result<[u8; 8], NfsError> {
         let mut compound = Compound::new("committing a file");
         // From the beginning to the end.
-        compound.at(file).change(op::COMMIT).u64(0).u32(0);
-        let mut reply = self.call(terms, &compound).await?;
+        compound.at(file).modifying_op(op::COMMIT).u64(0).u32(0);
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         reply.op(op::COMMIT)?;
         verifier(&mut reply)
     }
 
     /// Where a symbolic link leads to.
-    pub async fn read_link(&self, link: &FileHandle, terms: CallOptions) -> Result<Bytes, NfsError> {
+    pub async fn read_link(&self, link: &FileHandle, options: CallOptions) -> Result<Bytes, NfsError> {
         let mut compound = Compound::new("reading a symbolic link");
         compound.at(link).op(op::READLINK);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         reply.op(op::READLINK)?;
         link_target(&mut reply)
     }
 
     /// Makes a symbolic link.
-    pub async fn make_link(
+    pub async fn create_symlink(
         &self,
         directory: &FileHandle,
         name: &Name,
         target: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         let mut compound = Compound::new("making a symbolic link");
-        let message = compound.at(directory).change(op::CREATE);
+        let message = compound.at(directory).modifying_op(op::CREATE);
         message.u32(kind::LINK).opaque(target).opaque(name.as_bytes());
         attributes::settable(message, SetAttributes::default());
-        compound.node();
-        let mut reply = self.call(terms, &compound).await?;
+        compound.file_ref();
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         reply.op(op::CREATE)?;
         reply.change_info()?;
         reply.take(|results| attributes::read_bitmap(results).map(drop))?;
-        reply.node()
+        reply.file_ref()
     }
 }

@@ -1,28 +1,29 @@
 //! Listing a directory, page by page.
 
 use super::attributes;
-use super::call::CallOptions;
 use super::client::Client;
-use super::compound::{Compound, Reply, refusal};
-use super::numbers::{code, op};
+use super::compound::{Compound, Reply};
+use super::constants::{code, op};
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
 /// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
-const LONGEST_PAGE: usize = 256 << 10;
+const MAX_PAGE: usize = 256 << 10;
 
 /// The shortest page that is asked for, in bytes: an entry with the longest name fits.
-const SHORTEST_PAGE: u32 = 1024;
+const MIN_PAGE: u32 = 1024;
 
 /// The most entries in a page: an entry takes at least 28 bytes of what was asked for.
-const MOST_ENTRIES: usize = LONGEST_PAGE / 28;
+const MAX_ENTRIES: usize = MAX_PAGE / 28;
 
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
 
 /// The longest name that is taken off the wire, so that the error for a bad name can show it.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 impl Client {
     /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
@@ -30,10 +31,10 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
         let wanted = attributes::ENTRY;
-        self.list_asking(directory, from, (LONGEST_PAGE, wanted), terms).await
+        self.list_asking(directory, from, (MAX_PAGE, wanted), options).await
     }
 
     /// The same with what each entry takes on the disk, at most so many bytes.
@@ -42,11 +43,11 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         most: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let longest = usize::try_from(most).unwrap_or(LONGEST_PAGE);
+        let longest = usize::try_from(most).unwrap_or(MAX_PAGE);
         let wanted = attributes::ENTRY_WITH_USAGE;
-        self.list_asking(directory, from, (longest, wanted), terms).await
+        self.list_asking(directory, from, (longest, wanted), options).await
     }
 
     async fn list_asking(
@@ -54,13 +55,13 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         (longest, wanted): (usize, &[u32]),
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
         let most = self
-            .longest_reply()
+            .max_reply()
             .saturating_sub(REPLY_HEADERS)
             .min(longest)
-            .clamp(SHORTEST_PAGE as usize, LONGEST_PAGE);
+            .clamp(MIN_PAGE as usize, MAX_PAGE);
         let mut most = u32::try_from(most).unwrap_or(u32::MAX);
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let mut reply = loop {
@@ -68,15 +69,15 @@ impl Client {
             let message = compound.at(directory).op(op::READDIR);
             message.u64(cookie).fixed(&verifier).u32(most).u32(most);
             attributes::bitmap(message, wanted);
-            let reply = self.call(terms, &compound).await?;
+            let reply = self.call(options, &compound).await?;
             // The server's limit is lower than it said.
-            if !reply.too_much() || most <= SHORTEST_PAGE {
+            if !reply.is_too_large() || most <= MIN_PAGE {
                 break reply;
             }
-            most = (most / 2).max(SHORTEST_PAGE);
+            most = (most / 2).max(MIN_PAGE);
         };
         reply.op(op::PUTFH)?;
-        match refusal(reply.op(op::READDIR))? {
+        match split_status(reply.op(op::READDIR))? {
             Ok(()) => page(&mut reply, from),
             Err(Status::Other(code::BAD_COOKIE)) => Err(NfsError::Status {
                 action: LIST,
@@ -96,17 +97,18 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
     }
     while reply.take(|results| results.boolean("entry follows"))? {
         let cookie = reply.take(|results| results.u64("cookie"))?;
-        let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
+        let name = reply.take(|results| results.opaque("name", MAX_NAME))?;
         let found = reply.take(attributes::read)?;
         let place = place.get_or_insert_with(|| PageCookie::start(verifier));
         if !place.advance(cookie) {
-            return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
+            return Err(reply.protocol_error(format!("the listing goes in circles (cookie {cookie})")));
         }
         // Names outlive the page; a slice would keep the whole of it in memory.
-        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
-            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
-        if entries.len() >= MOST_ENTRIES {
-            return Err(reply.broken("a page of more entries than fit in what was asked for".to_owned()));
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
+            reply.protocol_error(format!("an entry is called \"{}\": {error}", name.escape_ascii()))
+        })?;
+        if entries.len() >= MAX_ENTRIES {
+            return Err(reply.protocol_error("a page of more entries than fit in what was asked for".to_owned()));
         }
         let known = found.error.is_none();
         entries.push(Entry {
@@ -126,6 +128,6 @@ pub(super) fn page(reply: &mut Reply, from: Option<PageCookie>) -> Result<Page, 
             entries,
             next: Some(place),
         }),
-        _ => Err(reply.broken("a page without entries that is not the last".to_owned())),
+        _ => Err(reply.protocol_error("a page without entries that is not the last".to_owned())),
     }
 }

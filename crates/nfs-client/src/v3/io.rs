@@ -5,10 +5,10 @@ use bytes::Bytes;
 use super::attributes;
 use super::call::{Call, Effect};
 use super::client::Client;
-use super::numbers::nfs;
+use super::constants::nfs;
 use super::results;
-use crate::error::refusal;
-use crate::terms::CallOptions;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::xdr::{Decoder, XdrError};
 use crate::{
     Data, FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Written,
@@ -23,46 +23,46 @@ const UNSTABLE: u32 = 0;
 /// stable_how: all is on stable storage.
 const FILE_SYNC: u32 = 2;
 /// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
-const LONGEST_LINK: usize = 4096;
+const MAX_SYMLINK_TARGET: usize = 4096;
 
 /// READLINK: where it leads to.
 pub(super) fn link_target(results: &mut Decoder) -> Result<Bytes, XdrError> {
     attributes::optional(results)?;
-    let target = results.opaque("link's target", LONGEST_LINK)?;
+    let target = results.opaque("link's target", MAX_SYMLINK_TARGET)?;
     Ok(Bytes::copy_from_slice(&target))
 }
 
 /// COMMIT: the server's life.
 pub(super) fn verifier(results: &mut Decoder) -> Result<[u8; 8], XdrError> {
-    attributes::weak(results)?;
+    attributes::wcc_data(results)?;
     results.array("write verifier")
 }
 
 impl Client {
     /// What one READ and one WRITE carry at most.
-    pub fn most_bytes(&self) -> (usize, usize) {
+    pub fn max_transfer_sizes(&self) -> (usize, usize) {
         let limits = self.limits();
         (limits.read as usize, limits.write as usize)
     }
 
     /// Looks up a name, with all its attributes and the first bytes.
-    pub async fn find(
+    pub async fn lookup_and_read(
         &self,
         directory: &FileHandle,
         name: &Name,
         first: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<LookupResult>, NfsError> {
-        let Some(node) = self.lookup(directory, name, terms).await? else {
+        let Some(node) = self.lookup(directory, name, options).await? else {
             return Ok(None);
         };
         let handle = node.handle;
-        let before = self.details(&handle, terms).await?;
+        let before = self.full_attributes(&handle, options).await?;
         let mut begin = None;
         if before.attributes.kind == FileKind::Regular
-            && let Ok(data) = refusal(self.read(&handle, 0, first, terms).await)?
+            && let Ok(data) = split_status(self.read(&handle, 0, first, options).await)?
         {
-            begin = Some((data, self.details(&handle, terms).await?.change_token()));
+            begin = Some((data, self.full_attributes(&handle, options).await?.change_token()));
         }
         Ok(Some(LookupResult {
             handle,
@@ -72,9 +72,9 @@ impl Client {
     }
 
     /// All attributes.
-    pub async fn details(&self, object: &FileHandle, terms: CallOptions) -> Result<FullAttributes, NfsError> {
-        let call = Call::new("reading attributes", nfs::GETATTR, Effect::Looks).on(object);
-        let mut reply = self.call(terms, &call).await?;
+    pub async fn full_attributes(&self, object: &FileHandle, options: CallOptions) -> Result<FullAttributes, NfsError> {
+        let call = Call::new("reading attributes", nfs::GETATTR, Effect::ReadOnly).on(object);
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(attributes::details)
     }
@@ -85,37 +85,37 @@ impl Client {
         file: &FileHandle,
         offset: u64,
         count: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Data, NfsError> {
-        let count = count.min(self.most_bytes().0);
-        let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
+        let count = count.min(self.max_transfer_sizes().0);
+        let mut call = Call::new(READ, nfs::READ, Effect::ReadOnly).on(file);
         call.arguments.u64(offset).u32(u32::try_from(count).unwrap_or(u32::MAX));
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let (end, bytes) = reply.take(|found| results::data(found, count))?;
         if bytes.is_empty() && !end {
-            return Err(reply.broken("no data before the end of the file".to_owned()));
+            return Err(reply.protocol_error("no data before the end of the file".to_owned()));
         }
         Ok(Data { bytes, end })
     }
 
     /// Writes a part of a file, as much as the server takes at a time.
-    pub async fn write_some(
+    pub async fn write(
         &self,
         file: &FileHandle,
         offset: u64,
         content: &Bytes,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Written, NfsError> {
-        let content = content.get(..self.most_bytes().1).unwrap_or(content);
+        let content = content.get(..self.max_transfer_sizes().1).unwrap_or(content);
         let most = u32::try_from(content.len()).unwrap_or(u32::MAX);
-        let mut call = Call::new(WRITE, nfs::WRITE, Effect::ChangesAlike).on(file);
+        let mut call = Call::new(WRITE, nfs::WRITE, Effect::Idempotent).on(file);
         call.arguments.u64(offset).u32(most).u32(UNSTABLE).opaque(content);
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let (count, committed, verifier) = reply.take(results::written)?;
         if count == 0 || count > most || committed > FILE_SYNC {
-            return Err(reply.broken(format!("{count} of {most} bytes written, stability {committed}")));
+            return Err(reply.protocol_error(format!("{count} of {most} bytes written, stability {committed}")));
         }
         Ok(Written {
             count: count as usize,
@@ -125,38 +125,38 @@ impl Client {
     }
 
     /// Puts what was written on stable storage.
-    pub async fn commit(&self, file: &FileHandle, terms: CallOptions) -> Result<[u8; 8], NfsError> {
-        let mut call = Call::new("committing a file", nfs::COMMIT, Effect::ChangesAlike).on(file);
+    pub async fn commit(&self, file: &FileHandle, options: CallOptions) -> Result<[u8; 8], NfsError> {
+        let mut call = Call::new("committing a file", nfs::COMMIT, Effect::Idempotent).on(file);
         // From the beginning to the end.
         call.arguments.u64(0).u32(0);
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(verifier)
     }
 
     /// Where a symbolic link leads to.
-    pub async fn read_link(&self, link: &FileHandle, terms: CallOptions) -> Result<Bytes, NfsError> {
-        let call = Call::new("reading a symbolic link", nfs::READLINK, Effect::Looks).on(link);
-        let mut reply = self.call(terms, &call).await?;
+    pub async fn read_link(&self, link: &FileHandle, options: CallOptions) -> Result<Bytes, NfsError> {
+        let call = Call::new("reading a symbolic link", nfs::READLINK, Effect::ReadOnly).on(link);
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(link_target)
     }
 
     /// Makes a symbolic link.
-    pub async fn make_link(
+    pub async fn create_symlink(
         &self,
         directory: &FileHandle,
         name: &Name,
         target: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         self.fits(LINK, name)?;
-        let mut call = Call::new(LINK, nfs::SYMLINK, Effect::ChangesOnce).at(directory, name);
+        let mut call = Call::new(LINK, nfs::SYMLINK, Effect::NonIdempotent).at(directory, name);
         attributes::settable(&mut call.arguments, SetAttributes::default(), false);
         call.arguments.opaque(target);
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let told = reply.take(results::made)?;
-        self.made(LINK, directory, name, told, terms).await
+        self.made(LINK, directory, name, told, options).await
     }
 }

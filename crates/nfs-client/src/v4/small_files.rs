@@ -1,10 +1,11 @@
 //! Small files: read whole, created with their content, replaced at once.
 
 use super::attributes;
-use super::call::CallOptions;
 use super::client::Client;
-use super::compound::{Compound, Reply, StateId, refusal, stateid};
-use super::numbers::{code, op};
+use super::compound::{Compound, Reply, StateId, stateid};
+use super::constants::{code, op};
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::xdr::XdrError;
 use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
@@ -29,7 +30,7 @@ struct Opened {
 
 fn open(compound: &mut Compound, changes: bool, access: u32) -> &mut crate::xdr::Encoder {
     let message = if changes {
-        compound.change(op::OPEN)
+        compound.modifying_op(op::OPEN)
     } else {
         compound.op(op::OPEN)
     };
@@ -66,7 +67,7 @@ pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
 }
 
 pub(super) fn write(compound: &mut Compound, state: StateId, offset: usize, content: &[u8]) {
-    let message = compound.change(op::WRITE);
+    let message = compound.modifying_op(op::WRITE);
     stateid(message, state);
     message.u64(offset as u64).u32(FILE_SYNC).opaque(content);
 }
@@ -81,7 +82,7 @@ pub(super) fn written(reply: &mut Reply) -> Result<usize, NfsError> {
     if committed == FILE_SYNC && count > 0 {
         return Ok(count);
     }
-    Err(reply.broken(format!("{count} bytes written, stability {committed}")))
+    Err(reply.protocol_error(format!("{count} bytes written, stability {committed}")))
 }
 
 fn close(compound: &mut Compound, state: StateId) {
@@ -114,20 +115,20 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         limit: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<SmallFile>, NfsError> {
-        let count = (limit + 1).min(self.longest_reply().saturating_sub(REPLY_HEADERS).max(512));
+        let count = (limit + 1).min(self.max_reply().saturating_sub(REPLY_HEADERS).max(512));
         let mut compound = Compound::new(READ);
-        compound.at(directory).lookup(name).node();
+        compound.at(directory).lookup(name).file_ref();
         read(&mut compound, StateId::ANONYMOUS, 0, count);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
-        match refusal(reply.op(op::LOOKUP))? {
+        match split_status(reply.op(op::LOOKUP))? {
             Ok(()) => {}
             Err(Status::NotFound) => return Ok(None),
             Err(status) => return Err(NfsError::Status { action: READ, status }),
         }
-        let node = reply.node()?;
+        let node = reply.file_ref()?;
         let refused = |status| Err(NfsError::Status { action: READ, status });
         match node.attributes.kind {
             FileKind::Regular => {}
@@ -137,11 +138,11 @@ impl Client {
         }
         let mut content = Vec::new();
         let mut opens = false;
-        let (mut end, mut part) = match refusal(data(&mut reply, count))? {
+        let (mut end, mut part) = match split_status(data(&mut reply, count))? {
             Ok(read) => read,
             Err(status) if wants_open(status) && !self.is_sessionless() => {
                 opens = true;
-                self.read_opened(&node.handle, 0, count, terms).await?
+                self.read_opened(&node.handle, 0, count, options).await?
             }
             Err(status) => return refused(status),
         };
@@ -157,15 +158,15 @@ impl Client {
                 return Ok(Some(SmallFile { node, content }));
             }
             if part.is_empty() {
-                return Err(reply.broken("no data before the end of the file".to_owned()));
+                return Err(reply.protocol_error("no data before the end of the file".to_owned()));
             }
             let count = count.min(limit + 1 - content.len());
             (end, part) = if opens {
-                self.read_opened(&node.handle, content.len(), count, terms).await?
+                self.read_opened(&node.handle, content.len(), count, options).await?
             } else {
                 let mut compound = Compound::new(READ);
                 read(compound.at(&node.handle), StateId::ANONYMOUS, content.len(), count);
-                let mut reply = self.call(terms, &compound).await?;
+                let mut reply = self.call(options, &compound).await?;
                 reply.op(op::PUTFH)?;
                 data(&mut reply, count)?
             };
@@ -178,7 +179,7 @@ impl Client {
         file: &FileHandle,
         offset: usize,
         count: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(bool, bytes::Bytes), NfsError> {
         let mut compound = Compound::new(READ);
         // Not created; by the current handle (CLAIM_FH).
@@ -186,20 +187,20 @@ impl Client {
         read(&mut compound, StateId::CURRENT, offset, count);
         close(&mut compound, StateId::CURRENT);
         // An open is state: its repetition on the slot must find it.
-        compound.keep_reply = true;
-        let mut reply = self.call(terms, &compound).await?;
+        compound.cache_reply = true;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         let state = opened(&mut reply)?;
         let read = data(&mut reply, count);
         if read.is_err() || reply.op(op::CLOSE).is_err() {
-            self.close_file(file, state, terms).await;
+            self.close_file(file, state, options).await;
         }
         read
     }
 
     /// Creates a file that does not exist, with its content, which goes in one request: a server that takes requests
     /// shorter than that is answered with [`NfsError::Limit`]. It is for our own files: no more than 16 KiB
-    /// (`LONGEST_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
+    /// (`MAX_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
     /// with little memory).
     pub async fn create_file(
         &self,
@@ -207,10 +208,10 @@ impl Client {
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         if self.is_sessionless() {
-            return self.create_sessionless(directory, name, content, mode, terms).await;
+            return self.create_file_v40(directory, name, content, mode, options).await;
         }
         let mut compound = Compound::new(CREATE);
         let message = open(compound.at(directory), true, ACCESS_WRITE);
@@ -225,35 +226,35 @@ impl Client {
         );
         // By name (CLAIM_NULL).
         message.u32(0).opaque(name.as_bytes());
-        compound.node();
+        compound.file_ref();
         if !content.is_empty() {
             write(&mut compound, StateId::CURRENT, 0, content);
         }
-        compound.attributes(attributes::NODE);
+        compound.attributes(attributes::FILE_ATTRIBUTES);
         close(&mut compound, StateId::CURRENT);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         let stateid = opened(&mut reply)?;
-        let (node, looked) = match refusal(reply.node())? {
+        let (node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             // The file is there, whatever is said of it.
-            Err(status) => match self.lookup(directory, name, terms).await? {
+            Err(status) => match self.lookup(directory, name, options).await? {
                 Some(node) => (node, false),
                 None => return Err(NfsError::Status { action: CREATE, status }),
             },
         };
         let mut file = Opened { stateid, node };
         let filled = if looked {
-            self.filled(&mut reply, &mut file, content, terms).await
+            self.filled(&mut reply, &mut file, content, options).await
         } else {
-            self.write_and_close(&mut file, content, terms).await
+            self.write_and_close(&mut file, content, options).await
         };
         match filled {
             Ok(()) => Ok(file.node),
             Err(error) => {
                 // A file without its content is worse than none: whoever reads it would take it for the whole.
                 let _ = self
-                    .remove_file(directory, name, file.node.attributes.fileid, terms)
+                    .remove_file(directory, name, file.node.attributes.fileid, options)
                     .await;
                 Err(error)
             }
@@ -266,59 +267,59 @@ impl Client {
         reply: &mut Reply,
         file: &mut Opened,
         content: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
         let mut done = 0;
         if !content.is_empty() {
-            match refusal(written(reply)) {
+            match split_status(written(reply)) {
                 Ok(Ok(count)) => done = count,
                 // Put off, or the server does not know the current stateid: a compound of its own tells.
                 Ok(Err(_)) => {
-                    return self.write_and_close(file, content, terms).await;
+                    return self.write_and_close(file, content, options).await;
                 }
                 Err(error) => {
-                    self.close_file(&file.node.handle, file.stateid, terms).await;
+                    self.close_file(&file.node.handle, file.stateid, options).await;
                     return Err(error);
                 }
             }
         }
         if done < content.len() {
             let rest = content.get(done..).unwrap_or_default();
-            return self.write_rest(file, done, rest, terms).await;
+            return self.write_rest(file, done, rest, options).await;
         }
-        let attributes = reply.node_attributes();
+        let attributes = reply.file_attributes();
         if attributes.is_err() || reply.op(op::CLOSE).is_err() {
-            self.close_file(&file.node.handle, file.stateid, terms).await;
+            self.close_file(&file.node.handle, file.stateid, options).await;
         }
         file.node.attributes = match attributes {
             Ok(attributes) => attributes,
-            Err(_) => self.attributes(&file.node.handle, terms).await?,
+            Err(_) => self.attributes(&file.node.handle, options).await?,
         };
         Ok(())
     }
 
-    async fn write_and_close(&self, file: &mut Opened, content: &[u8], terms: CallOptions) -> Result<(), NfsError> {
+    async fn write_and_close(&self, file: &mut Opened, content: &[u8], options: CallOptions) -> Result<(), NfsError> {
         if content.is_empty() {
-            return self.write_rest(file, 0, content, terms).await;
+            return self.write_rest(file, 0, content, options).await;
         }
         let mut compound = Compound::new(CREATE);
         write(compound.at(&file.node.handle), file.stateid, 0, content);
-        let result = match self.call(terms, &compound).await {
+        let result = match self.call(options, &compound).await {
             Ok(mut reply) => reply.op(op::PUTFH).and_then(|()| written(&mut reply)),
             Err(error) => Err(error),
         };
         match result {
             Ok(count) if count == content.len() => {
-                self.close_file(&file.node.handle, file.stateid, terms).await;
-                file.node.attributes = self.attributes(&file.node.handle, terms).await?;
+                self.close_file(&file.node.handle, file.stateid, options).await;
+                file.node.attributes = self.attributes(&file.node.handle, options).await?;
                 Ok(())
             }
             Ok(count) => {
-                self.write_rest(file, count, content.get(count..).unwrap_or_default(), terms)
+                self.write_rest(file, count, content.get(count..).unwrap_or_default(), options)
                     .await
             }
             Err(error) => {
-                self.close_file(&file.node.handle, file.stateid, terms).await;
+                self.close_file(&file.node.handle, file.stateid, options).await;
                 Err(error)
             }
         }
@@ -330,27 +331,27 @@ impl Client {
         file: &mut Opened,
         mut offset: usize,
         mut rest: &[u8],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
-        self.close_file(&file.node.handle, file.stateid, terms).await;
+        self.close_file(&file.node.handle, file.stateid, options).await;
         while !rest.is_empty() {
             let mut compound = Compound::new(CREATE);
             write(compound.at(&file.node.handle), StateId::ANONYMOUS, offset, rest);
-            let mut reply = self.call(terms, &compound).await?;
+            let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             let count = written(&mut reply)?.min(rest.len());
             rest = rest.get(count..).unwrap_or_default();
             offset += count;
         }
-        file.node.attributes = self.attributes(&file.node.handle, terms).await?;
+        file.node.attributes = self.attributes(&file.node.handle, options).await?;
         Ok(())
     }
 
     /// Closes an open. If that fails, it is closed already, or the server forgets it with the session.
-    async fn close_file(&self, file: &FileHandle, state: StateId, terms: CallOptions) {
+    async fn close_file(&self, file: &FileHandle, state: StateId, options: CallOptions) {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
-        let _ = self.call(terms, &compound).await;
+        let _ = self.call(options, &compound).await;
     }
 
     /// Replaces a file's content at once: whoever reads it sees the old content or the new. As long as for
@@ -361,25 +362,30 @@ impl Client {
         (name, temporary): (&Name, &Name),
         content: &[u8],
         mode: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
-        let created = match self.create_file(directory, temporary, content, mode, terms).await {
+        let created = match self.create_file(directory, temporary, content, mode, options).await {
             Err(NfsError::Status {
                 status: Status::Exists, ..
             }) => {
                 // Left by a replacement that was cut off: its name is for nothing else.
-                if let Some(old) = self.lookup(directory, temporary, terms).await? {
-                    self.remove_file(directory, temporary, old.attributes.fileid, terms)
+                if let Some(old) = self.lookup(directory, temporary, options).await? {
+                    self.remove_file(directory, temporary, old.attributes.fileid, options)
                         .await?;
                 }
-                self.create_file(directory, temporary, content, mode, terms).await
+                self.create_file(directory, temporary, content, mode, options).await
             }
             created => created,
         };
         let replaced = match created {
             Ok(file) => {
-                self.rename_over((directory, temporary), file.attributes.fileid, (directory, name), terms)
-                    .await
+                self.rename_over(
+                    (directory, temporary),
+                    file.attributes.fileid,
+                    (directory, name),
+                    options,
+                )
+                .await
             }
             Err(error) => Err(error),
         };

@@ -1,4 +1,4 @@
-//! The protocol's numbers (RFC 7863, the XDR description of NFSv4.2).
+//! The protocol's constants (RFC 7863, the XDR description of NFSv4.2).
 
 /// Operations (`nfs_opnum4`).
 pub mod op {
@@ -87,8 +87,8 @@ pub mod attribute {
     pub const FILEID: u32 = 20;
     pub const FILES_FREE: u32 = 22;
     pub const FILES_TOTAL: u32 = 23;
-    pub const LONGEST_READ: u32 = 30;
-    pub const LONGEST_WRITE: u32 = 31;
+    pub const MAXREAD: u32 = 30;
+    pub const MAXWRITE: u32 = 31;
     pub const MODE: u32 = 33;
     pub const NUMLINKS: u32 = 35;
     pub const OWNER: u32 = 36;

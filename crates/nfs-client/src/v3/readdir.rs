@@ -6,21 +6,21 @@ use futures::stream::FuturesUnordered;
 use super::attributes;
 use super::call::{Call, Effect, Reply};
 use super::client::Client;
-use super::numbers::{code, nfs};
-use crate::error::refusal;
-use crate::terms::CallOptions;
+use super::constants::{code, nfs};
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{Entry, FileHandle, FullAttributes, Name, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
 /// The longest page, in bytes: about 1,500 entries, a fraction of a millisecond of decoding.
-const LONGEST_PAGE: u32 = 256 << 10;
+const MAX_PAGE: u32 = 256 << 10;
 
 /// The shortest page that is asked for, in bytes: an entry with the longest name fits.
-const SHORTEST_PAGE: u32 = 1024;
+const MIN_PAGE: u32 = 1024;
 
 /// The longest name that is taken off the wire, so that the error for a bad name can show it.
-const LONGEST_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 /// Lookups at a time for entries that came without attributes.
 const LOOKUPS: usize = 64;
@@ -40,9 +40,9 @@ impl Client {
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
-        self.list_with_usage(directory, from, LONGEST_PAGE, terms).await
+        self.list_with_usage(directory, from, MAX_PAGE, options).await
     }
 
     /// The same, at most so many bytes. What an entry takes on the disk is told in this version anyway.
@@ -51,17 +51,17 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         most: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
-        let most = self.limits().read.min(LONGEST_PAGE).min(most.max(SHORTEST_PAGE));
+        let most = self.limits().read.min(MAX_PAGE).min(most.max(MIN_PAGE));
         let mut from = from;
         loop {
-            let mut page = match self.page(directory, from, (Form::Plus, most), terms).await {
+            let mut page = match self.page(directory, from, (Form::Plus, most), options).await {
                 // Some servers don't have it at all, some not for every file system.
                 Err(NfsError::Status {
                     status: Status::NotSupported,
                     ..
-                }) => self.page(directory, from, (Form::Plain, most), terms).await?,
+                }) => self.page(directory, from, (Form::Plain, most), options).await?,
                 page => page?,
             };
             // `.` and `..` alone fill a page of some servers.
@@ -69,7 +69,7 @@ impl Client {
                 from = page.next;
                 continue;
             }
-            self.complete(directory, &mut page.entries, terms).await?;
+            self.complete(directory, &mut page.entries, options).await?;
             return Ok(page);
         }
     }
@@ -79,21 +79,21 @@ impl Client {
         directory: &FileHandle,
         from: Option<PageCookie>,
         (form, most): (Form, u32),
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Page, NfsError> {
         let (cookie, verifier) = from.map_or((0, [0; 8]), |from| (from.cookie, from.verifier));
         let procedure = match form {
             Form::Plus => nfs::READDIRPLUS,
             Form::Plain => nfs::READDIR,
         };
-        let mut call = Call::new(LIST, procedure, Effect::Looks).on(directory);
+        let mut call = Call::new(LIST, procedure, Effect::ReadOnly).on(directory);
         call.arguments.u64(cookie).fixed(&verifier);
         if form == Form::Plus {
             // dircount: bytes of names and cookies alone. The whole reply is the limit that counts.
             call.arguments.u32(most);
         }
         call.arguments.u32(most);
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         if reply.code == code::BAD_COOKIE {
             return Err(NfsError::Status {
                 action: LIST,
@@ -109,7 +109,7 @@ impl Client {
         &self,
         directory: &FileHandle,
         entries: &mut [Entry],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
         let mut unknown = entries.iter_mut().filter(|entry| entry.kind.is_none());
         let mut flying = FuturesUnordered::new();
@@ -119,7 +119,7 @@ impl Client {
                 unknown
                     .by_ref()
                     .take(room)
-                    .map(|entry| self.complete_one(directory, entry, terms)),
+                    .map(|entry| self.fetch_attributes_of(directory, entry, options)),
             );
             match flying.next().await {
                 Some(looked_up) => looked_up?,
@@ -128,13 +128,13 @@ impl Client {
         }
     }
 
-    async fn complete_one(
+    async fn fetch_attributes_of(
         &self,
         directory: &FileHandle,
         entry: &mut Entry,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
-        if let Ok(Some(found)) = refusal(self.look_up(LIST, directory, &entry.name, terms).await)? {
+        if let Ok(Some(found)) = split_status(self.lookup_for(LIST, directory, &entry.name, options).await)? {
             entry.kind = Some(found.attributes.kind);
             entry.size = Some(found.attributes.size);
             entry.fsid = Some(found.attributes.fsid);
@@ -156,7 +156,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
     while reply.take(|results| results.boolean("entry follows"))? {
         any = true;
         let fileid = reply.take(|results| results.u64("fileid"))?;
-        let name = reply.take(|results| results.opaque("name", LONGEST_NAME))?;
+        let name = reply.take(|results| results.opaque("name", MAX_NAME))?;
         let cookie = reply.take(|results| results.u64("cookie"))?;
         let mut told: Option<FullAttributes> = None;
         if form == Form::Plus {
@@ -165,15 +165,16 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         }
         let place = place.get_or_insert_with(|| PageCookie::start(verifier));
         if !place.advance(cookie) {
-            return Err(reply.broken(format!("the listing goes in circles (cookie {cookie})")));
+            return Err(reply.protocol_error(format!("the listing goes in circles (cookie {cookie})")));
         }
         // NFSv3 lists them, and they are never of use.
         if matches!(name.as_ref(), b"." | b"..") {
             continue;
         }
         // Names outlive the page; a slice would keep the whole of it in memory.
-        let name = Name::new(bytes::Bytes::copy_from_slice(&name))
-            .map_err(|error| reply.broken(format!("an entry is called \"{}\": {error}", name.escape_ascii())))?;
+        let name = Name::new(bytes::Bytes::copy_from_slice(&name)).map_err(|error| {
+            reply.protocol_error(format!("an entry is called \"{}\": {error}", name.escape_ascii()))
+        })?;
         let attributes = told.as_ref().map(|told| &told.attributes);
         entries.push(Entry {
             name,
@@ -193,7 +194,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
             entries,
             next: Some(place),
         }),
-        _ => Err(reply.broken("a page without entries that is not the last".to_owned())),
+        _ => Err(reply.protocol_error("a page without entries that is not the last".to_owned())),
     }
 }
 

@@ -1,13 +1,13 @@
 //! Small files: read whole, created with their content, replaced at once.
 
 use super::attributes;
-use super::call::{Call, Effect, lost};
+use super::call::{Call, Effect, outcome_unknown};
 use super::client::Client;
-use super::numbers::nfs;
+use super::constants::nfs;
 use super::results;
 use super::status::status;
-use crate::error::refusal;
-use crate::terms::CallOptions;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{FileHandle, FileKind, FileRef, Name, NfsError, SetAttributes, SmallFile, Status};
 
 const READ: &str = "reading a file";
@@ -31,11 +31,11 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         limit: usize,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<SmallFile>, NfsError> {
         let refused = |status| Err(NfsError::Status { action: READ, status });
         for _ in 0..REPLACED_MEANWHILE {
-            let Some(node) = self.look_up(READ, directory, name, terms).await? else {
+            let Some(node) = self.lookup_for(READ, directory, name, options).await? else {
                 return Ok(None);
             };
             match node.attributes.kind {
@@ -44,7 +44,7 @@ impl Client {
                 FileKind::Directory => return refused(Status::IsDirectory),
                 FileKind::Other => return refused(Status::Invalid),
             }
-            match refusal(self.content(&node.handle, limit, terms).await)? {
+            match split_status(self.content(&node.handle, limit, options).await)? {
                 Ok(content) => return Ok(Some(SmallFile { node, content })),
                 Err(Status::Stale) => {}
                 Err(status) => return refused(status),
@@ -53,16 +53,16 @@ impl Client {
         refused(Status::Stale)
     }
 
-    async fn content(&self, file: &FileHandle, limit: usize, terms: CallOptions) -> Result<Vec<u8>, NfsError> {
+    async fn content(&self, file: &FileHandle, limit: usize, options: CallOptions) -> Result<Vec<u8>, NfsError> {
         let mut content = Vec::new();
         loop {
             // One byte more than may be there tells that there is more.
             let count = (limit + 1 - content.len()).min(self.limits().read as usize);
-            let mut call = Call::new(READ, nfs::READ, Effect::Looks).on(file);
+            let mut call = Call::new(READ, nfs::READ, Effect::ReadOnly).on(file);
             call.arguments
                 .u64(content.len() as u64)
                 .u32(u32::try_from(count).unwrap_or(u32::MAX));
-            let mut reply = self.call(terms, &call).await?;
+            let mut reply = self.call(options, &call).await?;
             reply.ok()?;
             let (end, part) = reply.take(|found| results::data(found, count))?;
             content.extend_from_slice(&part);
@@ -76,7 +76,7 @@ impl Client {
                 return Ok(content);
             }
             if part.is_empty() {
-                return Err(reply.broken("no data before the end of the file".to_owned()));
+                return Err(reply.protocol_error("no data before the end of the file".to_owned()));
             }
         }
     }
@@ -88,23 +88,23 @@ impl Client {
         name: &Name,
         content: &[u8],
         mode: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         self.fits(CREATE, name)?;
         let set = SetAttributes {
             mode: Some(mode),
             ..SetAttributes::default()
         };
-        let mut file = match refusal(self.create(directory, name, None, terms).await)? {
+        let mut file = match split_status(self.create(directory, name, None, options).await)? {
             Ok(file) => file,
-            Err(Status::NotSupported | Status::Invalid) => self.create(directory, name, Some(set), terms).await?,
+            Err(Status::NotSupported | Status::Invalid) => self.create(directory, name, Some(set), options).await?,
             Err(status) => return Err(NfsError::Status { action: CREATE, status }),
         };
         let fill = async {
             // Both at once: neither needs the other.
             tokio::try_join!(
-                self.set_part(&file.handle, set, true, terms),
-                self.write(&file.handle, content, terms),
+                self.set_part(&file.handle, set, true, options),
+                self.write_synced(&file.handle, content, options),
             )
         };
         match fill.await {
@@ -115,7 +115,7 @@ impl Client {
             }
             Err(error) => {
                 // A file without its content is worse than none: whoever reads it would take it for the whole.
-                let _ = self.remove_file(directory, name, file.attributes.fileid, terms).await;
+                let _ = self.remove_file(directory, name, file.attributes.fileid, options).await;
                 Err(match error {
                     NfsError::Status { status, .. } => NfsError::Status { action: CREATE, status },
                     error => error,
@@ -131,11 +131,11 @@ impl Client {
         directory: &FileHandle,
         name: &Name,
         guarded: Option<SetAttributes>,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<FileRef, NfsError> {
         let effect = match guarded {
-            None => Effect::ChangesAlike,
-            Some(_) => Effect::ChangesOnce,
+            None => Effect::Idempotent,
+            Some(_) => Effect::NonIdempotent,
         };
         let mut call = Call::new(CREATE, nfs::CREATE, effect).at(directory, name);
         match guarded {
@@ -147,31 +147,31 @@ impl Client {
                 attributes::settable(&mut call.arguments, set, false);
             }
         }
-        let mut reply = self.call(terms, &call).await?;
+        let mut reply = self.call(options, &call).await?;
         if reply.repeated && status(reply.code) == Status::Exists {
             // Somebody else's, or this call's: a server that dies after it made the file and before it noted the
             // verifier does not know its own work again.
             let cause = "the name is taken, perhaps by the same call when its reply was lost";
-            return Err(lost(&call, cause.to_owned()));
+            return Err(outcome_unknown(&call, cause.to_owned()));
         }
         reply.ok()?;
         let told = reply.take(results::made)?;
-        self.made(CREATE, directory, name, told, terms).await
+        self.made(CREATE, directory, name, told, options).await
     }
 
     /// Writes a file's content, on stable storage.
-    async fn write(&self, file: &FileHandle, content: &[u8], terms: CallOptions) -> Result<(), NfsError> {
+    async fn write_synced(&self, file: &FileHandle, content: &[u8], options: CallOptions) -> Result<(), NfsError> {
         let mut done = 0;
         while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
             let part = rest.get(..self.limits().write as usize).unwrap_or(rest);
             let count = u32::try_from(part.len()).unwrap_or(u32::MAX);
-            let mut call = Call::new(CREATE, nfs::WRITE, Effect::ChangesAlike).on(file);
+            let mut call = Call::new(CREATE, nfs::WRITE, Effect::Idempotent).on(file);
             call.arguments.u64(done as u64).u32(count).u32(FILE_SYNC).opaque(part);
-            let mut reply = self.call(terms, &call).await?;
+            let mut reply = self.call(options, &call).await?;
             reply.ok()?;
             let (written, committed, _) = reply.take(results::written)?;
             if committed != FILE_SYNC || written == 0 || written > count {
-                return Err(reply.broken(format!("{written} bytes written, stability {committed}")));
+                return Err(reply.protocol_error(format!("{written} bytes written, stability {committed}")));
             }
             done += written as usize;
         }
@@ -185,25 +185,30 @@ impl Client {
         (name, temporary): (&Name, &Name),
         content: &[u8],
         mode: u32,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<(), NfsError> {
-        let created = match self.create_file(directory, temporary, content, mode, terms).await {
+        let created = match self.create_file(directory, temporary, content, mode, options).await {
             Err(NfsError::Status {
                 status: Status::Exists, ..
             }) => {
                 // Left by a replacement that was cut off: its name is for nothing else.
-                if let Some(old) = self.look_up(REPLACE, directory, temporary, terms).await? {
-                    self.remove_file(directory, temporary, old.attributes.fileid, terms)
+                if let Some(old) = self.lookup_for(REPLACE, directory, temporary, options).await? {
+                    self.remove_file(directory, temporary, old.attributes.fileid, options)
                         .await?;
                 }
-                self.create_file(directory, temporary, content, mode, terms).await
+                self.create_file(directory, temporary, content, mode, options).await
             }
             created => created,
         };
         let replaced = match created {
             Ok(file) => {
-                self.rename_over((directory, temporary), file.attributes.fileid, (directory, name), terms)
-                    .await
+                self.rename_over(
+                    (directory, temporary),
+                    file.attributes.fileid,
+                    (directory, name),
+                    options,
+                )
+                .await
             }
             Err(error) => Err(error),
         };

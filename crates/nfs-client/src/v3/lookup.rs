@@ -5,48 +5,48 @@ use std::sync::PoisonError;
 use super::attributes;
 use super::call::{Call, Effect, Reply};
 use super::client::{Client, Limits};
+use super::constants::nfs;
 use super::mount::MOUNT;
-use super::numbers::nfs;
 use super::results;
-use crate::error::refusal;
-use crate::terms::CallOptions;
+use crate::call_options::CallOptions;
+use crate::error::split_status;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
 const LOOK_UP: &str = "looking up a name";
 const WALK: &str = "walking a path";
 
 /// What a READ or WRITE carries at most: with its headers it stays below the longest record that we take.
-const MOST_BYTES: u32 = 512 << 10;
+const MAX_TRANSFER: u32 = 512 << 10;
 /// NFSv3 servers take at least this many (RFC 1813 section 3.3.19 leaves it open; all known ones take 4,096).
-const FEWEST_BYTES: u32 = 4096;
+const MIN_TRANSFER: u32 = 4096;
 
 impl Client {
     /// The export's root directory.
-    pub async fn root(&self, terms: CallOptions) -> Result<FileRef, NfsError> {
-        let mut handle = self.mount(terms).await?;
-        let attributes = match refusal(self.attributes(&handle, terms).await)? {
+    pub async fn root(&self, options: CallOptions) -> Result<FileRef, NfsError> {
+        let mut handle = self.root_handle(options).await?;
+        let attributes = match split_status(self.attributes(&handle, options).await)? {
             Ok(attributes) => attributes,
             // What was exported under this path is gone; perhaps something else is there now.
             Err(Status::Stale) => {
-                self.unmount().await;
-                handle = self.mount(terms).await?;
-                self.attributes(&handle, terms).await?
+                self.forget_root_handle().await;
+                handle = self.root_handle(options).await?;
+                self.attributes(&handle, options).await?
             }
-            Err(status) => return Err(self.refused_root(status)),
+            Err(status) => return Err(self.root_error(status)),
         };
         if attributes.kind != FileKind::Directory {
-            let path = self.shared.target.path.clone();
+            let path = self.manager.target.path.clone();
             let component = path.rsplit('/').next().unwrap_or_default().to_owned();
             return Err(NfsError::NotADirectory { path, component });
         }
         if self.limits() == Limits::UNKNOWN {
-            self.ask_limits(&handle, terms).await?;
+            self.fetch_limits(&handle, options).await?;
         }
         Ok(FileRef { handle, attributes })
     }
 
     /// What it means that the root that MOUNT gave us is refused.
-    fn refused_root(&self, status: Status) -> NfsError {
+    fn root_error(&self, status: Status) -> NfsError {
         let negotiated = self.negotiated();
         match status {
             Status::Access | Status::NotPermitted => NfsError::AccessDenied {
@@ -59,17 +59,17 @@ impl Client {
     }
 
     /// FSINFO and PATHCONF, at once.
-    async fn ask_limits(&self, root: &FileHandle, terms: CallOptions) -> Result<(), NfsError> {
+    async fn fetch_limits(&self, root: &FileHandle, options: CallOptions) -> Result<(), NfsError> {
         const ACTION: &str = "asking for limits";
-        let info = Call::new(ACTION, nfs::FSINFO, Effect::Looks).on(root);
-        let conf = Call::new(ACTION, nfs::PATHCONF, Effect::Looks).on(root);
-        let (info, conf) = tokio::try_join!(self.call(terms, &info), self.call(terms, &conf))?;
+        let info = Call::new(ACTION, nfs::FSINFO, Effect::ReadOnly).on(root);
+        let conf = Call::new(ACTION, nfs::PATHCONF, Effect::ReadOnly).on(root);
+        let (info, conf) = tokio::try_join!(self.call(options, &info), self.call(options, &conf))?;
         let mut limits = Limits::UNKNOWN;
-        if let Ok((read, write)) = refusal(sizes(info))? {
-            limits.read = read.clamp(FEWEST_BYTES, MOST_BYTES);
-            limits.write = write.clamp(FEWEST_BYTES, MOST_BYTES);
+        if let Ok((read, write)) = split_status(sizes(info))? {
+            limits.read = read.clamp(MIN_TRANSFER, MAX_TRANSFER);
+            limits.write = write.clamp(MIN_TRANSFER, MAX_TRANSFER);
         }
-        if let Ok(name) = refusal(longest_name(conf))? {
+        if let Ok(name) = split_status(name_max(conf))? {
             // Some say 0 for "no idea".
             limits.name = if name == 0 {
                 limits.name
@@ -77,7 +77,12 @@ impl Client {
                 (name as usize).min(limits.name)
             };
         }
-        *self.shared.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        *self
+            .manager
+            .version
+            .limits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = limits;
         Ok(())
     }
 
@@ -93,9 +98,9 @@ impl Client {
     }
 
     /// Attributes of the object.
-    pub async fn attributes(&self, object: &FileHandle, terms: CallOptions) -> Result<Attributes, NfsError> {
-        let call = Call::new("reading attributes", nfs::GETATTR, Effect::Looks).on(object);
-        let mut reply = self.call(terms, &call).await?;
+    pub async fn attributes(&self, object: &FileHandle, options: CallOptions) -> Result<Attributes, NfsError> {
+        let call = Call::new("reading attributes", nfs::GETATTR, Effect::ReadOnly).on(object);
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(attributes::read)
     }
@@ -105,21 +110,21 @@ impl Client {
         &self,
         directory: &FileHandle,
         name: &Name,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<FileRef>, NfsError> {
-        self.look_up(LOOK_UP, directory, name, terms).await
+        self.lookup_for(LOOK_UP, directory, name, options).await
     }
 
-    pub(super) async fn look_up(
+    pub(super) async fn lookup_for(
         &self,
         action: &'static str,
         directory: &FileHandle,
         name: &Name,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<FileRef>, NfsError> {
-        let call = Call::new(action, nfs::LOOKUP, Effect::Looks).at(directory, name);
-        let mut reply = self.call(terms, &call).await?;
-        match refusal(reply.ok())? {
+        let call = Call::new(action, nfs::LOOKUP, Effect::ReadOnly).at(directory, name);
+        let mut reply = self.call(options, &call).await?;
+        match split_status(reply.ok())? {
             Ok(()) => {}
             Err(Status::NotFound) => return Ok(None),
             Err(status) => return Err(NfsError::Status { action, status }),
@@ -127,7 +132,7 @@ impl Client {
         let (handle, told) = reply.take(results::found)?;
         let attributes = match told {
             Some(attributes) => attributes,
-            None => self.attributes(&handle, terms).await?,
+            None => self.attributes(&handle, options).await?,
         };
         Ok(Some(FileRef { handle, attributes }))
     }
@@ -137,7 +142,7 @@ impl Client {
         &self,
         directory: &FileHandle,
         names: &[Name],
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Vec<FileRef>, NfsError> {
         let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         for name in names {
@@ -155,7 +160,7 @@ impl Client {
                     }
                 },
             };
-            match self.look_up(WALK, below, name, terms).await? {
+            match self.lookup_for(WALK, below, name, options).await? {
                 Some(node) => nodes.push(node),
                 None => break,
             }
@@ -164,10 +169,10 @@ impl Client {
     }
 
     /// Space and inodes at the export's root.
-    pub async fn statistics(&self, terms: CallOptions) -> Result<Statistics, NfsError> {
-        let root = self.root(terms).await?;
-        let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::Looks).on(&root.handle);
-        let mut reply = self.call(terms, &call).await?;
+    pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
+        let root = self.root(options).await?;
+        let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::ReadOnly).on(&root.handle);
+        let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(results::statistics)
     }
@@ -180,7 +185,7 @@ fn sizes(mut reply: Reply) -> Result<(u32, u32), NfsError> {
 }
 
 /// The longest name.
-fn longest_name(mut reply: Reply) -> Result<u32, NfsError> {
+fn name_max(mut reply: Reply) -> Result<u32, NfsError> {
     reply.ok()?;
-    reply.take(results::longest_name)
+    reply.take(results::name_max)
 }

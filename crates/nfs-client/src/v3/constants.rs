@@ -1,4 +1,4 @@
-//! The protocol's numbers (RFC 1813 sections 2.6 and 3.3, appendix I; RFC 1833 section 3).
+//! The protocol's constants (RFC 1813 sections 2.6 and 3.3, appendix I; RFC 1833 section 3).
 
 use crate::rpc::message::{NFS_PROGRAM, Procedure};
 

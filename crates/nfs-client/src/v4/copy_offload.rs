@@ -5,10 +5,11 @@
 
 use tokio::time::Instant;
 
-use super::call::{Backoff, CallOptions};
 use super::client::Client;
-use super::compound::{Compound, Reply, StateId, refusal, stateid};
-use super::numbers::{code, op};
+use super::compound::{Compound, Reply, StateId, stateid};
+use super::constants::{code, op};
+use crate::call_options::{Backoff, CallOptions};
+use crate::error::split_status;
 use crate::xdr::XdrError;
 use crate::{Copied, FileHandle, NfsError, Protocol, Status};
 
@@ -41,7 +42,7 @@ pub(super) fn copied(reply: &mut Reply) -> Result<CopyResult, NfsError> {
     let background = match reply.u32("copies in the background")? {
         0 => None,
         1 => Some(reply.stateid()?),
-        many => return Err(reply.broken(format!("{many} copies in the background for one"))),
+        many => return Err(reply.protocol_error(format!("{many} copies in the background for one"))),
     };
     let result = CopyResult {
         background,
@@ -70,8 +71,9 @@ pub(super) fn offloaded(reply: &mut Reply) -> Result<(u64, Option<u32>), NfsErro
 }
 
 impl Client {
-    /// Nothing below 4.2 has these operations, and a server may end the connection over one that it doesn't know.
-    fn must_be_4_2(&self, action: &'static str) -> Result<(), NfsError> {
+    /// Fails unless the version is 4.2. Older versions lack some operations, and a server may close the connection when it
+    /// receives one that it does not know.
+    pub(super) fn require_4_2(&self, action: &'static str) -> Result<(), NfsError> {
         if self.negotiated().protocol == Protocol::V4_2 {
             return Ok(());
         }
@@ -82,17 +84,17 @@ impl Client {
     }
 
     /// The next bytes that are no hole.
-    pub async fn next_data(
+    pub async fn seek_data(
         &self,
         file: &FileHandle,
         from: u64,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Option<(u64, u64)>, NfsError> {
-        self.must_be_4_2(SEEK)?;
-        let Some(begin) = self.seek(file, from, DATA, terms).await? else {
+        self.require_4_2(SEEK)?;
+        let Some(begin) = self.seek(file, from, DATA, options).await? else {
             return Ok(None);
         };
-        let end = self.seek(file, begin, HOLE, terms).await?;
+        let end = self.seek(file, begin, HOLE, options).await?;
         match end {
             Some(end) if begin >= from && end > begin => Ok(Some((begin, end))),
             // A hole begins at the latest where the file ends; nothing else can follow data.
@@ -104,15 +106,21 @@ impl Client {
         }
     }
 
-    async fn seek(&self, file: &FileHandle, from: u64, what: u32, terms: CallOptions) -> Result<Option<u64>, NfsError> {
+    async fn seek(
+        &self,
+        file: &FileHandle,
+        from: u64,
+        what: u32,
+        options: CallOptions,
+    ) -> Result<Option<u64>, NfsError> {
         let mut compound = Compound::new(SEEK);
         let message = compound.at(file).op(op::SEEK);
         stateid(message, StateId::ANONYMOUS);
         message.u64(from).u32(what);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
         let code = reply.code();
-        match refusal(reply.op(op::SEEK))? {
+        match split_status(reply.op(op::SEEK))? {
             Ok(()) => {
                 let (end, offset) = sought(&mut reply)?;
                 // `end` without data is how some say that there is none.
@@ -130,27 +138,27 @@ impl Client {
         from: (&FileHandle, u64),
         to: (&FileHandle, u64),
         count: u64,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Copied, NfsError> {
-        self.must_be_4_2(COPY)?;
+        self.require_4_2(COPY)?;
         let mut compound = Compound::new(COPY);
         compound.at(from.0).op(op::SAVEFH);
-        let message = compound.at(to.0).change(op::COPY);
+        let message = compound.at(to.0).modifying_op(op::COPY);
         stateid(message, StateId::ANONYMOUS);
         stateid(message, StateId::ANONYMOUS);
         message.u64(from.1).u64(to.1).u64(count);
         // One after the other, synchronously, from no other server.
         message.boolean(true).boolean(true).u32(0);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::COPY] {
             reply.op(before)?;
         }
         let result = copied(&mut reply)?;
         if result.count > count {
-            return Err(reply.broken(format!("{} bytes copied of {count}", result.count)));
+            return Err(reply.protocol_error(format!("{} bytes copied of {count}", result.count)));
         }
         if let Some(background) = result.background {
-            return self.wait_for(to.0, background, count, terms).await;
+            return self.wait_for(to.0, background, count, options).await;
         }
         Ok(Copied {
             count: result.count,
@@ -165,19 +173,19 @@ impl Client {
         to: &FileHandle,
         copy: StateId,
         asked: u64,
-        terms: CallOptions,
+        options: CallOptions,
     ) -> Result<Copied, NfsError> {
         let mut pause = Backoff::new();
         let began = Instant::now();
-        while pause.until(terms.deadline).await {
+        while pause.pause_before(options.deadline).await {
             let mut compound = Compound::new(COPY);
             stateid(compound.at(to).op(op::OFFLOAD_STATUS), copy);
-            let mut reply = self.call(terms, &compound).await?;
+            let mut reply = self.call(options, &compound).await?;
             reply.op(op::PUTFH)?;
             reply.op(op::OFFLOAD_STATUS)?;
             match offloaded(&mut reply)? {
                 (count, _) if count > asked => {
-                    return Err(reply.broken(format!("{count} bytes copied of {asked}")));
+                    return Err(reply.protocol_error(format!("{count} bytes copied of {asked}")));
                 }
                 (_, None) => {}
                 (count, Some(code::OK)) => {
@@ -196,9 +204,9 @@ impl Client {
             }
         }
         let mut compound = Compound::new(COPY);
-        stateid(compound.at(to).change(op::OFFLOAD_CANCEL), copy);
+        stateid(compound.at(to).modifying_op(op::OFFLOAD_CANCEL), copy);
         // It ends by itself if this doesn't end it; whoever repeats the copy writes the same bytes.
-        let _ = self.call(terms, &compound).await;
+        let _ = self.call(options, &compound).await;
         Err(NfsError::NotResponding {
             action: COPY,
             after: began.elapsed(),
@@ -207,16 +215,16 @@ impl Client {
     }
 
     /// Lets a file share the blocks of another, all of them.
-    pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle, terms: CallOptions) -> Result<(), NfsError> {
-        self.must_be_4_2(CLONE)?;
+    pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle, options: CallOptions) -> Result<(), NfsError> {
+        self.require_4_2(CLONE)?;
         let mut compound = Compound::new(CLONE);
         compound.at(from).op(op::SAVEFH);
-        let message = compound.at(to).change(op::CLONE);
+        let message = compound.at(to).modifying_op(op::CLONE);
         stateid(message, StateId::ANONYMOUS);
         stateid(message, StateId::ANONYMOUS);
         // From the beginning to the end, wherever that is.
         message.u64(0).u64(0).u64(0);
-        let mut reply = self.call(terms, &compound).await?;
+        let mut reply = self.call(options, &compound).await?;
         for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::CLONE] {
             reply.op(before)?;
         }
