@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use nfs_client::Statistics;
 use nfs_operator::api::{OrphanKind, OrphansStatus, Reason};
-use nfs_operator::runtime::metrics::{BackendFigures, Metrics};
+use nfs_operator::runtime::metrics::{BackendMetrics, Metrics};
 use nfs_operator::state::copy_jobs::{CopyJobs, CopyLabels};
 use nfs_operator::state::usage::{UsageStore, VolumeUsage};
 use serde_json::Value;
@@ -111,7 +111,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
     metrics.claim_provisioned("class", Duration::from_secs(1));
     metrics.volume_reclaimed("class", Duration::from_secs(1));
     metrics.count_waiting(|| BTreeMap::from([("NoSpace".to_owned(), 1)]));
-    let figures = BackendFigures {
+    let figures = BackendMetrics {
         ready: true,
         statistics: Some(Statistics {
             total: 1,
@@ -139,7 +139,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         }),
         ..PersistentVolume::default()
     };
-    usage.counted(&volume, "backend", VolumeUsage::default());
+    usage.set(&volume, "backend", VolumeUsage::default());
     // A copy that never finishes.
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|_| std::fmt::Error)?;
@@ -149,7 +149,7 @@ fn series() -> Result<BTreeSet<String>, std::fmt::Error> {
         claim: "data".to_owned(),
         archive: String::new(),
     };
-    let begin = async { copy_jobs.begin(of, |_, _| std::future::pending(), || ()) };
+    let begin = async { copy_jobs.start(of, |_, _| std::future::pending(), || ()) };
     runtime.block_on(begin);
     let text = metrics.text()?;
     let names = text.lines().filter(|line| !line.starts_with('#'));

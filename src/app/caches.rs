@@ -65,7 +65,7 @@ pub async fn watch_namespaces(
         .inspect(report_filled(&ctx, Cache::Namespaces));
     wake_on_change("namespaces", applied_or_deleted(stream), |namespace| {
         ctx.waiting_claims.wake_debounced();
-        ctx.backends.seen(&Missing::Namespace(namespace.name_any()));
+        ctx.backends.object_appeared(&Missing::Namespace(namespace.name_any()));
     })
     .await
 }

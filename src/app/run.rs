@@ -263,7 +263,7 @@ async fn close_sessions(ctx: &Context) {
         .all()
         .into_iter()
         .filter_map(|backend| backend.connection());
-    let closing = connections.map(|connection| async move { connection.export.nfs().clone().close().await });
+    let closing = connections.map(|connection| async move { connection.store.nfs().clone().close().await });
     if tokio::time::timeout(CLOSE_TIMEOUT, futures::future::join_all(closing))
         .await
         .is_err()

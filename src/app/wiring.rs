@@ -23,13 +23,13 @@ use crate::controllers::claim;
 use crate::runtime::events::Events;
 use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::retry::Backoff;
+use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::state::backends::BackendRegistry;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings, Stores};
 use crate::state::last_reported::LastReported;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
-use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
 use export_store::PathReservations;
 
 /// Maximum duration of a call on an export, a reconnection included: long enough for a server's restart with a short

@@ -88,7 +88,7 @@ pub async fn ensure_object(
             let existing = api
                 .get_opt(volume)
                 .await
-                .map_err(WriteError::of("read the archive's object"))?;
+                .map_err(WriteError::action("read the archive's object"))?;
             match existing {
                 Some(existing) if is_same_archive(&existing, &wanted) => Ok(()),
                 Some(_) => Err(CreateError::NameTaken(PlannedCondition::fails(
@@ -104,7 +104,7 @@ pub async fn ensure_object(
             }
         }
         Err(error) => {
-            Err(WriteError::of("create the archive's object (is the kind NfsArchive installed?)")(error).into())
+            Err(WriteError::action("create the archive's object (is the kind NfsArchive installed?)")(error).into())
         }
     }
 }

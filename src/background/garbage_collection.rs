@@ -17,12 +17,12 @@ use export_store::{ClaimRef, ExportError, ExportStore, RollbackOutcome};
 /// Removes what was begun for claims that are gone.
 pub async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let began = Instant::now();
-    for (volume, claim) in backend.left_open() {
+    for (volume, claim) in backend.abandoned() {
         let wanted = match ctx.capacity.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
                 match yield_to_others(ctx, backend, export, &volume, &claim).await {
-                    Ok(true) => backend.settled(&volume),
+                    Ok(true) => backend.remove_pending(&volume),
                     Ok(false) => {}
                     Err(error) => tracing::warn!(
                         backend = backend.name,
@@ -44,7 +44,7 @@ pub async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) 
             ),
         }
     }
-    backend.set_swept(began);
+    backend.set_last_gc(began);
 }
 
 /// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
@@ -103,14 +103,14 @@ async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool
 
 async fn remove(ctx: &Context, backend: &Backend, export: &ExportStore, volume: &str, claim: &ClaimRef) {
     // A claim that came back to life under our hands would be a new one, with another uid and another volume.
-    let Some(active) = backend.begin(volume, claim) else {
+    let Some(active) = backend.begin_work(volume, claim) else {
         return;
     };
     match export.rollback(volume, &claim.uid).await {
         Ok(outcome) => {
             ctx.capacity.release(volume);
             // What there was of a copy is in the trash.
-            backend.trash.notify_one();
+            backend.purge_requested.notify_one();
             match outcome {
                 RollbackOutcome::Gone => tracing::info!(
                     backend = backend.name,
@@ -138,7 +138,7 @@ async fn remove(ctx: &Context, backend: &Backend, export: &ExportStore, volume: 
         }
     }
     drop(active);
-    backend.settled(volume);
+    backend.remove_pending(volume);
 }
 
 /// Removes a backend's unfinished backups whose object no longer exists or has another UID.
@@ -161,7 +161,7 @@ pub async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) 
                 continue;
             }
         }
-        ctx.copy_jobs.end(&uid).await;
+        ctx.copy_jobs.abort_and_wait(&uid).await;
         match export.discard_requested_archive(&name, &uid).await {
             Ok(outcome) => {
                 tracing::info!(
@@ -170,7 +170,7 @@ pub async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) 
                     ?outcome,
                     "discarded a backup whose object no longer exists"
                 );
-                backend.trash.notify_one();
+                backend.purge_requested.notify_one();
             }
             Err(error) => {
                 tracing::warn!(archive = name, reason = ?error.kind(), "failed to discard an unfinished backup: {error}");

@@ -38,7 +38,7 @@ pub async fn run_purger(backend: Weak<Backend>) {
                 pause
             }
         };
-        let rung = Arc::clone(&backend.trash);
+        let rung = Arc::clone(&backend.purge_requested);
         drop(backend);
         tokio::select! {
             () = rung.notified() => {}
@@ -49,7 +49,7 @@ pub async fn run_purger(backend: Weak<Backend>) {
 
 /// One go.
 async fn purge(backend: &Backend) -> Ended {
-    let Some(export) = backend.known().export.clone() else {
+    let Some(export) = backend.known().store.clone() else {
         return Ended::Done;
     };
     match export.purge_trash(PurgeLimits::default()).await {
@@ -64,7 +64,7 @@ async fn purge(backend: &Backend) -> Ended {
                 );
             }
             let interrupted = report.interrupted;
-            backend.set_purged(report);
+            backend.set_purge_report(report);
             if interrupted { Ended::Interrupted } else { Ended::Done }
         }
         Err(error) => {

@@ -119,7 +119,7 @@ impl RunArguments {
             shortest: self.retry_min,
             longest: self.retry_max,
         };
-        bounds.checked()
+        bounds.validated()
     }
 
     fn election(&self) -> Result<Election, String> {
@@ -132,7 +132,7 @@ impl RunArguments {
             elect: self.leader_elect,
             namespace: self.lease_namespace.clone(),
             name: self.lease_name.clone(),
-            timings: timings.checked()?,
+            timings: timings.validated()?,
         })
     }
 }

@@ -5,10 +5,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::api::RecoveryRequest;
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::names::READOPT;
-use crate::state::recovery::{Outcome, Stage};
+use crate::state::recovery::{RecoveryOutcome, RecoveryStage};
 
 /// Returns the condition while recovery is requested, and afterwards if all volumes were recovered.
-pub fn condition(request: Option<&RecoveryRequest>, stage: &Stage, former: &[Condition]) -> Option<PlannedCondition> {
+pub fn condition(
+    request: Option<&RecoveryRequest>,
+    stage: &RecoveryStage,
+    former: &[Condition],
+) -> Option<PlannedCondition> {
     if request.is_none() {
         return former.iter().find_map(keep_success);
     }
@@ -44,7 +48,7 @@ fn is_success(condition: &Condition) -> bool {
 }
 
 /// Returns the condition after a pass.
-pub(super) fn result_condition(outcome: &Outcome) -> PlannedCondition {
+pub(super) fn result_condition(outcome: &RecoveryOutcome) -> PlannedCondition {
     let volumes = match outcome.there {
         1 => "1 recorded volume exists".to_owned(),
         existing => format!("{existing} recorded volumes exist"),
@@ -86,7 +90,7 @@ mod tests {
     #[test]
     fn the_condition_says_how_far_it_is_and_remembers_a_good_end() {
         let request = Some(&RecoveryRequest::All);
-        let mut stage = Stage::default();
+        let mut stage = RecoveryStage::default();
         assert_eq!(condition(request, &stage, &[]).unwrap().reason, Reason::Readopting);
         assert_eq!(condition(None, &stage, &[]), None);
         stage.progress = Some((3, 7));
@@ -98,21 +102,24 @@ mod tests {
                 .message
                 .starts_with("no answer")
         );
-        let mut outcome = Outcome {
+        let mut outcome = RecoveryOutcome {
             there: 2,
             made: 1,
-            ..Outcome::default()
+            ..RecoveryOutcome::default()
         };
-        let ended = |outcome: &Outcome| Stage {
+        let ended = |outcome: &RecoveryOutcome| RecoveryStage {
             outcome: Some(Arc::new(outcome.clone())),
-            ..Stage::default()
+            ..RecoveryStage::default()
         };
         let good = condition(request, &ended(&outcome), &[]).unwrap();
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
         let now = Time(Timestamp::from_second(1).unwrap());
         let written = |planned: &PlannedCondition| planned.condition("Readopted", Some(1), &[], now.clone());
         assert!(has_success(&[written(&good)]));
-        assert_eq!(condition(None, &Stage::default(), &[written(&good)]), Some(good));
+        assert_eq!(
+            condition(None, &RecoveryStage::default(), &[written(&good)]),
+            Some(good)
+        );
         for number in 0..12 {
             outcome.leave_out(&format!("pvc-{number}"), "it is not signed".into(), None);
         }
@@ -122,6 +129,6 @@ mod tests {
             assert!(bad.message.contains(part), "{}", bad.message);
         }
         assert!(!has_success(&[written(&bad)]));
-        assert_eq!(condition(None, &Stage::default(), &[written(&bad)]), None);
+        assert_eq!(condition(None, &RecoveryStage::default(), &[written(&bad)]), None);
     }
 }

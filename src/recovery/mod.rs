@@ -23,7 +23,7 @@ use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::recovery::{Outcome, Word};
+use crate::state::recovery::{BackendRevision, RecoveryOutcome};
 use pass::RecoveryPass;
 
 /// A backend that is asked to and not ready, or a pass that was cut off, is looked at again after this long.
@@ -38,7 +38,7 @@ pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>) {
 
 async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
     let mut until = Duration::MAX;
-    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.readoption.bell, until).await {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.recovery.requested, until).await {
         let Some(pause) = ctx.shutdown.run_until_cancelled(look(&ctx, &backend)).await else {
             return;
         };
@@ -52,11 +52,11 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
     let object = object.filter(|object| object.uid().as_ref() == Some(&backend.uid));
     let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), RecoveryRequest::of(&object)?)))
     else {
-        backend.readoption.forget();
+        backend.recovery.clear();
         return Duration::MAX;
     };
     let known = backend.known();
-    let confirmed = known.export.clone().filter(|export| backend.is_settled(export));
+    let confirmed = known.store.clone().filter(|export| backend.is_recovered_on(export));
     let Some(export) = confirmed else {
         return jittered(AGAIN);
     };
@@ -75,7 +75,7 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
         }
         Err(error) => {
             tracing::warn!(backend = backend.name, "volumes are not all made again: {error}");
-            backend.readoption.failed(error.to_string());
+            backend.recovery.fail(error.to_string());
             ctx.request_probe(&backend.name);
             jittered(AGAIN)
         }
@@ -83,9 +83,9 @@ async fn look(ctx: &Context, backend: &Backend) -> Duration {
 }
 
 /// Tells it, and lets claims go on: those whose volume was left out find that they are meant.
-fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Outcome) {
+fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: RecoveryOutcome) {
     let told = condition::result_condition(&outcome);
-    if backend.readoption.ended(outcome) {
+    if backend.recovery.finish(outcome) {
         let severity = match told.status {
             Some(true) => Severity::Normal,
             _ => Severity::Warning,
@@ -108,9 +108,9 @@ pub(crate) async fn follow(
 ) -> Result<(), WriteError> {
     let asked = RecoveryRequest::of(object).is_some();
     let told = said.is_some_and(|status| condition::has_success(&status.conditions));
-    match backend.readoption.outcome(&Word::of(object)) {
+    match backend.recovery.outcome(&BackendRevision::of(object)) {
         _ if !asked => {
-            backend.readoption.forget();
+            backend.recovery.clear();
             Ok(())
         }
         // The pass came to its end after the status was put together.
@@ -125,7 +125,7 @@ pub(crate) async fn follow(
         }
         Some(_) => Ok(()),
         None => {
-            backend.readoption.bell.notify_one();
+            backend.recovery.requested.notify_one();
             Ok(())
         }
     }

@@ -17,7 +17,7 @@ use crate::decide::placement::admits;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::recovery::{ClaimName, Missing, Outcome, Word};
+use crate::state::recovery::{BackendRevision, ClaimName, Missing, RecoveryOutcome};
 use crate::state::volume_indexer::index_volume;
 use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
@@ -64,13 +64,13 @@ pub(super) struct RecoveryPass<'a> {
 
 impl RecoveryPass<'_> {
     /// Processes all requested records.
-    pub(super) async fn run(&self) -> Result<Outcome, PassError> {
+    pub(super) async fn run(&self) -> Result<RecoveryOutcome, PassError> {
         let mut records = self.export.recorded_volumes(&|_| false).await?;
         records.retain(|volume| self.request.includes(volume));
         let counts = &self.count_claims(&records).await?;
-        let mut outcome = Outcome {
-            word: Word::of(self.object),
-            ..Outcome::default()
+        let mut outcome = RecoveryOutcome {
+            revision: BackendRevision::of(self.object),
+            ..RecoveryOutcome::default()
         };
         let total = records.len() as u64;
         let results = stream::iter(records.clone()).map(|volume: String| async move {
@@ -81,7 +81,7 @@ impl RecoveryPass<'_> {
         let mut done = 0;
         while let Some((volume, result)) = results.try_next().await? {
             done += 1;
-            self.backend.readoption.progressed(done, total);
+            self.backend.recovery.set_progress(done, total);
             self.add(&mut outcome, &volume, result);
         }
         self.report_unrecorded(&mut outcome, &records);
@@ -190,8 +190,8 @@ impl RecoveryPass<'_> {
         };
         let ctx = self.ctx;
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-        ctx.recovery_holds.see(&volume);
-        self.backend.settled(&recorded.record.volume);
+        ctx.recovery_holds.observe(&volume);
+        self.backend.remove_pending(&recorded.record.volume);
         Ok(result)
     }
 
@@ -200,7 +200,7 @@ impl RecoveryPass<'_> {
         Ok(api.get_opt(&claim.name).await.map_err(Box::new)?)
     }
 
-    fn add(&self, outcome: &mut Outcome, volume: &str, result: RecoveryResult) {
+    fn add(&self, outcome: &mut RecoveryOutcome, volume: &str, result: RecoveryResult) {
         match result {
             RecoveryResult::Nothing => {}
             RecoveryResult::Exists => outcome.there += 1,
@@ -223,7 +223,7 @@ impl RecoveryPass<'_> {
     }
 
     /// Reports the volumes that are requested by name and have no record.
-    fn report_unrecorded(&self, outcome: &mut Outcome, records: &[String]) {
+    fn report_unrecorded(&self, outcome: &mut RecoveryOutcome, records: &[String]) {
         let RecoveryRequest::Volumes(names) = self.request else {
             return;
         };
@@ -235,7 +235,7 @@ impl RecoveryPass<'_> {
 
     /// If the cluster's own folder is new or has `no_records`, the earlier volumes are in the folder of another cluster
     /// identity: claims of the same names are not provisioned until the administrator decides.
-    async fn report_other_clusters(&self, outcome: &mut Outcome, no_records: bool) -> Result<(), PassError> {
+    async fn report_other_clusters(&self, outcome: &mut RecoveryOutcome, no_records: bool) -> Result<(), PassError> {
         let restored_identity = self.ctx.cluster_id != self.cluster_uid && !no_records;
         if restored_identity || *self.request != RecoveryRequest::All {
             return Ok(());

@@ -12,7 +12,7 @@ use crate::state::context::Context;
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/self-subject-review-v1/>).
 pub async fn of_the_api_server(ctx: &Context) -> Result<Timestamp, WriteError> {
     let api: Api<SelfSubjectReview> = Api::all(ctx.clients.calls.clone());
-    let failed = WriteError::of("ask the API server what time it is");
+    let failed = WriteError::action("ask the API server what time it is");
     let answer = api
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::state::waiting::WaitSet;
+use crate::runtime::waiting::WaitSet;
 
 /// The slots of a backend for one kind of work.
 pub struct ConcurrencyLimiter<R> {
@@ -86,7 +86,7 @@ impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
     fn drop(&mut self) {
         // The permits go back before the next one is woken, or it would find none.
         drop(self.permits.take());
-        self.gate.call_in(self.waiting);
+        self.gate.wake_next(self.waiting);
     }
 }
 
@@ -133,7 +133,7 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
 
     /// Wakes as many of the queue as there are free slots. Who is woken may be gone or go elsewhere, so this is also
     /// called at each probe.
-    pub fn call_in(&self, waiting: &WaitSet<R>) {
+    pub fn wake_next(&self, waiting: &WaitSet<R>) {
         // Who fails to enter holds a permit for a moment, and is in the queue before this looks.
         let mut queue = self.queue();
         let mut lane = self.lane.available_permits();

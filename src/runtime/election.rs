@@ -169,7 +169,7 @@ impl LeaderElector {
             Err(error) => return self.retry_or_fail("read", error),
         };
         let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
-        match observer.judge(spec, &self.me, self.election.timings.duration, since_boot()) {
+        match observer.observe(spec, &self.me, self.election.timings.duration, since_boot()) {
             LeaseStatus::Held { holder, alive, .. } if alive && !self.election.elect => {
                 let lease = self.lease.clone();
                 return Err(LeaseError::Taken { lease, holder });
@@ -185,7 +185,7 @@ impl LeaderElector {
         }
         match self
             .other_installations
-            .look(&self.me, self.election.timings.duration)
+            .find(&self.me, self.election.timings.duration)
             .await
         {
             Ok(None) => {}
@@ -238,7 +238,7 @@ impl LeaderElector {
     async fn check_again(&mut self, term: LeaseRenewer) -> Result<Attempt, LeaseError> {
         match self
             .other_installations
-            .look(&self.me, self.election.timings.duration)
+            .find(&self.me, self.election.timings.duration)
             .await
         {
             Ok(None) => Ok(Attempt::Taken(Box::new(term))),

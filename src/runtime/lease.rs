@@ -37,7 +37,7 @@ impl Default for LeaseTimings {
 
 impl LeaseTimings {
     /// These times, if they do not contradict each other; else what to change.
-    pub fn checked(self) -> Result<Self, String> {
+    pub fn validated(self) -> Result<Self, String> {
         let Self {
             duration,
             renew_deadline,
@@ -129,7 +129,7 @@ type RenewalKey = (String, Option<MicroTime>, Option<i32>);
 impl Observer {
     /// Takes in what the Lease says at `now` (any clock of the observer's that goes on while the machine sleeps), and
     /// judges. `own` is the lease duration that we were given; a longer one of the holder's counts.
-    pub fn judge(
+    pub fn observe(
         &mut self,
         lease: Option<&LeaseSpec>,
         me: &HolderIdentity,

@@ -93,7 +93,7 @@ const OF_BACKENDS: [(&str, &str); 11] = [
 
 /// The values of a backend's metrics.
 #[derive(Debug, Clone, Copy)]
-pub struct BackendFigures {
+pub struct BackendMetrics {
     /// Whether claims can be provisioned.
     pub ready: bool,
     /// Statistics of the export's file system. If unset, the former values stay.
@@ -110,7 +110,7 @@ pub struct BackendFigures {
     pub stuck: u64,
 }
 
-impl BackendFigures {
+impl BackendMetrics {
     /// Returns the values in the order of [`OF_BACKENDS`].
     #[allow(clippy::cast_precision_loss, reason = "values of Prometheus are doubles")]
     fn values(&self, now: Timestamp) -> [Option<f64>; OF_BACKENDS.len()] {
@@ -338,7 +338,7 @@ impl Metrics {
     }
 
     /// Records a probe of a backend.
-    pub fn backend_probed(&self, backend: &str, figures: &BackendFigures) {
+    pub fn backend_probed(&self, backend: &str, figures: &BackendMetrics) {
         let labels = backend_labels(backend);
         for (family, value) in self.backends.iter().zip(figures.values(Timestamp::now())) {
             if let Some(value) = value {

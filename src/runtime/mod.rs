@@ -16,6 +16,7 @@ pub mod readiness;
 pub mod records_secret;
 pub mod retry;
 pub mod shutdown;
+pub mod waiting;
 pub mod watch_filters;
 pub mod write_fence;
 pub mod writes;

@@ -23,7 +23,7 @@ pub struct OtherInstallations {
 }
 
 /// Who holds a Lease in another namespace.
-pub struct Rival {
+pub struct OtherInstallation {
     /// Namespace and name.
     pub lease: String,
     /// Who.
@@ -32,7 +32,7 @@ pub struct Rival {
     pub alive: bool,
 }
 
-impl Rival {
+impl OtherInstallation {
     /// There can be only one installation.
     pub fn refusal(self) -> LeaseError {
         LeaseError::Rival {
@@ -55,7 +55,11 @@ impl OtherInstallations {
     }
 
     /// One that may be alive, if there is any.
-    pub async fn look(&mut self, me: &HolderIdentity, duration: Duration) -> Result<Option<Rival>, kube::Error> {
+    pub async fn find(
+        &mut self,
+        me: &HolderIdentity,
+        duration: Duration,
+    ) -> Result<Option<OtherInstallation>, kube::Error> {
         let mine = ListParams::default().fields(&format!("metadata.name={}", self.name));
         let leases = self.everywhere.list(&mine).await?;
         let now = since_boot();
@@ -68,11 +72,11 @@ impl OtherInstallations {
             // One that was not there at the last look was just taken.
             let new = self.looked && !self.observers.contains_key(&namespace);
             let observer = self.observers.entry(namespace.clone()).or_default();
-            if let LeaseStatus::Held { holder, alive, .. } = observer.judge(lease.spec.as_ref(), me, duration, now) {
+            if let LeaseStatus::Held { holder, alive, .. } = observer.observe(lease.spec.as_ref(), me, duration, now) {
                 let alive = alive || new;
                 let lease = format!("{namespace}/{}", self.name);
                 if alive || found.is_none() {
-                    found = Some(Rival { lease, holder, alive });
+                    found = Some(OtherInstallation { lease, holder, alive });
                 }
             }
         }

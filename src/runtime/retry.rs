@@ -29,7 +29,7 @@ impl Default for BackoffLimits {
 
 impl BackoffLimits {
     /// These bounds, if they do not contradict each other; else what to change.
-    pub fn checked(self) -> Result<Self, String> {
+    pub fn validated(self) -> Result<Self, String> {
         let Self { shortest, longest } = self;
         if shortest < Duration::from_millis(100) {
             return Err(format!(
@@ -71,7 +71,7 @@ impl Backoff {
 
     /// Counts a failure and answers how long to wait: up to half as long again as the pause, so that thousands that
     /// failed together do not come back together.
-    pub fn failed(&self, uid: &str) -> Duration {
+    pub fn record_failure(&self, uid: &str) -> Duration {
         let mut failures = self.failures();
         let count = failures.entry(uid.to_owned()).or_insert(0);
         let pause = self.bounds.pause(*count);
@@ -80,7 +80,7 @@ impl Backoff {
     }
 
     /// Whether the object comes for the first time.
-    pub fn coming(&self, uid: &str) -> Priority {
+    pub fn priority(&self, uid: &str) -> Priority {
         match self.failures().contains_key(uid) {
             true => Priority::Retry,
             false => Priority::New,
@@ -88,7 +88,7 @@ impl Backoff {
     }
 
     /// Forgets an object's failures: it succeeded, changed, or is gone.
-    pub fn forget(&self, uid: &str) {
+    pub fn reset(&self, uid: &str) {
         self.failures().remove(uid);
     }
 
@@ -118,20 +118,20 @@ mod tests {
             let least = Duration::from_secs(seconds);
             assert!(pause >= least && pause < least.mul_f64(1.5), "{pause:?}");
         };
-        assert_eq!(backoff.coming("claim"), Priority::New);
-        within(backoff.failed("claim"), 15);
-        within(backoff.failed("claim"), 30);
-        within(backoff.failed("another"), 15);
-        assert_eq!(backoff.coming("claim"), Priority::Retry);
-        backoff.forget("claim");
-        assert_eq!(backoff.coming("claim"), Priority::New);
-        within(backoff.failed("claim"), 15);
+        assert_eq!(backoff.priority("claim"), Priority::New);
+        within(backoff.record_failure("claim"), 15);
+        within(backoff.record_failure("claim"), 30);
+        within(backoff.record_failure("another"), 15);
+        assert_eq!(backoff.priority("claim"), Priority::Retry);
+        backoff.reset("claim");
+        assert_eq!(backoff.priority("claim"), Priority::New);
+        within(backoff.record_failure("claim"), 15);
     }
 
     #[test]
     fn thousands_that_fail_together_come_back_spread_out() {
         let backoff = Backoff::default();
-        let pauses: Vec<Duration> = (0..5000).map(|n| backoff.failed(&n.to_string())).collect();
+        let pauses: Vec<Duration> = (0..5000).map(|n| backoff.record_failure(&n.to_string())).collect();
         for second in 15..22 {
             let due = pauses.iter().filter(|pause| pause.as_secs() == second).count();
             assert!(due < 1000, "{due} of 5000 in second {second}");
@@ -144,8 +144,8 @@ mod tests {
             shortest: Duration::from_millis(shortest),
             longest: Duration::from_millis(longest),
         };
-        assert!(bounds(1000, 1000).checked().is_ok());
-        assert!(bounds(0, 1000).checked().unwrap_err().starts_with("--retry-min"));
-        assert!(bounds(2000, 1000).checked().unwrap_err().starts_with("--retry-max"));
+        assert!(bounds(1000, 1000).validated().is_ok());
+        assert!(bounds(0, 1000).validated().unwrap_err().starts_with("--retry-min"));
+        assert!(bounds(2000, 1000).validated().unwrap_err().starts_with("--retry-max"));
     }
 }

@@ -39,7 +39,7 @@ pub enum WriteError {
 
 impl WriteError {
     /// What a call was for that the API server refused or did not answer: for `map_err`.
-    pub fn of(action: &'static str) -> impl Fn(kube::Error) -> Self + Copy {
+    pub fn action(action: &'static str) -> impl Fn(kube::Error) -> Self + Copy {
         move |cause| Self::Api {
             action,
             cause: Box::new(cause),
@@ -57,7 +57,7 @@ pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration
         WriteError::NotFound | WriteError::Conflict => false,
     };
     if refused {
-        retries.failed(uid)
+        retries.record_failure(uid)
     } else {
         jittered(AFTER_ERROR)
     }
@@ -104,7 +104,7 @@ where
         kube::Error::Api(answer) if answer.code == 422 && answer.message.contains("metadata.uid") => {
             WriteError::NotFound
         }
-        _ => WriteError::of(action)(cause),
+        _ => WriteError::action(action)(cause),
     })
 }
 
@@ -159,7 +159,7 @@ where
     patched.map_err(|cause| match http_status(&cause) {
         Some(404) => WriteError::NotFound,
         Some(409) => WriteError::Conflict,
-        _ => WriteError::of(action)(cause),
+        _ => WriteError::action(action)(cause),
     })
 }
 
@@ -172,7 +172,7 @@ where
         "/metadata/annotations/{}",
         annotation.replace('~', "~0").replace('/', "~1")
     );
-    let failed = WriteError::of("remove an annotation");
+    let failed = WriteError::action("remove an annotation");
     let operations = serde_json::from_value(json!([
         {"op": "test", "path": "/metadata/uid", "value": object.uid()},
         {"op": "test", "path": path, "value": value},
@@ -212,7 +212,7 @@ where
 {
     for _ in 0..FINALIZER_TRIES {
         let now = api.get_opt(&object.name_any()).await;
-        let now = now.map_err(WriteError::of("read an object before it is let go"))?;
+        let now = now.map_err(WriteError::action("read an object before it is let go"))?;
         let Some(now) = now.filter(|now| now.uid() == object.uid()) else {
             return Ok(());
         };

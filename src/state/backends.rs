@@ -13,9 +13,9 @@ pub use known::ProbeSnapshot;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
+use crate::runtime::waiting::{ClaimRef, VolumeRef};
 use crate::state::recovery::{Missing, RecoveryState};
-use crate::state::usage::Counting;
-use crate::state::waiting::{ClaimRef, VolumeRef};
+use crate::state::usage::UsageScanState;
 use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
@@ -42,28 +42,28 @@ pub struct Backend {
     pub archives: Semaphore,
     /// When the last archive was purged because its time was over, or this process began.
     expiry: Mutex<Instant>,
-    known: RwLock<Arc<ProbeSnapshot>>,
+    snapshot: RwLock<Arc<ProbeSnapshot>>,
     confirmed: Mutex<Option<Identity>>,
     connection: Mutex<Option<BackendConnection>>,
     open: Mutex<HashMap<String, PendingDirectory>>,
     /// Rung when there is something to purge.
-    pub trash: Arc<Notify>,
-    purged: Mutex<PurgeReport>,
+    pub purge_requested: Arc<Notify>,
+    purge_report: Mutex<PurgeReport>,
     swept: Mutex<Option<Instant>>,
     /// Held by the one sweep that runs.
-    pub sweeping: Arc<tokio::sync::Mutex<()>>,
+    pub gc_lock: Arc<tokio::sync::Mutex<()>>,
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
-    pub scan: Arc<Notify>,
-    scanned: Mutex<Option<Scanned>>,
+    pub scan_requested: Arc<Notify>,
+    last_scan: Mutex<Option<ScanResult>>,
     /// Volumes made again after their objects were lost.
-    pub readoption: RecoveryState,
+    pub recovery: RecoveryState,
     /// The count of what its volumes hold.
-    pub count: Counting,
+    pub usage_scan: UsageScanState,
 }
 
 /// What the last scan for orphans found.
 #[derive(Debug, Clone)]
-pub struct Scanned {
+pub struct ScanResult {
     /// The identity of the export that was scanned.
     pub export_id: String,
     /// What was found.
@@ -78,9 +78,9 @@ pub struct BackendConnection {
     /// The places of the backend's root, under all its addresses.
     pub roots: Vec<ReservedPath>,
     /// The export at its other end.
-    pub export: Arc<ExportStore>,
+    pub store: Arc<ExportStore>,
     /// What a former life left there was taken in.
-    pub settled: bool,
+    pub recovered: bool,
 }
 
 /// A directory that was begun and has no volume yet.
@@ -111,9 +111,9 @@ impl Drop for PendingGuard<'_> {
 impl Drop for Backend {
     fn drop(&mut self) {
         // Who waits for the time of the next scan, which may be hours, is to find that there is none.
-        self.scan.notify_one();
-        self.readoption.bell.notify_one();
-        self.count.bell.notify_one();
+        self.scan_requested.notify_one();
+        self.recovery.requested.notify_one();
+        self.usage_scan.requested.notify_one();
     }
 }
 
@@ -121,10 +121,10 @@ impl Backend {
     fn new(name: &str, uid: &str, slots: usize, object: Arc<NfsBackend>) -> Self {
         let known = ProbeSnapshot {
             object,
-            export: None,
+            store: None,
             identity: None,
             ready: PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
-            probed: Instant::now(),
+            probed_at: Instant::now(),
             interval: Duration::ZERO,
             statistics: None,
             provisioned: 0,
@@ -136,24 +136,24 @@ impl Backend {
             reclaims: ConcurrencyLimiter::new(slots),
             archives: Semaphore::new(ARCHIVES),
             expiry: Mutex::new(Instant::now()),
-            known: RwLock::new(Arc::new(known)),
+            snapshot: RwLock::new(Arc::new(known)),
             confirmed: Mutex::default(),
             connection: Mutex::default(),
             open: Mutex::default(),
-            trash: Arc::default(),
-            purged: Mutex::default(),
+            purge_requested: Arc::default(),
+            purge_report: Mutex::default(),
             swept: Mutex::default(),
-            sweeping: Arc::default(),
-            scan: Arc::default(),
-            scanned: Mutex::default(),
-            readoption: RecoveryState::default(),
-            count: Counting::default(),
+            gc_lock: Arc::default(),
+            scan_requested: Arc::default(),
+            last_scan: Mutex::default(),
+            recovery: RecoveryState::default(),
+            usage_scan: UsageScanState::default(),
         }
     }
 
     /// Whether an archive whose time is over may be purged now, or how long to wait: one in each `pause`. Whoever is told
     /// that he may, has taken the turn.
-    pub fn take_turn_to_purge(&self, pause: Duration) -> Result<(), Duration> {
+    pub fn acquire_purge_slot(&self, pause: Duration) -> Result<(), Duration> {
         let mut last = self.expiry.lock().unwrap_or_else(PoisonError::into_inner);
         let left = pause.saturating_sub(last.elapsed());
         if !left.is_zero() {
@@ -165,12 +165,12 @@ impl Backend {
 
     /// What the last probe found.
     pub fn known(&self) -> Arc<ProbeSnapshot> {
-        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// A probe ended.
-    pub fn learned(&self, known: ProbeSnapshot) {
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    pub fn set_snapshot(&self, known: ProbeSnapshot) {
+        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
     /// The identity that was confirmed last, however long ago: the object's status may not say it yet.
@@ -184,7 +184,7 @@ impl Backend {
     }
 
     /// Begins to work on a volume's directory; none when somebody else is at it.
-    pub fn begin(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<PendingGuard<'_>> {
+    pub fn begin_work(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<PendingGuard<'_>> {
         let mut open = self.open_directories();
         let former = open.get(volume);
         if former.is_some_and(|former| former.active) {
@@ -203,7 +203,7 @@ impl Backend {
     }
 
     /// A directory that a former life began.
-    pub fn note_open(&self, volume: &str, claim: &export_store::ClaimRef) {
+    pub fn add_pending(&self, volume: &str, claim: &export_store::ClaimRef) {
         self.open_directories()
             .entry(volume.to_owned())
             .or_insert_with(|| PendingDirectory {
@@ -214,7 +214,7 @@ impl Backend {
     }
 
     /// An archive is moved to a directory that is open.
-    pub fn note_move(&self, volume: &str) {
+    pub fn mark_as_move(&self, volume: &str) {
         if let Some(open) = self.open_directories().get_mut(volume) {
             open.moves = true;
         }
@@ -226,27 +226,27 @@ impl Backend {
     }
 
     /// Whether a directory was begun here for a volume that is not saved yet.
-    pub fn is_open(&self, volume: &str) -> bool {
+    pub fn has_pending(&self, volume: &str) -> bool {
         self.open_directories().contains_key(volume)
     }
 
     /// Whether a volume's directory is being worked on right now.
-    pub fn is_worked_on(&self, volume: &str) -> bool {
+    pub fn is_in_work(&self, volume: &str) -> bool {
         self.open_directories().get(volume).is_some_and(|open| open.active)
     }
 
     /// Whether it is known what a former life began here.
-    pub fn is_taken_in(&self) -> bool {
-        self.connection().is_some_and(|connection| connection.settled)
+    pub fn is_recovered(&self) -> bool {
+        self.connection().is_some_and(|connection| connection.recovered)
     }
 
     /// A directory has its volume, or is gone.
-    pub fn settled(&self, volume: &str) {
+    pub fn remove_pending(&self, volume: &str) {
         self.open_directories().remove(volume);
     }
 
     /// The directories that were begun, have no volume yet, and nobody works on.
-    pub fn left_open(&self) -> Vec<(String, export_store::ClaimRef)> {
+    pub fn abandoned(&self) -> Vec<(String, export_store::ClaimRef)> {
         let open = self.open_directories();
         open.iter()
             .filter(|(_, open)| !open.active)
@@ -260,19 +260,19 @@ impl Backend {
     }
 
     /// Whether what a former life left on this export was taken in.
-    pub fn is_settled(&self, export: &Arc<ExportStore>) -> bool {
+    pub fn is_recovered_on(&self, export: &Arc<ExportStore>) -> bool {
         self.connection()
-            .is_some_and(|connection| connection.settled && Arc::ptr_eq(&connection.export, export))
+            .is_some_and(|connection| connection.recovered && Arc::ptr_eq(&connection.store, export))
     }
 
     /// What a former life left on this export was taken in.
-    pub fn set_settled(&self, export: &Arc<ExportStore>) {
+    pub fn set_recovered(&self, export: &Arc<ExportStore>) {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connection) = connection
             .as_mut()
-            .filter(|connection| Arc::ptr_eq(&connection.export, export))
+            .filter(|connection| Arc::ptr_eq(&connection.store, export))
         {
-            connection.settled = true;
+            connection.recovered = true;
         }
     }
 
@@ -286,33 +286,33 @@ impl Backend {
 
     /// What the last purge of the trash reported.
     pub fn purged(&self) -> PurgeReport {
-        self.purged.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.purge_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A purge ended.
-    pub fn set_purged(&self, report: PurgeReport) {
-        *self.purged.lock().unwrap_or_else(PoisonError::into_inner) = report;
+    pub fn set_purge_report(&self, report: PurgeReport) {
+        *self.purge_report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
     /// A sweep of directories that were left open ended; it began then.
-    pub fn set_swept(&self, began: Instant) {
+    pub fn set_last_gc(&self, began: Instant) {
         *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
     }
 
     /// Whether a sweep began after that, and has ended.
-    pub fn is_swept_since(&self, moment: Instant) -> bool {
+    pub fn has_gc_run_since(&self, moment: Instant) -> bool {
         let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         swept.is_some_and(|began| began > moment)
     }
 
     /// What the last scan found, this life's or a former one's.
-    pub fn scanned(&self) -> Option<Scanned> {
-        self.scanned.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn scanned(&self) -> Option<ScanResult> {
+        self.last_scan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A scan came to its end.
-    pub fn set_scanned(&self, scanned: Scanned) {
-        *self.scanned.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
+    pub fn set_last_scan(&self, scanned: ScanResult) {
+        *self.last_scan.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
     }
 
     fn open_directories(&self) -> MutexGuard<'_, HashMap<String, PendingDirectory>> {
@@ -322,7 +322,7 @@ impl Backend {
 
 impl BackendRegistry {
     /// The backend of this object, and whether it was made just now.
-    pub fn of(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
+    pub fn get_or_create(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = by_name.get(name).filter(|backend| backend.uid == uid) {
             return (Arc::clone(backend), false);
@@ -352,12 +352,14 @@ impl BackendRegistry {
     }
 
     /// Something is there that volumes may wait for which are to be made again.
-    pub fn seen(&self, what: &Missing) {
-        self.all().iter().for_each(|backend| backend.readoption.seen(what));
+    pub fn object_appeared(&self, what: &Missing) {
+        self.all()
+            .iter()
+            .for_each(|backend| backend.recovery.object_appeared(what));
     }
 
     /// A backend is gone.
-    pub fn forget(&self, name: &str, uid: &str) -> Option<Arc<Backend>> {
+    pub fn remove(&self, name: &str, uid: &str) -> Option<Arc<Backend>> {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.get(name).filter(|backend| backend.uid == uid)?;
         by_name.remove(name)
@@ -376,9 +378,9 @@ mod tests {
         let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
         let backend = Backend::new("main", "uid", 1, Arc::new(serde_json::from_value(object).unwrap()));
         let hour = Duration::from_secs(3600);
-        assert!(backend.take_turn_to_purge(hour).is_err(), "an operator that just began");
-        assert_eq!(backend.take_turn_to_purge(Duration::ZERO), Ok(()));
-        let left = backend.take_turn_to_purge(hour).unwrap_err();
+        assert!(backend.acquire_purge_slot(hour).is_err(), "an operator that just began");
+        assert_eq!(backend.acquire_purge_slot(Duration::ZERO), Ok(()));
+        let left = backend.acquire_purge_slot(hour).unwrap_err();
         assert!(!left.is_zero() && left <= hour, "{left:?}");
     }
 }

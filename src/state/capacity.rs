@@ -28,7 +28,7 @@ struct Allocation {
     export_id: Option<Arc<str>>,
     /// What it is about to have; boxed, for hardly any volume grows at a time.
     growing_to: Option<Box<u128>>,
-    saved: bool,
+    confirm: bool,
 }
 
 impl Allocation {
@@ -92,7 +92,7 @@ impl CapacityTracker {
     /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise. A former
     /// promise stays where nothing is picked: something may have been made for it. A volume that exists, by another
     /// provisioner's hand meanwhile, needs no promise, and is not to be released with one.
-    pub fn promise<T>(
+    pub fn reserve<T>(
         &self,
         volume: &str,
         bytes: u128,
@@ -101,7 +101,7 @@ impl CapacityTracker {
         let mut books = self.books();
         let former = books.take(volume);
         let (backend, answer) = choose(&books);
-        let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.saved));
+        let backend = backend.filter(|_| former.as_ref().is_none_or(|former| !former.confirm));
         if let Some(backend) = backend {
             let backend = books.backend(&backend);
             books.put(
@@ -111,7 +111,7 @@ impl CapacityTracker {
                     bytes,
                     export_id: None,
                     growing_to: None,
-                    saved: false,
+                    confirm: false,
                 },
             );
         } else if let Some(former) = former {
@@ -135,7 +135,7 @@ impl CapacityTracker {
                 bytes,
                 export_id,
                 growing_to,
-                saved: true,
+                confirm: true,
             },
         );
     }
@@ -161,7 +161,7 @@ impl CapacityTracker {
     }
 
     /// A volume that was to grow no longer is: what it has counts.
-    pub fn settle(&self, volume: &str) {
+    pub fn finish_growth(&self, volume: &str) {
         let mut books = self.books();
         if books
             .holdings
@@ -177,21 +177,21 @@ impl CapacityTracker {
     }
 
     /// A volume is gone.
-    pub fn gone(&self, volume: &str) {
+    pub fn remove(&self, volume: &str) {
         self.books().take(volume);
     }
 
     /// A promise is off: nothing was made for it, or what was made is removed. A saved volume stays.
     pub fn release(&self, volume: &str) {
         let mut books = self.books();
-        if books.holdings.get(volume).is_some_and(|holding| !holding.saved) {
+        if books.holdings.get(volume).is_some_and(|holding| !holding.confirm) {
             books.take(volume);
         }
     }
 
     /// Whether a volume object of this name is known.
     pub fn is_saved(&self, volume: &str) -> bool {
-        self.books().holdings.get(volume).is_some_and(|holding| holding.saved)
+        self.books().holdings.get(volume).is_some_and(|holding| holding.confirm)
     }
 
     /// The backend that the volume object of this name is on, if there is one.
@@ -199,7 +199,7 @@ impl CapacityTracker {
         self.books()
             .holdings
             .get(volume)
-            .filter(|holding| holding.saved)
+            .filter(|holding| holding.confirm)
             .map(|holding| holding.backend.to_string())
     }
 
@@ -209,14 +209,14 @@ impl CapacityTracker {
         books
             .holdings
             .get(volume)
-            .filter(|holding| holding.saved)
+            .filter(|holding| holding.confirm)
             .map(|holding| holding.bytes)
     }
 
     /// The backend and, where the volume says it, the identity of the export that the volume object of this name is on.
-    pub fn place_of(&self, volume: &str) -> Option<(String, Option<String>)> {
+    pub fn location_of(&self, volume: &str) -> Option<(String, Option<String>)> {
         let books = self.books();
-        let holding = books.holdings.get(volume).filter(|holding| holding.saved)?;
+        let holding = books.holdings.get(volume).filter(|holding| holding.confirm)?;
         let export_id = holding.export_id.as_deref().map(str::to_owned);
         Some((holding.backend.to_string(), export_id))
     }
@@ -225,7 +225,7 @@ impl CapacityTracker {
     /// a time, while some come and go.
     pub fn volumes_after(&self, backend: &str, after: &str, most: usize) -> Vec<String> {
         let books = self.books();
-        let saved = books.holdings.iter().filter(|(_, holding)| holding.saved);
+        let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
         let names = saved.filter(|(name, holding)| &*holding.backend == backend && name.as_str() > after);
         let mut first: BinaryHeap<&String> = BinaryHeap::with_capacity(most + 1);
         for (name, _) in names {
@@ -253,7 +253,7 @@ impl CapacityTracker {
     /// The volumes that exist.
     pub fn saved_volumes(&self) -> HashSet<String> {
         let books = self.books();
-        let saved = books.holdings.iter().filter(|(_, holding)| holding.saved);
+        let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
         saved.map(|(name, _)| name.clone()).collect()
     }
 
@@ -278,7 +278,7 @@ mod tests {
     fn claims_that_race_for_room_get_exactly_what_there_is() {
         let inventory = CapacityTracker::default();
         let served = (0..50)
-            .filter(|n| inventory.promise(&format!("v{n}"), 1, within(20)))
+            .filter(|n| inventory.reserve(&format!("v{n}"), 1, within(20)))
             .count();
         assert_eq!(served, 20);
         assert_eq!(inventory.totals("a"), Totals { volumes: 20, bytes: 20 });
@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_repeated_promise_counts_once() {
         let inventory = CapacityTracker::default();
-        assert!(inventory.promise("v", 20, within(20)));
-        assert!(inventory.promise("v", 20, within(20)));
+        assert!(inventory.reserve("v", 20, within(20)));
+        assert!(inventory.reserve("v", 20, within(20)));
         inventory.saved("v", "a", 20, None);
         inventory.saved("v", "a", 20, None);
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 20 });
@@ -312,7 +312,7 @@ mod tests {
         );
         assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
         assert_eq!(inventory.grow("w", 6, fits(6)), Err(5));
-        assert!(!inventory.promise("x", 1, within(20)));
+        assert!(!inventory.reserve("x", 1, within(20)));
         // The watch tells how it was before, then how it is.
         inventory.saved("v", "a", 5, None);
         assert_eq!(inventory.totals("a").bytes, 20);
@@ -321,9 +321,9 @@ mod tests {
         // Given up: what it has counts again.
         assert_eq!(inventory.grow("v", 10, fits(10)), Ok(()), "no less than it has");
         assert_eq!(inventory.totals("a").bytes, 20);
-        inventory.settle("v");
-        inventory.gone("v");
-        inventory.settle("v");
+        inventory.finish_growth("v");
+        inventory.remove("v");
+        inventory.finish_growth("v");
         assert_eq!(inventory.totals("a"), Totals { volumes: 1, bytes: 5 });
     }
 
@@ -334,26 +334,26 @@ mod tests {
             inventory.saved(&format!("v{number}"), "a", 1, None);
         }
         inventory.saved("v0", "b", 1, Some("export"));
-        inventory.promise("v6", 1, |_| (Some("a".to_owned()), ()));
+        inventory.reserve("v6", 1, |_| (Some("a".to_owned()), ()));
         assert_eq!(inventory.volumes_after("a", "", 2), ["v1", "v2"]);
-        inventory.gone("v3");
+        inventory.remove("v3");
         assert_eq!(inventory.volumes_after("a", "v2", 2), ["v4", "v5"]);
         assert!(
             inventory.volumes_after("a", "v5", 2).is_empty(),
             "a promise is no volume"
         );
         assert_eq!(
-            inventory.place_of("v0"),
+            inventory.location_of("v0"),
             Some(("b".to_owned(), Some("export".to_owned())))
         );
-        assert_eq!(inventory.place_of("v6"), None);
+        assert_eq!(inventory.location_of("v6"), None);
     }
 
     #[test]
     fn a_volume_that_another_made_meanwhile_is_not_released_with_a_later_promise() {
         let inventory = CapacityTracker::default();
         inventory.saved("v", "a", 5, Some("export"));
-        assert!(inventory.promise("v", 5, |_| (Some("b".to_owned()), true)));
+        assert!(inventory.reserve("v", 5, |_| (Some("b".to_owned()), true)));
         inventory.release("v");
         assert_eq!(inventory.saved_on("v").as_deref(), Some("a"));
         assert_eq!(inventory.export_ids("a").len(), 1);
@@ -363,13 +363,13 @@ mod tests {
     #[test]
     fn a_released_promise_gives_its_room_back_and_a_saved_volume_does_not() {
         let inventory = CapacityTracker::default();
-        assert!(inventory.promise("v", 20, within(20)));
+        assert!(inventory.reserve("v", 20, within(20)));
         inventory.release("v");
         assert_eq!(inventory.totals("a"), Totals::default());
         inventory.saved("v", "a", 20, None);
         inventory.release("v");
         assert_eq!(inventory.totals("a").volumes, 1);
-        inventory.gone("v");
+        inventory.remove("v");
         assert_eq!(inventory.totals("a"), Totals::default());
     }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn read_bound_claim(
     namespace: &str,
     name: &str,
 ) -> Result<Result<(PersistentVolumeClaim, PersistentVolume), PlannedCondition>, WriteError> {
-    let read = WriteError::of("read the claim to copy");
+    let read = WriteError::action("read the claim to copy");
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(ctx.clients.calls.clone(), namespace);
     let claim = claims.get_opt(name).await.map_err(read)?;
     let (claim, volume) = match check_bound(claim, name) {
@@ -100,7 +100,7 @@ pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> R
         return Err(not_ready(claim, &what));
     };
     let snapshot = backend.known();
-    let Some(export) = snapshot.export.clone() else {
+    let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(
             claim,
             &format!("is on backend {name}: {}", snapshot.ready.message),

@@ -20,6 +20,7 @@ use crate::runtime::lease_renewal::Leadership;
 use crate::runtime::metrics::Metrics;
 use crate::runtime::readiness::Readiness;
 use crate::runtime::retry::Backoff;
+use crate::runtime::waiting::{ClaimRef, VolumeRef, WaitSet};
 use crate::runtime::write_fence::WriteFence;
 use crate::state::backends::BackendRegistry;
 use crate::state::capacity::CapacityTracker;
@@ -28,7 +29,6 @@ use crate::state::last_reported::LastReported;
 use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use crate::state::usage::UsageStore;
-use crate::state::waiting::{ClaimRef, VolumeRef, WaitSet};
 use export_store::{PathReservations, RecordsKey};
 use tokio_util::sync::CancellationToken;
 

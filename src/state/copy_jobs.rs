@@ -45,7 +45,7 @@ pub enum CopyResult {
 }
 
 /// How a copy ended, and what was copied.
-pub type Ended = (Result<CopyResult, CopyError>, TallySnapshot);
+pub type CopyOutcome = (Result<CopyResult, CopyError>, TallySnapshot);
 
 /// How far a copy is.
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Default for Inner {
 
 impl CopyJobs {
     /// Begins a copy, unless there is one for that uid; `ended` is called when it came to its end.
-    pub fn begin<F>(
+    pub fn start<F>(
         &self,
         of: CopyLabels,
         make: impl FnOnce(Budget, Arc<Tally>) -> F,
@@ -153,7 +153,7 @@ impl CopyJobs {
     }
 
     /// Takes the end of a claim's copy, if it came to one: it is told once.
-    pub fn take(&self, uid: &str) -> Option<Ended> {
+    pub fn take_result(&self, uid: &str) -> Option<CopyOutcome> {
         let mut jobs = self.jobs();
         let job = jobs.remove(uid)?;
         match job.state {
@@ -166,14 +166,14 @@ impl CopyJobs {
     }
 
     /// Ends a claim's copy: nobody wants it any more. What was copied is for the sweep.
-    pub fn stop(&self, uid: &str) {
+    pub fn abort(&self, uid: &str) {
         if let Some(job) = self.jobs().remove(uid) {
             job.task.abort();
         }
     }
 
     /// The same, and waits until nothing is at it any more.
-    pub async fn end(&self, uid: &str) {
+    pub async fn abort_and_wait(&self, uid: &str) {
         let job = self.jobs().remove(uid);
         if let Some(job) = job {
             job.task.abort();
@@ -270,7 +270,7 @@ mod tests {
                 go.notified().await;
                 Err(CopyError::ExportChanged)
             };
-            copies.begin(of(&number.to_string()), make, move || told.send(()).unwrap());
+            copies.start(of(&number.to_string()), make, move || told.send(()).unwrap());
         }
         tokio::task::yield_now().await;
         let waiting = |copies: &CopyJobs| {
@@ -282,8 +282,8 @@ mod tests {
             go.notify_one();
             end.await.unwrap();
         }
-        assert!(copies.take("0").is_some());
-        assert!(copies.take("0").is_none());
+        assert!(copies.take_result("0").is_some());
+        assert!(copies.take_result("0").is_none());
     }
 
     #[tokio::test]
@@ -291,14 +291,14 @@ mod tests {
         let copies = CopyJobs::default();
         for number in 0..AT_A_TIME {
             let make = |_: Budget, _: Arc<Tally>| std::future::pending();
-            copies.begin(of(&number.to_string()), make, || ());
+            copies.start(of(&number.to_string()), make, || ());
         }
         let (told, end) = oneshot::channel();
         let make = |_: Budget, _: Arc<Tally>| async { Err(CopyError::ExportChanged) };
-        copies.begin(of("next"), make, move || told.send(()).unwrap());
-        copies.stop("0");
+        copies.start(of("next"), make, move || told.send(()).unwrap());
+        copies.abort("0");
         end.await.unwrap();
-        assert!(copies.take("next").is_some());
+        assert!(copies.take_result("next").is_some());
         assert!(matches!(copies.progress("0"), Progress::None));
     }
 

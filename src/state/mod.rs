@@ -13,4 +13,3 @@ pub mod reschedules;
 pub mod usage;
 pub mod volume_indexer;
 pub mod volume_metadata;
-pub mod waiting;

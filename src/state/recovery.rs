@@ -15,7 +15,7 @@ pub type ClaimName = (String, String);
 
 /// A volume that was left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedVolume {
     /// The volume.
     pub volume: String,
     /// Why, and the remedy.
@@ -36,12 +36,12 @@ const NAMED: usize = 10;
 
 /// What an administrator says on a backend, at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Word {
+pub struct BackendRevision {
     annotations: BTreeMap<String, String>,
     generation: Option<i64>,
 }
 
-impl Word {
+impl BackendRevision {
     /// What the object says.
     pub fn of(object: &NfsBackend) -> Self {
         Self {
@@ -53,9 +53,9 @@ impl Word {
 
 /// What one pass over a backend's records came to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct RecoveryOutcome {
     /// The administrator's word when the pass began: another one asks for another pass.
-    pub word: Word,
+    pub revision: BackendRevision,
     /// Volumes in use that the records know, and that are there now.
     pub there: u64,
     /// Those of them that this pass made again.
@@ -63,14 +63,14 @@ pub struct Outcome {
     /// How many were left out.
     pub left_out: u64,
     /// The first of them.
-    pub first: Vec<LeftOut>,
+    pub first: Vec<SkippedVolume>,
     /// Claims whose volume was left out: provisioned anew, they would begin with nothing.
     pub claims: HashMap<ClaimName, String>,
     /// What some of those left out wait for.
     pub missing: BTreeSet<Missing>,
 }
 
-impl Outcome {
+impl RecoveryOutcome {
     /// Notes a volume that was left out, and the claim that has to wait for a word about it.
     pub fn leave_out(&mut self, volume: &str, why: String, claim: Option<ClaimName>) {
         self.left_out += 1;
@@ -79,18 +79,18 @@ impl Outcome {
         }
         if self.first.len() < NAMED {
             let volume = volume.to_owned();
-            self.first.push(LeftOut { volume, why });
+            self.first.push(SkippedVolume { volume, why });
         }
     }
 }
 
 /// How far the re-adoption of a backend is.
 #[derive(Debug, Clone, Default)]
-pub struct Stage {
+pub struct RecoveryStage {
     /// Records looked at, and how many there are.
     pub progress: Option<(u64, u64)>,
     /// What the last pass came to that got to its end.
-    pub outcome: Option<Arc<Outcome>>,
+    pub outcome: Option<Arc<RecoveryOutcome>>,
     /// Why the last pass did not.
     pub trouble: Option<String>,
 }
@@ -98,58 +98,61 @@ pub struct Stage {
 /// The re-adoption of one backend.
 #[derive(Default)]
 pub struct RecoveryState {
-    stage: Mutex<Stage>,
+    stage: Mutex<RecoveryStage>,
     /// Rung when there is something to look at.
-    pub bell: Arc<Notify>,
+    pub requested: Arc<Notify>,
 }
 
 impl RecoveryState {
     /// How far it is.
-    pub fn stage(&self) -> Stage {
+    pub fn stage(&self) -> RecoveryStage {
         self.lock().clone()
     }
 
     /// What the last pass came to that got to its end, if it was asked by this word.
-    pub fn outcome(&self, word: &Word) -> Option<Arc<Outcome>> {
-        self.lock().outcome.clone().filter(|outcome| outcome.word == *word)
+    pub fn outcome(&self, revision: &BackendRevision) -> Option<Arc<RecoveryOutcome>> {
+        self.lock()
+            .outcome
+            .clone()
+            .filter(|outcome| outcome.revision == *revision)
     }
 
     /// So many of so many records were looked at.
-    pub fn progressed(&self, done: u64, of: u64) {
+    pub fn set_progress(&self, done: u64, of: u64) {
         self.lock().progress = Some((done, of));
     }
 
     /// A pass came to its end. Answers whether it came to something else than the one before.
-    pub fn ended(&self, outcome: Outcome) -> bool {
+    pub fn finish(&self, outcome: RecoveryOutcome) -> bool {
         let mut stage = self.lock();
-        let comparable = |outcome: &Outcome| (outcome.left_out, outcome.first.clone(), outcome.made > 0);
+        let comparable = |outcome: &RecoveryOutcome| (outcome.left_out, outcome.first.clone(), outcome.made > 0);
         let news = stage.outcome.as_deref().map(comparable) != Some(comparable(&outcome));
-        *stage = Stage {
+        *stage = RecoveryStage {
             outcome: Some(Arc::new(outcome)),
-            ..Stage::default()
+            ..RecoveryStage::default()
         };
         news
     }
 
     /// Something is there: volumes that were left out may wait for it.
-    pub fn seen(&self, what: &Missing) {
+    pub fn object_appeared(&self, what: &Missing) {
         let outcome = self.lock().outcome.clone();
         if outcome.is_some_and(|outcome| outcome.missing.contains(what)) {
-            self.bell.notify_one();
+            self.requested.notify_one();
         }
     }
 
     /// A pass was cut off.
-    pub fn failed(&self, trouble: String) {
+    pub fn fail(&self, trouble: String) {
         self.lock().trouble = Some(trouble);
     }
 
     /// Nobody asks for it any more.
-    pub fn forget(&self) {
-        *self.lock() = Stage::default();
+    pub fn clear(&self) {
+        *self.lock() = RecoveryStage::default();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Stage> {
+    fn lock(&self) -> MutexGuard<'_, RecoveryStage> {
         self.stage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -180,7 +183,7 @@ impl Pairs {
 
 impl RecoveryHolds {
     /// A volume was seen, or made.
-    pub fn see(&self, volume: &PersistentVolume) {
+    pub fn observe(&self, volume: &PersistentVolume) {
         let (mut pairs, name) = (self.lock(), volume.name_any());
         pairs.part(&name);
         if let Some(claim) = waits_for(volume) {
@@ -192,12 +195,12 @@ impl RecoveryHolds {
     }
 
     /// A volume is gone.
-    pub fn gone(&self, volume: &str) {
+    pub fn remove(&self, volume: &str) {
         self.lock().part(volume);
     }
 
     /// The volume that is kept for a claim of this name, or was given to the one with this uid.
-    pub fn of(&self, claim: &ClaimName, uid: &str) -> Option<String> {
+    pub fn held_for(&self, claim: &ClaimName, uid: &str) -> Option<String> {
         let pairs = self.lock();
         pairs.bound.get(uid).or_else(|| pairs.by_claim.get(claim)).cloned()
     }
@@ -247,49 +250,49 @@ mod tests {
             json!({VOLUME_READOPTED: "u", VOLUME_BACKEND: "main"}),
             json!({VOLUME_BACKEND: "main"}),
         );
-        reserved.see(&volume(name.clone(), json!({})));
-        assert_eq!(reserved.of(&claim, "v"), None, "not made again by us");
-        reserved.see(&volume(name.clone(), ours.clone()));
-        assert_eq!(reserved.of(&claim, "v").as_deref(), Some("pvc-1"));
-        assert_eq!(reserved.of(&("team".into(), "other".into()), "v"), None);
+        reserved.observe(&volume(name.clone(), json!({})));
+        assert_eq!(reserved.held_for(&claim, "v"), None, "not made again by us");
+        reserved.observe(&volume(name.clone(), ours.clone()));
+        assert_eq!(reserved.held_for(&claim, "v").as_deref(), Some("pvc-1"));
+        assert_eq!(reserved.held_for(&("team".into(), "other".into()), "v"), None);
         let bound = json!({"namespace": "team", "name": "data", "uid": "v"});
         for annotations in [ours.clone(), handed_over.clone()] {
-            reserved.see(&volume(bound.clone(), annotations));
-            let its = reserved.of(&claim, "v");
+            reserved.observe(&volume(bound.clone(), annotations));
+            let its = reserved.held_for(&claim, "v");
             assert_eq!(its.as_deref(), Some("pvc-1"), "the claim may not know it yet");
             assert_eq!(
-                reserved.of(&claim, "w"),
+                reserved.held_for(&claim, "w"),
                 None,
                 "the next one of that name has no part in it"
             );
         }
         let own = json!({"namespace": "team", "name": "other", "uid": "1"});
-        reserved.see(&volume(own, handed_over));
+        reserved.observe(&volume(own, handed_over));
         assert_eq!(
-            reserved.of(&("team".into(), "other".into()), "1"),
+            reserved.held_for(&("team".into(), "other".into()), "1"),
             None,
             "made for it in the first place"
         );
-        reserved.see(&volume(name, ours));
-        reserved.gone("pvc-1");
-        assert_eq!(reserved.of(&claim, "w"), None);
+        reserved.observe(&volume(name, ours));
+        reserved.remove("pvc-1");
+        assert_eq!(reserved.held_for(&claim, "w"), None);
     }
 
     #[test]
     fn a_pass_that_comes_to_the_same_is_no_news() {
         let readoption = RecoveryState::default();
         let left = |why: &str| {
-            let mut outcome = Outcome::default();
+            let mut outcome = RecoveryOutcome::default();
             outcome.leave_out("pvc-1", why.to_owned(), Some(("team".into(), "data".into())));
             outcome
         };
-        assert!(readoption.ended(left("a")));
-        assert!(!readoption.ended(left("a")));
-        assert!(readoption.ended(left("b")));
-        readoption.failed("cut".into());
+        assert!(readoption.finish(left("a")));
+        assert!(!readoption.finish(left("a")));
+        assert!(readoption.finish(left("b")));
+        readoption.fail("cut".into());
         let stage = readoption.stage();
         assert!(stage.outcome.is_some(), "what was known stays known");
-        readoption.forget();
+        readoption.clear();
         assert!(readoption.stage().outcome.is_none());
     }
 }

@@ -17,7 +17,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub struct RescheduleBackoff(Mutex<HashMap<String, Entry>>);
 
 struct Entry {
-    given_back: u32,
+    record: u32,
     /// The node that is to be given back, and when.
     due: Option<(String, Instant)>,
 }
@@ -26,14 +26,11 @@ impl RescheduleBackoff {
     /// How long the node that was selected for a claim is kept still; zero: give it back now.
     pub fn remaining(&self, uid: &str, node: &str, now: Instant) -> Duration {
         let mut entries = self.entries();
-        let entry = entries.entry(uid.to_owned()).or_insert(Entry {
-            given_back: 0,
-            due: None,
-        });
+        let entry = entries.entry(uid.to_owned()).or_insert(Entry { record: 0, due: None });
         match &entry.due {
             Some((known, due)) if known == node => due.saturating_duration_since(now),
             _ => {
-                let pause = pause(entry.given_back);
+                let pause = pause(entry.record);
                 entry.due = Some((node.to_owned(), now + pause));
                 pause
             }
@@ -43,7 +40,7 @@ impl RescheduleBackoff {
     /// The node was given back: the next one is kept for longer.
     pub fn given_back(&self, uid: &str) {
         if let Some(entry) = self.entries().get_mut(uid) {
-            entry.given_back = entry.given_back.saturating_add(1);
+            entry.record = entry.record.saturating_add(1);
             entry.due = None;
         }
     }

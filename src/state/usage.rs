@@ -20,7 +20,7 @@ use export_store::Content;
 
 /// How far the count of a backend's volumes is.
 #[derive(Debug, Clone, Default)]
-pub struct Progress {
+pub struct UsageProgress {
     /// While one goes on: how far it is.
     pub under_way: Option<CountUnderWay>,
     /// Somebody asked for one more.
@@ -33,20 +33,20 @@ pub struct Progress {
 
 /// The count of what a backend's volumes hold.
 #[derive(Default)]
-pub struct Counting {
+pub struct UsageScanState {
     /// Rung when they are to be counted now or no more, and when the backend is forgotten.
-    pub bell: Arc<Notify>,
-    progress: Mutex<Progress>,
+    pub requested: Arc<Notify>,
+    progress: Mutex<UsageProgress>,
 }
 
-impl Counting {
+impl UsageScanState {
     /// How far it is.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> UsageProgress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// It goes on, ends, or is asked for.
-    pub fn note(&self, change: impl FnOnce(&mut Progress)) {
+    pub fn update(&self, change: impl FnOnce(&mut UsageProgress)) {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -106,12 +106,12 @@ pub struct UsageStore(Arc<Mutex<Book>>);
 #[derive(Default)]
 struct Book {
     of_each_volume: bool,
-    volumes: HashMap<String, Counted>,
+    volumes: HashMap<String, VolumeEntry>,
     /// The backends whose volumes are counted, and when they last were.
     backends: BTreeMap<Arc<str>, Option<Timestamp>>,
 }
 
-struct Counted {
+struct VolumeEntry {
     backend: Arc<str>,
     figures: VolumeUsage,
     /// Namespace and name of its claim; only where each volume has series of its own: ten thousand are two megabytes.
@@ -128,15 +128,15 @@ impl UsageStore {
     }
 
     /// A volume of a backend exists, and says this.
-    pub fn see(&self, volume: &PersistentVolume, backend: &str) {
+    pub fn observe(&self, volume: &PersistentVolume, backend: &str) {
         match VolumeUsage::of(volume) {
-            Some(figures) => self.counted(volume, backend, figures),
+            Some(figures) => self.set(volume, backend, figures),
             None => self.forget(&volume.name_any()),
         }
     }
 
     /// A volume was counted.
-    pub fn counted(&self, volume: &PersistentVolume, backend: &str, figures: VolumeUsage) {
+    pub fn set(&self, volume: &PersistentVolume, backend: &str, figures: VolumeUsage) {
         let mut book = self.book();
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let claim = claim.filter(|_| book.of_each_volume).map(|claim| {
@@ -145,7 +145,7 @@ impl UsageStore {
         });
         let known = book.backends.get_key_value(backend);
         let backend = known.map_or_else(|| backend.into(), |(known, _)| Arc::clone(known));
-        let counted = Counted {
+        let counted = VolumeEntry {
             backend,
             figures,
             claim,
@@ -310,13 +310,13 @@ mod tests {
     #[test]
     fn a_backends_sums_are_those_of_its_volumes_that_were_counted_and_still_are_there() {
         let usages = UsageStore::default();
-        usages.see(&volume("a", "10"), "main");
-        usages.see(&volume("b", "20"), "main");
-        usages.see(&volume("c", "40"), "other");
-        usages.see(&volume("d", "no number"), "main");
+        usages.observe(&volume("a", "10"), "main");
+        usages.observe(&volume("b", "20"), "main");
+        usages.observe(&volume("c", "40"), "other");
+        usages.observe(&volume("d", "no number"), "main");
         let total = |volumes, bytes, files| Total { volumes, bytes, files };
         assert_eq!(usages.total("main"), total(2, 30, 6));
-        usages.see(&volume("a", &u64::MAX.to_string()), "main");
+        usages.observe(&volume("a", &u64::MAX.to_string()), "main");
         usages.forget("b");
         assert_eq!(usages.total("main"), total(1, u64::MAX, 3));
     }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn volumes_have_series_of_their_own_only_where_that_is_wanted_and_while_they_are_counted() {
         let usages = UsageStore::default();
-        usages.see(&volume("a", "10"), "main");
+        usages.observe(&volume("a", "10"), "main");
         assert_eq!(told(&usages), "");
         usages.turn_on("main", Timestamp::from_second(1000).ok());
         let text = told(&usages);
@@ -339,7 +339,7 @@ mod tests {
         assert!(!text.contains("nfs_operator_volume"), "{text}");
         let usages = UsageStore::new(true);
         usages.turn_on("main", Timestamp::from_second(1000).ok());
-        usages.see(&volume("a", "10"), "main");
+        usages.observe(&volume("a", "10"), "main");
         let series =
             "nfs_operator_volume_used_bytes{backend=\"main\",claim=\"data\",namespace=\"team\",volume=\"a\"} 10";
         assert!(told(&usages).contains(series), "{}", told(&usages));

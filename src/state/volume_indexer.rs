@@ -63,7 +63,7 @@ impl VolumeIndexer {
             Event::Apply(volume) => add(volume, ctx),
             Event::Delete(volume) => {
                 let uid = volume.uid().unwrap_or_default();
-                ctx.volume_retries.forget(&uid);
+                ctx.volume_retries.reset(&uid);
                 ctx.last_reported.forget(&uid);
                 remove(&volume.name_any(), ctx);
             }
@@ -73,18 +73,18 @@ impl VolumeIndexer {
 
 fn add(volume: &PersistentVolume, ctx: &Context) {
     index_volume(volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-    ctx.recovery_holds.see(volume);
+    ctx.recovery_holds.observe(volume);
     let name = volume.name_any();
     match ctx.capacity.saved_on(&name) {
-        Some(backend) => ctx.usage.see(volume, &backend),
+        Some(backend) => ctx.usage.observe(volume, &backend),
         None => ctx.usage.forget(&name),
     }
 }
 
 /// Forgets a deleted volume. Claims may have waited for its capacity or its path.
 fn remove(name: &str, ctx: &Context) {
-    ctx.capacity.gone(name);
-    ctx.recovery_holds.gone(name);
+    ctx.capacity.remove(name);
+    ctx.recovery_holds.remove(name);
     ctx.usage.forget(name);
     ctx.path_reservations.remove(&Holder::Volume(name.to_owned()));
     ctx.waiting_claims.wake_debounced();
@@ -109,7 +109,7 @@ pub fn index_volume(
         capacity.saved(&name, backend, size_of(volume), export_id);
         if is_released(volume) {
             // It cannot be expanded anymore. The deletion of its claim may have been missed.
-            capacity.settle(&name);
+            capacity.finish_growth(&name);
         }
     }
     let paths = paths(volume, ours);

@@ -43,7 +43,7 @@ pub async fn save(ctx: &Context, volume: &PersistentVolume) {
         return;
     };
     let snapshot = backend.known();
-    let (Some(export), Ok(request)) = (&snapshot.export, snapshot.reclaim_request(volume)) else {
+    let (Some(export), Ok(request)) = (&snapshot.store, snapshot.reclaim_request(volume)) else {
         return;
     };
     if let Err(error) = export.save_volume_metadata(&request, &metadata).await {

@@ -22,7 +22,7 @@ pub(crate) use verdict::verdict;
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::background::next_run::next_run;
 use crate::runtime::retry::jittered;
-use crate::state::backends::{Backend, Scanned};
+use crate::state::backends::{Backend, ScanResult};
 use crate::state::context::Context;
 pub(crate) use walk::speaks_of_the_export;
 use walk::{OrphanScan, ScanError};
@@ -43,15 +43,15 @@ pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBack
     );
     if let Some(former) = former {
         ctx.metrics.backend_scanned(&backend.name, &former.orphans, None);
-        backend.set_scanned(former);
+        backend.set_last_scan(former);
     }
     tokio::spawn(keep_scanned(Arc::clone(ctx), Arc::downgrade(backend), pause));
 }
 
 /// What the status says of the last scan of a former life.
-fn former(object: &NfsBackend) -> Option<Scanned> {
+fn former(object: &NfsBackend) -> Option<ScanResult> {
     let status = object.status.as_ref()?;
-    Some(Scanned {
+    Some(ScanResult {
         export_id: status.export_id.clone()?,
         orphans: status.orphans.clone()?,
     })
@@ -79,7 +79,7 @@ fn pause(length: Duration) -> Duration {
 
 /// Scans a backend's export whenever it is due or asked for, until the operator stops or the backend is forgotten.
 async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Duration) {
-    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.scan, until).await {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.scan_requested, until).await {
         let Some(ended) = ctx.shutdown.run_until_cancelled(scan(&ctx, &backend)).await else {
             return;
         };
@@ -97,10 +97,10 @@ async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Dura
 /// One scan, and what it found made known.
 async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
     let known = backend.known();
-    let (Some(export), Some(identity)) = (known.export.clone(), &known.identity) else {
+    let (Some(export), Some(identity)) = (known.store.clone(), &known.identity) else {
         return Err(ScanError::NotConfirmed);
     };
-    if !backend.is_settled(&export) {
+    if !backend.is_recovered_on(&export) {
         return Err(ScanError::NotConfirmed);
     }
     let began = Instant::now();
@@ -123,7 +123,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
     if current.is_some_and(|current| current.uid == backend.uid) {
         ctx.metrics.backend_scanned(&backend.name, &orphans, Some(took));
     }
-    backend.set_scanned(Scanned {
+    backend.set_last_scan(ScanResult {
         export_id: identity.id.clone(),
         orphans,
     });

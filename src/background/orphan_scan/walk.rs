@@ -173,8 +173,8 @@ impl<'a> OrphanScan<'a> {
 
     /// Whether somebody is at it, or the sweep has not had the time to take it back since it was suspected.
     fn is_under_way(&self, volume: &str, suspected: Instant) -> bool {
-        let unswept = || self.backend.is_open(volume) && !self.backend.is_swept_since(suspected);
-        self.backend.is_worked_on(volume) || unswept()
+        let unswept = || self.backend.has_pending(volume) && !self.backend.has_gc_run_since(suspected);
+        self.backend.is_in_work(volume) || unswept()
     }
 
     /// A look at the export. None: this one could not be looked at, and that says nothing of the others.
@@ -279,7 +279,7 @@ impl<'a> OrphanScan<'a> {
 /// What a volume is to a backend, by what the watch said of it.
 fn remembered(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> Volume {
     let holder = || Holder::Volume(volume.to_owned());
-    match ctx.capacity.place_of(volume) {
+    match ctx.capacity.location_of(volume) {
         Some((on, None)) if on == backend => Volume::Inherited,
         Some((on, id)) => {
             let file_id = ctx.path_reservations.file_of(&holder()).map(|(_, file_id)| file_id);

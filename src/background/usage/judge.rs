@@ -17,7 +17,7 @@ use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::placement::quantity::bytes;
 use crate::decide::policy::{Decision, decide};
 use crate::state::context::Settings;
-use crate::state::usage::{Progress, VolumeUsage};
+use crate::state::usage::{UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::text::format_bytes;
 
@@ -58,7 +58,7 @@ pub(crate) fn past(at: &CountUnderWay, name: &str) -> CountUnderWay {
 }
 
 /// How long it is until a count of all volumes begins or goes on.
-pub(crate) fn wait(progress: &Progress, interval: Duration, now: Timestamp) -> Duration {
+pub(crate) fn wait(progress: &UsageProgress, interval: Duration, now: Timestamp) -> Duration {
     if progress.under_way.is_some() || progress.asked {
         return Duration::ZERO;
     }

@@ -21,7 +21,7 @@ use crate::background::next_run::next_run;
 use crate::runtime::retry::jittered;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::usage::Progress;
+use crate::state::usage::UsageProgress;
 use export_store::text::format_bytes;
 use round::{CountError, UsageScan, clear};
 
@@ -31,14 +31,14 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Keeps a backend's volumes counted from now on, as its object asks for.
 pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     if let Some(former) = object.status.as_ref().and_then(|status| status.usage.as_ref()) {
-        backend.count.note(|progress| *progress = former_life(former));
+        backend.usage_scan.update(|progress| *progress = former_life(former));
     }
     tokio::spawn(keep_counted(Arc::clone(ctx), Arc::downgrade(backend)));
 }
 
 /// How far a former life came.
-fn former_life(status: &UsageStatus) -> Progress {
-    Progress {
+fn former_life(status: &UsageStatus) -> UsageProgress {
+    UsageProgress {
         under_way: status.under_way.clone(),
         asked: false,
         skipped: status.skipped,
@@ -59,7 +59,7 @@ async fn keep_counted(ctx: Arc<Context>, backend: Weak<Backend>) {
         return;
     }
     let (mut until, mut told) = (Duration::ZERO, String::new());
-    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.count.bell, until).await {
+    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.usage_scan.requested, until).await {
         let Some(next) = ctx.shutdown.run_until_cancelled(turn(&ctx, &backend)).await else {
             return;
         };
@@ -82,11 +82,13 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
     let known = backend.known();
     let Some(interval) = interval(&known.object) else {
         ctx.usage.turn_off(&backend.name);
-        backend.count.note(|progress| *progress = Progress::default());
+        backend
+            .usage_scan
+            .update(|progress| *progress = UsageProgress::default());
         clear(ctx, backend).await?;
         return Ok(Duration::MAX);
     };
-    let progress = backend.count.progress();
+    let progress = backend.usage_scan.progress();
     ctx.usage.turn_on(&backend.name, progress.last_completed);
     let wait = judge::wait(&progress, interval, Timestamp::now());
     if !wait.is_zero() {
@@ -94,7 +96,7 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
     }
     UsageScan::new(ctx, backend, &known)?.run().await?;
     ctx.usage
-        .turn_on(&backend.name, backend.count.progress().last_completed);
+        .turn_on(&backend.name, backend.usage_scan.progress().last_completed);
     // Perhaps it was asked for once more meanwhile.
     Ok(Duration::ZERO)
 }
@@ -102,7 +104,7 @@ async fn turn(ctx: &Context, backend: &Backend) -> Result<Duration, CountError> 
 /// What the status says; none where volumes are not counted.
 pub(crate) fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
     object.spec.usage.as_ref()?;
-    let (total, progress) = (ctx.usage.total(&backend.name), backend.count.progress());
+    let (total, progress) = (ctx.usage.total(&backend.name), backend.usage_scan.progress());
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     Some(UsageStatus {
         volumes: number(total.volumes),

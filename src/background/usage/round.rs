@@ -61,7 +61,7 @@ fn ticks() -> Interval {
 
 impl<'a> UsageScan<'a> {
     pub(crate) fn new(ctx: &'a Context, backend: &'a Backend, known: &'a ProbeSnapshot) -> Result<Self, CountError> {
-        let (Some(export), Some(identity)) = (known.export.clone(), &known.identity) else {
+        let (Some(export), Some(identity)) = (known.store.clone(), &known.identity) else {
             return Err(CountError::NotConfirmed);
         };
         if is_halted(&known.object, &known.ready) {
@@ -81,7 +81,12 @@ impl<'a> UsageScan<'a> {
     /// Goes on where the last one stopped, or begins.
     pub(crate) async fn run(mut self) -> Result<(), CountError> {
         let began = Instant::now();
-        let mut at = self.backend.count.progress().under_way.unwrap_or_else(|| self.first());
+        let mut at = self
+            .backend
+            .usage_scan
+            .progress()
+            .under_way
+            .unwrap_or_else(|| self.first());
         loop {
             let some = self.next(&at);
             if some.is_empty() && at.archives {
@@ -97,7 +102,7 @@ impl<'a> UsageScan<'a> {
                 at = self.one(&at, &name).await?;
             }
         }
-        self.backend.count.note(|progress| {
+        self.backend.usage_scan.update(|progress| {
             progress.under_way = None;
             // What is written has whole seconds.
             progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
@@ -108,7 +113,7 @@ impl<'a> UsageScan<'a> {
             volumes = total.volumes,
             bytes = total.bytes,
             files = total.files,
-            skipped = self.backend.count.progress().skipped,
+            skipped = self.backend.usage_scan.progress().skipped,
             seconds = began.elapsed().as_secs_f64(),
             "counted what volumes hold"
         );
@@ -118,8 +123,8 @@ impl<'a> UsageScan<'a> {
     /// The beginning.
     fn first(&self) -> CountUnderWay {
         self.backend
-            .count
-            .note(|progress| (progress.skipped, progress.asked) = (0, false));
+            .usage_scan
+            .update(|progress| (progress.skipped, progress.asked) = (0, false));
         CountUnderWay::default()
     }
 
@@ -150,7 +155,9 @@ impl<'a> UsageScan<'a> {
     /// Counts one; answers how far the count is then. That it was begun is said first: it may be the one that ends us.
     async fn one(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, CountError> {
         let (begun, once_more) = begun(at);
-        self.backend.count.note(|progress| progress.under_way = Some(begun));
+        self.backend
+            .usage_scan
+            .update(|progress| progress.under_way = Some(begun));
         match (once_more, at.archives) {
             (false, _) => self.skip(name, "it was begun several times, and cut off each time"),
             (true, false) => self.volume(name).await?,
@@ -158,8 +165,8 @@ impl<'a> UsageScan<'a> {
         }
         let past = past(at, name);
         self.backend
-            .count
-            .note(|progress| progress.under_way = Some(past.clone()));
+            .usage_scan
+            .update(|progress| progress.under_way = Some(past.clone()));
         Ok(past)
     }
 
@@ -214,7 +221,7 @@ impl<'a> UsageScan<'a> {
     }
 
     fn skip(&self, volume: &str, why: &str) {
-        self.backend.count.note(|progress| progress.skipped += 1);
+        self.backend.usage_scan.update(|progress| progress.skipped += 1);
         tracing::warn!(backend = self.backend.name, volume, "not counted: {why}");
     }
 }
@@ -228,14 +235,14 @@ fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> boo
         && !is_halted(&known.object, &known.ready)
         && backend
             .connection()
-            .is_some_and(|connection| Arc::ptr_eq(&connection.export, export))
+            .is_some_and(|connection| Arc::ptr_eq(&connection.store, export))
 }
 
 async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     api.get_opt(name)
         .await
-        .map_err(WriteError::of("read a volume to count it"))
+        .map_err(WriteError::action("read a volume to count it"))
 }
 
 /// Takes off what was told of volumes that are not counted any more: figures that nobody renews are worse than none.

@@ -43,7 +43,7 @@ pub(crate) async fn volume(
     if news {
         write(ctx, volume, annotations(&figures, now)).await?;
     }
-    ctx.usage.counted(volume, &backend.name, figures);
+    ctx.usage.set(volume, &backend.name, figures);
     Ok(())
 }
 
@@ -105,7 +105,7 @@ async fn claim_of(ctx: &Context, volume: &PersistentVolume) -> Result<Option<Per
         return Ok(None);
     };
     let found = claims(ctx, namespace).get_opt(name).await;
-    let found = found.map_err(WriteError::of("read the claim of a volume that was counted"))?;
+    let found = found.map_err(WriteError::action("read the claim of a volume that was counted"))?;
     Ok(found.filter(|found| found.uid() == claim.uid && found.metadata.deletion_timestamp.is_none()))
 }
 

@@ -108,7 +108,7 @@ impl<'a> NfsSubdirVolume<'a> {
         let class = classes
             .get_opt(&name)
             .await
-            .map_err(WriteError::of("read the volume's StorageClass before its reclaim"))?;
+            .map_err(WriteError::action("read the volume's StorageClass before its reclaim"))?;
         let settings = &self.ctx.settings;
         let served = class.filter(|class| settings.serves(&class.provisioner));
         Ok(served.map(|class| settings.class_parameters(&class)))

@@ -52,7 +52,7 @@ pub async fn acquire_purge_slot(
     object: &NfsArchive,
 ) -> Result<Result<(), Duration>, WriteError> {
     let interval = ctx.settings.purge_pause;
-    if let Err(left) = backend.take_turn_to_purge(interval) {
+    if let Err(left) = backend.acquire_purge_slot(interval) {
         let spread = rand::rng().random_range(0.0..f64::from(MAX_RETRY_INTERVALS));
         return Ok(Err(left + interval.mul_f64(spread)));
     }

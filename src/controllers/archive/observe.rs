@@ -86,7 +86,7 @@ pub fn confirmed_export(
         ));
     };
     let known = backend.known();
-    let Some(export) = known.export.clone() else {
+    let Some(export) = known.store.clone() else {
         return Err(known.ready.clone());
     };
     if known.identity.as_ref().map(|identity| &identity.id) != Some(&object.spec.export_id) {
@@ -181,7 +181,7 @@ async fn is_restored(ctx: &Context, target: &RestoreTarget, file_id: u64) -> Res
     let volume = volumes
         .get_opt(&target.volume)
         .await
-        .map_err(WriteError::of("read the volume that gets the archive"))?;
+        .map_err(WriteError::action("read the volume that gets the archive"))?;
     Ok(volume.is_some_and(|volume| {
         let claim = volume
             .spec

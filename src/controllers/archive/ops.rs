@@ -49,7 +49,7 @@ impl ArchiveOps<'_> {
             return Ok(false);
         }
         self.export.end_purge(self.archive).await?;
-        self.backend.trash.notify_one();
+        self.backend.purge_requested.notify_one();
         let claim = &self.object.spec.claim;
         let note = format!(
             "moved {} of claim {}/{} into the trash",
@@ -102,7 +102,7 @@ impl ArchiveOps<'_> {
                 );
                 Ok(false)
             }
-            Err(cause) => Err(WriteError::of("delete the archive's object")(cause)),
+            Err(cause) => Err(WriteError::action("delete the archive's object")(cause)),
         }
     }
 }
@@ -114,7 +114,7 @@ pub async fn is_crd_deleting(ctx: &Context) -> Result<bool, WriteError> {
     let definition = definitions
         .get_metadata_opt(NfsArchive::crd_name())
         .await
-        .map_err(WriteError::of("read the definition of NfsArchive"))?;
+        .map_err(WriteError::action("read the definition of NfsArchive"))?;
     Ok(definition.is_none_or(|definition| definition.metadata.deletion_timestamp.is_some()))
 }
 

@@ -122,7 +122,7 @@ async fn execute_irreversible(
         return Ok(Executed::Requeue(wait));
     }
     let live = ops::api(ctx).get_opt(&object.name_any()).await;
-    let live = live.map_err(WriteError::of("read the archive before it is removed"))?;
+    let live = live.map_err(WriteError::action("read the archive before it is removed"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid()) else {
         return Ok(Executed::Finished);
     };

@@ -22,7 +22,7 @@ pub enum Unblocks {
 pub fn of(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
     if may_serve_more(former, now) {
         Unblocks::Anything
-    } else if now.is_ready() && former.ready_now(now.probed).status != Some(true) {
+    } else if now.is_ready() && former.ready_now(now.probed_at).status != Some(true) {
         Unblocks::Doubt
     } else {
         Unblocks::Nothing
@@ -62,16 +62,16 @@ mod tests {
         let spec = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
         let former = ProbeSnapshot {
             object: Arc::new(serde_json::from_value(spec).unwrap()),
-            export: None,
+            store: None,
             identity: None,
             ready: PlannedCondition::holds(Reason::Ready, ""),
-            probed: Instant::now(),
+            probed_at: Instant::now(),
             interval: Duration::from_secs(30),
             statistics: None,
             provisioned: 0,
         };
         let after = |seconds| ProbeSnapshot {
-            probed: former.probed + Duration::from_secs(seconds),
+            probed_at: former.probed_at + Duration::from_secs(seconds),
             ..former.clone()
         };
         assert_eq!(of(&former, &after(90)), Unblocks::Nothing);

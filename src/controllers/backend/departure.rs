@@ -12,14 +12,14 @@ use export_store::Holder;
 
 /// Forgets a backend: its root is no longer taken, its connection is closed, its claims look elsewhere.
 pub fn forget(ctx: &Context, name: &str, uid: &str) {
-    let Some(backend) = ctx.backends.forget(name, uid) else {
+    let Some(backend) = ctx.backends.remove(name, uid) else {
         return;
     };
     ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
     ctx.metrics.backend_gone(name);
     ctx.usage.turn_off(name);
     if let Some(connection) = backend.set_connection(None) {
-        tokio::spawn(async move { connection.export.nfs().clone().close().await });
+        tokio::spawn(async move { connection.store.nfs().clone().close().await });
     }
     ctx.waiting_claims.wake_debounced();
     ctx.waiting_volumes.wake_all();

@@ -117,7 +117,7 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         Err(error) => refusal(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
-    probe.doubts = backend.is_settled(&export).then(|| export.unsigned_records());
+    probe.doubts = backend.is_recovered_on(&export).then(|| export.unsigned_records());
     probe
 }
 
@@ -128,7 +128,7 @@ async fn settle_and_write(
     export: &Arc<ExportStore>,
 ) -> Result<WriteProbe, ExportError> {
     let written = export.probe_write().await?;
-    if backend.is_settled(export) {
+    if backend.is_recovered_on(export) {
         return Ok(written);
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
@@ -140,9 +140,9 @@ async fn settle_and_write(
         .iter()
         .filter(|record| may_be_begun(record, &ctx.cluster_uid()));
     for record in begun {
-        backend.note_open(&record.volume, &record.claim);
+        backend.add_pending(&record.volume, &record.claim);
         if record.restores.is_some() {
-            backend.note_move(&record.volume);
+            backend.mark_as_move(&record.volume);
         }
     }
     for record in &found.stuck {
@@ -155,8 +155,8 @@ async fn settle_and_write(
             "a damaged record was left as it is: {fault}"
         );
     }
-    backend.set_settled(export);
-    backend.trash.notify_one();
+    backend.set_recovered(export);
+    backend.purge_requested.notify_one();
     Ok(written)
 }
 
@@ -217,11 +217,11 @@ async fn connection(
     if let Some(connection) = backend.connection().filter(|connection| {
         still_fits(
             &connection.target,
-            connection.export.nfs().negotiated().protocol,
+            connection.store.nfs().negotiated().protocol,
             &target,
         ) && connection.roots == roots
     }) {
-        return Ok(connection.export);
+        return Ok(connection.store);
     }
     let keeper = StoreConfig {
         cluster_id: ctx.cluster_id.clone(),
@@ -232,7 +232,7 @@ async fn connection(
         roots: roots.clone(),
     };
     if let Some(former) = backend.set_connection(None) {
-        former.export.nfs().clone().close().await;
+        former.store.nfs().clone().close().await;
     }
     may_connect(ctx, backend).await?;
     let export = nfs_client::Client::connect(target.clone())
@@ -245,8 +245,8 @@ async fn connection(
     backend.set_connection(Some(BackendConnection {
         target,
         roots,
-        export: Arc::clone(&export),
-        settled: false,
+        store: Arc::clone(&export),
+        recovered: false,
     }));
     Ok(export)
 }

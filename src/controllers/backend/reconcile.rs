@@ -22,7 +22,7 @@ use crate::background::orphan_scan;
 use crate::background::purge::run_purger;
 use crate::background::usage;
 use crate::recovery;
-use crate::runtime::metrics::BackendFigures;
+use crate::runtime::metrics::BackendMetrics;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
@@ -63,13 +63,13 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
 
 fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let (backend, new) = ctx.backends.of(&name, &uid, ctx.settings.slots, object);
+    let (backend, new) = ctx.backends.get_or_create(&name, &uid, ctx.settings.slots, object);
     if new {
         tokio::spawn(run_purger(Arc::downgrade(&backend)));
         orphan_scan::begin(ctx, &backend, object);
         recovery::begin(ctx, &backend);
         usage::begin(ctx, &backend, object);
-        ctx.backends.seen(&Missing::Backend(name));
+        ctx.backends.object_appeared(&Missing::Backend(name));
     }
     backend
 }
@@ -100,7 +100,7 @@ fn next_probe(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
 fn too_soon(backend: &Backend, object: &NfsBackend) -> bool {
     let known = backend.known();
     known.ready.reason != Reason::NotProbed
-        && known.probed.elapsed() < NOT_BEFORE
+        && known.probed_at.elapsed() < NOT_BEFORE
         && known.object.metadata.generation == object.metadata.generation
         && known.object.annotations() == object.annotations()
         && known.object.metadata.deletion_timestamp == object.metadata.deletion_timestamp
@@ -181,7 +181,7 @@ fn learn(
         totals,
         purged: &purged,
         orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
-        readoption: backend.readoption.stage(),
+        readoption: backend.recovery.stage(),
         usage: usage::status(ctx, object, backend),
         held,
         now: Timestamp::now(),
@@ -190,21 +190,21 @@ fn learn(
     let former = backend.known();
     let known = ProbeSnapshot {
         object: Arc::clone(object),
-        export: found.confirmed().and(found.export.clone()),
+        store: found.confirmed().and(found.export.clone()),
         identity: found.confirmed().cloned(),
         ready: ready.clone(),
-        probed: Instant::now(),
+        probed_at: Instant::now(),
         interval: interval(object),
         statistics: found.statistics,
         provisioned: totals.bytes,
     };
     let cured = cure::of(&former, &known);
-    backend.learned(known);
+    backend.set_snapshot(known);
     if former.object.spec.usage != object.spec.usage {
-        backend.count.bell.notify_one();
+        backend.usage_scan.requested.notify_one();
     }
-    backend.claims.call_in(&ctx.waiting_claims);
-    backend.reclaims.call_in(&ctx.waiting_volumes);
+    backend.claims.wake_next(&ctx.waiting_claims);
+    backend.reclaims.wake_next(&ctx.waiting_volumes);
     match cured {
         Unblocks::Nothing => {}
         Unblocks::Doubt => ctx.waiting_claims.wake_debounced(),
@@ -219,7 +219,7 @@ fn learn(
     if former.ready.reason != ready.reason {
         tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
     }
-    let figures = BackendFigures {
+    let figures = BackendMetrics {
         ready: ready.status == Some(true),
         statistics: found.statistics,
         volumes: totals.volumes,
@@ -260,18 +260,18 @@ async fn tidy(
     let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
         return Ok(());
     };
-    if backend.is_settled(export) {
+    if backend.is_recovered_on(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
     recovery::follow(ctx, object, backend, said).await?;
     begin_sweep(ctx, object, backend, export);
     if let Some(asked) = orphan_scan::is_asked_for(object) {
-        backend.scan.notify_one();
+        backend.scan_requested.notify_one();
         writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
     }
     if let Some(asked) = usage::is_asked_for(object) {
-        backend.count.note(|progress| progress.asked = true);
-        backend.count.bell.notify_one();
+        backend.usage_scan.update(|progress| progress.asked = true);
+        backend.usage_scan.requested.notify_one();
         writes::remove_annotation(&api(ctx), object, COUNT_NOW, asked).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {
@@ -286,7 +286,7 @@ async fn tidy(
 fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ExportStore>) {
     // What is to be made again must not be taken for what nobody wants.
     let sweeps = RecoveryRequest::of(object).is_none();
-    let Ok(turn) = Arc::clone(&backend.sweeping).try_lock_owned() else {
+    let Ok(turn) = Arc::clone(&backend.gc_lock).try_lock_owned() else {
         return;
     };
     let (ctx, backend, export) = (Arc::clone(ctx), Arc::clone(backend), Arc::clone(export));

@@ -13,7 +13,7 @@ use crate::background::orphan_scan;
 use crate::decide::placement;
 use crate::recovery;
 use crate::state::capacity::Totals;
-use crate::state::recovery::Stage;
+use crate::state::recovery::RecoveryStage;
 use export_store::PurgeReport;
 use nfs_client::Statistics;
 
@@ -33,7 +33,7 @@ pub struct Observed<'a> {
     /// What the last scan for orphans found.
     pub orphans: Option<&'a OrphansStatus>,
     /// How far the re-adoption of its volumes is.
-    pub readoption: Stage,
+    pub readoption: RecoveryStage,
     /// What its volumes hold, where that is counted.
     pub usage: Option<UsageStatus>,
     /// Why the backend can't go although it is being deleted.

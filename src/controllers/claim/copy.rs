@@ -66,27 +66,27 @@ pub(crate) fn progress(ctx: &Context, claim: &PersistentVolumeClaim, source: &Da
 /// stays: a directory that has its volume, one that was moved, and one whose backend cannot be reached.
 pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     let uid = claim.uid().unwrap_or_default();
-    ctx.copy_jobs.end(&uid).await;
+    ctx.copy_jobs.abort_and_wait(&uid).await;
     let backends = ctx.backends.all();
-    let Some(backend) = backends.iter().find(|backend| backend.is_open(volume)) else {
+    let Some(backend) = backends.iter().find(|backend| backend.has_pending(volume)) else {
         return Ok(());
     };
-    let Some(export) = backend.known().export.clone() else {
+    let Some(export) = backend.known().store.clone() else {
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let created = volumes
         .get_metadata_opt(volume)
         .await
-        .map_err(WriteError::of("check whether the claim has its volume"))?;
-    if created.is_some() || backend.is_move(volume) || backend.is_worked_on(volume) {
+        .map_err(WriteError::action("check whether the claim has its volume"))?;
+    if created.is_some() || backend.is_move(volume) || backend.is_in_work(volume) {
         return Ok(());
     }
     match export.rollback(volume, &uid).await {
         Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
-            backend.settled(volume);
+            backend.remove_pending(volume);
             ctx.capacity.release(volume);
-            backend.trash.notify_one();
+            backend.purge_requested.notify_one();
         }
         Ok(RollbackOutcome::NotEmpty) => {}
         Err(error) => tracing::warn!(
@@ -125,13 +125,16 @@ pub(super) async fn copy(
     source: &DataSource,
     after_refusal: bool,
 ) -> Result<BackendOutcome, WriteError> {
-    let ended = attempt.ctx.copy_jobs.take(&attempt.claim.uid().unwrap_or_default());
+    let ended = attempt
+        .ctx
+        .copy_jobs
+        .take_result(&attempt.claim.uid().unwrap_or_default());
     if ended.is_some() {
         attempt.requeue_archive();
     }
     match ended {
         Some((Ok(CopyResult::Directory(directory)), tally)) => {
-            let Some(_pending) = target.backend.begin(&attempt.volume, &plan.directory.claim) else {
+            let Some(_pending) = target.backend.begin_work(&attempt.volume, &plan.directory.claim) else {
                 return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
             };
             let mut outcome = create_volume(attempt, target, &plan, &directory).await;
@@ -140,11 +143,11 @@ pub(super) async fn copy(
                 created_now: true,
             } = &mut outcome
             {
-                target.backend.settled(&attempt.volume);
+                target.backend.remove_pending(&attempt.volume);
                 condition.message = format!("{}, a copy of {source} ({tally})", condition.message);
             }
             // The staging folder is in the trash.
-            target.backend.trash.notify_one();
+            target.backend.purge_requested.notify_one();
             Ok(BackendOutcome::Ended(outcome))
         }
         Some((Err(error), _)) => Ok(copy_failed(attempt, target, &error).await),
@@ -171,7 +174,7 @@ async fn start(
         Ok(origin) => origin,
         Err(outcome) => {
             // Part of a copy by a previous process may be there: its capacity stays reserved.
-            if !target.backend.is_open(&attempt.volume) {
+            if !target.backend.has_pending(&attempt.volume) {
                 attempt.ctx.capacity.release(&attempt.volume);
             }
             return Ok(BackendOutcome::Ended(outcome));
@@ -200,11 +203,11 @@ fn start_job(attempt: &ProvisionAttempt<'_>, target: &Target, request: Directory
         Arc::clone(&attempt.ctx.waiting_claims),
         ObjectRef::from_obj(attempt.claim),
     );
-    attempt.ctx.copy_jobs.begin(
+    attempt.ctx.copy_jobs.start(
         labels,
         |budget, tally| async move {
             // Garbage collection leaves the directory alone while this is held.
-            let Some(_pending) = backend.begin(&volume, &request.claim) else {
+            let Some(_pending) = backend.begin_work(&volume, &request.claim) else {
                 return Err(CopyError::ExportChanged);
             };
             let copied = copy_volume((&origin.export, &origin.source), (&export, &request), &budget, &tally);
@@ -245,7 +248,7 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<CopyOrigin, P
         return Err(not_ready("it does not exist or is not probed yet".into()));
     };
     let snapshot = backend.known();
-    let Some(export) = snapshot.export.clone() else {
+    let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(snapshot.ready.message.clone()));
     };
     if snapshot.export_id() != Some(&source.export_id) {
@@ -278,8 +281,8 @@ async fn copy_failed(attempt: &ProvisionAttempt<'_>, target: &Target, error: &Co
     match export.rollback(&attempt.volume, &uid).await {
         Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => {
             attempt.ctx.capacity.release(&attempt.volume);
-            backend.settled(&attempt.volume);
-            backend.trash.notify_one();
+            backend.remove_pending(&attempt.volume);
+            backend.purge_requested.notify_one();
             BackendOutcome::Refused {
                 condition: PlannedCondition::fails(reason, error.to_string()),
                 permanent: false,

@@ -66,7 +66,7 @@ pub fn place(
         }),
         topologies: &request.topologies,
     };
-    let placement = ctx.capacity.promise(&volume, request.bytes, |allocated| {
+    let placement = ctx.capacity.reserve(&volume, request.bytes, |allocated| {
         let candidates: Vec<Candidate<'_>> = views.iter().map(|view| view.candidate(&views, allocated)).collect();
         let placement = placement::place(&claim, &candidates);
         let chosen = match &placement {
@@ -118,10 +118,13 @@ pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Resu
 ///
 /// Tenants can write the annotation too. It counts only while it is unknown what a previous process began on that backend.
 fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
-    if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.is_open(volume)) {
+    if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.has_pending(volume)) {
         return Some(backend.name.clone());
     }
     let annotated = claim.annotations().get(PLACED_ON)?;
-    let unknown = ctx.backends.get(annotated).is_none_or(|backend| !backend.is_taken_in());
+    let unknown = ctx
+        .backends
+        .get(annotated)
+        .is_none_or(|backend| !backend.is_recovered());
     unknown.then(|| annotated.clone())
 }

@@ -163,10 +163,10 @@ impl ProvisionAttempt<'_> {
     /// Tries one backend. With `after_refusal`, the annotation may name the backend that refused before.
     async fn try_backend(&self, backend: &Arc<Backend>, after_refusal: bool) -> Result<BackendOutcome, WriteError> {
         let snapshot = backend.known();
-        let (Some(export), Some(_)) = (snapshot.export.clone(), &snapshot.identity) else {
+        let (Some(export), Some(_)) = (snapshot.store.clone(), &snapshot.identity) else {
             return Ok(self.refused(snapshot.ready.clone(), false));
         };
-        let priority = self.ctx.claim_retries.coming(&self.claim.uid().unwrap_or_default());
+        let priority = self.ctx.claim_retries.priority(&self.claim.uid().unwrap_or_default());
         let claim = ObjectRef::from_obj(self.claim);
         let Some(_slot) = backend.claims.enter(&claim, priority, &self.ctx.waiting_claims) else {
             self.ctx.capacity.release(&self.volume);
@@ -200,11 +200,11 @@ impl ProvisionAttempt<'_> {
         after_refusal: bool,
     ) -> Result<BackendOutcome, WriteError> {
         let Target { backend, export, .. } = target;
-        let Some(_pending) = backend.begin(&self.volume, &plan.directory.claim) else {
+        let Some(_pending) = backend.begin_work(&self.volume, &plan.directory.claim) else {
             return Ok(BackendOutcome::Ended(ProvisionOutcome::Queued));
         };
         if self.restore.is_some() {
-            backend.note_move(&self.volume);
+            backend.mark_as_move(&self.volume);
         }
         if let Some(deleted) = self.set_placed_on(backend, after_refusal).await? {
             return Ok(BackendOutcome::Ended(deleted));
@@ -215,7 +215,7 @@ impl ProvisionAttempt<'_> {
             Ok(directory) => {
                 let outcome = create_volume(self, target, plan, &directory).await;
                 if matches!(outcome, ProvisionOutcome::Provisioned { created_now: true, .. }) {
-                    backend.settled(&self.volume);
+                    backend.remove_pending(&self.volume);
                     self.requeue_archive();
                 }
                 Ok(BackendOutcome::Ended(outcome))
@@ -240,7 +240,7 @@ impl ProvisionAttempt<'_> {
     /// Returns the refusal to expect for a claim that failed before, if it can be predicted. Then its placement is neither
     /// written nor cleared, so that thousands of failing claims cost the API server nothing.
     async fn dry_run(&self, target: &Target, plan: &ProvisionPlan) -> Option<ExportError> {
-        if self.restore.is_some() || target.backend.is_open(&self.volume) {
+        if self.restore.is_some() || target.backend.has_pending(&self.volume) {
             return None;
         }
         let checked = target.export.dry_run(&plan.directory).await;
@@ -275,7 +275,7 @@ impl ProvisionAttempt<'_> {
             return Ok(None);
         };
         self.ctx.capacity.release(&self.volume);
-        backend.settled(&self.volume);
+        backend.remove_pending(&self.volume);
         match error {
             WriteError::NotFound => Ok(Some(ProvisionOutcome::ClaimDeleted)),
             error => Err(error),
@@ -325,7 +325,7 @@ impl ProvisionAttempt<'_> {
     /// Returns the backend on which provisioning has begun.
     fn begun_on(&self) -> Option<Arc<Backend>> {
         let mut backends = self.ctx.backends.all().into_iter();
-        backends.find(|backend| backend.is_open(&self.volume))
+        backends.find(|backend| backend.has_pending(&self.volume))
     }
 
     /// Rolls back what was begun on a backend that does not accept the claim anymore (suspended, over its limit). Returns
@@ -334,7 +334,7 @@ impl ProvisionAttempt<'_> {
         let Some(backend) = self.begun_on() else {
             return false;
         };
-        let Some(export) = backend.known().export.clone() else {
+        let Some(export) = backend.known().store.clone() else {
             return false;
         };
         let uid = self.claim.uid().unwrap_or_default();
@@ -343,7 +343,7 @@ impl ProvisionAttempt<'_> {
             Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept)
         );
         if rolled_back {
-            backend.settled(&self.volume);
+            backend.remove_pending(&self.volume);
             self.ctx.capacity.release(&self.volume);
         }
         rolled_back
@@ -379,7 +379,7 @@ impl ProvisionAttempt<'_> {
             self.ctx.request_probe(&backend.name);
         }
         if error.definite_refusal() && !error.outcome_unknown() {
-            backend.settled(&self.volume);
+            backend.remove_pending(&self.volume);
             // Placement adds the backend's name to each refusal.
             return self.refused(PlannedCondition::fails(reason, error.to_string()), false);
         }

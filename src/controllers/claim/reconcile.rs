@@ -41,10 +41,10 @@ pub async fn reconcile(claim: Arc<PersistentVolumeClaim>, ctx: Arc<Context>) -> 
 /// Forgets a deleted claim.
 pub fn forget(claim: &PersistentVolumeClaim, ctx: &Context) {
     let uid = claim.uid().unwrap_or_default();
-    ctx.claim_retries.forget(&uid);
+    ctx.claim_retries.reset(&uid);
     ctx.reschedules.forget(&uid);
-    ctx.copy_jobs.stop(&uid);
-    ctx.capacity.settle(&volume_name(&uid));
+    ctx.copy_jobs.abort(&uid);
+    ctx.capacity.finish_growth(&volume_name(&uid));
 }
 
 /// Handles a failed write, after which nothing is decided.
@@ -81,7 +81,7 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
     let volume = volumes
         .get_opt(&name)
         .await
-        .map_err(WriteError::of("read the claim's volume"))?;
+        .map_err(WriteError::action("read the claim's volume"))?;
     Ok(match volume {
         // It existed before this operator.
         Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => ProvisionOutcome::Nothing,

@@ -11,7 +11,7 @@ use crate::api::names::READOPT;
 use crate::api::{NfsBackend, RecoveryRequest};
 use crate::decide::placement;
 use crate::state::context::Context;
-use crate::state::recovery::{ClaimName, Word};
+use crate::state::recovery::{BackendRevision, ClaimName};
 use export_store::text::format_bytes;
 
 /// Returns the condition of a claim that must wait for the recovery of volumes.
@@ -37,7 +37,7 @@ fn reserved_volume(
     claim: &PersistentVolumeClaim,
     request: &ClaimRequest,
 ) -> Option<PlannedCondition> {
-    let volume = ctx.recovery_holds.of(name, &claim.uid().unwrap_or_default())?;
+    let volume = ctx.recovery_holds.held_for(name, &claim.uid().unwrap_or_default())?;
     let size = ctx.capacity.size_of(&volume).unwrap_or_default();
     let binding = if size < request.bytes {
         format!(
@@ -73,7 +73,7 @@ fn pending_recovery(
         .get(&backend)
         .filter(|running| Some(&running.uid) == object.metadata.uid.as_ref());
     // The result of a recovery counts for the request that it answers.
-    match running.and_then(|running| running.readoption.outcome(&Word::of(object))) {
+    match running.and_then(|running| running.recovery.outcome(&BackendRevision::of(object))) {
         Some(outcome) => outcome.claims.get(name).map(|volume| {
             PlannedCondition::fails(
                 Reason::VolumeLeftOut,

@@ -16,9 +16,9 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{CLAIM_CONDITION, managers};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
+use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
-use crate::state::waiting::Epoch;
 
 /// A busy backend wakes the claims in its queue; this catches a missed wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
@@ -86,12 +86,12 @@ pub async fn report(
     log(&ObjectRef::from_obj(claim), &outcome, elapsed);
     let (condition, action) = match outcome {
         ProvisionOutcome::Nothing | ProvisionOutcome::ClaimDeleted => {
-            ctx.claim_retries.forget(&uid);
+            ctx.claim_retries.reset(&uid);
             return Ok(Action::await_change());
         }
         ProvisionOutcome::Queued => return Ok(Action::requeue(jittered(QUEUED))),
         ProvisionOutcome::Provisioned { condition, created_now } => {
-            ctx.claim_retries.forget(&uid);
+            ctx.claim_retries.reset(&uid);
             ctx.reschedules.forget(&uid);
             if created_now {
                 let class = class_name(claim).unwrap_or_default();
@@ -122,7 +122,7 @@ pub async fn report(
         ProvisionOutcome::Failed(condition) => {
             ctx.metrics.claim_failed(&class_name(claim).unwrap_or_default());
             let waits = ctx.waiting_claims.park_failed(ObjectRef::from_obj(claim), epoch);
-            let pause = ctx.claim_retries.failed(&uid);
+            let pause = ctx.claim_retries.record_failure(&uid);
             (condition, Action::requeue(if waits { pause } else { Duration::ZERO }))
         }
         ProvisionOutcome::Infeasible(condition) => (condition, wait(ctx, claim, epoch, Action::await_change())),

@@ -73,7 +73,7 @@ pub async fn find_archive(
     request: &ClaimRequest,
     name: &str,
 ) -> Result<Result<(ArchiveSource, RestoreMode), PlannedCondition>, WriteError> {
-    let failed = WriteError::of("read what the claim is to be restored from");
+    let failed = WriteError::action("read what the claim is to be restored from");
     let client = ctx.clients.calls.clone();
     let archives: Api<NfsArchive> = Api::all(client.clone());
     let namespaces: Api<Namespace> = Api::all(client.clone());
@@ -116,7 +116,7 @@ static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 /// Returns the mode of a restore that this process or a previous one has begun.
 fn begun(ctx: &Context, volume: &str) -> Option<RestoreMode> {
     let backends = ctx.backends.all();
-    let backend = backends.iter().find(|backend| backend.is_open(volume))?;
+    let backend = backends.iter().find(|backend| backend.has_pending(volume))?;
     Some(if backend.is_move(volume) {
         RestoreMode::Move
     } else {

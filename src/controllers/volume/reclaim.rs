@@ -31,10 +31,10 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         Err(outcome) => return Ok(outcome),
     };
     let snapshot = backend.known();
-    let Some(export) = snapshot.export.clone() else {
+    let Some(export) = snapshot.store.clone() else {
         return Ok(ReclaimOutcome::Waiting(snapshot.ready.clone()));
     };
-    let priority = ctx.volume_retries.coming(&seen.uid().unwrap_or_default());
+    let priority = ctx.volume_retries.priority(&seen.uid().unwrap_or_default());
     let reclaims = &backend.reclaims;
     let Some(_slot) = reclaims.enter(&ObjectRef::from_obj(seen), priority, &ctx.waiting_volumes) else {
         return Ok(ReclaimOutcome::Queued);
@@ -52,7 +52,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         Ok(condition) => condition,
         Err(error) => return Ok(export_failed(ctx, &backend, &error)),
     };
-    backend.trash.notify_one();
+    backend.purge_requested.notify_one();
     // Before the volume is deleted: if this process ends here, the next one finds the volume and the archive again.
     if condition.reason == Reason::VolumeArchived
         && let Err(error) = ensure_object(ctx, &backend.name, &export, &request.volume).await
@@ -110,7 +110,7 @@ async fn read_released(
     seen: &PersistentVolume,
 ) -> Result<Option<(PersistentVolume, OnDelete)>, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let read = WriteError::of("read the volume before its reclaim");
+    let read = WriteError::action("read the volume before its reclaim");
     let Some(volume) = volumes.get_opt(&seen.name_any()).await.map_err(read)? else {
         return Ok(None);
     };
@@ -231,7 +231,7 @@ async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
     match api.delete(&volume.name_any(), &params).await {
         // 409: another object has the name now, so ours is deleted.
         Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
-        answered => answered.map_err(WriteError::of("delete the volume"))?,
+        answered => answered.map_err(WriteError::action("delete the volume"))?,
     };
     writes::drop_finalizer(&api, volume, RECLAIM_FINALIZER).await
 }

@@ -10,8 +10,8 @@ use kube::{Resource, ResourceExt};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
+use crate::runtime::waiting::Epoch;
 use crate::state::context::Context;
-use crate::state::waiting::Epoch;
 
 /// The outcome of a call is unknown: check again soon.
 const UNKNOWN: Duration = Duration::from_secs(2);
@@ -60,7 +60,7 @@ pub fn report(
         ReclaimOutcome::Nothing | ReclaimOutcome::Changed => Action::await_change(),
         ReclaimOutcome::Queued => Action::requeue(jittered(QUEUED)),
         ReclaimOutcome::Reclaimed(condition) => {
-            ctx.volume_retries.forget(&uid);
+            ctx.volume_retries.reset(&uid);
             ctx.last_reported.forget(&uid);
             ctx.metrics.volume_reclaimed(&class, started.elapsed());
             event(ctx, volume, Severity::Normal, condition.reason, &condition.message);
@@ -83,7 +83,7 @@ pub fn report(
             ctx.metrics.volume_failed(&class);
             warn_once(ctx, volume, condition);
             let waits = ctx.waiting_volumes.park_failed(ObjectRef::from_obj(volume), epoch);
-            let pause = ctx.volume_retries.failed(&uid);
+            let pause = ctx.volume_retries.record_failure(&uid);
             Action::requeue(if waits { pause } else { Duration::ZERO })
         }
     }

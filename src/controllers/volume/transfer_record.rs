@@ -33,7 +33,7 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
         );
     };
     let snapshot = backend.known();
-    let Some(export) = &snapshot.export else {
+    let Some(export) = &snapshot.store else {
         return not_now(snapshot.ready.clone());
     };
     let request = match snapshot.reclaim_request(volume) {

@@ -33,7 +33,7 @@ fn held(stand: &LeaseStatus) -> (bool, Duration) {
 fn a_lease_runs_out_by_the_observers_clock_alone() {
     for holders_clock in [0, 4_000_000_000] {
         let mut observer = Observer::default();
-        let mut judge = |lease: &LeaseSpec, now| observer.judge(Some(lease), &me(), OWN, at(now));
+        let mut judge = |lease: &LeaseSpec, now| observer.observe(Some(lease), &me(), OWN, at(now));
         assert_eq!(held(&judge(&lease("other", holders_clock), 100)), (false, at(15)));
         assert_eq!(held(&judge(&lease("other", holders_clock), 114)), (false, at(1)));
         assert_eq!(held(&judge(&lease("other", holders_clock + 2), 114)), (true, at(15)));
@@ -45,8 +45,8 @@ fn a_lease_runs_out_by_the_observers_clock_alone() {
 #[test]
 fn a_renewal_that_sets_the_holders_clock_back_is_a_renewal() {
     let mut observer = Observer::default();
-    observer.judge(Some(&lease("other", 1000)), &me(), OWN, at(1));
-    let stand = observer.judge(Some(&lease("other", 10)), &me(), OWN, at(15));
+    observer.observe(Some(&lease("other", 1000)), &me(), OWN, at(1));
+    let stand = observer.observe(Some(&lease("other", 10)), &me(), OWN, at(15));
     assert_eq!(held(&stand), (true, at(15)));
 }
 
@@ -55,13 +55,13 @@ fn a_holder_that_asked_for_longer_gets_it() {
     let mut observer = Observer::default();
     let mut long = lease("other", 0);
     long.lease_duration_seconds = Some(60);
-    assert_eq!(held(&observer.judge(Some(&long), &me(), OWN, at(0))), (false, at(60)));
+    assert_eq!(held(&observer.observe(Some(&long), &me(), OWN, at(0))), (false, at(60)));
 }
 
 #[test]
 fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
     let mine = HolderIdentity::new(Some("pod-uid"), "host", 7);
-    let judge = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().judge(lease, who, OWN, at(0));
+    let judge = |lease: Option<&LeaseSpec>, who: &HolderIdentity| Observer::default().observe(lease, who, OWN, at(0));
     assert_eq!(judge(None, &mine), LeaseStatus::Free);
     assert_eq!(judge(Some(&LeaseSpec::default()), &mine), LeaseStatus::Free);
     assert_eq!(judge(Some(&lease("", 0)), &mine), LeaseStatus::Free);
@@ -82,8 +82,8 @@ fn times_that_contradict_each_other_are_refused_with_the_remedy() {
         renew_deadline: Duration::from_millis(renew_deadline),
         retry_period: Duration::from_millis(retry_period),
     };
-    assert!(LeaseTimings::default().checked().is_ok());
-    assert!(terms(3000, 2000, 500).checked().is_ok());
+    assert!(LeaseTimings::default().validated().is_ok());
+    assert!(terms(3000, 2000, 500).validated().is_ok());
     for (wrong, named) in [
         (terms(10_000, 10_000, 2000), "--renew-deadline"),
         (terms(15_000, 20_000, 2000), "--renew-deadline"),
@@ -91,7 +91,7 @@ fn times_that_contradict_each_other_are_refused_with_the_remedy() {
         (terms(15_000, 10_000, 0), "--retry-period"),
         (terms(500, 400, 100), "--lease-duration"),
     ] {
-        let refusal = wrong.checked().unwrap_err();
+        let refusal = wrong.validated().unwrap_err();
         assert!(refusal.starts_with(named), "{refusal}");
     }
 }
@@ -116,7 +116,7 @@ fn what_is_written_keeps_count_of_leaders_and_gives_the_lease_back_at_once() {
     assert_eq!(renewed.renew_time, Some(MicroTime(later)));
     let released = released(&renewed, later);
     assert_eq!(
-        Observer::default().judge(Some(&released), &HolderIdentity::new(None, "b", 2), OWN, at(0)),
+        Observer::default().observe(Some(&released), &HolderIdentity::new(None, "b", 2), OWN, at(0)),
         LeaseStatus::Free
     );
 }

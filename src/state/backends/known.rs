@@ -20,13 +20,13 @@ pub struct ProbeSnapshot {
     /// The object as the probe saw it.
     pub object: Arc<NfsBackend>,
     /// The export, once its identity was confirmed.
-    pub export: Option<Arc<ExportStore>>,
+    pub store: Option<Arc<ExportStore>>,
     /// The identity found.
     pub identity: Option<Identity>,
     /// Whether claims can be provisioned here.
     pub ready: PlannedCondition,
     /// When the probe ended.
-    pub probed: Instant,
+    pub probed_at: Instant,
     /// How often it is probed.
     pub interval: Duration,
     /// Space and inodes.
@@ -56,7 +56,7 @@ impl ProbeSnapshot {
 
     /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
     pub fn ready_now(&self, now: Instant) -> PlannedCondition {
-        let age = now.saturating_duration_since(self.probed);
+        let age = now.saturating_duration_since(self.probed_at);
         if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
             return PlannedCondition::unknown(Reason::ProbeOutdated, "its last probe is too old to be believed");
         }

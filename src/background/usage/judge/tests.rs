@@ -15,20 +15,20 @@ fn at(seconds: i64) -> Timestamp {
 #[test]
 fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
     let hour = Duration::from_secs(3600);
-    let ended = Progress {
+    let ended = UsageProgress {
         last_completed: Some(at(10_000)),
-        ..Progress::default()
+        ..UsageProgress::default()
     };
-    let asked = Progress {
+    let asked = UsageProgress {
         asked: true,
         ..ended.clone()
     };
-    let cut_off = Progress {
+    let cut_off = UsageProgress {
         under_way: Some(CountUnderWay::default()),
         ..ended.clone()
     };
     for (progress, now, expected) in [
-        (&Progress::default(), 0, 0),
+        (&UsageProgress::default(), 0, 0),
         (&ended, 10_000, 3600),
         (&ended, 10_600, 3000),
         (&ended, 13_600, 0),

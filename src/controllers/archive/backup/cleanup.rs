@@ -14,7 +14,7 @@ use export_store::{Asked, Discarded};
 /// Removes the finalizer of an object that is being deleted once nothing is left of its incomplete copy.
 pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    ctx.copy_jobs.end(&uid).await;
+    ctx.copy_jobs.abort_and_wait(&uid).await;
     // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy. A
     // backend that is gone leaves its export unchanged.
     let no_backend = object.spec.backend.is_empty() || ctx.backends.get(&object.spec.backend).is_none();
@@ -32,7 +32,7 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
     };
     match export.discard_requested_archive(&name, &uid).await {
         Ok(Discarded::Gone) => {
-            backend.trash.notify_one();
+            backend.purge_requested.notify_one();
             remove_finalizer(ctx, object).await
         }
         // The copy is complete, so it is deleted as an archive.

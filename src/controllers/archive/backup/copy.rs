@@ -44,7 +44,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         return Ok(BackupOutcome::Waiting(condition));
     }
     let live = ops::api(ctx).get_opt(&object.name_any()).await;
-    let live = live.map_err(WriteError::of("read the archive before the copy starts"))?;
+    let live = live.map_err(WriteError::action("read the archive before the copy starts"))?;
     let Some(live) = live.filter(|live| live.uid() == object.uid() && live.metadata.deletion_timestamp.is_none())
     else {
         return Ok(BackupOutcome::Gone);
@@ -70,7 +70,7 @@ fn spawn_copy(ctx: &Context, object: &NfsArchive, source: BackupSource) {
         archive: request.name.clone(),
     };
     let (export, requests, archive) = (data.export, ctx.archive_requests.clone(), ObjectRef::from_obj(object));
-    ctx.copy_jobs.begin(
+    ctx.copy_jobs.start(
         labels,
         |budget, tally| async move {
             let copied = copy_to_archive(&export, &request, &budget, &tally);
@@ -96,7 +96,7 @@ pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error
         match export.discard_requested_archive(&name, &uid).await {
             // The copy is complete; only a reply was lost.
             Ok(Discarded::Complete) => return BackupOutcome::Changed,
-            Ok(Discarded::Gone) => backend.trash.notify_one(),
+            Ok(Discarded::Gone) => backend.purge_requested.notify_one(),
             Err(error) => tracing::warn!(
                 archive = name,
                 "failed to discard an incomplete copy; the next attempt retries: {error}"
@@ -116,7 +116,7 @@ pub(super) async fn describe_copy(
     if let Err(condition) = check_copy(object, recorded) {
         return Ok(BackupOutcome::Waiting(condition));
     }
-    backend.trash.notify_one();
+    backend.purge_requested.notify_one();
     let described = archive_object(recorded, &backend.name);
     let spec = json!({
         "directory": described.spec.directory,

@@ -37,7 +37,7 @@ pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Acti
 
 async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    if let Some((Err(error), _)) = ctx.copy_jobs.take(&uid) {
+    if let Some((Err(error), _)) = ctx.copy_jobs.take_result(&uid) {
         return Ok(handle_failed_copy(ctx, object, &error).await);
     }
     if let Some(condition) = copying(ctx, object) {

@@ -38,13 +38,13 @@ pub(super) async fn report(ctx: &Context, object: &NfsArchive, outcome: BackupOu
     let (state, severity, available, after) = match outcome {
         BackupOutcome::Changed => return Ok(Action::requeue(NEXT_STEP_DELAY)),
         BackupOutcome::Gone => {
-            ctx.archive_retries.forget(&uid);
+            ctx.archive_retries.reset(&uid);
             return Ok(Action::await_change());
         }
         BackupOutcome::Copying(condition) => ("Copying", Severity::Normal, condition, jittered(PROGRESS_INTERVAL)),
         BackupOutcome::Waiting(condition) => ("Pending", Severity::Warning, condition, jittered(WAIT_INTERVAL)),
         BackupOutcome::Failed(condition) => {
-            let retry = ctx.archive_retries.failed(&uid);
+            let retry = ctx.archive_retries.record_failure(&uid);
             ("Pending", Severity::Warning, condition, retry)
         }
     };

@@ -31,7 +31,7 @@ pub(super) async fn find_source(
     }
     let namespaces: Api<Namespace> = Api::all(ctx.clients.calls.clone());
     let namespace = namespaces.get_metadata_opt(&named.namespace).await;
-    let namespace = namespace.map_err(WriteError::of("read the namespace of the claim to copy"))?;
+    let namespace = namespace.map_err(WriteError::action("read the namespace of the claim to copy"))?;
     let (claim, volume) = match claim_source::read_bound_claim(ctx, &named.namespace, &named.name).await? {
         Ok(bound) => bound,
         Err(condition) => return Ok(Err(condition)),

@@ -16,11 +16,11 @@ use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
+use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
 use crate::state::volume_metadata;
-use crate::state::waiting::Epoch;
 
 /// Another writer was faster, or the backend is about to be probed: check again soon.
 const SOON: Duration = Duration::from_secs(1);
@@ -37,7 +37,7 @@ pub async fn reconcile(
         return Ok(None);
     };
     if is_settled(claim) {
-        ctx.capacity.settle(volume);
+        ctx.capacity.finish_growth(volume);
         return Ok(None);
     }
     // Boxed: few claims are ever expanded, and the futures of the others must stay small.
@@ -63,7 +63,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
     let plan = plan(&claim, &volume, &ctx.settings);
     if !matches!(plan, Plan::Grow { .. }) {
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-        ctx.capacity.settle(&volume.name_any());
+        ctx.capacity.finish_growth(&volume.name_any());
     }
     match plan {
         Plan::Nothing => {}
@@ -77,7 +77,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
             }
             Reservation::Unknown => return Ok(Action::requeue(SOON)),
             Reservation::Refused(condition) => {
-                ctx.capacity.settle(&volume.name_any());
+                ctx.capacity.finish_growth(&volume.name_any());
                 return report_refusal(&claims, &claim, &condition, ctx, epoch).await;
             }
         },
@@ -98,7 +98,7 @@ where
     let found = api
         .get_opt(name)
         .await
-        .map_err(WriteError::of("read a claim and its volume before an expansion"))?;
+        .map_err(WriteError::action("read a claim and its volume before an expansion"))?;
     found.ok_or(WriteError::NotFound)
 }
 

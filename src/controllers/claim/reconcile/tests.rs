@@ -116,11 +116,11 @@ fn a_claim_that_waits_for_the_binder_alone_is_settled_while_its_volume_is_there(
     let capacity = CapacityTracker::default();
     let is_settled = |claim| super::is_settled(claim, &settings(), &capacity);
     assert!(!is_settled(&reported), "its volume is not known: it may be deleted");
-    capacity.promise("pvc-u", 1, |_| (Some("default".to_owned()), ()));
+    capacity.reserve("pvc-u", 1, |_| (Some("default".to_owned()), ()));
     assert!(!is_settled(&reported), "its volume was not created yet");
     capacity.saved("pvc-u", "default", 1, None);
     assert!(is_settled(&reported));
     assert!(!is_settled(&waits), "its volume is not reported yet");
-    capacity.gone("pvc-u");
+    capacity.remove("pvc-u");
     assert!(!is_settled(&reported));
 }
