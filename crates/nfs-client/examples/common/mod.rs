@@ -3,10 +3,9 @@
 #![allow(dead_code, reason = "no example uses everything")]
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use nfs_client::address::ExportAddress;
-use nfs_client::{Client, ClientOwner, Credential, Name, NfsError, SourcePort, Status, Target, VersionChoice};
+use nfs_client::{Client, Credential, Name, NfsError, Status, Target};
 
 /// Any error of an example.
 pub type Error = Box<dyn std::error::Error>;
@@ -30,21 +29,12 @@ impl ConnectOptions {
     /// `address`.
     pub async fn connect(&self, address: &ExportAddress) -> Result<Client, NfsError> {
         Client::connect(Target {
-            version: VersionChoice::Auto,
             port: self.port,
-            mount_port: None,
-            source_port: SourcePort::Reserved,
             credential: Credential {
                 uid: self.uid,
                 gid: self.gid,
             },
-            // A second client with the same owner would fence off this one, so the owner is random.
-            owner: ClientOwner {
-                owner: rand::random::<[u8; 16]>().to_vec(),
-                verifier: rand::random(),
-            },
-            deadline: Duration::from_secs(30),
-            ..Target::new(address.server.clone(), address.path.clone())
+            ..Target::new(&*address.server, &*address.path)
         })
         .await
     }
