@@ -94,3 +94,8 @@ pub use types::{
     OfferedVersions, Page, PageCookie, Protocol, RemoveOutcome, SetAttributes, SmallFile, SourcePort, Statistics,
     Target, Time, Times, VersionChoice, Written,
 };
+
+/// Compiles the example in the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
