@@ -13,16 +13,6 @@ use crate::support::shared::{Failure, TIMEOUT, Test, text};
 
 const KIND: &str = "nfsarchives.nfs-operator.io";
 
-/// Returns the names of all archive objects.
-async fn archives(env: &DedicatedCluster) -> rig::Result<BTreeSet<String>> {
-    let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
-    let found = env.objects.list(&any).await?;
-    Ok(found
-        .iter()
-        .map(|archive| text(archive, "/metadata/name").to_owned())
-        .collect())
-}
-
 /// Creates claims with data and deletes them. Returns their volumes.
 async fn released(env: &DedicatedCluster, count: usize) -> Result<Vec<Value>, Failure> {
     let mut volumes = Vec::new();
@@ -51,7 +41,7 @@ async fn kill_at_random(env: &mut DedicatedCluster, times: u32) -> Test {
 
 async fn settle(env: &DedicatedCluster, what: &str, wanted: impl Fn(&BTreeSet<String>) -> bool) -> Test {
     let names = rig::wait::until(what, TIMEOUT, async || {
-        let names = archives(env).await.map_err(|error| error.to_string())?;
+        let names = env.archives().await.map_err(|error| error.to_string())?;
         if wanted(&names) {
             Ok(names)
         } else {
@@ -78,7 +68,7 @@ async fn an_operator_killed_repeatedly_creates_one_object_per_archive_and_comple
         env.objects.wait_gone(volume, TIMEOUT).await?;
     }
     assert_eq!(
-        archives(&env).await?,
+        env.archives().await?,
         names_of(&volumes),
         "an object from the moment the volume is gone"
     );
@@ -199,7 +189,7 @@ async fn an_archive_of_an_earlier_release_gets_its_object_when_its_record_is_ado
     env.operator.restart().await?;
     let volume = text(&volumes[0], "/metadata/name");
     said_of(&env, "RecordsTrusted", "RecordsUnsigned", &[volume]).await?;
-    assert_eq!(archives(&env).await?, BTreeSet::new());
+    assert_eq!(env.archives().await?, BTreeSet::new());
     adopt(&env, None, volume).await?;
     let all = names_of(&volumes);
     settle(&env, "the object to be made", |names| *names == all).await?;

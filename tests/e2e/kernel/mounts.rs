@@ -4,7 +4,7 @@ use rig::{KernelVm, TestEnv, kernel_vm::HOST, wait};
 use serde_json::{Value, json};
 
 use super::node::Mounted;
-use crate::support::shared::{TIMEOUT, Test, backend, bound, class, text};
+use crate::support::shared::{Failure, TIMEOUT, Test, backend, bound, class, text};
 
 /// The user as which a pod runs.
 const TENANT: u32 = 1001;
@@ -62,6 +62,22 @@ async fn refused_with(mounted: &Mounted<'_>, complaint: &str) -> rig::Result<()>
     .await
 }
 
+/// Mounts and uses the volume of a new claim, and deletes the claim. Returns the volume, and its mount.
+async fn use_and_delete<'a>(
+    vm: &'a KernelVm,
+    env: &TestEnv,
+    class: &Value,
+    name: &str,
+    server: Option<&str>,
+) -> Result<(Value, Mounted<'a>), Failure> {
+    let (claim, volume) = bound(env, name, class).await?;
+    let mounted = Mounted::volume(vm, &volume, server).await?;
+    used(vm, &mounted).await?;
+    env.objects.delete(&claim).await?;
+    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    Ok((volume, mounted))
+}
+
 async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     let vm = KernelVm::shared().await?;
     let env = TestEnv::new(name).await?;
@@ -69,11 +85,7 @@ async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
     let archive = class(&env, "archive", "backend", json!({ "onDelete": "archive" })).await?;
 
-    let (claim, volume) = bound(&env, "deleted", &delete).await?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
-    used(&vm, &mounted).await?;
-    env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    let (_, mounted) = use_and_delete(&vm, &env, &delete, "deleted", None).await?;
     wait::until("the trash to be empty", TIMEOUT, async || {
         let left = vm.run(&format!("ls {path}/.nfs-operator/*/trash")).await;
         match left.map_err(|error| error.to_string())? {
@@ -85,11 +97,7 @@ async fn mount_use_and_delete(name: &str, version: &str) -> Test {
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
 
-    let (claim, volume) = bound(&env, "archived", &archive).await?;
-    let mounted = Mounted::volume(&vm, &volume, None).await?;
-    used(&vm, &mounted).await?;
-    env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    let (volume, mounted) = use_and_delete(&vm, &env, &archive, "archived", None).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();
@@ -130,20 +138,12 @@ async fn mount_from_another_server(name: &str, version: &str) -> Test {
     let delete = class(&env, "delete", "backend", json!({ "onDelete": "delete" })).await?;
     let archive = class(&env, "archive", "backend", json!({ "onDelete": "archive" })).await?;
 
-    let (claim, volume) = bound(&env, "deleted", &delete).await?;
-    let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
-    used(&vm, &mounted).await?;
-    env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    let (_, mounted) = use_and_delete(&vm, &env, &delete, "deleted", Some(HOST)).await?;
     crate::support::shared::wait_trash_empty(env.data()).await?;
     refused_with(&mounted, "Stale file handle").await?;
     mounted.unmount().await?;
 
-    let (claim, volume) = bound(&env, "archived", &archive).await?;
-    let mounted = Mounted::volume(&vm, &volume, Some(HOST)).await?;
-    used(&vm, &mounted).await?;
-    env.objects.delete(&claim).await?;
-    env.objects.wait_gone(&volume, TIMEOUT).await?;
+    let (volume, mounted) = use_and_delete(&vm, &env, &archive, "archived", Some(HOST)).await?;
     refused_with(&mounted, "Permission denied").await?;
     mounted.unmount().await?;
     let directory = text(&volume, "/spec/nfs/path").rsplit('/').next().unwrap_or_default();

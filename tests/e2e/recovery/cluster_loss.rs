@@ -114,15 +114,6 @@ pub async fn done(env: &DedicatedCluster, annotation: &str) -> Test {
     Ok(env.objects.wait(&backend, &what, TIMEOUT, gone).await?)
 }
 
-async fn archives(env: &DedicatedCluster) -> rig::Result<Vec<String>> {
-    let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
-    let found = env.objects.list(&any).await?;
-    Ok(found
-        .iter()
-        .map(|archive| text(archive, "/metadata/name").to_owned())
-        .collect())
-}
-
 /// Returns the folders of clusters on the export.
 pub fn clusters(env: &DedicatedCluster) -> Result<Vec<PathBuf>, Failure> {
     let mut folders = Vec::new();
@@ -161,7 +152,7 @@ async fn a_cluster_rebuilt_with_the_saved_secret_continues_in_its_own_folder_and
     assert_eq!(clusters(&env)?.len(), 1);
     let mut both = [&archive, &another].map(|archive| text(archive, "/metadata/name").to_owned());
     both.sort();
-    assert_eq!(archives(&env).await?, both);
+    assert_eq!(Vec::from_iter(env.archives().await?), both);
     Ok(())
 }
 
@@ -174,7 +165,7 @@ async fn a_saved_secret_replaces_the_one_that_an_already_running_operator_create
     let env = env.rebuilt(None, &[]).await?;
     env.create_backend_and_class(frequent_probes()).await?;
     said(&env, "RecordsSigned", &[text(&archive, "/metadata/name")]).await?;
-    assert_eq!(archives(&env).await?, Vec::<String>::new());
+    assert_eq!(Vec::from_iter(env.archives().await?), Vec::<String>::new());
     env.operator.terminate().await?;
     env.run_as_admin(&guide.replace).await?;
     let operator = env.start_operator(&[]).await?;
@@ -199,7 +190,7 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     said(&env, "RecordsSigned", &[&cluster, name, live]).await?;
     // The same holds after more probes.
     let other = archived(&env, "other").await?;
-    assert_eq!(archives(&env).await?, [text(&other, "/metadata/name")]);
+    assert_eq!(Vec::from_iter(env.archives().await?), [text(&other, "/metadata/name")]);
     assert_eq!(fs::read_dir(former.join("records"))?.count(), 2);
 
     adopt(&env, Some(&id), name).await?;
@@ -246,7 +237,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
         "of claim of-a-thief/edited, signed wrongly",
     ];
     said(&env, "RecordsUnsigned", &named).await?;
-    assert_eq!(archives(&env).await?, [text(&own, "/metadata/name")]);
+    assert_eq!(Vec::from_iter(env.archives().await?), [text(&own, "/metadata/name")]);
     // Even an administrator cannot adopt a record that does not match.
     adopt(&env, None, "pvc-made-up,../x").await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
@@ -256,7 +247,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
         "{event}"
     );
     said(&env, "RecordsUnsigned", &["2 records"]).await?;
-    assert_eq!(archives(&env).await?, [text(&own, "/metadata/name")]);
+    assert_eq!(Vec::from_iter(env.archives().await?), [text(&own, "/metadata/name")]);
     Ok(())
 }
 

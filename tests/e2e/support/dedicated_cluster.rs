@@ -7,7 +7,7 @@ use rig::objects::reference;
 use rig::{Cluster, NfsOptions, NfsServer, Objects, Operator, OperatorKubeconfig, OperatorOptions, Proxy, RunDir};
 use serde_json::{Value, json};
 
-use crate::support::shared::{Failure, TIMEOUT};
+use crate::support::shared::{Failure, TIMEOUT, text};
 use crate::support::shell::Shell;
 
 /// The administrator's working folder.
@@ -174,6 +174,14 @@ impl DedicatedCluster {
         self.objects
             .list(&reference("v1", "PersistentVolume", None, "any"))
             .await
+    }
+
+    /// Returns the names of all archive objects, sorted.
+    pub async fn archives(&self) -> rig::Result<BTreeSet<String>> {
+        let any = reference("nfs-operator.io/v1alpha1", "NfsArchive", None, "any");
+        let archives = self.objects.list(&any).await?;
+        let name = |archive: &Value| text(archive, "/metadata/name").to_owned();
+        Ok(archives.iter().map(name).collect())
     }
 
     /// Returns the records on the export, with file name and content.
