@@ -56,7 +56,7 @@ pub async fn acquire_purge_slot(
         let spread = rand::rng().random_range(0.0..f64::from(MAX_RETRY_INTERVALS));
         return Ok(Err(left + interval.mul_f64(spread)));
     }
-    let server_time = clock::of_the_api_server(ctx).await?;
+    let server_time = clock::api_server_time(&ctx.clients.calls).await?;
     if expiry_reason(ctx, object, server_time).is_some() {
         return Ok(Ok(()));
     }

@@ -14,8 +14,8 @@ mod reconcile;
 mod recovery_hold;
 mod report;
 mod restore;
-mod settings;
 mod volume_object;
+mod volume_settings;
 
 pub use change_fingerprint::change_fingerprint;
 pub use reconcile::{forget, is_settled, on_error, reconcile};

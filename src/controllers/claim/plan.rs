@@ -5,8 +5,8 @@ use kube::ResourceExt;
 
 use super::directory::DirectoryChoice;
 use super::eligibility::ClaimRequest;
-use super::settings::VolumeSettings;
 use super::volume_object::{VolumeParts, volume_object};
+use super::volume_settings::VolumeSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
 use crate::decide::placement::topology;

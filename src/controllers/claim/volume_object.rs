@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
 
 use super::eligibility::{ClaimRequest, class_name};
-use super::settings::VolumeSettings;
+use super::volume_settings::VolumeSettings;
 use crate::api::NfsBackend;
 use crate::api::backend::OnDelete;
 use crate::api::names;

@@ -2,17 +2,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-
-fn merge(into: &mut Value, from: &Value) {
-    match (into, from) {
-        (Value::Object(into), Value::Object(from)) => {
-            for (key, value) in from {
-                merge(into.entry(key.clone()).or_insert(Value::Null), value);
-            }
-        }
-        (into, from) => into.clone_from(from),
-    }
-}
+use crate::runtime::writes::merge;
 
 fn archive(spec: &Value) -> NfsArchive {
     let mut object = json!({
@@ -24,7 +14,7 @@ fn archive(spec: &Value) -> NfsArchive {
             "claim": {"namespace": "team", "namespaceUID": "ns", "name": "data", "uid": "1"},
         },
     });
-    merge(&mut object, &json!({ "spec": spec }));
+    merge(&mut object, json!({ "spec": spec }));
     serde_json::from_value(object).unwrap()
 }
 
