@@ -1,4 +1,4 @@
-//! Access to the Kubernetes API.
+//! Clients of the Kubernetes API.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,41 +16,42 @@ use tower::{BoxError, ServiceBuilder, ServiceExt};
 use crate::runtime::fenced_stream::FencedStream;
 use crate::runtime::write_fence::WriteFence;
 
-/// How long a call may be silent. Conditions, claims and volumes are small: a server that needs longer is not well,
-/// and the object is tried again.
+/// Maximum time without data on a call. Conditions, claims and volumes are small: a server that needs longer is
+/// unhealthy, and the object is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a watch may be silent: the server ends each after 290 s at most.
+/// Maximum time without data on a watch. The server ends each watch after 290 s at most.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Why there is no access.
+/// The Kubernetes API is not accessible.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No configuration.
+    /// No configuration was found.
     #[error("no access to Kubernetes: set KUBECONFIG or run in a pod with a service account: {0}")]
     Infer(#[source] Box<kube::config::InferConfigError>),
     /// The file named by `--kubeconfig` cannot be used.
     #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    /// The client could not be made of the configuration.
+    /// No client can be created from the configuration.
     #[error("cannot make a Kubernetes client: {0}")]
     Client(#[from] kube::Error),
 }
 
-/// Clients on one configuration: watches are silent for minutes, calls must not be.
+/// Clients that share a configuration. Their timeouts differ, because a watch may be idle for minutes.
 #[derive(Clone)]
 pub struct Clients {
-    /// For calls: nothing is sent unless the guard is open.
+    /// Client for calls. Sends nothing while the write fence is closed.
     pub calls: Client,
-    /// For watches.
+    /// Client for watches.
     pub watches: Client,
-    /// For the Lease and what has to be known before it is ours: it is written to before the guard is open.
+    /// Client for the Lease and for requests that precede leadership. The write fence does not apply to it.
     pub lease: Client,
 }
 
 impl Clients {
-    /// Takes the file if given, else what `kube` infers: KUBECONFIG, then the pod's service account. `identity` stands
-    /// in the API server's audit log beside each request. `linger` is how long the kernel may go on trying to deliver
-    /// what was sent by `calls` and not acknowledged; absent: as it is set up to, for minutes.
+    /// Creates the clients from the file. Without a file, `kube` infers the configuration from KUBECONFIG, then the
+    /// pod's service account. `identity` is part of the user agent, which the API server's audit log contains. `linger`
+    /// is the maximum time for which the kernel retransmits unacknowledged data of `calls`. If unset, the kernel's own
+    /// limit of several minutes applies.
     pub async fn new(
         kubeconfig: Option<&Path>,
         identity: &str,
@@ -66,10 +67,10 @@ impl Clients {
                 .map_err(|cause| ClientError::Infer(Box::new(cause)))?,
         };
         let agent = format!("nfs-operator/{} ({identity})", env!("CARGO_PKG_VERSION"));
-        // A host's name that is no text for a header is left out.
+        // Omit the identity if the host name is not a valid header value.
         let agent = HeaderValue::from_str(&agent).unwrap_or(HeaderValue::from_static("nfs-operator"));
         config.headers.push((header::USER_AGENT, agent));
-        // Retries are decided where it is known whether a call may be repeated.
+        // Callers retry, because only they know which calls are safe to repeat.
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
         let lease = Client::try_from(config.clone())?;
@@ -83,11 +84,11 @@ impl Clients {
     }
 }
 
-/// A client that sends nothing while the guard is closed. It is put together as `kube` does it, which has no place for
-/// a connection of ours.
+/// Returns a client that sends nothing while the write fence is closed. Builds the same stack as `kube`, which does not
+/// accept a custom connector.
 fn guarded(config: Config, guard: &WriteFence, linger: Option<Duration>) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
-    // TLS comes on top of it.
+    // The TLS layer is added below.
     tcp.enforce_http(false);
     tcp.set_tcp_user_timeout(linger);
     let guard = guard.clone();
@@ -119,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that counts what comes, and its address.
+    /// Starts a server. Returns its request counter and its URL.
     async fn server() -> (Arc<AtomicUsize>, String) {
         let came: Arc<AtomicUsize> = Arc::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -1,4 +1,4 @@
-//! How many calls a backend may hold up at once, and who waits for his turn.
+//! Limits the concurrent calls to a backend, and queues the objects that wait for a slot.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
@@ -8,42 +8,42 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::runtime::waiting::WaitSet;
 
-/// The slots of a backend for one kind of work.
+/// Concurrency limit of a backend for one kind of work.
 pub struct ConcurrencyLimiter<R> {
     slots: Arc<Semaphore>,
-    /// As many as may be with objects that failed before.
+    /// Slots that objects may occupy after a failure.
     lane: Arc<Semaphore>,
     queue: Mutex<Queue<R>>,
 }
 
-/// The right to one call at a time on a backend; given back when dropped, and the next in the queue is woken.
+/// Permission for one call at a time on a backend. Dropping it releases the slot and wakes the next queued object.
 pub struct Slot<'a, R: Eq + Hash + Clone> {
     permits: Option<Permits>,
     gate: &'a ConcurrencyLimiter<R>,
     waiting: &'a WaitSet<R>,
 }
 
-/// Whether an object comes for the first time, or after a failure.
+/// Priority of an object in the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
-    /// It has not failed.
+    /// The object has not failed.
     New,
-    /// Its last attempt failed: it most likely fails again, and lets others go first.
+    /// The last attempt failed. The next one probably fails too, so other objects go first.
     Retry,
 }
 
-/// One slot in so many is with an object that failed before, and no more: thousands that fail again and again use up a share
-/// of the server's and the API server's time, and a new one finds the rest free. With 64 slots, eight are enough to try
-/// hundreds a second.
+/// Divisor for the slots that failed objects may occupy. Thousands of objects that keep failing use at most this share
+/// of the NFS server's and the API server's time, and the other slots stay available to new objects. With 64 slots,
+/// eight are enough for hundreds of attempts per second.
 const RETRY_SHARE: usize = 8;
 
-/// After so many that go first, one that failed before has its turn: a stream of new ones must not keep it out for ever.
+/// One in this many dequeued objects is a failed one, so that a stream of new objects does not starve it.
 const TURNS: u32 = 8;
 
-/// A slot, and the place in the lane of one that failed before.
+/// Permit for a slot and, for an object that failed, the permit for a retry.
 type Permits = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
-/// Objects that wait for a slot, each once.
+/// Objects that wait for a slot, without duplicates.
 struct Queue<R> {
     fresh: VecDeque<R>,
     again: VecDeque<R>,
@@ -62,7 +62,7 @@ impl<R: Eq + Hash + Clone> Queue<R> {
         }
     }
 
-    /// The next one; one that failed before only while the lane is open.
+    /// Removes and returns the next object. Returns a failed object only if `lane_open`.
     fn pop(&mut self, lane_open: bool) -> Option<(R, Priority)> {
         self.served = self.served.wrapping_add(1);
         let order = if self.served.is_multiple_of(TURNS) {
@@ -84,14 +84,14 @@ impl<R: Eq + Hash + Clone> Queue<R> {
 
 impl<R: Eq + Hash + Clone> Drop for Slot<'_, R> {
     fn drop(&mut self) {
-        // The permits go back before the next one is woken, or it would find none.
+        // Release the permits first: the object that is woken needs them.
         drop(self.permits.take());
         self.gate.wake_next(self.waiting);
     }
 }
 
 impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
-    /// With that many slots.
+    /// Creates a limiter with this number of slots.
     pub fn new(slots: usize) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(slots)),
@@ -105,9 +105,9 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
         }
     }
 
-    /// A slot for an object, or none: then it is in the queue and is woken when one is free.
+    /// Returns a slot for an object. If no slot is free, queues the object, which is woken when one becomes free.
     pub fn enter<'a>(&'a self, object: &R, coming: Priority, waiting: &'a WaitSet<R>) -> Option<Slot<'a, R>> {
-        // Held until the object is in the queue: a slot that is given back meanwhile must find it there.
+        // Hold the lock until the object is queued, so that a slot that is released meanwhile wakes it.
         let mut queue = self.queue();
         let permits = self.permits(coming);
         if permits.is_none() {
@@ -131,10 +131,10 @@ impl<R: Eq + Hash + Clone> ConcurrencyLimiter<R> {
         }
     }
 
-    /// Wakes as many of the queue as there are free slots. Who is woken may be gone or go elsewhere, so this is also
-    /// called at each probe.
+    /// Wakes as many queued objects as there are free slots. An object that is woken may no longer exist or may use
+    /// another backend, so each probe calls this too.
     pub fn wake_next(&self, waiting: &WaitSet<R>) {
-        // Who fails to enter holds a permit for a moment, and is in the queue before this looks.
+        // An object that fails to enter may briefly hold a permit. The lock ensures that it is queued by now.
         let mut queue = self.queue();
         let mut lane = self.lane.available_permits();
         for _ in 0..self.slots.available_permits() {

@@ -1,7 +1,7 @@
-//! Events on users' objects, sent in the background: an event that can't be sent must not hold up a volume.
+//! Events about users' objects, sent in the background: an event that cannot be sent must not delay a volume.
 //!
-//! kube's `Recorder` keeps every event of the last minutes to count repeats, which at 10,000 claims is more memory
-//! than all the rest. Here an event is sent only when an outcome changed, so there are no repeats to count.
+//! kube's `Recorder` caches every event of the last minutes to count repeats. With 10,000 claims, that needs more
+//! memory than the rest of the operator. Here, an event is sent only when an outcome changes, so there are no repeats.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -14,16 +14,16 @@ use tokio::sync::mpsc;
 use crate::api::conditions::Reason;
 use export_store::text::truncate;
 
-/// Events that wait to be sent; beyond this the newest are dropped, with a line in the log.
+/// Maximum number of unsent events. Further events are dropped and logged.
 const QUEUE: usize = 4096;
-/// Events sent at the same time.
+/// Maximum number of events that are sent concurrently.
 const SENDERS: usize = 8;
-/// The longest note that the API server takes, in bytes (events.k8s.io/v1).
+/// Maximum length of a note that the API server accepts, in bytes (events.k8s.io/v1).
 const LONGEST_NOTE: usize = 1024;
-/// Events of cluster-scoped objects go to this namespace, where `kubectl describe` looks for them.
+/// Namespace for events about cluster-scoped objects, where `kubectl describe` looks for them.
 const CLUSTER_NAMESPACE: &str = "default";
 
-/// Sends events.
+/// Queue of events to send. Clones share it.
 #[derive(Clone)]
 pub struct Events {
     queue: mpsc::Sender<Event>,
@@ -31,17 +31,17 @@ pub struct Events {
     instance: String,
 }
 
-/// Whether a person should look.
+/// Type of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// For information.
+    /// Informational.
     Normal,
-    /// Something is wrong.
+    /// Indicates a problem.
     Warning,
 }
 
 impl Events {
-    /// Starts the senders; they end when the last clone is dropped and the queue is empty.
+    /// Starts the senders. They end when the last clone is dropped and the queue is empty.
     pub fn start(client: Client, controller: &str, instance: &str) -> Self {
         let (queue, receiver) = mpsc::channel(QUEUE);
         tokio::spawn(send_all(client, receiver));
@@ -73,12 +73,12 @@ impl Events {
             .namespace
             .clone()
             .unwrap_or_else(|| CLUSTER_NAMESPACE.to_owned());
-        // Names have at most 253 bytes, and an object's own may be that long.
+        // A name may be at most 253 bytes, and the object's own name may be that long.
         let object: String = regarding.name.iter().flat_map(|name| name.chars()).take(180).collect();
         let object = object.trim_end_matches(['-', '.']);
         Event {
             metadata: ObjectMeta {
-                // Unique by object, time and reason: the same event twice within a nanosecond is one event.
+                // Unique by object, time and reason. Identical events within a nanosecond are one event.
                 name: Some(format!(
                     "{object}.{:x}.{}",
                     now.as_nanosecond(),

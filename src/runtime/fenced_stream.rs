@@ -1,7 +1,7 @@
-//! A connection on which nothing is sent once the term is over.
+//! A connection that sends nothing after this process stops leading.
 //!
-//! Asked below TLS, at the last call before the kernel's: between a request that is begun and its bytes on the way are
-//! a queue, a task of the connection and the encryption, and a process may be stopped in each of them.
+//! The check is below TLS, just before the system call. Between the start of a request and the write of its bytes are a
+//! queue, the connection's task and the encryption, and the process may be suspended in each of them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,24 +12,24 @@ use hyper_util::client::legacy::connect::{Connected, Connection};
 
 use crate::runtime::write_fence::WriteFence;
 
-/// Nothing was sent.
+/// The write fence is closed. Nothing was sent.
 #[derive(Debug, thiserror::Error)]
 #[error("this process does not lead: it sends nothing")]
 pub struct NotLeading;
 
-/// A stream that refuses to write while the guard is closed.
+/// A stream that refuses writes while the write fence is closed.
 pub struct FencedStream<S> {
     stream: S,
     guard: WriteFence,
 }
 
 impl<S> FencedStream<S> {
-    /// Puts the guard before a stream.
+    /// Wraps a stream.
     pub fn new(stream: S, guard: WriteFence) -> Self {
         Self { stream, guard }
     }
 
-    /// The stream, to be written to at once.
+    /// Returns the stream for an immediate write, or an error if the write fence is closed.
     fn ask(&mut self) -> io::Result<&mut S> {
         if self.guard.may_write() {
             Ok(&mut self.stream)
@@ -60,7 +60,7 @@ impl<S: Write + Unpin> Write for FencedStream<S> {
         Pin::new(self.get_mut().ask()?).poll_flush(cx)
     }
 
-    /// Free at any time: it says no more than that nothing follows.
+    /// Always allowed: a shutdown sends no data.
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }

@@ -1,8 +1,8 @@
-//! Whose the Lease is, judged by what was seen of it and when. Pure.
+//! Determines who holds the Lease, from observations of it over time. Does no I/O.
 //!
-//! A Lease carries the time at which its holder renewed it, by the holder's clock. That time is only compared with
-//! itself: as long as it changes, the holder lives. How long it has not changed is measured by the observer's own
-//! clock, so no decision hangs on two clocks agreeing.
+//! A Lease contains the time of its last renewal, by the holder's clock. An observer only checks whether that time
+//! changes: while it does, the holder is alive. The observer's own clock measures the time since the last change, so no
+//! decision depends on synchronized clocks.
 
 use std::time::Duration;
 
@@ -10,22 +10,22 @@ use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 
-/// A pause between two tries may be this much longer than asked, so that candidates do not move in step.
+/// Maximum factor by which a pause between two attempts is extended, so that candidates are not synchronized.
 pub const JITTER: f64 = 1.2;
 
-/// The times of a leadership.
+/// Timings of the leader election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseTimings {
-    /// A Lease that was not renewed for this long is anybody's.
+    /// Time since the last renewal after which the Lease expires.
     pub duration: Duration,
-    /// A leader that could not renew for this long is one no more.
+    /// Time since the last renewal after which a leader stops leading.
     pub renew_deadline: Duration,
-    /// How often a leader renews, and a standby looks.
+    /// Interval between renewals by the leader, and between attempts of a standby.
     pub retry_period: Duration,
 }
 
 impl Default for LeaseTimings {
-    /// What Kubernetes' own controllers use.
+    /// Returns the defaults of Kubernetes' own controllers.
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -36,7 +36,7 @@ impl Default for LeaseTimings {
 }
 
 impl LeaseTimings {
-    /// These times, if they do not contradict each other; else what to change.
+    /// Returns the timings if they are consistent, or an error message with the remedy.
     pub fn validated(self) -> Result<Self, String> {
         let Self {
             duration,
@@ -64,16 +64,16 @@ impl LeaseTimings {
     }
 }
 
-/// Who a process is among those that want the Lease.
+/// Identity of a candidate for the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HolderIdentity {
-    /// The `holderIdentity`: no other process ever has it.
+    /// The `holderIdentity`. No two processes share one.
     pub name: String,
     instance: Option<String>,
 }
 
 impl HolderIdentity {
-    /// Made of what the administrator calls this place (`--instance`), else of the host's name, and a random number.
+    /// Creates an identity from the instance name (`--instance`), or from the host name if unset, and a random number.
     pub fn new(instance: Option<&str>, host: &str, random: u32) -> Self {
         Self {
             name: match instance {
@@ -84,32 +84,32 @@ impl HolderIdentity {
         }
     }
 
-    /// Whether a holder was this process in a former life: then it is dead, for the instance is one place.
+    /// Returns true if the holder is a previous process of this instance, which has ended: an instance is one process.
     fn was(&self, holder: &str) -> bool {
         let place = holder.rsplit_once('/').map(|(place, _)| place);
         place.is_some() && place == self.instance.as_deref()
     }
 }
 
-/// Whose the Lease is.
+/// Status of the Lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LeaseStatus {
-    /// Nobody's: never taken, released, run out, or a former life's.
+    /// Never taken, released, expired, or held by a previous process of this instance.
     Free,
-    /// Ours.
+    /// This process holds it.
     Ours,
-    /// Somebody else's.
+    /// Another process holds it.
     Held {
-        /// Who.
+        /// Identity of the holder.
         holder: String,
-        /// Whether it was seen to be alive: it renewed or took the Lease while we looked.
+        /// The holder was seen to renew or take the Lease.
         alive: bool,
-        /// When it runs out, unless it is renewed.
+        /// Time until the Lease expires, unless it is renewed.
         runs_out_in: Duration,
     },
 }
 
-/// What was seen of a Lease so far.
+/// Observations of a Lease.
 #[derive(Debug, Default)]
 pub struct Observer {
     seen: Option<Seen>,
@@ -118,17 +118,17 @@ pub struct Observer {
 #[derive(Debug)]
 struct Seen {
     mark: RenewalKey,
-    /// By the observer's clock.
+    /// Time of the last change, by the observer's clock.
     since: Duration,
     alive: bool,
 }
 
-/// What changes with each renewal.
+/// Fields of the Lease of which at least one changes with each renewal.
 type RenewalKey = (String, Option<MicroTime>, Option<i32>);
 
 impl Observer {
-    /// Takes in what the Lease says at `now` (any clock of the observer's that goes on while the machine sleeps), and
-    /// judges. `own` is the lease duration that we were given; a longer one of the holder's counts.
+    /// Records the Lease as read at `now` and returns its status. `now` is from a clock of the observer that includes
+    /// time in suspend. `own` is the configured lease duration; if the holder's is longer, that one applies.
     pub fn observe(
         &mut self,
         lease: Option<&LeaseSpec>,
@@ -160,7 +160,7 @@ impl Observer {
         }
     }
 
-    /// Since when the Lease is as it is, and whether it was seen to change before.
+    /// Returns the time of the last change, and true if a change was observed.
     fn note(&mut self, lease: &LeaseSpec, holder: &str, now: Duration) -> (Duration, bool) {
         let mark = (holder.to_owned(), lease.renew_time.clone(), lease.lease_transitions);
         let alive = match &self.seen {
@@ -176,7 +176,7 @@ impl Observer {
     }
 }
 
-/// What the Lease says when we take it.
+/// Returns the spec that takes the Lease.
 pub fn taken(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
     let transitions = former.and_then(|former| former.lease_transitions);
     LeaseSpec {
@@ -186,7 +186,7 @@ pub fn taken(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimin
     }
 }
 
-/// What it says when we renew it.
+/// Returns the spec that renews the Lease.
 pub fn renewed(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTimings, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(me.name.clone()),
@@ -196,11 +196,11 @@ pub fn renewed(former: Option<&LeaseSpec>, me: &HolderIdentity, terms: &LeaseTim
     }
 }
 
-/// What it says when we give it back: nobody's, at once.
+/// Returns the spec that releases the Lease, so that another process can take it at once.
 pub fn released(former: &LeaseSpec, now: Timestamp) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(String::new()),
-        // The API server takes no 0.
+        // The API server rejects 0.
         lease_duration_seconds: Some(1),
         renew_time: Some(MicroTime(now)),
         ..former.clone()

@@ -1,4 +1,4 @@
-//! What any controller needs around it: leader election, API clients, events, metrics, HTTP endpoints, retries.
+//! Infrastructure for the controllers: leader election, API clients, events, metrics, HTTP endpoints, retries.
 
 pub mod clients;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Other installations in the cluster: Leases of our name in other namespaces.
+//! Detects other installations in the cluster: Leases with the same name in other namespaces.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,29 +11,29 @@ use crate::runtime::election::LeaseError;
 use crate::runtime::lease::{HolderIdentity, LeaseStatus, Observer};
 use crate::runtime::write_fence::since_boot;
 
-/// What was seen of them.
+/// Observations of the Leases of other installations.
 pub struct OtherInstallations {
     everywhere: Api<Lease>,
     namespace: String,
     name: String,
-    /// By namespace.
+    /// Observers by namespace.
     observers: HashMap<String, Observer>,
-    /// All of them were looked at before.
+    /// All Leases were read at least once.
     looked: bool,
 }
 
-/// Who holds a Lease in another namespace.
+/// The holder of a Lease in another namespace.
 pub struct OtherInstallation {
-    /// Namespace and name.
+    /// Namespace and name of the Lease.
     pub lease: String,
-    /// Who.
+    /// Identity of the holder.
     pub holder: String,
-    /// Whether it was seen to be alive.
+    /// The holder was seen to be alive.
     pub alive: bool,
 }
 
 impl OtherInstallation {
-    /// There can be only one installation.
+    /// Returns the error that refuses to run beside this installation.
     pub fn refusal(self) -> LeaseError {
         LeaseError::Rival {
             lease: self.lease,
@@ -43,7 +43,7 @@ impl OtherInstallation {
 }
 
 impl OtherInstallations {
-    /// Nothing was seen yet.
+    /// Creates an instance without observations.
     pub fn new(client: Client, namespace: &str, name: &str) -> Self {
         Self {
             everywhere: Api::all(client),
@@ -54,7 +54,7 @@ impl OtherInstallations {
         }
     }
 
-    /// One that may be alive, if there is any.
+    /// Returns an installation that may be running, if there is one. Prefers one that was seen to be alive.
     pub async fn find(
         &mut self,
         me: &HolderIdentity,
@@ -69,7 +69,7 @@ impl OtherInstallations {
             if namespace == self.namespace {
                 continue;
             }
-            // One that was not there at the last look was just taken.
+            // A Lease that did not exist at the last read was just taken.
             let new = self.looked && !self.observers.contains_key(&namespace);
             let observer = self.observers.entry(namespace.clone()).or_default();
             if let LeaseStatus::Held { holder, alive, .. } = observer.observe(lease.spec.as_ref(), me, duration, now) {

@@ -8,7 +8,7 @@ fn at(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A Lease renewed by `holder` when its own clock said `by_its_clock`.
+/// Returns a Lease that `holder` renewed at `by_its_clock`, by the holder's clock.
 fn lease(holder: &str, by_its_clock: i64) -> LeaseSpec {
     LeaseSpec {
         holder_identity: Some(holder.to_owned()),
@@ -70,7 +70,7 @@ fn nobodys_ours_and_a_former_lifes_lease_are_told_apart() {
     assert_eq!(judge(Some(&lease(&former.name, 0)), &mine), LeaseStatus::Free);
     let neighbour = HolderIdentity::new(Some("pod-uid-2"), "host", 6);
     held(&judge(Some(&lease(&neighbour.name, 0)), &mine));
-    // Without an instance nobody knows whether a process of this host is dead.
+    // Without an instance name, another process of this host may still be running.
     let nameless = HolderIdentity::new(None, "host", 6);
     held(&judge(Some(&lease(&nameless.name, 0)), &me()));
 }
