@@ -1,10 +1,12 @@
 //! nfs-operator turns NFS exports into self-service Kubernetes storage.
 //!
-//! Each module uses only modules above it in this list; `tests/layers.rs` fails when one does not.
+//! The modules are layers, from the bottom: `api`, `decide`, `runtime`, `state`, `compat`, `background`, `recovery`,
+//! `controllers`, `app`, `cli`. Each uses only those before it; `tests/layers.rs` checks this.
 
 pub mod api;
 pub mod app;
 pub mod background;
+pub mod cli;
 pub mod compat;
 pub mod controllers;
 pub mod decide;

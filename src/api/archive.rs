@@ -1,4 +1,4 @@
-//! `NfsArchive`: a directory that is kept after its volume was deleted, or a copy of a volume in use that somebody asked for.
+//! `NfsArchive`: the data of a deleted volume, or a requested backup of a volume in use.
 #![allow(
     clippy::duplicated_attributes,
     reason = "the derive takes one attribute for each printer column"
@@ -13,8 +13,10 @@ use super::backend::AllowedNamespaces;
 pub use super::schema::FileId;
 use super::usage::ArchiveUsage;
 
-/// A directory that is kept on an export after its volume was deleted: made by the operator, named after the volume. Or a copy
-/// of a volume in use: made by an administrator, who names the claim, under any other name; the operator says the rest.
+/// Specification of an archive.
+///
+/// The operator creates an archive when it archives the directory of a deleted volume, and names it after the volume. A user
+/// creates one with any other name to request a backup of a claim; the operator then fills in the remaining fields.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "nfs-operator.io",
@@ -24,9 +26,9 @@ use super::usage::ArchiveUsage;
     shortname = "nfsa",
     status = "NfsArchiveStatus",
     derive = "PartialEq",
-    doc = "Data that was kept when its claim went, or copied when somebody asked for it: where it lies, whose it was, and how long it stays. Short name: nfsa.",
-    validation = ("has(self.spec.fileID) || !self.metadata.name.startsWith('pvc-')", "names that begin with `pvc-` are those of volumes that went: choose another name"),
-    validation = ("has(self.spec.fileID) || size(self.metadata.name) <= 110", "the name must have at most 110 characters: records on the export have it, too"),
+    doc = "NfsArchive is the archived data of a deleted claim, or a requested backup of a claim: its location, its origin and its retention. Short name: nfsa.",
+    validation = ("has(self.spec.fileID) || !self.metadata.name.startsWith('pvc-')", "names that begin with `pvc-` are reserved for archives of deleted volumes: choose another name"),
+    validation = ("has(self.spec.fileID) || size(self.metadata.name) <= 110", "the name must have at most 110 characters, because it is also the name of a record on the export"),
     printcolumn(name = "Claim", type_ = "string", json_path = ".spec.claim.name"),
     printcolumn(name = "Namespace", type_ = "string", json_path = ".spec.claim.namespace"),
     printcolumn(name = "Backend", type_ = "string", json_path = ".spec.backend"),
@@ -53,132 +55,135 @@ use super::usage::ArchiveUsage;
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("has(self.backend) == has(self.exportID) && has(self.backend) == has(self.volume) && (has(self.backend) || !has(self.claim.uid))",
-                  "name the claim by namespace and name only: backend, exportID, volume and claim.uid are written by the operator, together"),
+                  "specify only the namespace and name of the claim: backend, exportID, volume and claim.uid are written by the operator, together"),
     validation = ("has(self.directory) == has(self.fileID) && (!has(self.fileID) || has(self.backend))",
-                  "directory and fileID are written by the operator, when the data are there"),
+                  "directory and fileID are written by the operator once the data exist"),
     validation = ("has(self.backend) || !has(self.claim.namespaceUID)", "claim.namespaceUID is written by the operator"),
     validation = ("has(self.fileID) || (!has(self.size) && !has(self.storageClassName) && !has(self.archivedAt))",
-                  "size, storageClassName and archivedAt are written by the operator, when the data are there"),
+                  "size, storageClassName and archivedAt are written by the operator once the data exist"),
     validation = ("has(self.backend) || (self.claim.__namespace__.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$') && self.claim.name.matches('^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$'))",
-                  "claim must name a claim: its namespace, and its name there"),
+                  "claim must have a valid namespace and a valid name"),
     validation = ("(!has(oldSelf.backend) || has(self.backend)) && (!has(oldSelf.fileID) || has(self.fileID))",
-                  "what the operator wrote can't be removed"),
+                  "fields that the operator wrote can't be removed"),
     validation = ("!has(oldSelf.backend) || self.claim == oldSelf.claim", "claim can't be changed"),
     validation = ("!has(oldSelf.fileID) || (has(self.size) == has(oldSelf.size) && has(self.storageClassName) == has(oldSelf.storageClassName) && has(self.archivedAt) == has(oldSelf.archivedAt))",
                   "size, storageClassName and archivedAt can't be changed"),
 )]
 pub struct NfsArchiveSpec {
-    /// The backend that it lies on. Written by the operator, as all down to `archivedAt` but for the claim's namespace and name.
+    /// Name of the NfsBackend that stores the archive. Set by the operator, like all fields down to `archivedAt` except
+    /// the namespace and name of the claim.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 253))]
     #[x_kube(validation = ("self == oldSelf", "backend can't be changed"))]
     pub backend: String,
-    /// The identity of the export that it lies on.
+    /// Identity of the export that stores the archive.
     #[serde(default, rename = "exportID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 64))]
     #[x_kube(validation = ("self == oldSelf", "exportID can't be changed"))]
     pub export_id: String,
-    /// Its name at the export's root; absent as long as a copy is being made.
+    /// Name of the archive's directory at the root of the export. Unset while a backup is pending or in progress.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 255))]
     #[x_kube(validation = ("self == oldSelf", "directory can't be changed"))]
     pub directory: String,
-    /// The fileid of its directory; absent as `directory`.
+    /// Fileid of the archive's directory. Unset while `directory` is unset.
     #[serde(default, rename = "fileID", skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "fileID can't be changed"))]
     pub file_id: Option<FileId>,
-    /// The volume that it was, or that it is a copy of.
+    /// Name of the PersistentVolume that was archived or backed up.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 110))]
     #[x_kube(validation = ("self == oldSelf", "volume can't be changed"))]
     pub volume: String,
-    /// The claim that the volume was for. Whoever asks for a copy of a claim's data gives its namespace and name, and no more.
+    /// Claim that the data belonged to. To request a backup, specify the namespace and name of a claim, and nothing else.
     #[x_kube(validation = ("self.__namespace__ == oldSelf.__namespace__ && self.name == oldSelf.name", "claim can't be changed"))]
     pub claim: ArchivedClaim,
-    /// The size that the claim had asked for; absent when it is not known any more (archives of release 0.1.0).
+    /// Storage that the claim requested. Unset if unknown (archives of release 0.1.0).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = ("self == oldSelf", "size can't be changed"))]
     pub size: Option<String>,
-    /// The StorageClass of the claim; absent as for `size`.
+    /// StorageClass of the claim. Unset if unknown, like `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     #[x_kube(validation = ("self == oldSelf", "storageClassName can't be changed"))]
     pub storage_class_name: Option<String>,
-    /// When it was archived; absent as for `size`.
+    /// Time when the data were archived. Unset if unknown, like `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[x_kube(validation = ("self == oldSelf", "archivedAt can't be changed"))]
     pub archived_at: Option<Time>,
-    /// When it may be purged. Absent: never, or when the backend's `archivePolicy.keepLast` says so.
+    /// Time after which the archive may be purged. If unset, the archive is kept forever, unless the backend's
+    /// `archivePolicy.keepLast` limits the number of archives.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<Time>,
-    /// As long as this is true, nobody purges it, and the object can't be deleted.
+    /// Protects the archive while true: it is not purged, and this object cannot be deleted.
     #[serde(default)]
     pub legal_hold: bool,
-    /// What becomes of the data when this object is deleted.
+    /// What happens to the data when this object is deleted.
     #[serde(default)]
     pub deletion_policy: DeletionPolicy,
-    /// Namespaces, beside the one that it came from, into which it may be restored. Absent: none.
+    /// Namespaces, in addition to the claim's own, that may restore the archive. If unset, no other namespace may.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
 }
 
 impl NfsArchive {
-    /// Whether its data are there, or were: it is no copy that is still to be made.
+    /// Returns true unless this is a backup that is not complete yet.
     pub fn is_complete(&self) -> bool {
         self.spec.file_id.is_some()
     }
 
-    /// Whether somebody asked for it: all others have their volume's name, and no such one begins as theirs do.
+    /// Returns true if this is a requested backup. Archives of deleted volumes have the name of their volume, and validation
+    /// keeps the name of a backup from beginning with `pvc-`.
     pub fn is_on_demand(&self) -> bool {
         self.spec.volume != self.name_any()
     }
 }
 
-/// The claim that an archive came from.
+/// Claim that the data of an archive belonged to.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 pub struct ArchivedClaim {
-    /// Its namespace.
+    /// Namespace of the claim.
     #[schemars(length(max = 63))]
     pub namespace: String,
-    /// The uid of its namespace; absent when it is not known (volumes of nfs-subdir-external-provisioner).
+    /// UID of the namespace. Unset if unknown (volumes of nfs-subdir-external-provisioner).
     #[serde(default, rename = "namespaceUID", skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 64))]
     pub namespace_uid: String,
-    /// Its name.
+    /// Name of the claim.
     #[schemars(length(max = 253))]
     pub name: String,
-    /// Its uid.
+    /// UID of the claim.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     #[schemars(length(min = 1, max = 64))]
     pub uid: String,
 }
 
-/// What becomes of an archive's data when its object is deleted.
+/// What happens to the data of an archive when its object is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum DeletionPolicy {
-    /// They stay; the object comes back with the backend's next probe.
+    /// Keep the data. The operator recreates the object after the next probe of the backend.
     #[default]
     Retain,
-    /// They are purged through the trash.
+    /// Move the data to the trash, from where they are purged.
     Delete,
 }
 
-/// What the operator found out about an archive.
+/// Observed state of an archive.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NfsArchiveStatus {
-    /// The generation of the spec that this status speaks of.
+    /// Generation of the spec that this status was computed from.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// One word for all: Pending, Copying, Available, Held, Expired, Purging, Restoring, Missing, Unknown.
+    /// Summary of the conditions: Pending, Copying, Available, Held, Expired, Purging, Restoring, Missing or Unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// Available; and, only while they hold, Expired, Purging, Restoring, Missing.
+    /// Conditions of the archive: Available; and, only while true, Expired, Purging, Restoring and Missing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
-    /// What it takes, once counted: only where the backend's `spec.usage` asks for it.
+    /// Storage that the archive uses, once counted. Set only if `spec.usage` of the backend is set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<ArchiveUsage>,
 }

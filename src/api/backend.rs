@@ -1,25 +1,27 @@
-//! `NfsBackend`: an export plus the rules for using it.
+//! `NfsBackend`: an export and the rules for its use.
+//!
+//! Every default of the spec is set in this file: by `#[serde(default)]` and the `Default` implementation of the field's
+//! type, or by `default_probe_interval`. The CRDs, and the default in each field's description, are generated from these.
 #![allow(
     clippy::duplicated_attributes,
     reason = "the derive takes one attribute for each printer column"
 )]
 
 use k8s_openapi::api::core::v1::VolumeNodeAffinity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, Time};
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::orphans::OrphansStatus;
 pub use super::schema::{
     DirectoryPattern, ExportPath, GoDuration, MountOption, OctalMode, Retention, ServerAddress, StorageAmount,
 };
 use super::schema::{optional_owner_number, optional_port, owner_number, port};
 pub use super::usage::UsageSettings;
-pub use status::{CapacityStatus, NfsBackendStatus, TrashStatus};
+use super::usage::UsageStatus;
 
-mod status;
-
-/// An NFS export that claims are provisioned on, and the rules for using it.
+/// Specification of a backend.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[kube(
     group = "nfs-operator.io",
@@ -29,7 +31,7 @@ mod status;
     shortname = "nfsb",
     status = "NfsBackendStatus",
     derive = "PartialEq",
-    doc = "An NFS export that claims are provisioned on, and the rules for using it. Short name: nfsb.",
+    doc = "NfsBackend is an NFS export on which claims are provisioned, and the rules for its use. Short name: nfsb.",
     printcolumn(
         name = "Ready",
         type_ = "string",
@@ -76,84 +78,86 @@ mod status;
 )]
 #[serde(rename_all = "camelCase")]
 pub struct NfsBackendSpec {
-    /// The NFS server: a DNS name, an IPv4 or an IPv6 address. Nodes resolve it too, so a name that only the
-    /// cluster's DNS knows may not mount.
+    /// Address of the NFS server: a DNS name, an IPv4 address or an IPv6 address. Nodes must be able to resolve it: a name
+    /// that only the cluster's DNS resolves may fail to mount.
     pub server: ServerAddress,
-    /// The absolute path of the export on the server; `/` is allowed.
+    /// Absolute path of the export on the server; may be `/`.
     pub path: ExportPath,
-    /// Addresses under which volumes made earlier still point to this export. Reclaim goes on for them after the
-    /// server was renamed or the export moved.
+    /// Previous addresses of this export, which existing volumes still use. Set them after the server was renamed or the
+    /// export moved, so that those volumes can still be reclaimed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub former_addresses: Vec<ExportAddress>,
-    /// The identity expected on the export (`.nfs-operator/identity`). Absent: the one found or made first.
+    /// Expected identity of the export (`.nfs-operator/identity`). If unset, the identity that is found or created first.
     #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
     #[schemars(regex(pattern = "^[A-Za-z0-9-]{8,64}$"), extend("example" = "5f0c9d2e-6b1a-4c7e-9f43-0d8a2b7c1e55"))]
     pub export_id: Option<String>,
-    /// How to speak to the server.
+    /// Settings of the operator's connection to the server.
     #[serde(default)]
     pub nfs: NfsSettings,
-    /// Mount options of the volumes. A StorageClass's options are merged in by key and win.
+    /// Mount options of the volumes, merged by key with those of the StorageClass, which take precedence.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub mount_options: Vec<MountOption>,
-    /// How a volume's directory is made.
+    /// How directories for volumes are created.
     #[serde(default)]
     pub directory: DirectorySettings,
-    /// What becomes of a volume's data when its claim is deleted.
+    /// What happens to the data of a volume after its claim is deleted.
     #[serde(default)]
     pub archive_policy: ArchivePolicy,
-    /// Limits on what is provisioned here. Absent: none.
+    /// Limits on provisioning on this backend. If unset, there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacityLimits>,
-    /// Which namespaces may have volumes here. Absent: all.
+    /// Namespaces whose claims may be provisioned on this backend. If unset, all namespaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allowed_namespaces: Option<AllowedNamespaces>,
-    /// Which annotations claims may set to override this backend: `mode`, `uid`, `gid`, `on-delete`, `mount-options`,
-    /// `backend`, each with the prefix `nfs-operator.io/`. Absent: none.
+    /// Annotations with which a claim may override this backend: `mode`, `uid`, `gid`, `on-delete`, `mount-options` and
+    /// `backend`, each with the prefix `nfs-operator.io/`. If unset, none are allowed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "set"))]
     pub claim_overrides: Vec<ClaimOverride>,
-    /// Count what the volumes and archives here really hold, slowly and in the background. Absent: they are not counted.
+    /// Measures in the background how much storage the volumes and archives on this backend use. If unset, usage is not
+    /// measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<UsageSettings>,
-    /// Nodes that can mount this export. Put on the volumes, and respected when a claim binds late.
+    /// Nodes that can mount this export. Copied to the volumes, and considered for claims of StorageClasses with
+    /// volumeBindingMode WaitForFirstConsumer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<VolumeNodeAffinity>,
-    /// No new volumes here. Reclaim goes on.
+    /// Stops provisioning on this backend while true. Volumes are still reclaimed.
     #[serde(default)]
     pub suspend: bool,
-    /// How often the export is probed: from 1s to 24h.
+    /// Interval between probes of the export, from 1s to 24h.
     #[serde(default = "default_probe_interval")]
     pub probe_interval: GoDuration,
 }
 
-/// An address of an export.
+/// Address of an export.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 pub struct ExportAddress {
-    /// The NFS server.
+    /// Address of the NFS server.
     pub server: ServerAddress,
-    /// The absolute path of the export.
+    /// Absolute path of the export.
     pub path: ExportPath,
 }
 
-/// How to speak to the server.
+/// Settings of the operator's connection to an NFS server.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NfsSettings {
-    /// NFS version. `Auto` takes the newest that works; once volumes exist, the major version stays.
+    /// NFS version. `Auto` selects the newest that works; once volumes exist, the major version no longer changes.
     pub version: NfsVersion,
     /// TCP port of the server.
     #[schemars(schema_with = "port")]
     pub port: i32,
-    /// TCP port of version 3's MOUNT service. Absent: rpcbind is asked.
+    /// TCP port of the MOUNT service of NFSv3. If unset, rpcbind is queried.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "optional_port")]
     pub mount_port: Option<i32>,
-    /// Local port. `Reserved` is below 1024, as servers with the `secure` option want; when the operator can't have
-    /// one it falls back to any, with a warning.
+    /// Source port of the operator. `Reserved` selects a port below 1024, which servers with the export option `secure`
+    /// require; if none can be bound, the operator uses any port and reports a warning.
     pub source_port: SourcePort,
-    /// The user and group that the operator acts as (AUTH_SYS). Change it for exports with root_squash.
+    /// User and group as which the operator accesses the export (AUTH_SYS). Change them for exports with root_squash.
     pub credential: Credential,
 }
 
@@ -169,10 +173,10 @@ impl Default for NfsSettings {
     }
 }
 
-/// A version of NFS.
+/// Version of the NFS protocol.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum NfsVersion {
-    /// The newest that works.
+    /// Newest version that works.
     #[default]
     Auto,
     /// NFSv4.2.
@@ -189,47 +193,47 @@ pub enum NfsVersion {
     V3,
 }
 
-/// Which local port to use.
+/// Selection of the source port.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum SourcePort {
-    /// Below 1024 when possible.
+    /// Port below 1024, if possible.
     #[default]
     Reserved,
-    /// Any.
+    /// Any port.
     Any,
 }
 
-/// A user and a group.
+/// User and group of the operator's requests.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(default)]
 pub struct Credential {
-    /// User.
+    /// Numeric user ID.
     #[schemars(schema_with = "owner_number")]
     pub uid: i64,
-    /// Group.
+    /// Numeric group ID.
     #[schemars(schema_with = "owner_number")]
     pub gid: i64,
 }
 
-/// How a volume's directory is made.
+/// How directories for volumes are created.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DirectorySettings {
-    /// Permission bits in octal; setuid, setgid and sticky allowed.
+    /// Permissions in octal. setuid, setgid and sticky bits are allowed.
     pub mode: OctalMode,
-    /// Owner to set. Absent: the credential's.
+    /// Numeric user ID of the owner. If unset, that of the credential.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "optional_owner_number")]
     pub uid: Option<i64>,
-    /// Group to set. Absent: the credential's.
+    /// Numeric group ID of the owner. If unset, that of the credential.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "optional_owner_number")]
     pub gid: Option<i64>,
     /// Name of the directory, relative to `path`. Variables: `${pvc.name}`, `${pvc.namespace}`, `${pvc.uid}`,
-    /// `${pv.name}`, `${pvc.labels.KEY}`, `${pvc.annotations.KEY}`. May hold `/`.
+    /// `${pv.name}`, `${pvc.labels.KEY}`, `${pvc.annotations.KEY}`. May contain `/`.
     pub pattern: DirectoryPattern,
-    /// What to do when the directory is there and isn't ours: `Refuse` lets the claim wait, `Adopt` gives it the
-    /// directory as it is, which is then archived, never deleted.
+    /// What to do if the directory exists and was not created by the operator. `Refuse` keeps the claim pending; `Adopt`
+    /// provisions the existing directory, which is later archived instead of deleted.
     pub existing: Existing,
 }
 
@@ -245,13 +249,13 @@ impl Default for DirectorySettings {
     }
 }
 
-/// What to do when the directory is there and isn't ours.
+/// What to do if a directory exists and was not created by the operator.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum Existing {
-    /// The claim fails.
+    /// Keep the claim pending.
     #[default]
     Refuse,
-    /// The claim gets it as it is. It is archived, never deleted, when the claim goes.
+    /// Provision the existing directory. After the claim is deleted, it is archived instead of deleted.
     Adopt,
 }
 
@@ -264,88 +268,168 @@ impl From<Existing> for export_store::Existing {
     }
 }
 
-/// What becomes of a volume's data.
+/// What happens to the data of a volume after its claim is deleted.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ArchivePolicy {
-    /// `Archive` keeps the data as `archived-…` at the export's root, `Delete` deletes it, `Retain` leaves it where it
-    /// is. A class's `onDelete` wins. The policy at the time of deletion counts.
+    /// `Archive` renames the directory to `archived-…` at the root of the export, `Delete` deletes the data, and `Retain`
+    /// leaves it in place. The policy at the time of deletion applies. `onDelete` of a StorageClass takes precedence.
     pub on_delete: OnDelete,
-    /// How long an archive is kept at least, such as `30d` or `1d12h`: becomes the `expiresAt` of those that are made from
-    /// now on. Absent: for ever, or as `keepLast` says.
+    /// Minimum retention of archives, such as `30d` or `1d12h`. Determines `expiresAt` of archives that are created from
+    /// now on. If unset, archives are kept forever, or as defined by `keepLast`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retention: Option<Retention>,
-    /// How many archives of each claim (by namespace and name) are kept at least, the newest. With `retention`, an archive
-    /// goes only when neither keeps it.
+    /// Minimum number of archives to keep per claim (by namespace and name), newest first. If `retention` is also set, an
+    /// archive is purged only if neither field requires it to be kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub keep_last: Option<i32>,
-    /// Whether a namespace may have a copy of an archive that came from one of its name, although it is another one by its
-    /// uid: for a cluster that was built anew. In a living cluster, whoever can make a namespace of a name that was
-    /// deleted gets what is kept of it.
+    /// Allow restores into a namespace with the same name but another UID, for a cluster that was rebuilt. In a running
+    /// cluster, this gives the archives of a deleted namespace to anyone who can create a namespace with its name.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub restore_by_name: bool,
 }
 
-/// What to do with the data of a deleted claim.
+/// What to do with the data of a volume after its claim is deleted.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub enum OnDelete {
-    /// Keep it, renamed to `archived-…`.
+    /// Keep the data, in a directory renamed to `archived-…`.
     #[default]
     Archive,
-    /// Delete it.
+    /// Delete the data.
     Delete,
-    /// Leave it as and where it is.
+    /// Leave the data unchanged and in place.
     Retain,
 }
 
-/// Limits on what is provisioned on a backend.
+/// Limits on provisioning on a backend.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CapacityLimits {
-    /// Sum of the requests allowed on this backend.
+    /// Maximum sum of the requests of the volumes on this backend.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<StorageAmount>,
-    /// Sum of the requests over all backends on the same export, as a share of the export's size, in percent.
+    /// Maximum sum of the requests on all backends of the same export, in percent of the size of the export.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100_000))]
     pub overcommit_percent: Option<i32>,
-    /// Refuse new volumes when the export's free space is below this.
+    /// Minimum free space of the export. While it has less, no volumes are provisioned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reserve: Option<StorageAmount>,
 }
 
-/// Which namespaces may have volumes on a backend: either field admits.
+/// Selection of namespaces. A namespace is allowed if either field selects it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AllowedNamespaces {
-    /// Namespaces by name.
+    /// Names of allowed namespaces.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 1024), inner(length(max = 63)))]
     pub match_names: Vec<String>,
-    /// Namespaces by their labels; `{}` admits all.
+    /// Label selector of allowed namespaces; `{}` selects all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selector: Option<LabelSelector>,
 }
 
-/// An annotation by which a claim may override its backend.
+/// Annotation with which a claim may override its backend.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimOverride {
-    /// Permission bits.
+    /// Permissions of the directory.
     Mode,
-    /// Owner.
+    /// Owner of the directory.
     Uid,
-    /// Group.
+    /// Group of the directory.
     Gid,
-    /// Policy.
+    /// What happens to the data after the claim is deleted.
     OnDelete,
-    /// Mount options, of an allow-list.
+    /// Mount options from an allow list.
     MountOptions,
-    /// Backend.
+    /// Choice of the backend.
     Backend,
 }
 
 fn default_probe_interval() -> GoDuration {
     "30s".into()
+}
+
+/// Observed state of a backend.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NfsBackendStatus {
+    /// Generation of the spec that this status was computed from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// Conditions of the backend: Ready, Reachable, Writable, CapacityAvailable, IdentityConfirmed, TrashPurged, NoOrphans and
+    /// RecordsTrusted; and, after a recovery was requested, Readopted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+    /// Identity of the export, once confirmed.
+    #[serde(default, rename = "exportID", skip_serializing_if = "Option::is_none")]
+    pub export_id: Option<String>,
+    /// Fileid of the root directory of the export. A copy of the export has another one.
+    #[serde(default, rename = "rootFileID", skip_serializing_if = "Option::is_none")]
+    pub root_file_id: Option<String>,
+    /// NFS version in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nfs_version: Option<String>,
+    /// Space and inodes of the export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<CapacityStatus>,
+    /// Number of volumes on this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volumes: Option<i64>,
+    /// Number of archives on this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archives: Option<i64>,
+    /// Deleted directories that are not purged yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trash: Option<TrashStatus>,
+    /// Orphans found by the last scan: directories without a volume, and volumes or records without a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub orphans: Option<OrphansStatus>,
+    /// Storage that the volumes and archives use. Set only if `spec.usage` is set. Written when a scan is complete, and at
+    /// most once a minute until then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<UsageStatus>,
+    /// Time of the last probe of the export; written at most once a minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_probe_time: Option<Time>,
+}
+
+/// Space and inodes of an export. Values that the server does not report are unset.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct CapacityStatus {
+    /// Size of the file system of the export.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<String>,
+    /// Free space.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<String>,
+    /// Sum of the requests of the volumes on this backend.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provisioned: Option<String>,
+    /// Total number of inodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes: Option<String>,
+    /// Number of free inodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inodes_free: Option<String>,
+}
+
+/// Deleted directories that are not purged yet.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TrashStatus {
+    /// Number of directories.
+    #[serde(default)]
+    pub entries: i64,
+    /// Time when the oldest of them was deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oldest: Option<Time>,
+    /// Error of the last purge that could not remove a directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }

@@ -1,30 +1,33 @@
-//! Condition types and reasons: what `kubectl describe` shows.
+//! Condition types, and the reasons of conditions and events.
+//!
+//! To add a reason, add a variant to [`Reason`] and a section of its name to docs/troubleshooting.md. If an operation on an
+//! export fails with it, also add an [`ErrorKind`].
 
 use std::fmt;
 
-pub use super::verdict::PlannedCondition;
+pub use super::planned_condition::PlannedCondition;
 use export_store::ErrorKind;
 
-/// The condition types of a backend.
+/// Condition types of a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BackendCondition {
-    /// The summary: claims can be provisioned here.
+    /// Claims can be provisioned on the backend.
     Ready,
-    /// The server answers and the export is there.
+    /// The server responds and the export exists.
     Reachable,
-    /// Directories can be made and removed.
+    /// Directories can be created and removed.
     Writable,
-    /// There is room for new volumes.
+    /// Capacity for new volumes is available.
     CapacityAvailable,
-    /// The export is the one that it was.
+    /// The export has the expected identity.
     IdentityConfirmed,
-    /// Nothing that was deleted is stuck.
+    /// No deleted directory failed to be purged.
     TrashPurged,
-    /// Every directory has its volume, and every volume its directory.
+    /// Every directory has a volume, and every volume has its directory.
     NoOrphans,
-    /// The volumes that were lost with their cluster are there again.
+    /// All recorded volumes exist again after their objects were lost.
     Readopted,
-    /// No record is there that this cluster did not sign.
+    /// All records are signed by this cluster.
     RecordsTrusted,
 }
 
@@ -34,18 +37,18 @@ impl fmt::Display for BackendCondition {
     }
 }
 
-/// The condition types of an archive.
+/// Condition types of an archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ArchiveCondition {
-    /// The data are where they should be, and can be restored.
+    /// The data exists and can be restored.
     Available,
-    /// Its time is over.
+    /// The archive has expired.
     Expired,
-    /// It is on its way into the trash.
+    /// The archive is being moved to the trash.
     Purging,
-    /// It is on its way to a volume.
+    /// The archive is being restored to a volume.
     Restoring,
-    /// The data are not where they should be.
+    /// The data does not exist at the recorded location.
     Missing,
 }
 
@@ -57,264 +60,264 @@ impl fmt::Display for ArchiveCondition {
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Why a condition is as it is, or an event was sent. Each failure that a person can meet has its own.
+        /// Reason of a condition or an event. Each failure that a user can encounter has its own.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Reason { $($(#[$doc])* $name,)* }
 
         impl Reason {
-            /// Every reason, for the documentation's completeness.
+            /// All reasons, for tests of the documentation.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
         }
     };
 }
 
 reasons! {
-    /// All is well.
+    /// The backend is ready.
     Ready,
-    /// The server's name does not resolve.
+    /// The name of the server cannot be resolved.
     NameResolutionFailed,
-    /// Nothing listens at the server's port.
+    /// The server refuses the connection: no process listens on the port.
     ConnectionRefused,
-    /// No answer to the connection request.
+    /// The connection attempt timed out.
     ConnectionTimedOut,
-    /// No route to the server.
+    /// There is no route to the server.
     ServerUnreachable,
-    /// Connected, and calls are not answered.
+    /// The server accepts the connection but does not respond to calls.
     ServerNotResponding,
-    /// The connection broke, and the reply with it.
+    /// The connection was lost before the reply arrived.
     ConnectionLost,
-    /// The server speaks none of the versions asked for.
+    /// The server supports none of the requested NFS versions.
     ProtocolNotSupported,
-    /// The server's answers make no sense.
+    /// The server sent a reply that violates the protocol.
     ProtocolViolation,
-    /// The server wants another security flavour than `sys`.
+    /// The server requires a security flavor other than `sys`.
     SecurityFlavorUnsupported,
-    /// The export's path is not there.
+    /// The path of the export does not exist.
     ExportNotFound,
-    /// The export's path leads to another server.
+    /// The path of the export refers to another server.
     ExportMoved,
-    /// The server mounts only whole exports, not directories below.
+    /// The server does not allow mounting a subdirectory of an export.
     SubdirectoryMountRefused,
-    /// The export's path leads through a symbolic link.
+    /// The path of the export contains a symbolic link.
     SymlinkInPath,
-    /// The export's path is no directory.
+    /// The path of the export is not a directory.
     NotADirectory,
-    /// The server refuses us.
+    /// The server denies access.
     AccessDenied,
-    /// The server refuses us, and we had no reserved port.
+    /// The server denies access, and the operator could not bind a reserved port.
     ReservedPortRequired,
-    /// Something that was asked for needs root, and the server squashes it.
+    /// The operation requires root, and the server squashes root.
     RootSquashed,
     /// The export is read-only.
     ReadOnly,
-    /// No space left.
+    /// The export has no free space.
     NoSpace,
-    /// No inodes left.
+    /// The export has no free inodes.
     NoInodes,
-    /// The quota is used up.
+    /// The quota is exceeded.
     QuotaExceeded,
-    /// The server no longer knows the export's root.
+    /// The file handle of the root of the export is stale.
     StaleHandle,
-    /// The export isn't the one that it was.
+    /// The export does not have the expected identity.
     IdentityMismatch,
-    /// `.nfs-operator` on the export is not as we made it.
+    /// `.nfs-operator` on the export was changed by someone else.
     ReservedDirectoryUnsafe,
-    /// The server reports an error of its disks.
+    /// The server reports an I/O error.
     ServerFault,
-    /// The server refuses a call for a reason that has no name of its own here.
+    /// The server refuses a call with a status that has no reason of its own.
     ServerRefused,
-    /// What was looked at is another thing by now.
+    /// A file or directory changed during the operation.
     ChangedMeanwhile,
-    /// The directory is not on the file system of the export's root.
+    /// The directory is on a different file system than the root of the export.
     CrossesFileSystems,
-    /// The identity was not read yet on the present connection.
+    /// The identity of the export has not been verified on the current connection yet.
     IdentityNotConfirmed,
     /// An administrator suspended the backend.
     Suspended,
     /// The backend is being deleted.
     Deleting,
-    /// The backend's last probe is too old to be believed.
+    /// The last probe of the backend is outdated.
     ProbeOutdated,
-    /// The backend was not probed yet.
+    /// The backend has not been probed yet.
     NotProbed,
-    /// Another operator took over.
+    /// Another instance of the operator became the leader.
     Fenced,
-    /// A field of the spec cannot be used.
+    /// A field of the spec is invalid.
     InvalidSpec,
-    /// Nodes may be unable to resolve the server's name.
+    /// Nodes may be unable to resolve the name of the server.
     NodesMayNotResolve,
-    /// What was asked is outside a limit.
+    /// The request exceeds a limit.
     LimitExceeded,
-    /// Some of what was deleted could not be purged.
+    /// Some deleted directories could not be purged.
     TrashStuck,
-    /// Nothing waits to be purged.
+    /// No deleted directory is waiting to be purged.
     TrashEmpty,
-    /// What was deleted is being purged.
+    /// Deleted data is being purged.
     Purging,
-    /// The last scan found no directory, volume or record alone.
+    /// The last scan found no orphans.
     NoOrphansFound,
-    /// The last scan found some.
+    /// The last scan found orphans.
     OrphansFound,
-    /// The export was not scanned for orphans yet.
+    /// The export has not been scanned for orphans yet.
     NotScanned,
-    /// Every record of this cluster that has no volume is signed.
+    /// All records of this cluster without a volume are signed.
     RecordsSigned,
-    /// Records are there that this cluster did not sign: nothing is made of them.
+    /// Some records are not signed by this cluster. No objects are created from them.
     RecordsUnsigned,
-    /// A record was adopted on an administrator's word (event).
+    /// A record was adopted at an administrator's request (event).
     RecordAdopted,
     /// A record was not adopted (event).
     RecordNotAdopted,
 
-    /// The claim has its volume.
+    /// The claim was provisioned.
     Provisioned,
     /// The claim is being provisioned.
     Provisioning,
-    /// The claim is placed, and the outcome of a call on its backend is not known yet.
+    /// The claim was assigned to a backend, and the result of a call to it is not known yet.
     OutcomeUnknown,
-    /// No backend can serve the claim now.
+    /// No backend can currently serve the claim.
     NoBackendAvailable,
-    /// The class names backends that do not exist.
+    /// The StorageClass names backends that do not exist.
     BackendNotFound,
     /// The namespace may not use any of the backends.
     NamespaceNotAllowed,
-    /// The backends that the claim may use lack the room that it asks for.
+    /// The backends that the claim may use lack the requested capacity.
     CapacityExceeded,
     /// The scheduler selected a node that no backend serves.
     NodeNotServed,
-    /// The class's topologies and the backends' node affinities have no node in common.
+    /// The allowedTopologies of the StorageClass and the nodeAffinity of the backend exclude each other.
     TopologyMismatch,
-    /// The claim's StorageClass does not exist.
+    /// The StorageClass of the claim does not exist.
     StorageClassNotFound,
-    /// The StorageClass has a parameter that we don't know, or a value that it can't have.
+    /// The StorageClass has an unknown parameter or an invalid value.
     InvalidParameter,
-    /// Volumes are file systems here: no block devices.
+    /// Block volumes are not supported.
     BlockVolumeUnsupported,
-    /// NFS can't keep a volume to one pod.
+    /// The access mode is not supported: NFS cannot restrict a volume to one pod.
     AccessModeUnsupported,
-    /// A selector asks for an existing volume.
+    /// The claim has a selector, which only matches existing volumes.
     SelectorUnsupported,
     /// VolumeAttributesClasses are not supported.
     AttributesClassUnsupported,
     /// The data source is not supported.
     DataSourceUnsupported,
-    /// The claim's volume is being copied from another one or an archive.
+    /// The volume is being copied from another volume or an archive.
     Copying,
-    /// A copy failed, and is begun anew.
+    /// A copy failed and is restarted.
     CopyFailed,
-    /// A copy keeps the owners of files, and the operator may not give files away.
+    /// A copy preserves the owners of files, and the server does not let the operator change owners.
     CopyNeedsChown,
-    /// What was copied was removed meanwhile.
+    /// The source was removed during the copy.
     CopySourceGone,
-    /// The claim or archive to copy is not there, not bound, or can't be read now.
+    /// The claim or archive to copy does not exist, is not bound, or cannot be read at the moment.
     CopySourceNotReady,
-    /// The claim to copy can't be copied to this one.
+    /// The source claim cannot be copied to this claim.
     CopySourceUnsuitable,
-    /// The pattern can't be made into a directory's name.
+    /// The directory pattern does not result in a valid directory name.
     InvalidDirectoryName,
-    /// The directory is there and is not ours.
+    /// The directory exists and was not created by the operator.
     DirectoryExists,
-    /// The directory would overlap another volume, archive or backend.
+    /// The directory would overlap with another volume, archive or backend.
     DirectoryOverlaps,
-    /// The server did not keep the mode.
+    /// The server did not apply the requested mode.
     ModeRefused,
-    /// The server did not keep the owner.
+    /// The server did not apply the requested owner.
     OwnerRefused,
-    /// The server maps owners by name and does not know the number.
+    /// The server maps owners by name and does not accept the numeric ID.
     IdMappingRequired,
-    /// An annotation on the claim asks for what its backend does not allow.
+    /// An annotation on the claim requests an override that its backend does not allow.
     OverrideRefused,
-    /// An annotation on the claim has a value that it can't have.
+    /// An annotation on the claim has an invalid value.
     InvalidOverride,
-    /// The API server refused the volume for good.
+    /// The API server permanently rejected the volume.
     VolumeRefused,
-    /// Another object has the volume's name.
+    /// Another PersistentVolume has the name of the volume.
     VolumeNameTaken,
-    /// The claim's volume is gone.
+    /// The volume of the claim no longer exists.
     VolumeLost,
 
-    /// The volume's data was archived.
+    /// The data of the volume was archived.
     VolumeArchived,
-    /// The volume's data was deleted.
+    /// The data of the volume was deleted.
     VolumeDeleted,
-    /// The volume's data was left in place.
+    /// The data of the volume was left in place.
     VolumeRetained,
-    /// The volume's data could not be reclaimed.
+    /// The data of the volume could not be reclaimed.
     VolumeFailedDelete,
-    /// The volume's directory is nowhere.
+    /// The directory of the volume does not exist.
     DirectoryMissing,
     /// The export has no record of the volume.
     RecordMissing,
-    /// The volume's record on the export is damaged, another claim's, or in a state that forbids what was asked.
+    /// The record of the volume is damaged, belongs to another claim, or is in a state that forbids the operation.
     RecordUnusable,
-    /// The volume's annotations and its path contradict each other, or what is on the export.
+    /// The annotations and the path of the volume contradict each other or the export.
     ReclaimUnsafe,
-    /// The volume's backend does not exist.
+    /// The backend of the volume does not exist.
     ReclaimBackendMissing,
-    /// Recycle is not supported.
+    /// The reclaim policy is neither Delete nor Retain.
     RecycleUnsupported,
 
-    /// A directory was archived, and its object made (event on the claim); the archive's data are there.
+    /// A directory was archived and its object created (event on the claim); the data of the archive exists.
     Archived,
-    /// The archive is held.
+    /// The archive has a legal hold.
     ArchiveHeld,
-    /// The archive's directory is not where it should be.
+    /// The directory of the archive does not exist at the recorded location.
     ArchiveMissing,
-    /// Another object has the archive's name.
+    /// Another object has the name of the archive.
     ArchiveNameTaken,
     /// The archive was purged (event).
     ArchivePurged,
-    /// The archive that a claim asks for does not exist.
+    /// The requested archive does not exist.
     ArchiveNotFound,
-    /// The archive that a claim asks for is not for its namespace.
+    /// The requested archive may not be restored to the namespace of the claim.
     ArchiveNotAllowed,
-    /// The archive that a claim asks for is being purged, deleted, or restored to another claim.
+    /// The requested archive is being purged, deleted, or restored to another claim.
     ArchiveBusy,
-    /// The claim asks for less than its archive holds.
+    /// The claim requests less storage than the archive needs.
     ClaimTooSmall,
-    /// The archive's time is over.
+    /// The archive has expired.
     ArchiveExpired,
-    /// The operator's clock and the API server's differ in whether an archive's time is over (event).
+    /// The clocks of the operator and the API server disagree on whether an archive has expired (event).
     ClocksDisagree,
     /// The archive is being restored.
     ArchiveRestoring,
     /// The archive was restored (event).
     ArchiveRestored,
 
-    /// The volumes of a backend are being made again from its records; claims wait for that.
+    /// The volumes of the backend are being recreated from its records; claims wait until that is complete.
     Readopting,
-    /// Every live record of a backend has its volume again.
+    /// All live records of the backend have a volume again.
     VolumesReadopted,
-    /// Some records of a backend were left out when its volumes were made again.
+    /// Some records of the backend were skipped when its volumes were recreated.
     VolumesLeftOut,
-    /// A volume that was made again is there for the claim, and the control plane has not bound it yet.
+    /// A recreated volume is reserved for the claim, and the control plane has not bound it yet.
     VolumeReserved,
-    /// The record of a volume that was the claim's was left out when volumes were made again.
+    /// The record of the claim's previous volume was skipped when volumes were recreated.
     VolumeLeftOut,
 
-    /// The claim's volume holds more than it asked for.
+    /// The volume of the claim contains more data than requested.
     OverRequest,
 
-    /// A claim is provisioned (event of the ProvisionController library).
+    /// A claim was provisioned (event of the ProvisionController library).
     ProvisioningSucceeded,
     /// A claim could not be provisioned (event of the ProvisionController library).
     ProvisioningFailed,
-    /// What was made for a claim could not be removed (event of the ProvisionController library).
+    /// Objects created for a claim could not be removed (event of the ProvisionController library).
     ProvisioningCleanupFailed,
-    /// A claim got more (event of external-resizer).
+    /// A volume was expanded (event of external-resizer).
     VolumeResizeSuccessful,
-    /// A claim could not get more (event of external-resizer).
+    /// A volume could not be expanded (event of external-resizer).
     VolumeResizeFailed,
-    /// The selected node was given back to the scheduler (event).
+    /// The scheduler was asked to select another node (event).
     Rescheduled,
-    /// The server did not keep the default mode (event).
+    /// The server did not apply the default mode (event).
     ModeNotKept,
-    /// A class under an alias has a parameter that means nothing (event).
+    /// A StorageClass under a provisioner alias has an unknown parameter, which is ignored (event).
     ParameterIgnored,
 }
 
 impl Reason {
-    /// Whether it speaks of the way to the server, and not of what was asked.
+    /// Returns true for problems with the connection to the server.
     pub fn is_connectivity(self) -> bool {
         matches!(
             self,
@@ -326,10 +329,8 @@ impl Reason {
                 | Self::ConnectionLost
         )
     }
-}
 
-impl Reason {
-    /// Whether it speaks of the backend as a whole, so that a probe should look and the others' claims be spared.
+    /// Returns true for problems that affect all claims of the backend: it is probed again, and its claims wait.
     pub fn is_backend_wide(self) -> bool {
         self.is_connectivity()
             || matches!(

@@ -1,35 +1,34 @@
-//! What `kubectl explain` shows of our kinds: it breaks a description where the text has a line's end, and it shows no
-//! defaults.
+//! Descriptions of fields for `kubectl explain`, which keeps line breaks and does not show defaults.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceDefinition, JSONSchemaProps, JSONSchemaPropsOrArray,
 };
 use serde_json::Value;
 
-/// The definition with descriptions of one line a paragraph, which name the defaults of what users write.
-pub(super) fn explained(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
+/// Joins the lines of each paragraph in all descriptions, and adds the defaults to those of the spec.
+pub(super) fn with_readable_descriptions(mut definition: CustomResourceDefinition) -> CustomResourceDefinition {
     for version in &mut definition.spec.versions {
         let root = version.schema.as_mut();
         if let Some(root) = root.and_then(|schema| schema.open_api_v3_schema.as_mut()) {
             join_lines(root);
             for (name, part) in root.properties.iter_mut().flatten() {
-                explain(part, name == "spec");
+                rewrite(part, name == "spec");
             }
         }
     }
     definition
 }
 
-fn explain(schema: &mut JSONSchemaProps, written_by_users: bool) {
+fn rewrite(schema: &mut JSONSchemaProps, in_spec: bool) {
     join_lines(schema);
-    if written_by_users {
-        name_default(schema);
+    if in_spec {
+        append_default(schema);
     }
     for part in schema.properties.iter_mut().flat_map(|parts| parts.values_mut()) {
-        explain(part, written_by_users);
+        rewrite(part, in_spec);
     }
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        explain(items, written_by_users);
+        rewrite(items, in_spec);
     }
 }
 
@@ -40,8 +39,8 @@ fn join_lines(schema: &mut JSONSchemaProps) {
     }
 }
 
-/// Objects are left out: what they consist of has defaults of its own.
-fn name_default(schema: &mut JSONSchemaProps) {
+/// Appends the default of a scalar. The fields of an object have defaults of their own.
+fn append_default(schema: &mut JSONSchemaProps) {
     let default = match schema.default.as_ref().map(|default| &default.0) {
         Some(Value::String(text)) => text.clone(),
         Some(value @ (Value::Bool(_) | Value::Number(_))) => value.to_string(),
@@ -62,8 +61,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_description_is_one_line_a_paragraph_and_names_the_default() {
-        for (text, default, users, explained) in [
+    fn a_description_has_one_line_per_paragraph_and_the_default() {
+        for (text, default, in_spec, expected) in [
             ("One\ntwo.\n\nThree.", None, true, "One two.\n\nThree."),
             ("One.", Some(json!("x")), true, "One. Default: `x`."),
             ("One.", Some(json!(2049)), true, "One. Default: `2049`."),
@@ -76,8 +75,8 @@ mod tests {
                 default: default.map(JSON),
                 ..JSONSchemaProps::default()
             };
-            explain(&mut schema, users);
-            assert_eq!(schema.description.as_deref(), Some(explained));
+            rewrite(&mut schema, in_spec);
+            assert_eq!(schema.description.as_deref(), Some(expected));
         }
     }
 }

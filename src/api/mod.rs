@@ -1,4 +1,4 @@
-//! The kinds that users write, and every name that we write on their objects. No I/O, no clock.
+//! The API: custom resources, conditions, reasons, annotations and StorageClass parameters. No I/O, no clock.
 
 pub mod archive;
 pub mod backend;
@@ -7,11 +7,11 @@ mod explain;
 pub mod names;
 pub mod orphans;
 pub mod parameters;
+mod planned_condition;
 mod recovery_request;
 mod schema;
 mod selector;
 pub mod usage;
-mod verdict;
 
 pub use archive::{NfsArchive, NfsArchiveSpec, NfsArchiveStatus};
 pub use backend::{NfsBackend, NfsBackendSpec, NfsBackendStatus};
@@ -23,8 +23,10 @@ pub use usage::UsageStatus;
 
 use kube::CustomResourceExt;
 
-/// The CustomResourceDefinitions of this operator, in the order in which to install them.
+/// Returns the CustomResourceDefinitions of this operator, in the order in which to install them.
 pub fn custom_resource_definitions()
 -> Vec<k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition> {
-    [NfsBackend::crd(), NfsArchive::crd()].map(explain::explained).into()
+    [NfsBackend::crd(), NfsArchive::crd()]
+        .map(explain::with_readable_descriptions)
+        .into()
 }

@@ -1,4 +1,4 @@
-//! What a backend's status says of orphans: directories and volumes that have lost each other.
+//! Orphans in the status of a backend: directories without a volume, and volumes or records without a directory.
 
 use std::fmt;
 
@@ -6,27 +6,27 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// In which way a directory, a volume or a record is alone.
+/// Kind of an orphan: which of directory, volume and record exist, and which are missing.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema)]
 pub enum OrphanKind {
-    /// A directory that was made for a volume, and no volume has it.
+    /// Directory that was created for a volume that does not exist.
     DirectoryWithoutVolume,
-    /// A volume whose directory is not there.
+    /// Volume whose directory does not exist.
     VolumeWithoutDirectory,
-    /// A volume at whose path lies something else than its directory.
+    /// Volume whose path leads to a different directory.
     VolumeWithOtherDirectory,
-    /// A volume with its directory, but without the record that its reclaim needs.
+    /// Volume whose directory exists, but not the record that is required to reclaim it.
     VolumeWithoutRecord,
-    /// A record of a directory that is not there, for a volume that is not there either.
+    /// Record whose directory and volume do not exist.
     RecordWithoutDirectory,
-    /// A record of an archive that is not there.
+    /// Record of an archive whose directory does not exist.
     ArchiveWithoutDirectory,
-    /// A file among the records that cannot be read as one.
+    /// File in the directory of records that is not a valid record.
     RecordUnreadable,
 }
 
 impl OrphanKind {
-    /// Every kind, for metrics that begin at 0 and the documentation's completeness.
+    /// All kinds, for metrics that start at 0 and for tests of the documentation.
     pub const ALL: [Self; 7] = [
         Self::DirectoryWithoutVolume,
         Self::VolumeWithoutDirectory,
@@ -37,7 +37,7 @@ impl OrphanKind {
         Self::RecordUnreadable,
     ];
 
-    /// The kind as status and metrics have it.
+    /// Returns the name that status and metrics use.
     pub fn name(self) -> &'static str {
         match self {
             Self::DirectoryWithoutVolume => "DirectoryWithoutVolume",
@@ -50,24 +50,25 @@ impl OrphanKind {
         }
     }
 
-    /// What an administrator does about one.
+    /// Returns what an administrator should do about an orphan of this kind.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::DirectoryWithoutVolume => {
-                "look what it holds; create the volume again to use it, or remove the directory and then its record"
+                "inspect its contents; recreate the volume to use it, or remove the directory and then its record"
             }
-            Self::VolumeWithoutDirectory => {
-                "bring the directory back from a backup, or delete the claim and its volume"
-            }
+            Self::VolumeWithoutDirectory => "restore the directory from a backup, or delete the claim and its volume",
             Self::VolumeWithOtherDirectory => {
-                "put the volume's own directory back at its path, or set its policy to Retain before the claim goes"
+                "move the directory of the volume back to its path, or set the policy of the volume to Retain before the \
+                 claim is deleted"
             }
             Self::VolumeWithoutRecord => {
-                "bring the record back from a backup, or set the volume's policy to Retain before the claim goes"
+                "restore the record from a backup, or set the policy of the volume to Retain before the claim is deleted"
             }
-            Self::RecordWithoutDirectory => "nothing is lost with the record: remove it",
-            Self::ArchiveWithoutDirectory => "bring the archive back, or remove its record",
-            Self::RecordUnreadable => "bring the record back from a backup, or look at its directory and remove it",
+            Self::RecordWithoutDirectory => "remove the record; no data is lost with it",
+            Self::ArchiveWithoutDirectory => "restore the directory of the archive, or remove its record",
+            Self::RecordUnreadable => {
+                "restore the record from a backup, or inspect its directory and remove the record"
+            }
         }
     }
 }
@@ -78,54 +79,54 @@ impl fmt::Display for OrphanKind {
     }
 }
 
-/// What the last scan of a backend's export found alone. Nothing of it is ever removed by the operator.
+/// Orphans that the last scan of the export found. The operator never removes them.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphansStatus {
-    /// How many, of all kinds.
+    /// Number of orphans of all kinds.
     #[serde(default)]
     pub total: i64,
-    /// Volumes and records that could not be looked at.
+    /// Number of volumes and records that could not be checked.
     #[serde(default)]
     pub skipped: i64,
-    /// By kind; kinds of which there are none are left out.
+    /// Orphans by kind. Kinds without orphans are omitted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["kind"]))]
     pub kinds: Vec<OrphansOfKind>,
-    /// When the last scan came to its end; written with the next change of the status, at most once a minute.
+    /// Time when the last scan ended; written with the next change of the status, at most once a minute.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_scan: Option<Time>,
 }
 
-/// The orphans of one kind.
+/// Orphans of one kind.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OrphansOfKind {
-    /// The kind.
+    /// Kind of the orphans.
     pub kind: OrphanKind,
-    /// How many.
+    /// Number of orphans of this kind.
     pub count: i64,
-    /// The first few, by the names of their volumes; the operator's log names more.
+    /// First few orphans, ordered by the name of the volume. The log of the operator lists more.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub examples: Vec<Orphan>,
 }
 
-/// Something that is alone.
+/// An orphan.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Orphan {
-    /// The name of the volume that it is about; also that of the record, in `.nfs-operator/<cluster id>/records/`.
+    /// Name of the volume, and of the record in `.nfs-operator/<cluster id>/records/`.
     pub volume: String,
-    /// The directory or archive, relative to the backend's path; absent where nothing names one.
+    /// Directory of the volume or archive, relative to the path of the backend. Unset if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
 }
 
-/// Examples of a kind in the status: enough to see what happened, few enough for an object that is written often.
-const EXAMPLES: usize = 3;
+/// Maximum number of examples per kind: the object is written often, so it must stay small.
+const MAX_EXAMPLES: usize = 3;
 
 impl OrphansStatus {
-    /// Takes in one that was found.
+    /// Adds an orphan.
     pub fn add(&mut self, kind: OrphanKind, orphan: Orphan) {
         self.total += 1;
         let at = self.kinds.partition_point(|of| of.kind < kind);
@@ -139,13 +140,13 @@ impl OrphansStatus {
         }
         if let Some(of) = self.kinds.get_mut(at) {
             of.count += 1;
-            if of.examples.len() < EXAMPLES {
+            if of.examples.len() < MAX_EXAMPLES {
                 of.examples.push(orphan);
             }
         }
     }
 
-    /// How many there are of a kind.
+    /// Returns the number of orphans of a kind.
     pub fn count(&self, kind: OrphanKind) -> i64 {
         let found = self.kinds.iter().find(|of| of.kind == kind);
         found.map_or(0, |of| of.count)

@@ -1,4 +1,4 @@
-//! Checks that more than one field of the kinds shares, as the API server judges them (CEL, patterns, lengths).
+//! Types of fields with validation rules that the API server checks (CEL, patterns, lengths).
 
 use std::borrow::Cow;
 
@@ -54,9 +54,9 @@ checked_string! {
         "minLength": 1,
         "maxLength": 253,
         "x-kubernetes-validations": [
-            {"rule": "!self.contains('/')", "message": "server is a DNS name or an IP address: put the export's path into `path`"},
+            {"rule": "!self.contains('/')", "message": "server must be a DNS name or an IP address: put the export's path into `path`"},
             {"rule": "self.contains('/') || (self.contains(':') ? isIP(self) : self.matches('^[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*$'))",
-             "message": "server must be a DNS name, an IPv4 address or an IPv6 address without brackets; a port goes into `nfs.port`"},
+             "message": "server must be a DNS name, an IPv4 address or an IPv6 address without brackets; set a port in `nfs.port`"},
         ],
     })
 }
@@ -70,10 +70,10 @@ checked_string! {
         "minLength": 1,
         "maxLength": 1024,
         "x-kubernetes-validations": [
-            {"rule": "self.startsWith('/')", "message": "path must be absolute: it begins with `/`"},
+            {"rule": "self.startsWith('/')", "message": "path must be absolute: start it with `/`"},
             {"rule": "self == '/' || !self.startsWith('/') || self.substring(1).split('/').all(s, s != '' && s != '.' && s != '..')",
-             "message": "path must not hold empty, `.` or `..` segments, nor end with `/`"},
-            {"rule": "!self.matches('[\\\\x00-\\\\x1f\\\\x7f]')", "message": "path must not hold control characters"},
+             "message": "path must not contain empty, `.` or `..` segments, and must not end with `/`"},
+            {"rule": "!self.matches('[\\\\x00-\\\\x1f\\\\x7f]')", "message": "path must not contain control characters"},
         ],
     })
 }
@@ -92,7 +92,7 @@ checked_string! {
 }
 
 checked_string! {
-    /// A directory pattern: segments of text and `${…}` variables, separated by `/`.
+    /// Directory pattern: segments of text and `${…}` variables, separated by `/`.
     DirectoryPattern,
     json_schema!({
         "type": "string",
@@ -104,13 +104,13 @@ checked_string! {
              "message": "pattern must be relative, without empty, `.` or `..` segments"},
             // What `export_store::naming::Pattern` reads.
             {"rule": "self.matches('^([^$]|[$][{](pv[.]name|pvc[.]uid|(pvc|[.]PVC)[.](namespace|name|(labels|annotations)[.][^}]+))[}])*$')",
-             "message": "`$` must begin one of ${pvc.namespace}, ${pvc.name}, ${pvc.uid}, ${pv.name}, ${pvc.labels.KEY}, ${pvc.annotations.KEY}"},
+             "message": "`$` must start one of ${pvc.namespace}, ${pvc.name}, ${pvc.uid}, ${pv.name}, ${pvc.labels.KEY}, ${pvc.annotations.KEY}"},
         ],
     })
 }
 
 checked_string! {
-    /// One mount option, such as `hard` or `timeo=600`.
+    /// Mount option, such as `hard` or `timeo=600`.
     MountOption,
     json_schema!({
         "type": "string",
@@ -118,13 +118,13 @@ checked_string! {
         "minLength": 1,
         "maxLength": 256,
         "x-kubernetes-validations": [
-            {"rule": "self.matches('^[^,\\\\s]+$')", "message": "one mount option an item: no commas, no spaces"},
+            {"rule": "self.matches('^[^,\\\\s]+$')", "message": "each item must be a single mount option without commas and spaces"},
         ],
     })
 }
 
 checked_string! {
-    /// A duration in Go's notation, such as `30s` or `5m`.
+    /// Duration in Go notation, such as `30s` or `5m`.
     GoDuration,
     json_schema!({
         "type": "string",
@@ -132,13 +132,13 @@ checked_string! {
         "maxLength": 32,
         "x-kubernetes-validations": [
             {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1s') && duration(self) <= duration('24h')",
-             "message": "a duration between 1s and 24h, such as \"30s\" or \"5m\""},
+             "message": "must be a duration between 1s and 24h, such as \"30s\" or \"5m\""},
         ],
     })
 }
 
 checked_string! {
-    /// How long it is from one count of all volumes to the next, in Go's notation.
+    /// Pause between usage scans, in Go notation.
     CountInterval,
     json_schema!({
         "type": "string",
@@ -146,13 +146,13 @@ checked_string! {
         "maxLength": 32,
         "x-kubernetes-validations": [
             {"rule": "self.matches('^([0-9]+([.][0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1m') && duration(self) <= duration('720h')",
-             "message": "a duration between 1m and 720h, such as \"24h\""},
+             "message": "must be a duration between 1m and 720h, such as \"24h\""},
         ],
     })
 }
 
 checked_string! {
-    /// How long archives are kept: days, hours, minutes and seconds, such as `30d` or `1d12h`.
+    /// Duration in days, hours, minutes and seconds, such as `30d` or `1d12h`.
     Retention,
     json_schema!({
         "type": "string",
@@ -161,53 +161,53 @@ checked_string! {
         "example": "30d",
         "x-kubernetes-validations": [
             {"rule": "self.matches('^([0-9]{1,5}d)?([0-9]{1,6}h)?([0-9]{1,7}m)?([0-9]{1,8}s)?$') && self.matches('[1-9]')",
-             "message": "a time in days, hours, minutes and seconds, such as \"30d\" or \"1d12h\""},
+             "message": "must be a duration in days, hours, minutes and seconds, such as \"30d\" or \"1d12h\""},
         ],
     })
 }
 
 checked_string! {
-    /// A fileid, in decimal: it has 64 bits, and a number in JSON is not sure to keep them.
+    /// Fileid in decimal. It is a string because JSON numbers do not reliably represent 64 bits.
     FileId,
     json_schema!({
         "type": "string",
         "minLength": 1,
         "maxLength": 20,
         "x-kubernetes-validations": [
-            {"rule": "self.matches('^[0-9]+$')", "message": "a fileid is a number"},
+            {"rule": "self.matches('^[0-9]+$')", "message": "must be a decimal number"},
         ],
     })
 }
 
 checked_string! {
-    /// An amount of storage, such as `500Gi`.
+    /// Amount of storage, such as `500Gi`.
     StorageAmount,
     json_schema!({
         "type": "string",
         "example": "500Gi",
         "maxLength": 64,
         "x-kubernetes-validations": [
-            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))", "message": "a quantity of 0 or more, such as \"500Gi\""},
+            {"rule": "isQuantity(self) && !quantity(self).isLessThan(quantity('0'))", "message": "must be a quantity of 0 or more, such as \"500Gi\""},
         ],
     })
 }
 
-/// A user or group number: 32 bits without the one that means "nobody asked" on the wire.
+/// Numeric user or group ID: 32 bits, except the maximum, which means "unchanged" in `chown`.
 pub(super) fn owner_number(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int64", "minimum": 0, "maximum": 4_294_967_294_i64, "example": 1000})
 }
-/// As [`owner_number`], absent allowed.
+/// Nullable [`owner_number`].
 pub(super) fn optional_owner_number(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = owner_number(generator);
     schema.insert("nullable".into(), true.into());
     schema
 }
 
-/// A TCP port.
+/// TCP port.
 pub(super) fn port(_: &mut SchemaGenerator) -> Schema {
     json_schema!({"type": "integer", "format": "int32", "minimum": 1, "maximum": 65535})
 }
-/// As [`port`], absent allowed.
+/// Nullable [`port`].
 pub(super) fn optional_port(generator: &mut SchemaGenerator) -> Schema {
     let mut schema = port(generator);
     schema.insert("nullable".into(), true.into());

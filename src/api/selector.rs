@@ -1,10 +1,10 @@
-//! Label selectors in the notation of kubectl: `tier=fast,zone in (a,b),!legacy`.
+//! Parser of label selectors in the notation of kubectl: `tier=fast,zone in (a,b),!legacy`.
 
 use std::collections::BTreeSet;
 
 use kube::core::{Expression, Selector};
 
-/// Reads a selector; `None` when it is none (Kubernetes' notation, labels.Parse).
+/// Parses a selector like `labels.Parse` of apimachinery. Returns `None` if it is invalid.
 pub fn parse(text: &str) -> Option<Selector> {
     requirements(text)?.into_iter().map(requirement).collect()
 }
@@ -58,28 +58,28 @@ fn label_key(text: &str) -> Option<String> {
     let (prefix, name) = key
         .split_once('/')
         .map_or((None, key), |(prefix, name)| (Some(prefix), name));
-    let prefix_fits = prefix.is_none_or(|prefix| {
+    let prefix_is_valid = prefix.is_none_or(|prefix| {
         !prefix.is_empty()
             && prefix.len() <= 253
             && prefix.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b))
     });
-    (prefix_fits && !name.is_empty())
+    (prefix_is_valid && !name.is_empty())
         .then(|| label_value(name))
         .flatten()
         .map(|_| key.to_owned())
 }
 
-/// Label values: empty, or 63 characters of `[A-Za-z0-9_.-]` that begin and end with a letter or digit.
+/// Parses a label value: empty, or up to 63 characters of `[A-Za-z0-9_.-]` that start and end with a letter or digit.
 fn label_value(text: &str) -> Option<String> {
     let value = text.trim();
-    let ends_fit = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_alphanumeric());
-    let fits = value.len() <= 63
+    let is_alphanumeric = |byte: Option<u8>| byte.is_none_or(|byte| byte.is_ascii_alphanumeric());
+    let is_valid = value.len() <= 63
         && value
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
-        && ends_fit(value.bytes().next())
-        && ends_fit(value.bytes().last());
-    fits.then(|| value.to_owned())
+        && is_alphanumeric(value.bytes().next())
+        && is_alphanumeric(value.bytes().last());
+    is_valid.then(|| value.to_owned())
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn selectors_mean_what_kubectl_means_by_them() {
+    fn selectors_select_the_same_labels_as_in_kubectl() {
         let labels = [("tier", "fast"), ("zone", "a"), ("example.org/rack", "r-1")];
         for chosen in [
             "tier=fast",
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
+    fn invalid_selectors_are_refused() {
         for bad in [
             "",
             ",",

@@ -1,4 +1,4 @@
-//! What a backend's spec and status, and an archive's status, say of what is really there.
+//! Measured storage usage: the settings in the spec of a backend, and the results in the status of backends and archives.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use schemars::JsonSchema;
@@ -6,70 +6,70 @@ use serde::{Deserialize, Serialize};
 
 pub use super::schema::CountInterval;
 
-/// How often what volumes hold is counted.
+/// How often usage is measured.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 pub struct UsageSettings {
-    /// From the end of a count of all volumes to the beginning of the next: from 1m to 720h.
+    /// Pause between the end of a scan of all volumes and the start of the next, from 1m to 720h.
     pub interval: CountInterval,
 }
 
-/// What the volumes of a backend hold, as far as they were counted.
+/// Storage that the volumes and archives of a backend use, as far as they were scanned.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct UsageStatus {
-    /// Volumes that were counted at least once.
+    /// Number of volumes that were scanned at least once.
     #[serde(default)]
     pub volumes: i64,
-    /// Bytes that they take on the server's disk.
+    /// Bytes on disk that these volumes use.
     #[serde(default)]
     pub bytes: i64,
-    /// The same, for reading.
+    /// The same as a readable quantity.
     #[serde(default)]
     pub size: String,
-    /// Names in them: files, directories, links.
+    /// Number of files, directories and links in these volumes.
     #[serde(default)]
     pub files: i64,
-    /// Bytes that those archives take which were counted.
+    /// Bytes on disk that the scanned archives use.
     #[serde(default)]
     pub archived_bytes: i64,
-    /// Volumes and archives that could not be counted the last time.
+    /// Number of volumes and archives that the last scan could not read.
     #[serde(default)]
     pub skipped: i64,
-    /// When all of them were counted last.
+    /// Time when the last complete scan ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_completed: Option<Time>,
-    /// How far the count is that goes on; after a restart it goes on from there.
+    /// Position of the scan in progress, from which it resumes after a restart.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub under_way: Option<CountUnderWay>,
 }
 
-/// A count of all volumes and archives that goes on: first the volumes, then the archives, each in the order of their names.
+/// Position of a usage scan. It processes first the volumes, then the archives, each ordered by name.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default, JsonSchema)]
 pub struct CountUnderWay {
-    /// The volumes are done, and it is at the archives.
+    /// True if the volumes are complete and archives are being scanned.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub archives: bool,
-    /// The volume or archive that was counted last, by name; empty at the beginning.
+    /// Name of the last volume or archive that was scanned; empty at the start.
     #[serde(default)]
     pub after: String,
-    /// How often the next one was begun and cut off: after a few times it is left out.
+    /// Number of interrupted attempts to scan the next one, which is skipped after a few attempts.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub attempts: i64,
 }
 
-/// What an archive takes. It is counted once: it does not change.
+/// Storage that an archive uses. It is measured once, because an archive does not change.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ArchiveUsage {
-    /// Bytes that it takes on the server's disk.
+    /// Bytes on disk that the archive uses.
     pub bytes: i64,
-    /// The same, for reading.
+    /// The same as a readable quantity.
     pub size: String,
-    /// Bytes that its files say they have, holes included.
+    /// Sum of the file sizes in bytes, including holes.
     pub apparent_bytes: i64,
-    /// Names in it: files, directories, links.
+    /// Number of files, directories and links in the archive.
     pub files: i64,
-    /// Directories that could not be read: when there are any, it holds more.
+    /// Number of directories that could not be read, so that the archive contains more than was counted.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub unread: i64,
 }

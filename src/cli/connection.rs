@@ -1,34 +1,36 @@
-//! How the subcommands that look at an export without a cluster come to it.
+//! Arguments of subcommands that access an export without a cluster.
 
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use export_store::naming::parse_export_address;
+use export_store::{ErrorHints, ExportError};
 use nfs_client::address::ExportAddress;
-use nfs_client::{ClientOwner, Credential, ImplementationId, Protocol, SourcePort, Target, VersionChoice};
-use nfs_operator::api::names::{GROUP, NFS_CLIENT_NAME};
+use nfs_client::{ClientOwner, Credential, ImplementationId, NfsError, Protocol, SourcePort, Target, VersionChoice};
 use rand::RngExt;
 
-/// A person waits for the answer; a server that takes longer is named as slow.
-const DEADLINE: Duration = Duration::from_secs(10);
+use crate::api::names::{GROUP, NFS_CLIENT_NAME};
 
-/// An export, and how to come to it.
+/// Deadline of a call: a user waits for the result.
+const CALL_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Address of an export, and settings of the connection.
 #[derive(Args)]
-pub struct Connection {
-    /// The export: SERVER:/PATH, an IPv6 address in brackets.
+pub struct ConnectionArguments {
+    /// Address of the export. Write an IPv6 address in brackets.
     #[arg(value_name = "SERVER:/PATH", value_parser = parse_export_address)]
     pub export: ExportAddress,
-    /// NFS version; absent: the newest that works.
+    /// NFS version. If unset, the newest that works is used.
     #[arg(long, value_enum)]
     version: Option<Version>,
     /// TCP port of the server.
     #[arg(long, default_value_t = 2049, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// TCP port of NFSv3's MOUNT; absent: rpcbind is asked.
+    /// TCP port of the MOUNT service of NFSv3. If unset, rpcbind is queried.
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     mount_port: Option<u16>,
-    /// User and group to act as.
-    #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = credential)]
+    /// User and group as which to access the export.
+    #[arg(long, value_name = "UID:GID", default_value = "0:0", value_parser = parse_credential)]
     credential: Credential,
 }
 
@@ -55,25 +57,21 @@ impl Version {
     }
 }
 
-/// How to print.
-#[derive(Clone, Copy, ValueEnum)]
-pub enum Output {
-    Table,
-    Json,
-}
-
-fn credential(text: &str) -> Result<Credential, String> {
+fn parse_credential(text: &str) -> Result<Credential, String> {
     let (uid, gid) = text.split_once(':').ok_or("expected UID:GID")?;
-    let number = |text: &str| text.parse().map_err(|_| format!("{text:?} is no user or group number"));
+    let number = |text: &str| {
+        text.parse()
+            .map_err(|_| format!("{text:?} is not a numeric user or group ID"))
+    };
     Ok(Credential {
         uid: number(uid)?,
         gid: number(gid)?,
     })
 }
 
-impl Connection {
-    /// Where it leads; `word` stands in the name that the server knows the client by.
-    pub fn target(&self, word: &str) -> Target {
+impl ConnectionArguments {
+    /// Returns the target of the connection. The client owner that is sent to the server contains `command`.
+    pub fn target(&self, command: &str) -> Target {
         Target {
             version: self.version.map_or(VersionChoice::Auto, |version| {
                 VersionChoice::Exactly(version.protocol())
@@ -82,9 +80,9 @@ impl Connection {
             mount_port: self.mount_port,
             source_port: SourcePort::Reserved,
             credential: self.credential,
-            // An owner of its own: it must not end the session of a running operator.
+            // A random owner, so that the session of a running operator is kept.
             owner: ClientOwner {
-                owner: format!("nfs-operator/{word}/{:032x}", rand::rng().random::<u128>()).into_bytes(),
+                owner: format!("nfs-operator/{command}/{:032x}", rand::rng().random::<u128>()).into_bytes(),
                 verifier: rand::rng().random(),
             },
             machine_name: NFS_CLIENT_NAME.to_owned(),
@@ -92,8 +90,22 @@ impl Connection {
                 domain: GROUP.to_owned(),
                 name: NFS_CLIENT_NAME.to_owned(),
             }),
-            deadline: DEADLINE,
+            deadline: CALL_DEADLINE,
             ..Target::new(self.export.server.clone(), self.export.path.clone())
         }
+    }
+}
+
+/// Converts an error into one with the reason and the message that the condition of a backend would have.
+pub fn export_error(doing: &str, source: NfsError) -> ExportError {
+    export_error_with(doing, source, ErrorHints::default())
+}
+
+/// Converts an error like [`export_error`], with hints on its cause.
+pub fn export_error_with(doing: &str, source: NfsError, circumstances: ErrorHints) -> ExportError {
+    ExportError::Nfs {
+        doing: doing.to_owned(),
+        source: Box::new(source),
+        circumstances,
     }
 }

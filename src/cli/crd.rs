@@ -1,35 +1,36 @@
-//! `nfs-operator crd`.
+//! `nfs-operator crd`: prints or installs the CustomResourceDefinitions.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use crate::api::custom_resource_definitions;
+use crate::api::names::managers;
+use crate::runtime::clients::Clients;
+use crate::runtime::write_fence::WriteFence;
 use clap::Args;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, ResourceExt};
-use nfs_operator::api::{custom_resource_definitions, names::managers};
-use nfs_operator::runtime::clients::Clients;
-use nfs_operator::runtime::write_fence::WriteFence;
 
 /// Arguments of `nfs-operator crd`.
 #[derive(Args)]
 pub struct CrdArguments {
-    /// Install them, or bring them up to date, instead of printing them.
+    /// Install or update the definitions instead of printing them.
     #[arg(long)]
     apply: bool,
-    /// Kubernetes configuration for `--apply`; absent: KUBECONFIG, then the pod's service account.
+    /// Path of a kubeconfig for --apply. If unset, KUBECONFIG or the service account of the pod is used.
     #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 }
 
-/// Prints the definitions as YAML documents, or applies them.
+/// Prints or applies the definitions.
 pub async fn run(arguments: CrdArguments) -> ExitCode {
-    let done = if arguments.apply {
+    let result = if arguments.apply {
         apply(arguments.kubeconfig).await
     } else {
         print()
     };
-    match done {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => super::fail(error.as_ref()),
     }
@@ -40,7 +41,7 @@ fn print() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The definitions as YAML documents: what `crds/` holds.
+/// Returns the definitions as YAML documents, which are stored in `crds/`.
 fn documents() -> Result<String, serde_norway::Error> {
     custom_resource_definitions()
         .iter()
@@ -49,10 +50,10 @@ fn documents() -> Result<String, serde_norway::Error> {
 }
 
 async fn apply(kubeconfig: Option<PathBuf>) -> Result<(), Box<dyn std::error::Error>> {
-    // A person asked for it, whoever leads.
-    let guard = WriteFence::default();
-    guard.open(None);
-    let clients = Clients::new(kubeconfig.as_deref(), "crd", &guard, None).await?;
+    // A user runs this command, whichever operator is the leader.
+    let fence = WriteFence::default();
+    fence.open(None);
+    let clients = Clients::new(kubeconfig.as_deref(), "crd", &fence, None).await?;
     let api: Api<CustomResourceDefinition> = Api::all(clients.calls);
     for definition in custom_resource_definitions() {
         let name = definition.name_any();
@@ -73,9 +74,9 @@ mod tests {
 
     #[test]
     fn the_files_in_crds_are_what_the_program_prints() {
-        let kept = include_str!("../../crds/nfs-operator.yaml");
+        let file = include_str!("../../crds/nfs-operator.yaml");
         assert!(
-            super::documents().unwrap() == kept,
+            super::documents().unwrap() == file,
             "crds/ is out of date: run `make crds`"
         );
     }

@@ -1,13 +1,13 @@
-//! Durations in arguments.
+//! Parser of durations in arguments.
 
 use std::time::Duration;
 
-/// A duration as Go writes it, such as `1m30s`.
+/// Parses a duration in Go notation, such as `1m30s`.
 ///
 /// # Errors
-/// What was expected.
-pub fn go_duration(text: &str) -> Result<Duration, String> {
-    // Nobody needs more digits, and a number that is too great would end the parser.
+/// Description of the expected format.
+pub fn parse_go_duration(text: &str) -> Result<Duration, String> {
+    // The parser panics on numbers that are too large, so the length is limited.
     if text.len() > 12 || text.starts_with('-') {
         return Err("expected a duration such as 15s or 1m30s".to_owned());
     }

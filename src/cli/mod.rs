@@ -1,26 +1,55 @@
-//! The subcommands: arguments in, exit code out.
+//! Command line: each subcommand is a file or a folder with its arguments and a `run` function that returns the exit code.
+//!
+//! To add a subcommand, add its file and a variant of [`Command`].
 
-pub mod archives;
-pub mod check;
+mod archives;
+mod check;
 mod connection;
-pub mod crd;
+mod crd;
 mod duration;
-mod nfs_subdir;
-pub mod probe;
-pub mod run;
+mod findings;
+mod output;
+mod probe;
+mod run;
 
-use std::io::{ErrorKind, Write as _};
 use std::process::ExitCode;
 
-/// Prints a result. Who reads it may have read enough (`| head`).
-fn print(text: &str) -> std::io::Result<()> {
-    match writeln!(std::io::stdout(), "{text}") {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        printed => printed,
+use clap::{Parser, Subcommand};
+
+/// Turns NFS exports into self-service Kubernetes storage, without mounts or privileges.
+#[derive(Parser)]
+#[command(version, about)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run the operator.
+    Run(Box<run::RunArguments>),
+    /// Print the CustomResourceDefinitions, or install them.
+    Crd(crd::CrdArguments),
+    /// Probe an export as an NfsBackend would; needs no cluster.
+    Probe(probe::ProbeArguments),
+    /// List the volumes and archives of all clusters on an export; needs no cluster.
+    Archives(archives::ArchivesArguments),
+    /// Test a StorageClass: create a claim, wait until it is bound, and delete it.
+    Check(check::CheckArguments),
+}
+
+/// Parses the arguments and runs the subcommand.
+pub async fn main() -> ExitCode {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::run(*arguments).await,
+        Command::Crd(arguments) => crd::run(arguments).await,
+        Command::Probe(arguments) => probe::run(arguments).await,
+        Command::Archives(arguments) => archives::run(arguments).await,
+        Command::Check(arguments) => check::run(arguments).await,
     }
 }
 
-/// Says why the program ends on standard error, for whoever started it.
+/// Prints the error that ends the program to standard error.
 fn fail(error: &dyn std::error::Error) -> ExitCode {
     eprintln!("nfs-operator: {error}");
     ExitCode::FAILURE

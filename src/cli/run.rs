@@ -1,4 +1,4 @@
-//! `nfs-operator run`.
+//! `nfs-operator run`: runs the operator.
 
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
@@ -6,115 +6,116 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use crate::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
+use crate::app::run::{self, Options};
+use crate::compat::nfs_subdir::backend as nfs_subdir_backend;
+use crate::runtime::election::Election;
+use crate::runtime::lease::LeaseTimings;
+use crate::runtime::records_secret::RecordsSecret;
+use crate::runtime::retry::BackoffLimits;
 use clap::{ArgAction, Args, ValueEnum};
-use nfs_operator::api::names::{DEFAULT_PROVISIONER, RECORDS_SECRET};
-use nfs_operator::app::run::{self, Options};
-use nfs_operator::compat::nfs_subdir::backend as nfs_subdir_backend;
-use nfs_operator::runtime::election::Election;
-use nfs_operator::runtime::lease::LeaseTimings;
-use nfs_operator::runtime::records_secret::RecordsSecret;
-use nfs_operator::runtime::retry::BackoffLimits;
 use tracing_subscriber::EnvFilter;
 
-use super::duration::go_duration;
-use super::nfs_subdir::Environment;
+use super::duration::parse_go_duration;
+use crate::compat::nfs_subdir::environment::Environment;
 
 /// Arguments of `nfs-operator run`.
 #[derive(Args)]
 pub struct RunArguments {
-    /// The provisioner name that StorageClasses use.
+    /// Provisioner name of StorageClasses.
     #[arg(long, env = "NFS_OPERATOR_PROVISIONER_NAME", default_value = DEFAULT_PROVISIONER)]
     provisioner_name: String,
-    /// Another provisioner name to serve, and the one backend that its classes reach. May be repeated.
-    #[arg(long, env = "NFS_OPERATOR_PROVISIONER_ALIAS", value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = alias)]
+    /// Additional provisioner name, and the only backend that its StorageClasses use. May be repeated.
+    #[arg(long, env = "NFS_OPERATOR_PROVISIONER_ALIAS", value_name = "NAME=BACKEND", value_delimiter = ',', value_parser = parse_alias)]
     provisioner_alias: Vec<(String, String)>,
-    /// Claims worked on at the same time, for each backend on its own.
+    /// Maximum number of claims that are processed concurrently, per backend.
     #[arg(long, env = "NFS_OPERATOR_CONCURRENCY", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     concurrency: u16,
-    /// The pause after an object's first failure; it doubles with each further one. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_RETRY_MIN", default_value = "15s", value_parser = go_duration)]
+    /// Delay before the first retry of an object, doubled after each further failure (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MIN", default_value = "15s", value_parser = parse_go_duration)]
     retry_min: Duration,
-    /// The longest pause after a failure. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = go_duration)]
+    /// Maximum delay before a retry (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_RETRY_MAX", default_value = "1000s", value_parser = parse_go_duration)]
     retry_max: Duration,
-    /// Of each backend, one archive whose time is over is purged in this time. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = go_duration)]
+    /// Minimum interval between purges of expired archives on one backend (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_ARCHIVE_PURGE_PAUSE", default_value = "10s", value_parser = parse_go_duration)]
     archive_purge_pause: Duration,
-    /// How often each export is scanned for orphans, directories and volumes that have lost each other. Go duration; 0s:
-    /// only when a backend's annotation asks for it.
-    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = go_duration)]
+    /// Interval between scans of each export for orphans: directories without a volume, and volumes or records without a
+    /// directory (Go duration). With 0s, an export is scanned only when requested by an annotation of its backend.
+    #[arg(long, env = "NFS_OPERATOR_SCAN_INTERVAL", default_value = "6h", value_parser = parse_go_duration)]
     scan_interval: Duration,
-    /// How many names are counted in a second where a backend has `spec.usage`, of each backend.
+    /// Maximum number of files counted per second on each backend that has `spec.usage`.
     #[arg(long, env = "NFS_OPERATOR_COUNT_RATE", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     count_rate: u32,
-    /// Also tell in the metrics what each volume holds that was counted: two series for each.
+    /// Export usage metrics per volume: two series for each volume whose usage was measured.
     #[arg(long, env = "NFS_OPERATOR_VOLUME_METRICS", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     volume_metrics: bool,
-    /// Where /healthz, /readyz and /metrics are served.
+    /// Address on which /healthz, /readyz and /metrics are served.
     #[arg(long, env = "NFS_OPERATOR_HTTP_ADDR", default_value = "0.0.0.0:8080")]
     http_addr: SocketAddr,
-    /// Format of the log.
+    /// Log format.
     #[arg(long, env = "NFS_OPERATOR_LOG_FORMAT", default_value = "text")]
     log_format: LogFormat,
-    /// Kubernetes configuration; absent: KUBECONFIG, then the pod's service account.
+    /// Path of a kubeconfig. If unset, KUBECONFIG or the service account of the pod is used.
     #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
-    /// Stand by while another operator leads, and let others stand by. Without it, an operator that meets another at
-    /// work refuses to start.
+    /// Elect a leader among several instances; the others stand by. Without this option, the operator refuses to start
+    /// while another instance is running.
     #[arg(long, env = "NFS_OPERATOR_LEADER_ELECT", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     leader_elect: bool,
-    /// The namespace of the Lease; absent: that of the pod or of the kubeconfig's context.
+    /// Namespace of the Lease. If unset, that of the pod or of the kubeconfig's context is used.
     #[arg(long, env = "NFS_OPERATOR_LEASE_NAMESPACE")]
     lease_namespace: Option<String>,
-    /// The name of the Lease: the same for all operators of a cluster.
+    /// Name of the Lease; must be the same for all instances in a cluster.
     #[arg(long, env = "NFS_OPERATOR_LEASE_NAME", default_value = "nfs-operator")]
     lease_name: String,
-    /// The namespace of the Secret with the key that records on exports are signed with; absent: as for the Lease.
+    /// Namespace of the Secret with the key that signs records on exports. If unset, the namespace of the Lease is used.
     #[arg(long, env = "NFS_OPERATOR_RECORDS_NAMESPACE")]
     records_namespace: Option<String>,
-    /// The name of that Secret. It is made if it is not there, and never written again: keep a copy outside the cluster.
+    /// Name of the Secret with the key that signs records. It is created if it does not exist, and never changed. Keep a
+    /// copy outside the cluster.
     #[arg(long, env = "NFS_OPERATOR_RECORDS_SECRET", default_value = RECORDS_SECRET)]
     records_secret: String,
-    /// A Lease that was not renewed for this long is anybody's. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = go_duration)]
+    /// Duration after which another instance may take over a Lease that was not renewed (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_LEASE_DURATION", default_value = "15s", value_parser = parse_go_duration)]
     lease_duration: Duration,
-    /// With --leader-elect: a leader that could not renew for this long ends. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = go_duration)]
+    /// With --leader-elect: duration after which a leader that could not renew the Lease exits (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_RENEW_DEADLINE", default_value = "10s", value_parser = parse_go_duration)]
     renew_deadline: Duration,
-    /// How often the leader renews and a standby looks. Go duration.
-    #[arg(long, env = "NFS_OPERATOR_RETRY_PERIOD", default_value = "2s", value_parser = go_duration)]
+    /// Interval at which the leader renews the Lease and standbys check it (Go duration).
+    #[arg(long, env = "NFS_OPERATOR_RETRY_PERIOD", default_value = "2s", value_parser = parse_go_duration)]
     retry_period: Duration,
-    /// A name for the place where this process runs and never two at once, such as the pod's uid: a Lease that was
-    /// taken under it by a process that died is taken over without waiting.
-    #[arg(long, env = "NFS_OPERATOR_INSTANCE", value_parser = instance)]
+    /// Unique name of this instance, such as the UID of the pod. Two processes must never run with the same name at the same
+    /// time: a process takes over the Lease of a terminated one with the same name without waiting.
+    #[arg(long, env = "NFS_OPERATOR_INSTANCE", value_parser = parse_instance)]
     instance: Option<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Human-readable.
     Text,
-    /// For machines: one object a line.
+    /// One JSON object per line.
     Json,
 }
 
-fn alias(text: &str) -> Result<(String, String), String> {
+fn parse_alias(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, backend)) if !name.is_empty() && !backend.is_empty() => Ok((name.to_owned(), backend.to_owned())),
         _ => Err("expected NAME=BACKEND".to_owned()),
     }
 }
 
-fn instance(text: &str) -> Result<String, String> {
-    let usable = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
-    if text.is_empty() || text.len() > 200 || !text.chars().all(usable) {
+fn parse_instance(text: &str) -> Result<String, String> {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '-' | '_' | '.');
+    if text.is_empty() || text.len() > 200 || !text.chars().all(is_allowed) {
         return Err("expected 1 to 200 letters, digits, dashes, dots or underscores".to_owned());
     }
     Ok(text.to_owned())
 }
 
 impl RunArguments {
-    fn retries(&self) -> Result<BackoffLimits, String> {
+    fn retry_limits(&self) -> Result<BackoffLimits, String> {
         let bounds = BackoffLimits {
             shortest: self.retry_min,
             longest: self.retry_max,
@@ -137,12 +138,12 @@ impl RunArguments {
     }
 }
 
-/// Runs the operator until it is told to stop.
+/// Runs the operator until it is stopped.
 pub async fn run(arguments: RunArguments) -> ExitCode {
     start_log(arguments.log_format);
-    let checked = distinct(&arguments).and_then(|()| {
-        let environment = inherited(&arguments)?;
-        Ok((arguments.election()?, arguments.retries()?, environment))
+    let checked = check_names(&arguments).and_then(|()| {
+        let environment = read_environment(&arguments)?;
+        Ok((arguments.election()?, arguments.retry_limits()?, environment))
     });
     let (mut election, retries, environment) = match checked {
         Ok(checked) => checked,
@@ -180,36 +181,35 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             eprintln!("nfs-operator: {error}");
-            // At once: a resolver that hangs in a thread must not keep a process alive that leads no more.
+            // Exit at once: a thread that is blocked in the resolver must not keep the process of a former leader alive.
             std::process::exit(1)
         }
     }
 }
 
-/// What the environment says of an nfs-subdir whose place this operator takes. Its name must be nobody else's.
-fn inherited(arguments: &RunArguments) -> Result<Option<Environment>, String> {
+/// Reads the environment variables of nfs-subdir. The provisioner name must not be in use otherwise.
+fn read_environment(arguments: &RunArguments) -> Result<Option<Environment>, String> {
     let Some(environment) = Environment::read(|name| std::env::var(name).ok())? else {
         return Ok(None);
     };
     let name = &environment.provisioner;
     if *name == arguments.provisioner_name {
         return Err(format!(
-            "PROVISIONER_NAME={name}: that is --provisioner-name too, whose classes reach all backends; give one of the two \
-             another value"
+            "PROVISIONER_NAME={name}: must differ from --provisioner-name, whose StorageClasses use all backends"
         ));
     }
     let mut aliases = arguments.provisioner_alias.iter();
     if let Some((_, backend)) = aliases.find(|(alias, backend)| alias == name && backend != nfs_subdir_backend::BACKEND)
     {
         return Err(format!(
-            "PROVISIONER_NAME={name}: --provisioner-alias says {backend} for it; remove the one or the other"
+            "PROVISIONER_NAME={name}: --provisioner-alias assigns it to {backend}; remove one of the two"
         ));
     }
     Ok(Some(environment))
 }
 
-/// Each name is served once: as the provisioner's own, or as one alias.
-fn distinct(arguments: &RunArguments) -> Result<(), String> {
+/// Checks that the provisioner names are distinct.
+fn check_names(arguments: &RunArguments) -> Result<(), String> {
     let mut names = HashSet::from([&arguments.provisioner_name]);
     let repeated = arguments
         .provisioner_alias
@@ -218,7 +218,7 @@ fn distinct(arguments: &RunArguments) -> Result<(), String> {
         .find(|name| !names.insert(name));
     repeated.map_or(Ok(()), |name| {
         Err(format!(
-            "--provisioner-alias {name}: this provisioner name is given twice"
+            "--provisioner-alias {name}: this provisioner name is used twice"
         ))
     })
 }

@@ -1,8 +1,17 @@
-//! Decisions as pure functions of what was observed: no I/O, no clock.
+//! Decisions: pure functions of the observed state, without I/O and clock.
+//!
+//! - [`placement`]: the backends that can serve a claim, and their order; [`topology`] restricts them by node.
+//! - [`policy`]: what happens to a released volume, and where its directory is.
+//! - [`retention`]: when an archive expires.
+//! - [`mount_options`]: the mount options of a volume.
+//! - [`quantity`]: parser of Kubernetes quantities.
 
 pub mod archive_object;
 pub mod mount_options;
 pub mod placement;
 pub mod policy;
+pub mod quantity;
 pub mod reclaim_request;
 pub mod restore_source;
+pub mod retention;
+pub mod topology;

@@ -1,60 +1,67 @@
-//! Which backend for this claim: first who may serve it, then in which order to try. Pure.
+//! Placement: selects the backends that can serve a claim, and the order in which to try them.
+//!
+//! The order is by free space, most first. The free space of a backend is the smaller of its available space (at the last
+//! probe, less what was provisioned since, because that data is not written yet) and of the size that is not provisioned
+//! yet. The first is the current state; the second keeps a burst of claims, whose volumes are all still empty, from being
+//! placed on the same backend. Overcommitted backends come last, ordered by available space only.
+//!
+//! Free space within [`EQUAL_PERCENT`] of the best counts as equal. Then the number of volumes decides, so that equal
+//! backends fill evenly although their probes differ a little. The last criterion is a hash of claim and backend, so that
+//! claims that are placed at the same time, from the same state, are also distributed.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
+use export_store::text::format_bytes;
 use k8s_openapi::api::core::v1::{TopologySelectorTerm, VolumeNodeAffinity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::{Selector, SelectorExt};
+use sha2::{Digest, Sha256};
 
-use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride};
+use super::quantity;
+use super::topology::{self, SelectedNode, Unreachable};
+use crate::api::backend::{AllowedNamespaces, CapacityLimits, ClaimOverride, StorageAmount};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::WISHED_BACKEND;
+use crate::api::names::REQUESTED_BACKEND;
 use crate::api::parameters::ClassParameters;
 
-pub mod quantity;
-pub mod room;
-mod score;
-mod summary;
-pub mod topology;
-
-use topology::{SelectedNode, Unreachable};
-
-/// What placement needs to know of a claim.
+/// Properties of a claim that placement depends on.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim<'a> {
-    /// Its uid.
+    /// UID of the claim.
     pub uid: &'a str,
-    /// Its namespace.
+    /// Namespace of the claim.
     pub namespace: &'a str,
-    /// The labels of its namespace.
+    /// Labels of the namespace.
     pub namespace_labels: &'a BTreeMap<String, String>,
-    /// What it requests, in bytes.
+    /// Requested storage in bytes.
     pub requested: u128,
-    /// What its class asks for.
+    /// Parameters of the StorageClass.
     pub class: &'a ClassParameters,
-    /// The backend that its author wishes for (annotation `nfs-operator.io/backend`).
-    pub wish: Option<&'a str>,
-    /// Where it stands that we placed it (annotation `nfs-operator.io/placed-on`). A tenant can write that too, so it
-    /// counts only among the backends that the class and `allowedNamespaces` permit.
+    /// Backend that the claim requests (annotation `nfs-operator.io/backend`).
+    pub requested_backend: Option<&'a str>,
+    /// Backend on which the claim was placed before (annotation `nfs-operator.io/placed-on`). A tenant can also write this
+    /// annotation, so it is used only for backends that the class and `allowedNamespaces` permit.
     pub placed_on: Option<&'a str>,
-    /// The node that the scheduler selected; absent when the class binds immediately.
+    /// Node that the scheduler selected; `None` if the class binds immediately.
     pub node: Option<SelectedNode<'a>>,
-    /// The class's `allowedTopologies`; empty = anywhere.
+    /// `allowedTopologies` of the StorageClass; empty if there is no restriction.
     pub topologies: &'a [TopologySelectorTerm],
 }
 
-/// What placement needs to know of a backend. Sums count volumes and reservations, without the claim to be placed.
+/// Properties of a backend that placement depends on. Sums include volumes and reservations, but not the claim to place.
 #[derive(Debug, Clone, Copy)]
 pub struct Candidate<'a> {
-    /// Its name.
+    /// Name of the backend.
     pub name: &'a str,
-    /// Its labels.
+    /// Labels of the backend.
     pub labels: &'a BTreeMap<String, String>,
-    /// Its condition Ready.
+    /// Condition Ready of the backend.
     pub ready: &'a PlannedCondition,
     /// `spec.suspend`.
     pub suspended: bool,
-    /// It has a deletion timestamp.
+    /// True if the backend has a deletion timestamp.
     pub deleting: bool,
     /// `spec.allowedNamespaces`.
     pub allowed_namespaces: Option<&'a AllowedNamespaces>,
@@ -64,79 +71,83 @@ pub struct Candidate<'a> {
     pub claim_overrides: &'a [ClaimOverride],
     /// `spec.nodeAffinity`.
     pub node_affinity: Option<&'a VolumeNodeAffinity>,
-    /// Size of the export, in bytes, where the server says it.
+    /// Size of the export in bytes, if the server reports it.
     pub total: Option<u128>,
-    /// Free space at the last probe, in bytes, where the server says it.
+    /// Available space in bytes at the last probe, if the server reports it.
     pub available: Option<u128>,
-    /// Requests provisioned on the export since that probe, in bytes: their data is not in `available` yet.
+    /// Bytes provisioned on the export since that probe, whose data is not yet part of `available`.
     pub provisioned_since_probe: u128,
-    /// Requests on this backend, in bytes.
+    /// Bytes provisioned on this backend.
     pub provisioned: u128,
-    /// Requests on all backends with the same export, in bytes.
+    /// Bytes provisioned on all backends of the same export.
     pub provisioned_on_export: u128,
-    /// Volumes on this backend.
+    /// Number of volumes on this backend.
     pub volumes: u64,
 }
 
-/// Where a claim goes.
+/// Result of placement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Placement {
-    /// These backends, in the order in which to try them; at least one. The next is for a definite refusal only.
+    /// Backends that can serve the claim, at least one, in the order in which to try them. The next one may be tried only
+    /// after a definite refusal by the previous one.
     On(Vec<String>),
-    /// No backend can serve it now.
+    /// No backend can currently serve the claim.
     Nowhere {
-        /// Why each one that the class permits cannot, by name.
-        refusals: Vec<Refusal>,
-        /// The same for the claim's condition.
+        /// Reason per backend that the class permits, sorted by name.
+        refusals: Vec<BackendRefusal>,
+        /// Summary of the refusals for the condition of the claim.
         summary: PlannedCondition,
     },
 }
 
-/// Why one backend cannot serve a claim.
+/// Reason why a backend cannot serve a claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
-    /// The backend.
+pub struct BackendRefusal {
+    /// Name of the backend.
     pub backend: String,
-    /// The reason, the backend's own when it is not ready.
+    /// Reason; that of the condition Ready if the backend is not ready.
     pub reason: Reason,
-    /// What it is, and the remedy.
+    /// Cause and remedy.
     pub message: String,
 }
 
-/// Decides where a claim goes.
+/// Selects the backends for a claim.
 ///
-/// A former placement that is still permitted stands alone, ready or not: what was begun there may exist, so the
-/// claim stays until that is known. A caller who knows that nothing was begun asks again without it.
+/// If a previous placement is still permitted, only that backend is considered, whether it is ready or not: objects may
+/// already exist there, so the claim stays until that is known. A caller that knows that nothing exists there clears
+/// `placed_on` and calls this function again.
 pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     let permitted: Vec<&Candidate<'_>> = backends
         .iter()
         .filter(|backend| class_permits(claim.class, backend.name, backend.labels))
         .collect();
     if permitted.is_empty() {
-        return nowhere(
-            missing(claim, backends),
-            summary::nothing_permitted(claim.class, backends.is_empty()),
-        );
+        return Placement::Nowhere {
+            refusals: missing_backends(claim, backends),
+            summary: no_permitted_backend(claim.class, backends.is_empty()),
+        };
     }
     let placed = permitted
         .iter()
-        .find(|backend| Some(backend.name) == claim.placed_on && !namespace_refused(claim, backend));
-    let (considered, mut refusals) = match (placed, claim.wish) {
+        .find(|backend| Some(backend.name) == claim.placed_on && !is_namespace_refused(claim, backend));
+    let (considered, mut refusals) = match (placed, claim.requested_backend) {
         (Some(placed), _) => (vec![*placed], Vec::new()),
-        (None, Some(wish)) => match wished(wish, &permitted) {
+        (None, Some(requested)) => match find_requested(requested, &permitted) {
             Ok(backend) => (vec![backend], Vec::new()),
             Err(refusal) => {
-                let summary = PlannedCondition::fails(refusal.reason, refusal.message.clone());
-                return nowhere(vec![refusal], summary);
+                return Placement::Nowhere {
+                    summary: PlannedCondition::fails(refusal.reason, refusal.message.clone()),
+                    refusals: vec![refusal],
+                };
             }
         },
-        (None, None) => (permitted, missing(claim, backends)),
+        (None, None) => (permitted, missing_backends(claim, backends)),
     };
     let mut serving = Vec::new();
     for backend in considered {
         match CHECKS.iter().try_for_each(|check| check(claim, backend)) {
             Ok(()) => serving.push(backend),
-            Err((reason, message)) => refusals.push(Refusal {
+            Err((reason, message)) => refusals.push(BackendRefusal {
                 backend: backend.name.to_owned(),
                 reason,
                 message,
@@ -145,99 +156,96 @@ pub fn place(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Placement {
     }
     if serving.is_empty() {
         refusals.sort_by(|a, b| a.backend.cmp(&b.backend));
-        let mut summary = summary::of(&refusals);
+        let mut summary = summarize(&refusals);
         if claim.topologies.is_empty() && other_node_possible(&refusals) {
             summary.message.push_str(NO_TOPOLOGIES);
         }
-        return nowhere(refusals, summary);
+        return Placement::Nowhere { refusals, summary };
     }
-    Placement::On(score::ordered(claim.uid, serving))
+    Placement::On(order_by_free_space(claim.uid, serving))
 }
 
-/// The scheduler knows a class's topologies, and nothing of backends.
-const NO_TOPOLOGIES: &str = "; the StorageClass has no allowedTopologies, so the scheduler selects any node: give it those of \
-                             its backends' nodeAffinity";
+/// The scheduler considers the topologies of a class, but not the node affinity of backends.
+const NO_TOPOLOGIES: &str = "; the StorageClass has no allowedTopologies, so the scheduler may select any node: set them to \
+                             match nodeAffinity of its backends";
 
-/// Whether a backend would serve the claim on another node than the selected one.
-pub fn other_node_possible(refusals: &[Refusal]) -> bool {
+/// Returns true if a backend could serve the claim on a node other than the selected one.
+pub fn other_node_possible(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::NodeNotServed)
 }
 
-/// Whether a backend would perhaps serve the claim, were its last probe not too old to be believed.
-pub fn probe_is_stale(refusals: &[Refusal]) -> bool {
+/// Returns true if a backend was refused only because its last probe is outdated.
+pub fn probe_is_stale(refusals: &[BackendRefusal]) -> bool {
     refusals.iter().any(|refusal| refusal.reason == Reason::ProbeOutdated)
 }
 
-fn nowhere(refusals: Vec<Refusal>, summary: PlannedCondition) -> Placement {
-    Placement::Nowhere { refusals, summary }
-}
-
-/// Does the class let its claims go there? By name and by labels: where both are given, both must hold.
+/// Returns true if a class permits a backend by name and by labels. If the class specifies both, both must match.
 pub fn class_permits(class: &ClassParameters, backend: &str, labels: &BTreeMap<String, String>) -> bool {
     let by_name = class.backends.is_empty() || class.backends.iter().any(|name| name == backend);
     let selector = class.backend_selector.as_ref();
     by_name && selector.is_none_or(|selector| selector.matches(labels))
 }
 
-/// The backend that the claim wishes for, if its author may choose it.
-fn wished<'a, 'b>(wish: &str, permitted: &[&'b Candidate<'a>]) -> Result<&'b Candidate<'a>, Refusal> {
-    let refused = |message: String| Refusal {
-        backend: summary::short(wish),
+/// Returns the backend that the claim requests, if claims may select it.
+fn find_requested<'a, 'b>(name: &str, permitted: &[&'b Candidate<'a>]) -> Result<&'b Candidate<'a>, BackendRefusal> {
+    let refusal = |message: &str| BackendRefusal {
+        backend: shorten(name),
         reason: Reason::OverrideRefused,
-        message: format!("annotation {WISHED_BACKEND}: {} {message}", summary::short(wish)),
+        message: format!("annotation {REQUESTED_BACKEND}: {} {message}", shorten(name)),
     };
-    // One answer for a backend that does not exist and one that the class keeps from its claims: which backends there
-    // are is not the tenant's to find out.
+    // The message is the same for a backend that does not exist and one that the class does not permit: a tenant must not
+    // be able to find out which backends exist.
     let backend = permitted
         .iter()
-        .find(|backend| backend.name == wish)
-        .ok_or_else(|| refused("is no backend of this claim's class: remove the annotation".into()))?;
+        .find(|backend| backend.name == name)
+        .ok_or_else(|| refusal("is not a backend of the StorageClass of this claim: remove the annotation"))?;
     if !backend.claim_overrides.contains(&ClaimOverride::Backend) {
-        return Err(refused(
-            "does not let claims choose it: remove the annotation, or have `backend` added to its claimOverrides"
-                .into(),
+        return Err(refusal(
+            "may not be selected by claims: remove the annotation, or add `backend` to its claimOverrides",
         ));
     }
     Ok(backend)
 }
 
-/// A refusal for each backend that the class names and that does not exist.
-fn missing(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Vec<Refusal> {
+/// Returns a refusal for each backend that the class names but that does not exist.
+fn missing_backends(claim: &Claim<'_>, backends: &[Candidate<'_>]) -> Vec<BackendRefusal> {
     let names = claim.class.backends.iter();
     names
         .filter(|name| backends.iter().all(|backend| backend.name != name.as_str()))
-        .map(|name| Refusal {
+        .map(|name| BackendRefusal {
             backend: name.clone(),
             reason: Reason::BackendNotFound,
-            message: "the StorageClass names it and it does not exist: create it, or correct the parameter `backend`"
-                .into(),
+            message:
+                "it is named by the StorageClass but does not exist: create it, or correct the parameter `backend`"
+                    .into(),
         })
         .collect()
 }
 
-type Check = fn(&Claim<'_>, &Candidate<'_>) -> Result<(), (Reason, String)>;
+type CheckResult = Result<(), (Reason, String)>;
+type Check = fn(&Claim<'_>, &Candidate<'_>) -> CheckResult;
 
-/// What a backend must pass, the lasting reasons first. The selected node comes last: who is left out for it alone would
-/// serve the claim on another node, and only then does it help to have another one selected.
+/// Checks that a backend must pass, permanent reasons first. The selected node is last: a backend that fails only this check
+/// can serve the claim on another node, and only then does selecting another node help.
 const CHECKS: &[Check] = &[
-    namespace_allowed,
-    topology_possible,
-    open,
-    ready,
-    room::enough,
-    node_served,
+    check_namespace,
+    check_topology,
+    check_accepts_volumes,
+    check_ready,
+    |claim, backend| check_capacity(claim.requested, backend),
+    check_node,
 ];
 
-/// Whether a namespace is among those that are allowed. A selector that is none admits nobody.
-pub fn admits(allowed: &AllowedNamespaces, name: &str, labels: &BTreeMap<String, String>) -> bool {
-    let selected = || {
-        let selector = allowed.selector.as_ref().and_then(checked);
+/// Returns true if a namespace is allowed. An invalid selector selects no namespace.
+pub fn is_namespace_allowed(allowed: &AllowedNamespaces, name: &str, labels: &BTreeMap<String, String>) -> bool {
+    let is_selected = || {
+        let selector = allowed.selector.as_ref().and_then(parse_selector);
         selector.is_some_and(|selector| selector.matches(labels))
     };
-    allowed.match_names.iter().any(|admitted| admitted == name) || selected()
+    allowed.match_names.iter().any(|allowed| allowed == name) || is_selected()
 }
 
-fn namespace_allowed(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+fn check_namespace(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     let Some(allowed) = backend.allowed_namespaces else {
         return Ok(());
     };
@@ -245,8 +253,8 @@ fn namespace_allowed(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (
         return Ok(());
     }
     if let Some(selector) = &allowed.selector {
-        let selector = checked(selector).ok_or_else(|| {
-            let message = "allowedNamespaces.selector is no valid label selector: correct it";
+        let selector = parse_selector(selector).ok_or_else(|| {
+            let message = "allowedNamespaces.selector is not a valid label selector: correct it";
             (Reason::InvalidSpec, message.to_owned())
         })?;
         if selector.matches(claim.namespace_labels) {
@@ -256,80 +264,409 @@ fn namespace_allowed(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (
     Err((
         Reason::NamespaceNotAllowed,
         format!(
-            "namespace {} is not allowed: have it added to the backend's allowedNamespaces",
+            "namespace {} is not allowed: add it to allowedNamespaces of the backend",
             claim.namespace
         ),
     ))
 }
 
-/// Is it certain that the namespace may not go there? A selector that cannot be read leaves the claim where it is:
-/// it waits there, since the selector is checked again, and does not move away from what it may have begun.
-fn namespace_refused(claim: &Claim<'_>, backend: &Candidate<'_>) -> bool {
-    matches!(namespace_allowed(claim, backend), Err((Reason::NamespaceNotAllowed, _)))
+/// Returns true if the namespace is definitely not allowed. With an invalid selector, the claim stays on the backend and
+/// waits, because objects may already exist there.
+fn is_namespace_refused(claim: &Claim<'_>, backend: &Candidate<'_>) -> bool {
+    matches!(check_namespace(claim, backend), Err((Reason::NamespaceNotAllowed, _)))
 }
 
-/// A label selector by the rules of Kubernetes, which kube leaves to the API server: `In` and `NotIn` need values
-/// (an empty `NotIn` would admit everybody), `Exists` and `DoesNotExist` take none.
-fn checked(selector: &LabelSelector) -> Option<Selector> {
-    let fits = selector.match_expressions.iter().flatten().all(|requirement| {
-        let values = requirement.values.as_ref().is_some_and(|values| !values.is_empty());
+/// Parses a label selector by the rules of Kubernetes, which kube leaves to the API server: `In` and `NotIn` require values
+/// (an empty `NotIn` would select everything), `Exists` and `DoesNotExist` forbid them.
+fn parse_selector(selector: &LabelSelector) -> Option<Selector> {
+    let is_valid = selector.match_expressions.iter().flatten().all(|requirement| {
+        let has_values = requirement.values.as_ref().is_some_and(|values| !values.is_empty());
         match requirement.operator.as_str() {
-            "In" | "NotIn" => values,
-            "Exists" | "DoesNotExist" => !values,
+            "In" | "NotIn" => has_values,
+            "Exists" | "DoesNotExist" => !has_values,
             _ => false,
         }
     });
-    fits.then(|| selector.clone().try_into().ok()).flatten()
+    is_valid.then(|| selector.clone().try_into().ok()).flatten()
 }
 
-fn open(_: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+fn check_accepts_volumes(_: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     if backend.deleting {
         return Err((
             Reason::Deleting,
-            "the backend is being deleted: it takes no new volumes".into(),
+            "the backend is being deleted and accepts no new volumes".into(),
         ));
     }
     if backend.suspended {
         return Err((
             Reason::Suspended,
-            "the backend is suspended: it takes no new volumes until `suspend` is false".into(),
+            "the backend is suspended and accepts no new volumes: set `suspend` to false".into(),
         ));
     }
     Ok(())
 }
 
-fn ready(_: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+fn check_ready(_: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     match backend.ready.status {
         Some(true) => Ok(()),
         Some(false) | None => Err((backend.ready.reason, backend.ready.message.clone())),
     }
 }
 
-fn topology_possible(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
-    match topology::common(backend.node_affinity, claim.topologies) {
+fn check_topology(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
+    match topology::intersect(backend.node_affinity, claim.topologies) {
         Ok(_) => Ok(()),
         Err(invalid @ Unreachable::Invalid(_)) => Err((Reason::InvalidSpec, format!("{invalid}: correct it"))),
         Err(error) => Err((Reason::TopologyMismatch, format!("{error}: correct one of them"))),
     }
 }
 
-fn node_served(claim: &Claim<'_>, backend: &Candidate<'_>) -> Result<(), (Reason, String)> {
+fn check_node(claim: &Claim<'_>, backend: &Candidate<'_>) -> CheckResult {
     let Some(node) = &claim.node else { return Ok(()) };
-    let both = topology::common(backend.node_affinity, claim.topologies).ok().flatten();
+    let both = topology::intersect(backend.node_affinity, claim.topologies)
+        .ok()
+        .flatten();
     if topology::selects(both.as_ref(), node) {
         return Ok(());
     }
-    let name = summary::short(node.name);
-    let message = match node.labels {
+    let problem = match node.labels {
         Some(_) if topology::selects(backend.node_affinity, node) => {
-            format!("node {name} is selected, which the class's allowedTopologies leave out: another one is asked for")
+            "does not match allowedTopologies of the StorageClass"
         }
-        Some(_) => {
-            format!("node {name} is selected, which the backend's nodeAffinity leaves out: another one is asked for")
-        }
-        None => format!("node {name} is selected, which does not exist: another one is asked for"),
+        Some(_) => "does not match nodeAffinity of the backend",
+        None => "does not exist",
     };
-    Err((Reason::NodeNotServed, message))
+    let name = shorten(node.name);
+    Err((
+        Reason::NodeNotServed,
+        format!("node {name}, which the scheduler selected, {problem}; requesting another node"),
+    ))
+}
+
+/// Checks that the limits of a backend leave capacity for `requested` bytes.
+///
+/// # Errors
+/// Reason and message with the limit that is exceeded, and the remedy.
+pub fn check_capacity(requested: u128, backend: &Candidate<'_>) -> CheckResult {
+    check_limit(requested, backend)?;
+    check_overcommit(requested, backend)?;
+    check_reserve(backend)
+}
+
+fn check_limit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
+    let Some(limit) = parse_amount("limit", backend.limits.and_then(|limits| limits.limit.as_ref()))? else {
+        return Ok(());
+    };
+    if backend.provisioned.saturating_add(requested) <= limit {
+        return Ok(());
+    }
+    Err(capacity_exceeded(format!(
+        "{} requested, but {} of capacity.limit {} is already provisioned: request less, or raise the limit",
+        format_bytes(requested),
+        format_bytes(backend.provisioned),
+        format_bytes(limit)
+    )))
+}
+
+fn check_overcommit(requested: u128, backend: &Candidate<'_>) -> CheckResult {
+    let Some(percent) = backend.limits.and_then(|limits| limits.overcommit_percent) else {
+        return Ok(());
+    };
+    let Some(total) = backend.total else {
+        return Err(capacity_exceeded(
+            "capacity.overcommitPercent is set, but the server does not report the size of the export: use capacity.limit"
+                .into(),
+        ));
+    };
+    let percent = u128::try_from(percent).unwrap_or(0);
+    // The remainder is scaled separately, so that sizes near 2^128 do not overflow and 100 bytes do not become 0.
+    let share = (total / 100)
+        .saturating_mul(percent)
+        .saturating_add(total % 100 * percent / 100);
+    if backend.provisioned_on_export.saturating_add(requested) <= share {
+        return Ok(());
+    }
+    Err(capacity_exceeded(format!(
+        "{} requested, but {} of {} (capacity.overcommitPercent {percent} of {}) is already provisioned on all backends of \
+         the export: request less, or raise the percentage",
+        format_bytes(requested),
+        format_bytes(backend.provisioned_on_export),
+        format_bytes(share),
+        format_bytes(total),
+    )))
+}
+
+fn check_reserve(backend: &Candidate<'_>) -> CheckResult {
+    let Some(reserve) = parse_amount("reserve", backend.limits.and_then(|limits| limits.reserve.as_ref()))? else {
+        return Ok(());
+    };
+    match backend.available {
+        Some(available) if available >= reserve => Ok(()),
+        Some(available) => Err(capacity_exceeded(format!(
+            "free space {} is below capacity.reserve {}: free space, or lower the reserve",
+            format_bytes(available),
+            format_bytes(reserve)
+        ))),
+        None => Err(capacity_exceeded(
+            "capacity.reserve is set, but the server does not report the free space: remove it".into(),
+        )),
+    }
+}
+
+fn capacity_exceeded(message: String) -> (Reason, String) {
+    (Reason::CapacityExceeded, message)
+}
+
+fn parse_amount(field: &str, amount: Option<&StorageAmount>) -> Result<Option<u128>, (Reason, String)> {
+    amount
+        .map(|amount| {
+            quantity::bytes(amount).ok_or_else(|| {
+                let message = format!(
+                    "capacity.{field} {} is not a valid quantity: correct it",
+                    shorten(amount)
+                );
+                (Reason::InvalidSpec, message)
+            })
+        })
+        .transpose()
+}
+
+/// Difference in free space up to which backends count as equal. It is more than what a few volumes change between two
+/// probes, and less than what an administrator would notice.
+const EQUAL_PERCENT: u128 = 10;
+
+/// Returns the names of the backends in the order in which to try them.
+fn order_by_free_space(claim_uid: &str, backends: Vec<&Candidate<'_>>) -> Vec<String> {
+    let mut rest: Vec<(FreeSpace, &Candidate<'_>)> = backends
+        .into_iter()
+        .map(|backend| (FreeSpace::of(backend), backend))
+        .collect();
+    rest.sort_by_key(|&(space, _)| Reverse(space));
+    let mut names = Vec::with_capacity(rest.len());
+    while let Some(&(best, _)) = rest.first() {
+        let equal = rest.partition_point(|(space, _)| space.equals(best));
+        let later = rest.split_off(equal);
+        rest.sort_by_cached_key(|(_, backend)| (backend.volumes, tie_breaker(claim_uid, backend.name), backend.name));
+        names.extend(rest.iter().map(|(_, backend)| backend.name.to_owned()));
+        rest = later;
+    }
+    names
+}
+
+/// Free space of a backend. Backends that are not overcommitted are greater than those that are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct FreeSpace {
+    is_uncommitted: bool,
+    bytes: u128,
+}
+
+impl FreeSpace {
+    /// If the server does not report the available space, it counts as 0.
+    fn of(backend: &Candidate<'_>) -> Self {
+        let available = backend
+            .available
+            .map_or(0, |available| available.saturating_sub(backend.provisioned_since_probe));
+        let uncommitted = backend
+            .total
+            .map_or(available, |total| total.saturating_sub(backend.provisioned_on_export));
+        let is_uncommitted = uncommitted > 0;
+        Self {
+            is_uncommitted,
+            bytes: if is_uncommitted {
+                available.min(uncommitted)
+            } else {
+                available
+            },
+        }
+    }
+
+    fn equals(self, best: Self) -> bool {
+        // Divided first, so that sizes near 2^128 do not overflow.
+        let minimum = best.bytes - best.bytes / 100 * EQUAL_PERCENT;
+        self.is_uncommitted == best.is_uncommitted && self.bytes >= minimum
+    }
+}
+
+fn tie_breaker(claim_uid: &str, backend: &str) -> [u8; 32] {
+    // A UID contains no `/`, so that two pairs never result in the same text.
+    Sha256::digest(format!("{claim_uid}/{backend}")).into()
+}
+
+/// Maximum number of backends that a message names per group. The others are counted.
+const MAX_NAMES: usize = 10;
+/// Maximum length of the message of one backend in bytes: enough for a few sentences and the remedy.
+const MAX_MESSAGE: usize = 1024;
+/// Maximum length of a name in a message in bytes; Kubernetes allows 253.
+const MAX_NAME: usize = 253;
+
+/// Returns the condition for at least one refusal, sorted by backend.
+///
+/// The message depends only on the refusals, not on the order in which the backends were read: an unchanged condition is
+/// not written.
+fn summarize(refusals: &[BackendRefusal]) -> PlannedCondition {
+    let mut usable = refusals.iter().filter(|refusal| is_usable(refusal));
+    if let (Some(only), None) = (usable.next(), usable.next()) {
+        let others: Vec<&BackendRefusal> = refusals.iter().filter(|other| other.backend != only.backend).collect();
+        return with_groups(only.reason, message_of(only), &others);
+    }
+    if let [only] = refusals {
+        return PlannedCondition::fails(only.reason, message_of(only));
+    }
+    if let Some(common) = common_refusal(refusals) {
+        return common;
+    }
+    let (unready, others): (Vec<&BackendRefusal>, Vec<&BackendRefusal>) = refusals
+        .iter()
+        .partition(|refusal| group_text(refusal.reason).is_none());
+    let mut parts = Vec::new();
+    if !unready.is_empty() {
+        let names = list(
+            unready
+                .iter()
+                .map(|refusal| format!("{} ({})", refusal.backend, refusal.reason)),
+        );
+        parts.push(format!(
+            "{} of {} backends not ready: {names}",
+            unready.len(),
+            refusals.len()
+        ));
+    }
+    parts.extend(groups(&others));
+    PlannedCondition::fails(common_reason(refusals), parts.join("; "))
+}
+
+fn message_of(refusal: &BackendRefusal) -> String {
+    format!(
+        "backend {}: {}",
+        refusal.backend,
+        truncate(&refusal.message, MAX_MESSAGE)
+    )
+}
+
+fn with_groups(reason: Reason, message: String, others: &[&BackendRefusal]) -> PlannedCondition {
+    let parts: Vec<String> = std::iter::once(message).chain(groups(others)).collect();
+    PlannedCondition::fails(reason, parts.join("; "))
+}
+
+/// Returns the refusal that all usable backends have in common, such as an annotation that none of them allows.
+fn common_refusal(refusals: &[BackendRefusal]) -> Option<PlannedCondition> {
+    let (usable, others): (Vec<&BackendRefusal>, Vec<&BackendRefusal>) =
+        refusals.iter().partition(|refusal| is_usable(refusal));
+    let first = usable.first().filter(|first| group_text(first.reason).is_none())?;
+    let is_same = |other: &&BackendRefusal| other.reason == first.reason && other.message == first.message;
+    if !usable.iter().all(is_same) {
+        return None;
+    }
+    let names = list(usable.iter().map(|refusal| shorten(&refusal.backend)));
+    let message = format!("backends {names}: {}", truncate(&first.message, MAX_MESSAGE));
+    Some(with_groups(first.reason, message, &others))
+}
+
+/// Returns true if the backend exists and the namespace may use it.
+fn is_usable(refusal: &BackendRefusal) -> bool {
+    !matches!(refusal.reason, Reason::NamespaceNotAllowed | Reason::BackendNotFound)
+}
+
+/// Returns the condition if the class permits no existing backend.
+fn no_permitted_backend(class: &ClassParameters, no_backends: bool) -> PlannedCondition {
+    if class.backends.is_empty() && no_backends {
+        return PlannedCondition::fails(
+            Reason::NoBackendAvailable,
+            "there is no NfsBackend: create one with the server and path of an export",
+        );
+    }
+    match (&class.backend_selector, class.backends.is_empty()) {
+        (Some(selector), true) => PlannedCondition::fails(
+            Reason::NoBackendAvailable,
+            format!(
+                "no backend matches backendSelector {} of the StorageClass: label a backend, or correct the parameter",
+                shorten(selector)
+            ),
+        ),
+        (selector, _) => PlannedCondition::fails(
+            Reason::BackendNotFound,
+            format!(
+                "the StorageClass names the backends {}, but none of them exists{}: create one, or correct the parameter \
+                 `backend`",
+                list(class.backends.iter().map(shorten)),
+                selector.as_ref().map_or(String::new(), |selector| format!(
+                    " and matches its backendSelector {}",
+                    shorten(selector)
+                ))
+            ),
+        ),
+    }
+}
+
+/// Limits the length of a name or another short text in a message.
+fn shorten(text: impl Display) -> String {
+    truncate(&text.to_string(), MAX_NAME)
+}
+
+/// Returns the reason that all refusals have in common, or else `NoBackendAvailable`.
+fn common_reason(refusals: &[BackendRefusal]) -> Reason {
+    let all = |reasons: &[Reason]| refusals.iter().all(|refusal| reasons.contains(&refusal.reason));
+    if other_node_possible(refusals) {
+        Reason::NodeNotServed
+    } else if all(&[Reason::BackendNotFound]) {
+        Reason::BackendNotFound
+    } else if all(&[Reason::NamespaceNotAllowed, Reason::BackendNotFound]) {
+        Reason::NamespaceNotAllowed
+    } else if all(&[
+        Reason::CapacityExceeded,
+        Reason::NamespaceNotAllowed,
+        Reason::BackendNotFound,
+    ]) {
+        Reason::CapacityExceeded
+    } else {
+        Reason::NoBackendAvailable
+    }
+}
+
+/// Returns a short text for reasons that are not about the readiness of the backend.
+fn group_text(reason: Reason) -> Option<&'static str> {
+    match reason {
+        Reason::NamespaceNotAllowed => Some("namespace not allowed"),
+        Reason::CapacityExceeded => Some("capacity exceeded"),
+        Reason::BackendNotFound => Some("not found"),
+        Reason::NodeNotServed => Some("selected node not served"),
+        Reason::TopologyMismatch => Some("no node matches both its nodeAffinity and allowedTopologies"),
+        _ => None,
+    }
+}
+
+/// Groups refusals by their short text, such as `c, d: namespace not allowed`.
+fn groups(refusals: &[&BackendRefusal]) -> Vec<String> {
+    let mut groups: Vec<(&'static str, Vec<&str>)> = Vec::new();
+    for refusal in refusals {
+        let Some(text) = group_text(refusal.reason) else {
+            continue;
+        };
+        match groups.iter_mut().find(|(group, _)| *group == text) {
+            Some((_, names)) => names.push(&refusal.backend),
+            None => groups.push((text, vec![&refusal.backend])),
+        }
+    }
+    groups
+        .into_iter()
+        .map(|(text, names)| format!("{}: {text}", list(names.into_iter().map(shorten))))
+        .collect()
+}
+
+fn list(items: impl ExactSizeIterator<Item = String>) -> String {
+    let more = items.len().saturating_sub(MAX_NAMES);
+    let mut text = items.take(MAX_NAMES).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        text.push_str(&format!(" and {more} more"));
+    }
+    text
+}
+
+fn truncate(text: &str, limit: usize) -> String {
+    match text.get(..text.floor_char_boundary(limit)) {
+        Some(start) if start.len() < text.len() => format!("{start}…"),
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]

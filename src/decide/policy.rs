@@ -1,6 +1,6 @@
-//! What becomes of a released volume, and where its directory must be. Pure.
+//! Reclaim policy: what happens to a released volume, and where its directory is.
 //!
-//! Everything here may stop a reclaim; nothing makes it touch more than the one directory that all sources agree on.
+//! Every check can refuse a reclaim; none extends it beyond the one directory on which all sources agree.
 
 use std::net::IpAddr;
 
@@ -15,55 +15,52 @@ use crate::api::names::{
 use crate::api::parameters;
 use export_store::naming::{DirectoryPath, LONGEST_PATH};
 
-pub mod retention;
-
-/// What to do with a volume.
+/// Action for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// Nothing: it is not ours, in use, or done.
+    /// Do nothing: the volume belongs to another provisioner, is in use, or is already reclaimed.
     Nothing,
-    /// The reclaim policy says Retain: take our finalizer off, touch neither data nor volume.
-    DropFinalizer,
-    /// Treat the directory so, delete the volume, take the finalizer off.
+    /// Remove the finalizer, because the reclaim policy is Retain. Data and volume stay.
+    RemoveFinalizer,
+    /// Apply the policy to the directory, delete the volume, and remove the finalizer.
     Reclaim(OnDelete),
-    /// Touch nothing and say why.
-    Stop(Refusal),
+    /// Change nothing and report the reason.
+    Refuse(Refusal),
 }
 
-/// Why a volume is left as it is.
+/// Reason why a volume is not reclaimed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// The reason for event and condition.
+    /// Reason for the event and the condition.
     pub reason: Reason,
-    /// What is wrong, and the remedy.
+    /// Cause and remedy.
     pub message: String,
 }
 
-/// Decides what becomes of a volume as it stands.
+/// Decides what to do with a volume.
 ///
-/// `provisioners` are the names that we provision under. `backend_policy` is what the backend says now, and counts only
-/// if neither class nor claim had a say when the volume was made. An `adopted` directory is somebody else's work, so
-/// it is archived where it would be deleted.
-pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: OnDelete, adopted: bool) -> Decision {
+/// `provisioners` are the provisioner names of this operator. `backend_policy` is the current policy of the backend; it
+/// applies only if neither the class nor the claim specified one when the volume was provisioned.
+pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: OnDelete) -> Decision {
     if !annotation(volume, PROVISIONED_BY).is_some_and(|name| provisioners.contains(&name)) {
         return Decision::Nothing;
     }
-    let held = volume
+    let has_finalizer = volume
         .metadata
         .finalizers
         .iter()
         .flatten()
         .any(|finalizer| finalizer == RECLAIM_FINALIZER);
-    if volume.metadata.deletion_timestamp.is_some() && !held {
+    if volume.metadata.deletion_timestamp.is_some() && !has_finalizer {
         return Decision::Nothing;
     }
     match (reclaim_policy(volume), is_released(volume)) {
-        // Whether released or not: the finalizer is there only while the policy is Delete.
-        ("Retain", _) if held => Decision::DropFinalizer,
+        // Released or not: the volume has the finalizer only while its reclaim policy is Delete.
+        ("Retain", _) if has_finalizer => Decision::RemoveFinalizer,
         ("Retain", _) | (_, false) => Decision::Nothing,
-        ("Delete", true) => policy(volume, backend_policy, adopted),
-        (other, true) => Decision::Stop(Refusal {
+        ("Delete", true) => decide_policy(volume, backend_policy),
+        (other, true) => Decision::Refuse(Refusal {
             reason: Reason::RecycleUnsupported,
             message: format!(
                 "persistentVolumeReclaimPolicy {other} is not supported: set it to Delete (the archive policy decides) or \
@@ -73,155 +70,147 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
     }
 }
 
-/// Whether a volume must not vanish before its directory is reclaimed, so that it needs our finalizer: one that we made,
-/// whose reclaim policy is Delete, perhaps by a later edit.
+/// Returns true if the volume needs the finalizer that keeps it until its directory is reclaimed: it was provisioned by this
+/// operator, and its reclaim policy is Delete, possibly because of a later edit.
 pub fn needs_finalizer(volume: &PersistentVolume, provisioners: &[&str]) -> bool {
     let ours = annotation(volume, PROVISIONED_BY).is_some_and(|name| provisioners.contains(&name))
         && annotation(volume, VOLUME_BACKEND).is_some();
     ours && reclaim_policy(volume) == "Delete" && volume.metadata.deletion_timestamp.is_none()
 }
 
-fn policy(volume: &PersistentVolume, backend_policy: OnDelete, adopted: bool) -> Decision {
-    let recorded = annotation(volume, VOLUME_ON_DELETE);
-    let policy = match recorded.map(|text| (text, parameters::on_delete(text))) {
-        None => backend_policy,
-        Some((_, Some(policy))) => policy,
-        Some((text, None)) => {
-            return Decision::Stop(unsafe_because(format!(
-                "annotation {VOLUME_ON_DELETE} is \"{}\", and not one of archive, delete, retain: correct it",
-                cut(text)
-            )));
-        }
+fn decide_policy(volume: &PersistentVolume, backend_policy: OnDelete) -> Decision {
+    let Some(text) = annotation(volume, VOLUME_ON_DELETE) else {
+        return Decision::Reclaim(backend_policy);
     };
-    match policy {
-        OnDelete::Delete if adopted => Decision::Reclaim(OnDelete::Archive),
-        policy => Decision::Reclaim(policy),
+    match parameters::parse_on_delete(text) {
+        Some(policy) => Decision::Reclaim(policy),
+        None => Decision::Refuse(reclaim_unsafe(format!(
+            "annotation {VOLUME_ON_DELETE} is \"{}\", which is not one of archive, delete, retain: correct it",
+            escape(text)
+        ))),
     }
 }
 
-/// Kubernetes' default for volumes is Retain (core/v1 `persistentVolumeReclaimPolicy`).
+/// The default for volumes is Retain (core/v1 `persistentVolumeReclaimPolicy`).
 fn reclaim_policy(volume: &PersistentVolume) -> &str {
     let spec = volume.spec.as_ref();
     spec.and_then(|spec| spec.persistent_volume_reclaim_policy.as_deref())
         .unwrap_or("Retain")
 }
 
-/// Whether its claim let go of it.
+/// Returns true if the claim of the volume was deleted.
 pub fn is_released(volume: &PersistentVolume) -> bool {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Released" | "Failed"))
 }
 
-/// What a volume must agree with to be reclaimed on a backend.
+/// Properties of a backend with which a volume must agree to be reclaimed there.
 #[derive(Debug, Clone, Copy)]
 pub struct ExpectedLocation<'a> {
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: &'a str,
-    /// The identity confirmed on its export; absent while it is not.
+    /// Confirmed identity of the export; `None` while it is not confirmed.
     pub export_id: Option<&'a str>,
-    /// Server and path of its address and of its former ones.
+    /// Server and path of the current and former addresses.
     pub addresses: &'a [(&'a str, &'a str)],
 }
 
-/// Where a volume's data is.
+/// Location of the data of a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeLocation {
-    /// The directory, relative to the backend's path.
+    /// Directory, relative to the path of the backend.
     pub directory: DirectoryPath,
-    /// The directory's fileid.
+    /// Fileid of the directory.
     pub file_id: u64,
 }
 
-/// The directory of a volume that we made, if all that it says of itself agrees with its backend (design 6.8; the
-/// record and the export are compared after this).
+/// Returns the location of a volume, if its annotations and its path agree with each other and with the backend
+/// (data-safety rule 8). The record and the export are compared afterwards.
 ///
 /// # Errors
-/// [`Reason::IdentityMismatch`] when the export is another one, [`Reason::NotProbed`] when that is not known yet,
-/// [`Reason::ReclaimUnsafe`] for every other disagreement. The data stays.
-pub fn locate(volume: &PersistentVolume, home: &ExpectedLocation<'_>) -> Result<VolumeLocation, Refusal> {
+/// [`Reason::IdentityMismatch`] if the export is a different one, [`Reason::NotProbed`] while its identity is not confirmed,
+/// and [`Reason::ReclaimUnsafe`] for every other contradiction. The data stays.
+pub fn locate(volume: &PersistentVolume, expected: &ExpectedLocation<'_>) -> Result<VolumeLocation, Refusal> {
     let backend = required(volume, VOLUME_BACKEND)?;
-    if backend != home.backend {
-        return Err(unsafe_because(format!(
-            "annotation {VOLUME_BACKEND} does not name backend {}: restore it",
-            home.backend
+    if backend != expected.backend {
+        return Err(reclaim_unsafe(format!(
+            "annotation {VOLUME_BACKEND} does not name backend {}: restore the annotation",
+            expected.backend
         )));
     }
     let text = required(volume, VOLUME_DIRECTORY)?;
     let directory = DirectoryPath::parse(text)
-        .map_err(|error| unsafe_because(format!("annotation {VOLUME_DIRECTORY} cannot be used: {error}")))?;
-    check_address(volume, &directory, home)?;
-    let file_id = file_id(required(volume, VOLUME_FILE_ID)?)?;
-    check_identity(required(volume, VOLUME_EXPORT_ID)?, home)?;
+        .map_err(|error| reclaim_unsafe(format!("annotation {VOLUME_DIRECTORY} is invalid: {error}")))?;
+    check_address(volume, &directory, expected)?;
+    let file_id = parse_file_id(required(volume, VOLUME_FILE_ID)?)?;
+    check_identity(required(volume, VOLUME_EXPORT_ID)?, expected)?;
     Ok(VolumeLocation { directory, file_id })
 }
 
-/// `spec.nfs` must be one of the backend's addresses with the directory below it. Built and compared whole, so there is
-/// no second reading of a path that could come out differently.
+/// Checks that `spec.nfs` is one of the addresses of the backend plus the directory. The expected path is built and compared
+/// as a whole, so that it does not matter how a path is parsed.
 fn check_address(
     volume: &PersistentVolume,
     directory: &DirectoryPath,
-    home: &ExpectedLocation<'_>,
+    expected: &ExpectedLocation<'_>,
 ) -> Result<(), Refusal> {
-    let source = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.nfs.as_ref())
-        .ok_or_else(|| unsafe_because("the volume has no `spec.nfs`: it was not made by this operator".into()))?;
-    let fits = home.addresses.iter().any(|&(server, path)| {
+    let source = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()).ok_or_else(|| {
+        reclaim_unsafe("the volume has no `spec.nfs`: it was not provisioned by this operator".into())
+    })?;
+    let matches = expected.addresses.iter().any(|&(server, path)| {
         let base = if path == "/" { "" } else { path };
         same_server(server, &source.server) && source.path == format!("{base}/{directory}")
     });
-    if fits {
+    if matches {
         return Ok(());
     }
-    Err(unsafe_because(format!(
-        "the volume is at {}:{}, which is directory {directory} below neither the address of backend {} nor a former one: if \
-         the export was there once, add that to the backend's formerAddresses",
-        cut(&source.server),
-        cut(&source.path),
-        home.backend
+    Err(reclaim_unsafe(format!(
+        "the volume is at {}:{}, which is not directory {directory} at the address or a former address of backend {}: if the \
+         export had that address before, add it to formerAddresses of the backend",
+        escape(&source.server),
+        escape(&source.path),
+        expected.backend
     )))
 }
 
-/// Names compare case-folded; addresses by what they mean, since IPv6 has many spellings.
+/// Compares two servers: names without regard to case, IP addresses by value, because IPv6 has several notations.
 pub fn same_server(one: &str, other: &str) -> bool {
-    match (address(one), address(other)) {
+    match (parse_ip(one), parse_ip(other)) {
         (Some(one), Some(other)) => one == other,
         _ => one.eq_ignore_ascii_case(other),
     }
 }
 
-fn address(server: &str) -> Option<IpAddr> {
+fn parse_ip(server: &str) -> Option<IpAddr> {
     let bare = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
     bare.unwrap_or(server).parse().ok()
 }
 
-fn file_id(text: &str) -> Result<u64, Refusal> {
+fn parse_file_id(text: &str) -> Result<u64, Refusal> {
     let digits = text.bytes().all(|digit| digit.is_ascii_digit());
     digits.then(|| text.parse().ok()).flatten().ok_or_else(|| {
-        unsafe_because(format!(
-            "annotation {VOLUME_FILE_ID} is no fileid (decimal, 64 bits): restore it"
+        reclaim_unsafe(format!(
+            "annotation {VOLUME_FILE_ID} is not a fileid (decimal, 64 bits): restore the annotation"
         ))
     })
 }
 
-fn check_identity(recorded: &str, home: &ExpectedLocation<'_>) -> Result<(), Refusal> {
-    match home.export_id {
+fn check_identity(recorded: &str, expected: &ExpectedLocation<'_>) -> Result<(), Refusal> {
+    match expected.export_id {
         Some(confirmed) if confirmed == recorded => Ok(()),
         Some(confirmed) => Err(Refusal {
             reason: Reason::IdentityMismatch,
             message: format!(
-                "the volume was made on export {}, and backend {} is export {confirmed} now: bring the former one back",
-                cut(recorded),
-                home.backend
+                "the volume is on export {}, but backend {} is export {confirmed} now: restore the previous export",
+                escape(recorded),
+                expected.backend
             ),
         }),
         None => Err(Refusal {
             reason: Reason::NotProbed,
             message: format!(
-                "the export of backend {} is not confirmed yet to be the one that the volume was made on: its condition \
-                 says what it waits for",
-                home.backend
+                "the identity of the export of backend {} is not confirmed yet: see the conditions of the backend",
+                expected.backend
             ),
         }),
     }
@@ -229,8 +218,8 @@ fn check_identity(recorded: &str, home: &ExpectedLocation<'_>) -> Result<(), Ref
 
 fn required<'a>(volume: &'a PersistentVolume, name: &str) -> Result<&'a str, Refusal> {
     annotation(volume, name).ok_or_else(|| {
-        unsafe_because(format!(
-            "annotation {name} is missing: restore it, or set the policy to Retain"
+        reclaim_unsafe(format!(
+            "annotation {name} is missing: restore it, or set the reclaim policy to Retain"
         ))
     })
 }
@@ -239,15 +228,15 @@ pub(crate) fn annotation<'a>(volume: &'a PersistentVolume, name: &str) -> Option
     volume.metadata.annotations.as_ref()?.get(name).map(String::as_str)
 }
 
-pub(crate) fn unsafe_because(message: String) -> Refusal {
+pub(crate) fn reclaim_unsafe(message: String) -> Refusal {
     Refusal {
         reason: Reason::ReclaimUnsafe,
         message,
     }
 }
 
-/// An object's text for a message: escaped, and long enough for any path that we make.
-pub(crate) fn cut(text: &str) -> String {
+/// Escapes the text of an object for a message, and limits its length to that of the longest path.
+pub(crate) fn escape(text: &str) -> String {
     text.escape_debug().take(2 * LONGEST_PATH).collect()
 }
 

@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt};
 
 use super::volume::{ClusterView, Ownership, SkippedVolume, is_same_volume, ownership, volume_object};
 use crate::api::{NfsBackend, RecoveryRequest};
-use crate::decide::placement::admits;
+use crate::decide::placement::is_namespace_allowed;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
@@ -127,7 +127,7 @@ impl RecoveryPass<'_> {
                 .and_then(|namespace| namespace.metadata.uid.as_deref()),
             admitted: namespace.as_ref().is_some_and(|namespace| {
                 let allowed = self.object.spec.allowed_namespaces.as_ref();
-                allowed.is_none_or(|allowed| admits(allowed, &claim.namespace, namespace.labels()))
+                allowed.is_none_or(|allowed| is_namespace_allowed(allowed, &claim.namespace, namespace.labels()))
             }),
             claim: found.as_ref(),
             served: self.ctx.settings.serves(&recorded.note.provisioner),

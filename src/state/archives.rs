@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
 use crate::api::NfsArchive;
-use crate::decide::policy::retention;
+use crate::decide::retention;
 use crate::state::context::Context;
 
 /// Returns the archives that name a backend.
@@ -20,7 +20,7 @@ pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Opt
     let policy = &backend.spec.archive_policy;
     let newer = policy.keep_last.map_or(0, |_| {
         let all = ctx.stores.archives.state();
-        retention::newer(archive, all.iter().map(AsRef::as_ref))
+        retention::count_newer(archive, all.iter().map(AsRef::as_ref))
     });
-    retention::due(archive, policy, newer, now)
+    retention::expired(archive, policy, newer, now)
 }

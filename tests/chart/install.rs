@@ -166,7 +166,7 @@ async fn a_typo_in_the_values_changes_nothing() -> Test {
         let bad = "--set=backends.main.spec.server=nfs.example.com,backends.main.spec.path=/a/../b";
         let output = installation.upgrade(&[bad]).await?;
         assert!(
-            !output.success && output.stderr.contains("path must not hold"),
+            !output.success && output.stderr.contains("path must not contain"),
             "{}",
             output.stderr
         );

@@ -65,7 +65,7 @@ mod tests {
         let found = verdict(Some(&some));
         assert_eq!((found.status, found.reason), (Some(false), Reason::OrphansFound));
         for part in [
-            "2 DirectoryWithoutVolume (first d0 of pvc-0): look what it holds",
+            "2 DirectoryWithoutVolume (first d0 of pvc-0): inspect its contents",
             "3 could not be looked at",
             SCAN_NOW,
         ] {

@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 
 use super::walk::{OrphanScan, ScanError, speaks_of_the_export};
-use crate::decide::placement::quantity::bytes;
+use crate::decide::quantity::bytes;
 use crate::state::volume_metadata;
 use export_store::{Found, Inspection, State, Trust};
 

@@ -212,8 +212,8 @@ impl<'a> OrphanScan<'a> {
     fn seen(&self, volume: Option<&PersistentVolume>) -> Volume {
         let Some(volume) = volume else { return Volume::Gone };
         let settings = &self.ctx.settings;
-        let decision = decide(volume, &settings.provisioners(), OnDelete::Archive, false);
-        if matches!(decision, Decision::Reclaim(_) | Decision::Stop(_)) {
+        let decision = decide(volume, &settings.provisioners(), OnDelete::Archive);
+        if matches!(decision, Decision::Reclaim(_) | Decision::Refuse(_)) {
             // Its reclaim has it in hand, and tells what it meets.
             return Volume::Theirs;
         }

@@ -14,8 +14,8 @@ use crate::api::names::{
 };
 use crate::api::usage::CountUnderWay;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
-use crate::decide::placement::quantity::bytes;
 use crate::decide::policy::{Decision, decide};
+use crate::decide::quantity::bytes;
 use crate::state::context::Settings;
 use crate::state::usage::{UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
@@ -75,8 +75,8 @@ pub(crate) fn lies_at(
     settings: &Settings,
     (backend, object, export_id): (&str, &NfsBackend, &str),
 ) -> Option<(DirectoryPath, Option<u64>)> {
-    let decision = decide(volume, &settings.provisioners(), OnDelete::Archive, false);
-    if volume.metadata.deletion_timestamp.is_some() || matches!(decision, Decision::Reclaim(_) | Decision::Stop(_)) {
+    let decision = decide(volume, &settings.provisioners(), OnDelete::Archive);
+    if volume.metadata.deletion_timestamp.is_some() || matches!(decision, Decision::Reclaim(_) | Decision::Refuse(_)) {
         return None;
     }
     if alias_backend(volume, &settings.aliases) == Some(backend) {

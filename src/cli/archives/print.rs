@@ -1,12 +1,11 @@
-//! What was found as a table, or as JSON. What lies on an export is anybody's word: no more than letters and signs of ASCII
-//! come out of here.
+//! Output of the list as a table or as JSON. Data from an export is not trusted: the output contains only printable ASCII.
 
 use export_store::{ExportListing, ListedDirectory, Presence, Signature};
 use jiff::Timestamp;
 use nfs_client::address::ExportAddress;
 use serde_json::json;
 
-const HEADS: [&str; 9] = [
+const HEADINGS: [&str; 9] = [
     "DIRECTORY",
     "CLAIM",
     "STATE",
@@ -18,7 +17,7 @@ const HEADS: [&str; 9] = [
     "VOLUME",
 ];
 
-/// A text of which nothing can move a cursor, change a colour or turn the writing round.
+/// Escapes everything that could move the cursor, change colors or change the direction of writing.
 pub fn plain(text: &str) -> String {
     text.chars()
         .map(|letter| {
@@ -35,10 +34,10 @@ fn is_plain(letter: char) -> bool {
     letter == ' ' || letter.is_ascii_graphic()
 }
 
-/// A row for each record, and for each archive without one; each column as broad as its broadest cell.
-pub fn table(survey: &ExportListing) -> String {
-    let rows: Vec<[String; 9]> = survey.rows.iter().map(cells).collect();
-    let mut widths = HEADS.map(str::len);
+/// Returns a table with a row for each record and for each archive without one.
+pub fn table(listing: &ExportListing) -> String {
+    let rows: Vec<[String; 9]> = listing.rows.iter().map(cells).collect();
+    let mut widths = HEADINGS.map(str::len);
     for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.len());
@@ -48,8 +47,8 @@ pub fn table(survey: &ExportListing) -> String {
         let padded = cells.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
         padded.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    let heads = HEADS.map(str::to_owned);
-    std::iter::once(&heads)
+    let headings = HEADINGS.map(str::to_owned);
+    std::iter::once(&headings)
         .chain(&rows)
         .map(line)
         .collect::<Vec<_>>()
@@ -70,7 +69,7 @@ fn cells(row: &ListedDirectory) -> [String; 9] {
         or_dash(&row.directory),
         or_dash(&claim),
         plain(&state),
-        or_dash(&archived(row).unwrap_or_default()),
+        or_dash(&archived_at(row).unwrap_or_default()),
         or_dash(row.size.as_deref().unwrap_or_default()),
         presence(row.presence).to_owned(),
         signature(row.signature).to_owned(),
@@ -79,7 +78,7 @@ fn cells(row: &ListedDirectory) -> [String; 9] {
     ]
 }
 
-fn archived(row: &ListedDirectory) -> Option<String> {
+fn archived_at(row: &ListedDirectory) -> Option<String> {
     Timestamp::from_second(row.archived_at?).ok().map(|at| at.to_string())
 }
 
@@ -102,20 +101,20 @@ fn signature(signature: Signature) -> &'static str {
     }
 }
 
-/// One object: the export, its identity, and the rows.
-pub fn json(export: &ExportAddress, survey: &ExportListing) -> serde_json::Result<String> {
+/// Returns a JSON object with the export, its identity and the rows.
+pub fn json(export: &ExportAddress, listing: &ExportListing) -> serde_json::Result<String> {
     let text = serde_json::to_string_pretty(&json!({
         "export": export.to_string(),
-        "exportID": survey.identity,
-        "complete": survey.unseen.is_empty(),
-        "unseen": survey.unseen,
-        "rows": survey.rows,
+        "exportID": listing.identity,
+        "complete": listing.unseen.is_empty(),
+        "unseen": listing.unseen,
+        "rows": listing.rows,
     }))?;
-    Ok(in_ascii(&text))
+    Ok(escape_non_ascii(&text))
 }
 
-/// JSON says what is not of ASCII as `\uXXXX` just as well, and a terminal takes nothing of that for an order.
-fn in_ascii(json: &str) -> String {
+/// Replaces all but printable ASCII by the equivalent escapes of JSON, which a terminal does not interpret.
+fn escape_non_ascii(json: &str) -> String {
     let mut plain = String::with_capacity(json.len());
     for letter in json.chars() {
         if is_plain(letter) || letter == '\n' {
@@ -135,12 +134,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_printed_and_json_says_the_same_as_before() {
-        let evil = "\u{1b}[31m\u{9b}2J\u{7f}\u{202e}\r\n\té𝄞\"\\";
-        let shown = plain(evil);
+    fn no_control_sequence_is_printed_and_json_keeps_its_value() {
+        let malicious = "\u{1b}[31m\u{9b}2J\u{7f}\u{202e}\r\n\té𝄞\"\\";
+        let shown = plain(malicious);
         assert!(shown.chars().all(is_plain), "{shown}");
-        let text = in_ascii(&serde_json::to_string(&[evil]).unwrap());
+        let text = escape_non_ascii(&serde_json::to_string(&[malicious]).unwrap());
         assert!(text.chars().all(is_plain), "{text}");
-        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [evil]);
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), [malicious]);
     }
 }

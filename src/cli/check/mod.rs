@@ -1,65 +1,60 @@
-//! `nfs-operator check`: a claim from its creation to the end of its volume, as a user would meet it.
+//! `nfs-operator check`: tests a StorageClass from the creation of a claim to the deletion of its volume.
 
-mod judge;
-mod report;
+mod objects;
 mod steps;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use nfs_operator::runtime::clients::Clients;
-use nfs_operator::runtime::shutdown::shutdown_signal;
-use nfs_operator::runtime::write_fence::WriteFence;
+use clap::Args;
+use serde_json::json;
 
-use self::report::Report;
 use self::steps::Check;
-use super::duration::go_duration;
+use super::duration::parse_go_duration;
+use super::findings::Findings;
+use super::output::{OutputFormat, print};
+use crate::runtime::clients::Clients;
+use crate::runtime::shutdown::shutdown_signal;
+use crate::runtime::write_fence::WriteFence;
 
-/// What `--help` says about the exit code; the numbers are [`Report::exit_code`]'s.
+/// Help on the exit code, see [`Findings::exit_code`].
 const EXIT_CODES: &str = "\
 Exit code:
-  0  the claim was provisioned, and it and its volume are gone again
-  1  it was not: a row says FAILED, with what the claim or the volume says
-  2  the arguments are wrong, or there is no access to the cluster
+  0  the claim was provisioned, and it and its volume were deleted
+  1  a step failed: a row says FAILED, with the message of the claim or the volume
+  2  invalid arguments, or no access to the cluster
   3  a claim or a volume is left behind: a row names it";
 
 /// Arguments of `nfs-operator check`.
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct CheckArguments {
-    /// The StorageClass to make a claim of.
+    /// StorageClass to test.
     #[arg(long)]
     storage_class: String,
-    /// The namespace to make the claim in.
+    /// Namespace in which to create the claim.
     #[arg(long, default_value = "default")]
     namespace: String,
-    /// The node that a pod would use the claim on: a class that binds late needs one.
+    /// Node of a pod that would use the claim; required for classes with volumeBindingMode WaitForFirstConsumer.
     #[arg(long)]
     node: Option<String>,
-    /// How long each step may take. Go duration.
-    // A backend is probed every 30 s unless it says otherwise: one that comes back is seen within that time.
-    #[arg(long, default_value = "60s", value_parser = go_duration)]
+    /// Maximum duration of each step (Go duration).
+    // The default probe interval is 30 s, so a backend that recovers is noticed within the default timeout.
+    #[arg(long, default_value = "60s", value_parser = parse_go_duration)]
     timeout: Duration,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value = "table")]
-    output: Output,
-    /// Kubernetes configuration; absent: KUBECONFIG, then the pod's service account.
+    output: OutputFormat,
+    /// Path of a kubeconfig. If unset, KUBECONFIG or the service account of the pod is used.
     #[arg(long, env = "NFS_OPERATOR_KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Output {
-    Table,
-    Json,
-}
-
-/// Checks and prints.
+/// Runs the check and prints the findings.
 pub async fn run(arguments: CheckArguments) -> ExitCode {
     match check(&arguments).await {
-        Ok(report) => ExitCode::from(report.exit_code()),
+        Ok(findings) => ExitCode::from(findings.exit_code()),
         Err(error) => {
             eprintln!("nfs-operator: {error}");
             ExitCode::from(2)
@@ -67,19 +62,20 @@ pub async fn run(arguments: CheckArguments) -> ExitCode {
     }
 }
 
-async fn check(arguments: &CheckArguments) -> Result<Report, Box<dyn std::error::Error>> {
-    // A person asked for it, whoever leads.
-    let guard = WriteFence::default();
-    guard.open(None);
-    let clients = Clients::new(arguments.kubeconfig.as_deref(), "check", &guard, None).await?;
+async fn check(arguments: &CheckArguments) -> Result<Findings, Box<dyn std::error::Error>> {
+    // A user runs the check, whichever operator is the leader.
+    let fence = WriteFence::default();
+    fence.open(None);
+    let clients = Clients::new(arguments.kubeconfig.as_deref(), "check", &fence, None).await?;
     let check = Check::new(clients.calls, arguments, shutdown_signal()?);
-    let report = check.run().await;
-    println!(
-        "{}",
-        match arguments.output {
-            Output::Table => report.table(),
-            Output::Json => report.json(&arguments.storage_class)?,
-        }
-    );
-    Ok(report)
+    let findings = check.run().await;
+    print(&match arguments.output {
+        OutputFormat::Table => findings.table("STEP", 10),
+        OutputFormat::Json => serde_json::to_string_pretty(&json!({
+            "storageClass": arguments.storage_class,
+            "exitCode": findings.exit_code(),
+            "steps": findings.rows(),
+        }))?,
+    })?;
+    Ok(findings)
 }

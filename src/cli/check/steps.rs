@@ -1,4 +1,4 @@
-//! The steps of the check, one row each.
+//! Steps of a check, one row each.
 
 use std::time::Duration;
 
@@ -6,17 +6,18 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
-use nfs_operator::api::names::volume_name;
+use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use super::CheckArguments;
-use super::judge::{self, CLAIM, Plan};
-use super::report::Report;
+use super::objects::{self, CLAIM, Plan};
+use crate::api::names::volume_name;
+use crate::cli::findings::{Findings, StepResult};
 
-/// The check may only `get`, one object at a time: that is a light load, and soon enough for a person.
-const LOOK: Duration = Duration::from_millis(250);
+/// Interval between two reads of an object. The rights of the check include `get`, but not `watch`.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A check and what it needs.
+/// Check of a StorageClass.
 pub struct Check<'a> {
     arguments: &'a CheckArguments,
     classes: Api<StorageClass>,
@@ -26,7 +27,7 @@ pub struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// With that client's rights.
+    /// Creates a check that uses `client`, and whose waits end with `shutdown`.
     pub fn new(client: Client, arguments: &'a CheckArguments, shutdown: CancellationToken) -> Self {
         Self {
             arguments,
@@ -37,86 +38,88 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// All steps. What was made is removed whatever happens in between, a signal included.
-    pub async fn run(&self) -> Report {
-        let mut report = Report::default();
-        let Some(plan) = self.read_class(&mut report).await else {
-            return report;
+    /// Runs all steps. The claim is deleted even if a step fails or a signal arrives.
+    pub async fn run(&self) -> Findings {
+        let mut findings = Findings::default();
+        let Some(plan) = self.read_class(&mut findings).await else {
+            return findings;
         };
-        let Some(claim) = self.make(&plan, &mut report).await else {
-            return report;
+        let Some(claim) = self.create_claim(&plan, &mut findings).await else {
+            return findings;
         };
-        self.wait_bound(&mut report).await;
-        self.remove(&claim, &plan, &mut report).await;
-        report
+        self.wait_bound(&mut findings).await;
+        self.delete_claim(&claim, &plan, &mut findings).await;
+        findings
     }
 
-    async fn read_class(&self, report: &mut Report) -> Option<Plan> {
+    async fn read_class(&self, findings: &mut Findings) -> Option<Plan> {
         let name = &self.arguments.storage_class;
         let planned = match self.classes.get(name).await {
-            Ok(class) => judge::plan(&class, self.arguments.node.as_deref()).map(|plan| (class.provisioner, plan)),
-            Err(error) => Err(format!("cannot read the class {name}: {error}")),
+            Ok(class) => objects::plan(&class, self.arguments.node.as_deref()).map(|plan| (class.provisioner, plan)),
+            Err(error) => Err(format!("cannot read StorageClass {name}: {error}")),
         };
         match planned {
             Ok((provisioner, plan)) => {
-                report.passed("class", format!("{name} of {provisioner}"));
+                findings.passed("class", format!("{name} of {provisioner}"));
                 Some(plan)
             }
             Err(message) => {
-                report.failed("class", message);
+                findings.failed("class", message);
                 None
             }
         }
     }
 
-    /// Creates the claim; gives back its uid.
-    async fn make(&self, plan: &Plan, report: &mut Report) -> Option<String> {
+    /// Creates the claim and returns its UID.
+    async fn create_claim(&self, plan: &Plan, findings: &mut Findings) -> Option<String> {
         let named = format!("{}/{CLAIM}", self.arguments.namespace);
-        let claim = judge::claim(&self.arguments.storage_class, plan);
+        let claim = objects::build_claim(&self.arguments.storage_class, plan);
         match self.claims.create(&PostParams::default(), &claim).await {
-            Ok(made) => {
-                report.passed("claim", named);
-                Some(made.uid().unwrap_or_default())
+            Ok(created) => {
+                findings.passed("claim", named);
+                Some(created.uid().unwrap_or_default())
             }
             Err(kube::Error::Api(status)) if status.code == 409 => {
                 let remedy = format!("kubectl --namespace {} delete pvc {CLAIM}", self.arguments.namespace);
-                report.failed(
+                findings.failed(
                     "claim",
-                    format!("{named} is there: another check is at work, or was killed; then: {remedy}"),
+                    format!(
+                        "{named} already exists: another check is running, or was killed; in that case run: {remedy}"
+                    ),
                 );
                 None
             }
             Err(error) => {
-                report.failed("claim", format!("cannot create {named}: {error}"));
+                findings.failed("claim", format!("cannot create {named}: {error}"));
                 None
             }
         }
     }
 
-    async fn wait_bound(&self, report: &mut Report) {
+    async fn wait_bound(&self, findings: &mut Findings) {
         let bound = self.until(async || match self.claims.get(CLAIM).await {
-            Ok(claim) => judge::bound(&claim),
+            Ok(claim) => objects::bound_volume(&claim),
             Err(error) => Err(error.to_string()),
         });
-        // A signal ends the wait; what follows removes the claim.
+        // A signal ends the wait; the claim is deleted afterwards.
         let volume = match self.shutdown.run_until_cancelled(bound).await {
             Some(Ok(volume)) => volume,
-            Some(Err(last)) => return report.failed("bound", last),
-            None => return report.failed("bound", "interrupted"),
+            Some(Err(last)) => return findings.failed("bound", last),
+            None => return findings.failed("bound", "interrupted"),
         };
-        report.passed("bound", format!("to {volume}"));
-        let place = match self.volumes.get(&volume).await {
-            Ok(volume) => judge::place(&volume),
+        findings.passed("bound", format!("to {volume}"));
+        let address = match self.volumes.get(&volume).await {
+            Ok(volume) => objects::volume_address(&volume),
             Err(error) => Err(error.to_string()),
         };
-        match place {
-            Ok(place) => report.passed("volume", place),
-            Err(message) => report.failed("volume", message),
+        match address {
+            Ok(address) => findings.passed("volume", address),
+            Err(message) => findings.failed("volume", message),
         }
     }
 
-    /// Deletes the claim and waits for its end and its volume's.
-    async fn remove(&self, uid: &str, plan: &Plan, report: &mut Report) {
+    /// Deletes the claim, and waits until it and its volume no longer exist.
+    async fn delete_claim(&self, uid: &str, plan: &Plan, findings: &mut Findings) {
         let ours = DeleteParams {
             preconditions: Some(Preconditions {
                 uid: Some(uid.to_owned()),
@@ -125,10 +128,10 @@ impl<'a> Check<'a> {
             ..DeleteParams::default()
         };
         let gone = self.until(async || {
-            // Asked again each time: the first request may have been lost.
+            // Requested each time, because a request may be lost.
             match self.claims.delete(CLAIM, &ours).await {
                 Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-                // One of the same name, and not ours.
+                // The UID differs: another claim has the same name.
                 Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
                 Err(error) => Err(error.to_string()),
                 Ok(_) => Err("it is being deleted".to_owned()),
@@ -136,19 +139,21 @@ impl<'a> Check<'a> {
         });
         let named = format!("{}/{CLAIM}", self.arguments.namespace);
         match gone.await {
-            Ok(()) => report.passed("delete", format!("{named} is gone")),
-            Err(last) => report.stuck("delete", format!("{named} stays: {last}")),
+            Ok(()) => findings.passed("delete", format!("{named} is gone")),
+            Err(last) => {
+                findings.set_left_behind();
+                findings.failed("delete", format!("{named} still exists: {last}"));
+            }
         }
-        self.wait_reclaimed(&volume_name(uid), plan, report).await;
+        self.wait_reclaimed(&volume_name(uid), plan, findings).await;
     }
 
-    async fn wait_reclaimed(&self, volume: &str, plan: &Plan, report: &mut Report) {
-        if !plan.deletes {
+    async fn wait_reclaimed(&self, volume: &str, plan: &Plan, findings: &mut Findings) {
+        if !plan.deletes_volume {
             let remedy = format!("remove its directory, then: kubectl delete pv {volume}");
-            return report.left(
-                "reclaim",
-                format!("{volume} stays, for the class has reclaimPolicy Retain; {remedy}"),
-            );
+            let message = format!("{volume} is kept because the class has reclaimPolicy Retain; {remedy}");
+            findings.set_left_behind();
+            return findings.add("reclaim", StepResult::Left, message, Value::Null);
         }
         let gone = self.until(async || match self.volumes.get_opt(volume).await {
             Ok(None) => Ok(()),
@@ -159,22 +164,25 @@ impl<'a> Check<'a> {
             Err(error) => Err(error.to_string()),
         });
         match gone.await {
-            Ok(()) => report.passed("reclaim", format!("{volume} is gone")),
-            Err(last) => report.stuck(
-                "reclaim",
-                format!("{volume} stays: {last}; kubectl describe pv {volume} says why"),
-            ),
+            Ok(()) => findings.passed("reclaim", format!("{volume} is gone")),
+            Err(last) => {
+                findings.set_left_behind();
+                findings.failed(
+                    "reclaim",
+                    format!("{volume} still exists: {last}; see kubectl describe pv {volume}"),
+                );
+            }
         }
     }
 
-    /// Looks until `look` is content, or the time is over; then what it said last.
-    async fn until<T>(&self, look: impl AsyncFn() -> Result<T, String>) -> Result<T, String> {
+    /// Calls `poll` until it succeeds. Returns its last error after the timeout.
+    async fn until<T>(&self, poll: impl AsyncFn() -> Result<T, String>) -> Result<T, String> {
         let deadline = tokio::time::Instant::now() + self.arguments.timeout;
         loop {
-            match look().await {
+            match poll().await {
                 Ok(done) => return Ok(done),
                 Err(last) if tokio::time::Instant::now() >= deadline => return Err(last),
-                Err(_) => tokio::time::sleep(LOOK).await,
+                Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
         }
     }

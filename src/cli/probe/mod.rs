@@ -1,54 +1,58 @@
-//! `nfs-operator probe`: what a backend's probe would say, from a shell.
+//! `nfs-operator probe`: probes an export as an NfsBackend would, without a cluster.
 
-mod finding;
-mod print;
 mod reserved_port;
 mod steps;
-mod write;
+mod write_test;
 
 use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 
-use self::finding::Findings;
-use super::connection::{Connection, Output};
+use super::connection::ConnectionArguments;
+use super::findings::Findings;
+use super::output::{OutputFormat, print};
 
-/// What `--help` says about the exit code; the numbers are [`Findings::exit_code`]'s.
+/// Help on the exit code, see [`Findings::exit_code`].
 const EXIT_CODES: &str = "\
 Exit code:
   0  a backend for this export would be Ready (there may be warnings)
-  1  it would not: a row says FAILED, with the reason and the remedy that the backend's condition would have
-  2  the arguments are wrong, or the program itself failed
-  3  something that --write made could not be removed: its name is told";
+  1  it would not be Ready: a row says FAILED, with the reason and the remedy that the condition of the backend would have
+  2  invalid arguments, or an internal error
+  3  something that --write created could not be removed: a row names it";
 
 /// Arguments of `nfs-operator probe`.
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ProbeArguments {
     #[command(flatten)]
-    connection: Connection,
-    /// Also make a directory with a file in it, set its mode and owner, rename and remove it.
+    connection: ConnectionArguments,
+    /// Also create a directory with a file in it, set its mode and owner, rename it and remove it.
     #[arg(long)]
     write: bool,
-    /// How to print.
+    /// Output format.
     #[arg(long, value_enum, default_value = "table")]
-    output: Output,
+    output: OutputFormat,
 }
 
-/// Probes and prints.
+/// Probes the export and prints the findings.
 pub async fn run(arguments: ProbeArguments) -> ExitCode {
     let mut findings = Findings::default();
-    steps::look(&arguments.connection.target("probe"), arguments.write, &mut findings).await;
-    let printed = match arguments.output {
-        Output::Json => match print::json(&arguments.connection.export, &findings) {
-            Ok(text) => text,
-            Err(error) => {
-                eprintln!("nfs-operator: {error}");
-                return ExitCode::from(2);
-            }
-        },
-        Output::Table => print::table(&findings),
+    steps::probe(&arguments.connection.target("probe"), arguments.write, &mut findings).await;
+    let text = match arguments.output {
+        OutputFormat::Table => Ok(findings.table("CHECK", 13)),
+        OutputFormat::Json => serde_json::to_string_pretty(&json!({
+            "export": arguments.connection.export.to_string(),
+            "ready": findings.succeeded(),
+            "exitCode": findings.exit_code(),
+            "checks": findings.rows(),
+        })),
     };
-    println!("{printed}");
-    ExitCode::from(findings.exit_code())
+    match text.map_err(std::io::Error::from).and_then(|text| print(&text)) {
+        Ok(()) => ExitCode::from(findings.exit_code()),
+        Err(error) => {
+            eprintln!("nfs-operator: {error}");
+            ExitCode::from(2)
+        }
+    }
 }

@@ -1,28 +1,28 @@
-//! Whether the server wants a port below 1024: told by coming from another one.
+//! Checks whether the server requires a source port below 1024, by connecting from another one.
 
 use nfs_client::{Client, ClientOwner, NfsError, SourcePort, Target};
-use nfs_operator::api::Reason;
 use rand::RngExt;
 use serde_json::json;
 
-use super::finding::{Findings, Outcome};
-use super::steps::export_error;
+use crate::api::Reason;
+use crate::cli::connection::export_error;
+use crate::cli::findings::{Findings, StepResult};
 
 const CHECK: &str = "reserved-port";
 
-/// Opens the export once more, from a port that is not reserved, and compares.
-pub async fn look(target: &Target, export: &Client, findings: &mut Findings) {
+/// Connects a second time, from a port that is not reserved, and compares.
+pub async fn check(target: &Target, export: &Client, findings: &mut Findings) {
     let local = export.negotiated().local.port();
     if !export.negotiated().reserved_port {
         let message = format!(
-            "not needed: none could be had here, and the server let us in from port {local}; a port below 1024 takes \
-             root, CAP_NET_BIND_SERVICE, or the sysctl net.ipv4.ip_unprivileged_port_start=0"
+            "not required: the server accepts port {local}; no port below 1024 could be bound here, which requires root, \
+             CAP_NET_BIND_SERVICE, or the sysctl net.ipv4.ip_unprivileged_port_start=0"
         );
-        return findings.add(CHECK, Outcome::Ok, message, json!({ "needed": false }));
+        return findings.add(CHECK, StepResult::Ok, message, json!({ "needed": false }));
     }
     let unreserved = Target {
         source_port: SourcePort::Any,
-        // Another client: the first one's session must go on.
+        // Another client owner, so that the session of the first connection is kept.
         owner: ClientOwner {
             owner: [target.owner.owner.as_slice(), b"/unreserved"].concat(),
             verifier: rand::rng().random(),
@@ -31,27 +31,28 @@ pub async fn look(target: &Target, export: &Client, findings: &mut Findings) {
     };
     match Client::connect(unreserved).await {
         Ok(second) => {
-            let from = second.negotiated().local.port();
+            let unreserved = second.negotiated().local.port();
             second.close().await;
-            let message = format!("not needed: let in from port {local} and from port {from} alike");
-            findings.add(CHECK, Outcome::Ok, message, json!({ "needed": false }));
+            let message = format!("not required: the server accepts port {local} and port {unreserved}");
+            findings.add(CHECK, StepResult::Ok, message, json!({ "needed": false }));
         }
         Err(error) if is_refusal(&error) => {
-            let reason = Reason::from(export_error("from a port above 1023", error).kind());
+            let reason = Reason::from(export_error("", error).kind());
             let message = format!(
-                "needed: let in from port {local}, and from a port above 1023 it says {reason}; the operator needs \
-                 spec.nfs.sourcePort: Reserved and the pod's sysctl net.ipv4.ip_unprivileged_port_start=0"
+                "required: the server accepts port {local}, but refuses ports above 1023 with {reason}; the operator needs \
+                 spec.nfs.sourcePort: Reserved and the sysctl net.ipv4.ip_unprivileged_port_start=0 in its pod"
             );
-            findings.add(CHECK, Outcome::Ok, message, json!({ "needed": true }));
+            findings.add(CHECK, StepResult::Ok, message, json!({ "needed": true }));
         }
         Err(error) => {
-            let error = export_error("cannot come from a port above 1023 to compare", error);
-            findings.wrong(CHECK, Outcome::Warning, Reason::from(error.kind()), error.to_string());
+            let error = export_error("cannot connect from a port above 1023", error);
+            findings.error(CHECK, StepResult::Warning, &error);
         }
     }
 }
 
-/// What a server that wants a reserved port says to others: NFSv4 has no word for it, so `NOENT` and `PERM` are among it.
+/// Returns true for the errors with which servers refuse unreserved ports. NFSv4 has no status for it, so they include
+/// `NOENT` and `PERM`.
 fn is_refusal(error: &NfsError) -> bool {
     matches!(
         Reason::from(export_error("", error.clone()).kind()),

@@ -1,37 +1,38 @@
-//! What is looked at, in order; what can't be looked at after a failure is left out.
+//! Steps of a probe, in order. Steps that depend on a failed one are skipped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use export_store::text::format_bytes;
-use export_store::{ErrorHints, ExportError, ExportStore, PathReservations, StoreConfig, remedy_of};
+use export_store::{ExportStore, PathReservations, StoreConfig};
 use nfs_client::{Attributes, Client, Credential, NfsError, OfferedVersions, Protocol, Statistics, Target};
-use nfs_operator::api::Reason;
 use serde_json::json;
 
-use super::finding::{Findings, Outcome};
-use super::{reserved_port, write};
+use super::{reserved_port, write_test};
+use crate::api::Reason;
+use crate::cli::connection::export_error;
+use crate::cli::findings::{Findings, StepResult};
 
-/// Looks at everything.
-pub async fn look(target: &Target, writes: bool, findings: &mut Findings) {
-    if !(resolve(target, findings).await && reach(target, findings).await && versions(target, findings).await) {
+/// Runs all steps, and the write test if `write` is set.
+pub async fn probe(target: &Target, write: bool, findings: &mut Findings) {
+    if !(resolve(target, findings).await && connect(target, findings).await && probe_versions(target, findings).await) {
         return;
     }
     let export = match Client::connect(target.clone()).await {
         Ok(export) => export,
-        Err(error) => return findings.failed("export", &export_error("cannot open the export", error)),
+        Err(error) => return fail(findings, "export", "cannot open the export", error),
     };
-    session(&export, findings);
-    reserved_port::look(target, &export, findings).await;
-    if let Some(root) = root(&export, findings).await {
-        space(&export, findings).await;
-        identity(&export, target.credential, findings).await;
-        match writes {
-            true => write::look(&export, &root, target.credential, findings).await,
+    report_session(&export, findings);
+    reserved_port::check(target, &export, findings).await;
+    if let Some(root) = read_root(&export, findings).await {
+        check_space(&export, findings).await;
+        read_identity(&export, target.credential, findings).await;
+        match write {
+            true => write_test::run(&export, &root, target.credential, findings).await,
             false => findings.add(
                 "write",
-                Outcome::Skipped,
-                "nothing was changed: --write makes, renames and removes a directory",
+                StepResult::Skipped,
+                "not tested: --write creates, renames and removes a directory",
                 json!({}),
             ),
         }
@@ -39,98 +40,83 @@ pub async fn look(target: &Target, writes: bool, findings: &mut Findings) {
     export.close().await;
 }
 
-/// An error in a condition's words.
-pub fn export_error(doing: &str, source: NfsError) -> ExportError {
-    with(doing, source, ErrorHints::default())
-}
-
-/// As [`because`], with what else is known.
-pub fn with(doing: &str, source: NfsError, circumstances: ErrorHints) -> ExportError {
-    ExportError::Nfs {
-        doing: doing.to_owned(),
-        source: Box::new(source),
-        circumstances,
-    }
+fn fail(findings: &mut Findings, check: &'static str, doing: &str, error: NfsError) {
+    findings.error(check, StepResult::Failed, &export_error(doing, error));
 }
 
 async fn resolve(target: &Target, findings: &mut Findings) -> bool {
     match Client::resolve(target).await {
         Ok(addresses) => {
             let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
-            let said = match addresses.as_slice() {
-                [only] if *only == target.server => "an address: nothing to resolve".to_owned(),
-                all => format!("{} is {}", target.server, all.join(", ")),
+            let message = match addresses.as_slice() {
+                [only] if *only == target.server => "IP address: nothing to resolve".to_owned(),
+                all => format!("{} resolves to {}", target.server, all.join(", ")),
             };
-            findings.add("resolve", Outcome::Ok, said, json!({ "addresses": addresses }));
+            findings.add("resolve", StepResult::Ok, message, json!({ "addresses": addresses }));
             true
         }
         Err(error) => {
-            findings.failed("resolve", &export_error("cannot find the server", error));
+            fail(findings, "resolve", "cannot resolve the server", error);
             false
         }
     }
 }
 
-async fn reach(target: &Target, findings: &mut Findings) -> bool {
+async fn connect(target: &Target, findings: &mut Findings) -> bool {
     match Client::test_connection(target).await {
         Ok(reached) => {
             let (peer, local, took) = (reached.peer, reached.local, milliseconds(reached.took));
             findings.add(
                 "connect",
-                Outcome::Ok,
-                format!("{peer} in {took} ms; the server saw us come from {local}, unless something between translates (SNAT)"),
+                StepResult::Ok,
+                format!("{peer} in {took} ms; the server sees the source address {local}, unless it is translated on the way (SNAT)"),
                 json!({ "peer": peer, "local": local, "milliseconds": took }),
             );
             true
         }
         Err(error) => {
-            findings.failed("connect", &export_error("cannot connect", error));
+            fail(findings, "connect", "cannot connect", error);
             false
         }
     }
 }
 
-/// Milliseconds with a tenth.
+/// Returns milliseconds, rounded to tenths.
 fn milliseconds(took: Duration) -> f64 {
     (took.as_secs_f64() * 1e4).round() / 10.0
 }
 
-/// What the server offers. Some servers close a connection that asks for a version they don't have: that says nothing
-/// about the export, so only a server that doesn't answer at all ends the probe here.
-async fn versions(target: &Target, findings: &mut Findings) -> bool {
+/// Checks which versions the server supports. Some servers close the connection if they do not support a version. That does
+/// not concern the export, so only a server that does not respond at all ends the probe.
+async fn probe_versions(target: &Target, findings: &mut Findings) -> bool {
     let offered = match Client::probe_versions(target).await {
         Ok(offered) => offered,
         Err(error @ NfsError::NotResponding { .. }) => {
-            findings.failed("versions", &export_error("cannot ask for versions", error));
+            fail(findings, "versions", "cannot determine the supported versions", error);
             return false;
         }
         Err(error) => {
-            let error = export_error("cannot ask for versions", error);
-            findings.wrong(
-                "versions",
-                Outcome::Warning,
-                Reason::from(error.kind()),
-                error.to_string(),
-            );
+            let error = export_error("cannot determine the supported versions", error);
+            findings.error("versions", StepResult::Warning, &error);
             return true;
         }
     };
-    let names = offered_names(&offered);
+    let names = version_names(&offered);
     if names.is_empty() {
-        let message = "the server offers none: is this the port of an NFS server?";
-        findings.wrong("versions", Outcome::Failed, Reason::ProtocolNotSupported, message);
+        let message = "the server supports no NFS version: check that the port is that of an NFS server";
+        findings.problem("versions", StepResult::Failed, Reason::ProtocolNotSupported, message);
         return false;
     }
     findings.add(
         "versions",
-        Outcome::Ok,
-        format!("the server offers NFS {}", names.join(", ")),
+        StepResult::Ok,
+        format!("the server supports NFS {}", names.join(", ")),
         json!({ "offered": names }),
     );
     true
 }
 
-fn offered_names(offered: &OfferedVersions) -> Vec<&'static str> {
+fn version_names(offered: &OfferedVersions) -> Vec<&'static str> {
     let all = [
         (offered.v3, "3"),
         (offered.v4_0, "4.0"),
@@ -138,11 +124,11 @@ fn offered_names(offered: &OfferedVersions) -> Vec<&'static str> {
         (offered.v4_2, "4.2"),
     ];
     all.into_iter()
-        .filter_map(|(offers, name)| offers.then_some(name))
+        .filter_map(|(is_offered, name)| is_offered.then_some(name))
         .collect()
 }
 
-fn session(export: &Client, findings: &mut Findings) {
+fn report_session(export: &Client, findings: &mut Findings) {
     let negotiated = export.negotiated();
     let protocol: Protocol = negotiated.protocol;
     let server = match negotiated.implementation.as_str() {
@@ -151,9 +137,9 @@ fn session(export: &Client, findings: &mut Findings) {
     };
     findings.add(
         "session",
-        Outcome::Ok,
+        StepResult::Ok,
         format!(
-            "NFS {protocol}{server}; {} calls at a time, lease {} s",
+            "NFS {protocol}{server}; {} concurrent calls, lease {} s",
             negotiated.slots,
             negotiated.lease.as_secs()
         ),
@@ -166,105 +152,93 @@ fn session(export: &Client, findings: &mut Findings) {
     );
 }
 
-async fn root(export: &Client, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
+async fn read_root(export: &Client, findings: &mut Findings) -> Option<nfs_client::FileHandle> {
     match export.root().await {
         Ok(root) => {
-            let found = &root.attributes;
+            let attributes = &root.attributes;
             findings.add(
                 "export",
-                Outcome::Ok,
-                described(found),
-                json!({ "fileID": found.fileid.to_string() }),
+                StepResult::Ok,
+                describe(attributes),
+                json!({ "fileID": attributes.fileid.to_string() }),
             );
             Some(root.handle)
         }
         Err(error) => {
-            findings.failed("export", &export_error("cannot read the export's root", error));
+            fail(findings, "export", "cannot read the root of the export", error);
             None
         }
     }
 }
 
-fn described(found: &Attributes) -> String {
+fn describe(attributes: &Attributes) -> String {
     format!(
-        "found: mode {:04o}, owner {}:{}, fileid {}",
-        found.mode, found.owner, found.group, found.fileid
+        "mode {:04o}, owner {}:{}, fileid {}",
+        attributes.mode, attributes.owner, attributes.group, attributes.fileid
     )
 }
 
-/// Space and inodes; a backend without either is not Ready.
-async fn space(export: &Client, findings: &mut Findings) {
-    let figures = match export.statistics().await {
-        Ok(figures) => figures,
-        Err(error) => return findings.failed("space", &export_error("cannot read the statistics", error)),
+/// Checks space and inodes. A backend without free space or inodes is not Ready.
+async fn check_space(export: &Client, findings: &mut Findings) {
+    let statistics = match export.statistics().await {
+        Ok(statistics) => statistics,
+        Err(error) => return fail(findings, "space", "cannot read the statistics", error),
     };
     let Statistics {
         total,
         available,
         inodes,
         inodes_free,
-    } = figures;
-    let said = format!(
+    } = statistics;
+    let message = format!(
         "{} of {} free",
         format_bytes(available.into()),
         format_bytes(total.into())
     );
     match available {
-        0 => findings.wrong(
+        0 => findings.problem(
             "space",
-            Outcome::Failed,
+            StepResult::Failed,
             Reason::NoSpace,
-            format!("{said}: free some, or grow it"),
+            format!("{message}: free space, or extend the file system"),
         ),
         _ => findings.add(
             "space",
-            Outcome::Ok,
-            said,
+            StepResult::Ok,
+            message,
             json!({ "available": available, "total": total }),
         ),
     }
-    let said = format!("{inodes_free} of {inodes} free");
+    let message = format!("{inodes_free} of {inodes} free");
     match (inodes, inodes_free) {
-        (0, _) => findings.add("inodes", Outcome::Ok, "the server doesn't count them", json!({})),
+        (0, _) => findings.passed("inodes", "not reported by the server"),
         (_, 0) => {
-            let message = format!("{said}: remove files, or give the file system more inodes");
-            findings.wrong("inodes", Outcome::Failed, Reason::NoInodes, message);
+            let message = format!("{message}: remove files, or add inodes to the file system");
+            findings.problem("inodes", StepResult::Failed, Reason::NoInodes, message);
         }
         _ => findings.add(
             "inodes",
-            Outcome::Ok,
-            said,
+            StepResult::Ok,
+            message,
             json!({ "free": inodes_free, "total": inodes }),
         ),
     }
 }
 
-/// The identity that is there; none is made.
-async fn identity(export: &Client, credential: Credential, findings: &mut Findings) {
-    let keeper = StoreConfig::read_only(credential);
-    let managed = ExportStore::new(export.clone(), keeper, Arc::new(PathReservations::default()));
-    match managed.read_identity().await {
+/// Reads the identity of the export, but does not create one.
+async fn read_identity(export: &Client, credential: Credential, findings: &mut Findings) {
+    let config = StoreConfig::read_only(credential);
+    let store = ExportStore::new(export.clone(), config, Arc::new(PathReservations::default()));
+    match store.read_identity().await {
         Ok(Some(identity)) => findings.add(
             "identity",
-            Outcome::Ok,
-            format!("{}{}", identity.id, said_beside(&identity.warnings)),
+            StepResult::Ok,
+            [&[identity.id.clone()], identity.warnings.as_slice()]
+                .concat()
+                .join("; "),
             json!({ "exportID": identity.id }),
         ),
-        Ok(None) => findings.add(
-            "identity",
-            Outcome::Ok,
-            "none yet: the first backend here makes it",
-            json!({}),
-        ),
-        Err(error) => findings.failed("identity", &error),
+        Ok(None) => findings.passed("identity", "none yet: the first backend of this export creates it"),
+        Err(error) => findings.error("identity", StepResult::Failed, &error),
     }
-}
-
-fn said_beside(warnings: &[String]) -> String {
-    warnings.iter().map(|warning| format!("; {warning}")).collect()
-}
-
-/// The remedy for an error, alone.
-pub fn remedy(error: &NfsError) -> String {
-    remedy_of(error, &ErrorHints::default())
 }

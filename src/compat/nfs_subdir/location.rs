@@ -14,7 +14,7 @@ use crate::api::names::{
     VOLUME_NAMESPACE_UID, VOLUME_ON_DELETE, volume_name,
 };
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::decide::policy::{Refusal, annotation, cut, same_server, unsafe_because};
+use crate::decide::policy::{Refusal, annotation, escape, reclaim_unsafe, same_server};
 use export_store::naming::DirectoryPath;
 
 /// What the operator writes on its own volumes.
@@ -66,9 +66,9 @@ pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<
 pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) -> Result<DirectoryPath, Refusal> {
     check_name(volume)?;
     let Some(source) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) else {
-        return Err(unsafe_because("the volume has no `spec.nfs`".into()));
+        return Err(reclaim_unsafe("the volume has no `spec.nfs`".into()));
     };
-    let at = format!("{}:{}", cut(&source.server), cut(&source.path));
+    let at = format!("{}:{}", escape(&source.server), escape(&source.path));
     let mut nearest: Vec<(usize, &str, &str)> = Vec::new();
     for backend in backends {
         let name = backend.metadata.name.as_deref().unwrap_or_default();
@@ -80,20 +80,20 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
     nearest.retain(|(length, ..)| Some(*length) == longest);
     match nearest.as_slice() {
         [(_, name, rest)] if *name == alias => DirectoryPath::parse(rest).map_err(|error| {
-            unsafe_because(format!(
+            reclaim_unsafe(format!(
                 "the volume is at {at}, and the operator touches no such directory: {error}; reclaim it by hand and delete the \
                  volume"
             ))
         }),
-        [(_, name, _)] => Err(unsafe_because(format!(
+        [(_, name, _)] => Err(reclaim_unsafe(format!(
             "the volume is at {at}, which lies in backend {name}, and its provisioner's alias reaches backend {alias} only: \
              correct --provisioner-alias, or reclaim it by hand and delete the volume"
         ))),
-        [] => Err(unsafe_because(format!(
+        [] => Err(reclaim_unsafe(format!(
             "the volume is at {at}, which lies below no backend's address: if backend {alias} is meant, add the address that \
              the volume was made with to its formerAddresses, spelled as there"
         ))),
-        several => Err(unsafe_because(format!(
+        several => Err(reclaim_unsafe(format!(
             "the volume is at {at}, which lies below several backends of the same address ({}), so it can't be told whose it \
              is: leave one of them there, or reclaim it by hand and delete the volume",
             several.iter().map(|(_, name, _)| *name).collect::<Vec<_>>().join(", ")
@@ -128,7 +128,7 @@ fn check_name(volume: &PersistentVolume) -> Result<(), Refusal> {
     if !uid.is_empty() && volume.metadata.name.as_deref() == Some(volume_name(uid).as_str()) {
         return Ok(());
     }
-    Err(unsafe_because(
+    Err(reclaim_unsafe(
         "the volume is not named pvc-<uid of its claim>, so it was not provisioned for it: reclaim it by hand and delete the \
          volume, or set its policy to Retain"
             .into(),

@@ -10,7 +10,7 @@ use rand::RngExt as _;
 use super::ops;
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::policy::retention;
+use crate::decide::retention;
 use crate::runtime::clock;
 use crate::runtime::events::Severity;
 use crate::runtime::writes::WriteError;
@@ -34,7 +34,7 @@ pub fn requeue_expired_siblings(ctx: &Context, object: &NfsArchive) {
     }
     let now = Timestamp::now();
     for other in ctx.stores.archives.state() {
-        let sibling = retention::is_of_the_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
+        let sibling = retention::is_same_claim(&other.spec, &object.spec) && other.uid() != object.uid();
         if sibling && !other.spec.legal_hold && expiry_reason(ctx, &other, now).is_some() {
             ctx.requeue_archive(ObjectRef::from_obj(other.as_ref()));
         }

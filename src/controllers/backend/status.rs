@@ -10,7 +10,7 @@ use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePo
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
 use crate::background::orphan_scan;
-use crate::decide::placement;
+use crate::decide::quantity;
 use crate::recovery;
 use crate::state::capacity::Totals;
 use crate::state::recovery::RecoveryStage;
@@ -125,7 +125,7 @@ fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
         .spec
         .capacity
         .as_ref()
-        .and_then(|limits| placement::quantity::bytes(limits.reserve.as_deref()?));
+        .and_then(|limits| quantity::bytes(limits.reserve.as_deref()?));
     if reserve.is_some_and(|reserve| u128::from(statistics.available) < reserve) {
         return PlannedCondition::fails(
             Reason::CapacityExceeded,

@@ -14,7 +14,7 @@ use super::provision::{BackendOutcome, ProvisionAttempt, Target};
 use super::report::ProvisionOutcome;
 use super::restore::ArchiveSource;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::placement::quantity::bytes;
+use crate::decide::quantity::bytes;
 use crate::runtime::writes::WriteError;
 use crate::state::claim_source;
 use crate::state::context::Context;

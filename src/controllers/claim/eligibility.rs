@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::ClassParameters;
-use crate::decide::placement::quantity::bytes;
+use crate::decide::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
 use export_store::naming::is_object_name;

@@ -8,10 +8,10 @@ use kube::core::PartialObjectMeta;
 
 use super::eligibility::ClaimRequest;
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{PLACED_ON, WISHED_BACKEND, volume_name};
+use crate::api::names::{PLACED_ON, REQUESTED_BACKEND, volume_name};
 use crate::api::parameters::ClassParameters;
-use crate::decide::placement::topology::SelectedNode;
 use crate::decide::placement::{self, Candidate, Claim, Placement};
+use crate::decide::topology::SelectedNode;
 use crate::state::backends::Backend;
 use crate::state::candidates::BackendView;
 use crate::state::context::Context;
@@ -58,7 +58,7 @@ pub fn place(
         namespace_labels: namespace.labels(),
         requested: request.bytes,
         class: &class,
-        wish: annotations.get(WISHED_BACKEND).map(String::as_str),
+        requested_backend: annotations.get(REQUESTED_BACKEND).map(String::as_str),
         placed_on: placed_on.as_deref(),
         node: request.node.as_deref().map(|name| SelectedNode {
             name,

@@ -9,7 +9,7 @@ use super::volume_object::{VolumeParts, volume_object};
 use super::volume_settings::VolumeSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
-use crate::decide::placement::topology;
+use crate::decide::topology;
 use crate::state::backends::ProbeSnapshot;
 use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::PatternValues;
@@ -50,7 +50,7 @@ impl Planner<'_> {
         let backend = &self.snapshot.object.spec;
         let settings = VolumeSettings::of(backend, &self.request.parameters, self.claim.annotations())?;
         let directory = self.directory(&settings)?;
-        let node_affinity = topology::common(backend.node_affinity.as_ref(), &self.request.topologies)
+        let node_affinity = topology::intersect(backend.node_affinity.as_ref(), &self.request.topologies)
             .map_err(|error| PlannedCondition::fails(Reason::TopologyMismatch, error.to_string()))?;
         let mut plan = ProvisionPlan {
             directory,

@@ -104,5 +104,6 @@ fn could_serve(
     // Placement reports an invalid class.
     class_for_placement(ctx, request)
         .is_ok_and(|class| placement::class_permits(&class, &backend.name_any(), backend.labels()))
-        && allowed.is_none_or(|allowed| placement::admits(allowed, &namespace.name_any(), namespace.labels()))
+        && allowed
+            .is_none_or(|allowed| placement::is_namespace_allowed(allowed, &namespace.name_any(), namespace.labels()))
 }

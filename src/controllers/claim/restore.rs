@@ -14,7 +14,8 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{RESTORE, volume_name};
 use crate::decide::archive_object::archive_ref;
-use crate::decide::placement::{admits, class_permits, quantity};
+use crate::decide::placement::{class_permits, is_namespace_allowed};
+use crate::decide::quantity;
 use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::context::Context;
@@ -152,7 +153,7 @@ fn not_allowed(name: &str) -> PlannedCondition {
 /// Returns true if the archive allows the namespace to have a copy.
 fn is_listed(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let allowed = archive.spec.allowed_namespaces.as_ref();
-    allowed.is_some_and(|allowed| admits(allowed, &namespace.name_any(), namespace.labels()))
+    allowed.is_some_and(|allowed| is_namespace_allowed(allowed, &namespace.name_any(), namespace.labels()))
 }
 
 /// Decides whether and how to restore. A tenant learns nothing about an archive that their namespace may not have.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::api::backend::{ClaimOverride, NfsBackendSpec, OnDelete};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::GROUP;
-use crate::api::parameters::{ClassParameters, octal_mode, on_delete, owner};
+use crate::api::parameters::{ClassParameters, parse_mode, parse_on_delete, parse_owner};
 use crate::decide::mount_options;
 
 /// The settings of a claim's directory and volume.
@@ -45,7 +45,7 @@ impl VolumeSettings {
             allowed: &backend.claim_overrides,
             annotations,
         };
-        let backend_mode = octal_mode(&backend.directory.mode).ok_or_else(|| {
+        let backend_mode = parse_mode(&backend.directory.mode).ok_or_else(|| {
             PlannedCondition::fails(
                 Reason::InvalidSpec,
                 "the backend's spec.directory.mode is not an octal number",
@@ -53,12 +53,12 @@ impl VolumeSettings {
         })?;
         let mode = claim
             .value(ClaimOverride::Mode, "mode", |text| {
-                octal_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
+                parse_mode(text).ok_or_else(|| "it takes an octal mode such as 0770 or 2770".to_owned())
             })?
             .or(class.mode)
             .unwrap_or(backend_mode);
         let backend_owner = |number: Option<i64>| number.and_then(|number| u32::try_from(number).ok());
-        let number = |text: &str| owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
+        let number = |text: &str| parse_owner(text).ok_or_else(|| "it takes a number from 0 to 4294967294".to_owned());
         let options = claim.value(ClaimOverride::MountOptions, "mount-options", |text| {
             mount_options::claim_options(text).map_err(|error| error.to_string())
         })?;
@@ -75,7 +75,7 @@ impl VolumeSettings {
                 .or(backend_owner(backend.directory.gid)),
             on_delete: claim
                 .value(ClaimOverride::OnDelete, "on-delete", |text| {
-                    on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
+                    parse_on_delete(text).ok_or_else(|| "it takes one of archive, delete, retain".to_owned())
                 })?
                 .or(class.on_delete),
             mount_options: options.unwrap_or_default(),

@@ -36,16 +36,16 @@ pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete)
         return Plan::TransferRecord;
     }
     // Whether the directory was adopted is in its record: the export store archives it then.
-    match policy::decide(volume, &settings.provisioners(), on_delete, false) {
+    match policy::decide(volume, &settings.provisioners(), on_delete) {
         Decision::Nothing => Plan::Keep {
             save_metadata: is_retained_without_claim(volume),
             finalizers: missing_finalizer(volume, settings),
         },
-        Decision::DropFinalizer => Plan::Keep {
+        Decision::RemoveFinalizer => Plan::Keep {
             save_metadata: true,
             finalizers: with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false),
         },
-        Decision::Stop(refusal) => Plan::Refuse(refusal),
+        Decision::Refuse(refusal) => Plan::Refuse(refusal),
         Decision::Reclaim(on_delete) => Plan::Reclaim(on_delete),
     }
 }

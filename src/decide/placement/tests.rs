@@ -9,7 +9,7 @@ mod summary;
 
 const GI: u128 = 1 << 30;
 
-/// A backend that a test changes and lends out as a [`Candidate`].
+/// Backend that a test changes and converts to a [`Candidate`].
 #[derive(Clone)]
 struct Backend {
     name: String,
@@ -98,7 +98,7 @@ impl Backend {
 struct Asked {
     uid: String,
     class: ClassParameters,
-    wish: Option<&'static str>,
+    requested_backend: Option<&'static str>,
     placed_on: Option<&'static str>,
     node: Option<(&'static str, Option<&'static str>)>,
     topologies: Vec<TopologySelectorTerm>,
@@ -115,7 +115,7 @@ fn placed(asked: &Asked, backends: &[Backend]) -> Placement {
         namespace_labels: &namespace_labels,
         requested: asked.requested,
         class: &asked.class,
-        wish: asked.wish,
+        requested_backend: asked.requested_backend,
         placed_on: asked.placed_on,
         node: asked.node.map(|(name, _)| SelectedNode {
             name,
@@ -134,7 +134,7 @@ fn on(asked: &Asked, backends: &[Backend]) -> Vec<String> {
     }
 }
 
-fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<Refusal>, PlannedCondition) {
+fn nowhere(asked: &Asked, backends: &[Backend]) -> (Vec<BackendRefusal>, PlannedCondition) {
     match placed(asked, backends) {
         Placement::On(names) => unreachable!("placed on {names:?}"),
         Placement::Nowhere { refusals, summary } => (refusals, summary),
@@ -150,7 +150,7 @@ fn reason(backend: Backend) -> Reason {
         &[backend],
     );
     assert_eq!(refusals.len(), 1);
-    // Where only one could serve, the claim's reason is its reason.
+    // With a single usable backend, the claim has its reason.
     assert_eq!(Some(summary.reason), refusals.first().map(|refusal| refusal.reason));
     summary.reason
 }

@@ -7,7 +7,7 @@ use super::*;
 const OURS: &[&str] = &["nfs-operator.io/nfs", "old/alias"];
 const ADDRESSES: &[(&str, &str)] = &[("files.example.org", "/export/k8s"), ("10.0.0.1", "/")];
 
-/// A released volume of ours, as the operator makes them.
+/// A released volume, as the operator creates it.
 fn volume() -> PersistentVolume {
     let mut volume = PersistentVolume::default();
     volume.metadata.finalizers = Some(vec![RECLAIM_FINALIZER.into()]);
@@ -70,11 +70,11 @@ fn being_deleted(mut volume: PersistentVolume) -> PersistentVolume {
 }
 
 fn decided(volume: &PersistentVolume) -> Decision {
-    decide(volume, OURS, OnDelete::Delete, false)
+    decide(volume, OURS, OnDelete::Delete)
 }
 
 #[test]
-fn only_released_volumes_of_ours_with_policy_delete_are_reclaimed() {
+fn only_released_volumes_of_this_operator_with_policy_delete_are_reclaimed() {
     let reclaim = Decision::Reclaim(OnDelete::Delete);
     for (what, volume, expected) in [
         ("released", volume(), reclaim.clone()),
@@ -90,12 +90,12 @@ fn only_released_volumes_of_ours_with_policy_delete_are_reclaimed() {
             reclaim.clone(),
         ),
         (
-            "another's",
+            "of another provisioner",
             changed(|volume| annotate(volume, PROVISIONED_BY, Some("nfs-operator.io/NFS"))),
             Decision::Nothing,
         ),
         (
-            "nobody's",
+            "without provisioner",
             changed(|volume| annotate(volume, PROVISIONED_BY, None)),
             Decision::Nothing,
         ),
@@ -113,11 +113,11 @@ fn only_released_volumes_of_ours_with_policy_delete_are_reclaimed() {
 }
 
 #[test]
-fn retain_takes_the_finalizer_off_and_touches_nothing() {
+fn retain_removes_the_finalizer_and_changes_nothing_else() {
     for policy in [Some("Retain"), None] {
         for phase in ["Bound", "Released", "Failed"] {
             let volume = in_phase(with_policy(policy), Some(phase));
-            assert_eq!(decided(&volume), Decision::DropFinalizer, "{policy:?} {phase}");
+            assert_eq!(decided(&volume), Decision::RemoveFinalizer, "{policy:?} {phase}");
             assert_eq!(
                 decided(&without_finalizer(volume)),
                 Decision::Nothing,
@@ -127,28 +127,32 @@ fn retain_takes_the_finalizer_off_and_touches_nothing() {
     }
     assert_eq!(
         decided(&changed(|volume| volume.spec = None)),
-        Decision::DropFinalizer,
+        Decision::RemoveFinalizer,
         "no spec: Kubernetes' default"
     );
 }
 
 #[test]
-fn a_volume_of_ours_needs_the_finalizer_while_its_policy_is_delete() {
+fn a_volume_of_this_operator_needs_the_finalizer_while_its_policy_is_delete() {
     let annotated = |name, value| changed(|volume| annotate(volume, name, value));
     for (what, volume, expected) in [
         ("released", volume(), true),
         ("bound", in_phase(volume(), Some("Bound")), true),
-        ("not seen by the binder yet", in_phase(volume(), None), true),
-        ("whether it has it or not", without_finalizer(volume()), true),
+        ("not processed by the binder yet", in_phase(volume(), None), true),
+        ("without finalizer", without_finalizer(volume()), true),
         ("policy Retain", with_policy(Some("Retain")), false),
         ("policy Recycle", with_policy(Some("Recycle")), false),
         ("no policy: Kubernetes' default is Retain", with_policy(None), false),
         ("being deleted", being_deleted(volume()), false),
-        ("another's", annotated(PROVISIONED_BY, Some("other/nfs")), false),
-        ("made by hand", annotated(PROVISIONED_BY, None), false),
+        (
+            "of another provisioner",
+            annotated(PROVISIONED_BY, Some("other/nfs")),
+            false,
+        ),
+        ("created manually", annotated(PROVISIONED_BY, None), false),
         ("under an alias", annotated(PROVISIONED_BY, Some("old/alias")), true),
         (
-            "a former provisioner's, whose finalizers are its own",
+            "of a previous provisioner, which has its own finalizers",
             annotated(VOLUME_BACKEND, None),
             false,
         ),
@@ -158,12 +162,12 @@ fn a_volume_of_ours_needs_the_finalizer_while_its_policy_is_delete() {
 }
 
 #[test]
-fn recycle_and_what_is_unknown_are_refused() {
+fn recycle_and_unknown_policies_are_refused() {
     for policy in ["Recycle", "delete", ""] {
-        let Decision::Stop(stop) = decided(&with_policy(Some(policy))) else {
+        let Decision::Refuse(refusal) = decided(&with_policy(Some(policy))) else {
             unreachable!("{policy} was not refused");
         };
-        assert_eq!(stop.reason, Reason::RecycleUnsupported);
+        assert_eq!(refusal.reason, Reason::RecycleUnsupported);
         assert_eq!(
             decided(&in_phase(with_policy(Some(policy)), Some("Bound"))),
             Decision::Nothing,
@@ -173,38 +177,34 @@ fn recycle_and_what_is_unknown_are_refused() {
 }
 
 #[test]
-fn what_was_recorded_wins_over_the_backend_and_adopted_is_never_deleted() {
+fn the_recorded_policy_takes_precedence_over_that_of_the_backend() {
     use OnDelete::{Archive, Delete, Retain};
-    for (recorded, backend, adopted, expected) in [
-        (None, Archive, false, Archive),
-        (None, Delete, false, Delete),
-        (None, Retain, false, Retain),
-        (Some("archive"), Delete, false, Archive),
-        (Some("delete"), Archive, false, Delete),
-        (Some("Delete"), Retain, false, Delete),
-        (Some("RETAIN"), Delete, false, Retain),
-        (None, Delete, true, Archive),
-        (Some("delete"), Retain, true, Archive),
-        (Some("retain"), Delete, true, Retain),
-        (Some("archive"), Delete, true, Archive),
+    for (recorded, backend, expected) in [
+        (None, Archive, Archive),
+        (None, Delete, Delete),
+        (None, Retain, Retain),
+        (Some("archive"), Delete, Archive),
+        (Some("delete"), Archive, Delete),
+        (Some("Delete"), Retain, Delete),
+        (Some("RETAIN"), Delete, Retain),
     ] {
         let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, recorded));
         assert_eq!(
-            decide(&volume, OURS, backend, adopted),
+            decide(&volume, OURS, backend),
             Decision::Reclaim(expected),
-            "{recorded:?} {backend:?} {adopted}"
+            "{recorded:?} {backend:?}"
         );
     }
     for unreadable in ["", "remove", "delete ", "true"] {
         let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, Some(unreadable)));
-        let Decision::Stop(stop) = decided(&volume) else {
+        let Decision::Refuse(refusal) = decided(&volume) else {
             unreachable!("{unreadable:?} was not refused");
         };
-        assert_eq!(stop.reason, Reason::ReclaimUnsafe);
+        assert_eq!(refusal.reason, Reason::ReclaimUnsafe);
     }
 }
 
-fn home() -> ExpectedLocation<'static> {
+fn expected_location() -> ExpectedLocation<'static> {
     ExpectedLocation {
         backend: "fast",
         export_id: Some("id-1"),
@@ -221,16 +221,19 @@ fn at(server: &str, path: &str, directory: &str) -> PersistentVolume {
 }
 
 #[test]
-fn a_volume_is_where_its_backend_and_its_annotations_say() {
-    let located = locate(&volume(), &home()).unwrap();
+fn a_volume_is_located_by_its_backend_and_its_annotations() {
+    let located = locate(&volume(), &expected_location()).unwrap();
     assert_eq!(located.directory.to_string(), "shop/data");
     assert_eq!(located.file_id, u64::MAX);
     for (server, path, directory) in [("FILES.example.ORG", "/export/k8s/a", "a"), ("10.0.0.1", "/a/b", "a/b")] {
-        assert!(locate(&at(server, path, directory), &home()).is_ok(), "{server}:{path}");
+        assert!(
+            locate(&at(server, path, directory), &expected_location()).is_ok(),
+            "{server}:{path}"
+        );
     }
     let ipv6 = ExpectedLocation {
         addresses: &[("2001:db8::1", "/x")],
-        ..home()
+        ..expected_location()
     };
     for server in ["2001:db8::1", "2001:DB8:0::1", "[2001:db8::1]"] {
         assert!(locate(&at(server, "/x/a", "a"), &ipv6).is_ok(), "{server}");
@@ -238,7 +241,7 @@ fn a_volume_is_where_its_backend_and_its_annotations_say() {
 }
 
 #[test]
-fn a_volume_that_is_not_where_it_says_is_left_alone() {
+fn a_volume_at_another_location_is_refused() {
     for (server, path, directory) in [
         ("files.example.org", "/export/k8s", ""),
         ("files.example.org", "/export/k8s/", ""),
@@ -263,19 +266,22 @@ fn a_volume_that_is_not_where_it_says_is_left_alone() {
         ("10.0.0.2", "/a", "a"),
         ("", "/a", "a"),
     ] {
-        let stop = locate(&at(server, path, directory), &home()).unwrap_err();
-        assert_eq!(stop.reason, Reason::ReclaimUnsafe, "{server}:{path} {directory}");
+        let refusal = locate(&at(server, path, directory), &expected_location()).unwrap_err();
+        assert_eq!(refusal.reason, Reason::ReclaimUnsafe, "{server}:{path} {directory}");
     }
     let no_source = changed(|volume| volume.spec.as_mut().unwrap().nfs = None);
-    assert_eq!(locate(&no_source, &home()).unwrap_err().reason, Reason::ReclaimUnsafe);
+    assert_eq!(
+        locate(&no_source, &expected_location()).unwrap_err().reason,
+        Reason::ReclaimUnsafe
+    );
 }
 
 #[test]
-fn every_annotation_must_be_there_and_agree() {
+fn every_annotation_must_exist_and_agree() {
     for name in [VOLUME_BACKEND, VOLUME_EXPORT_ID, VOLUME_DIRECTORY, VOLUME_FILE_ID] {
-        let stop = locate(&changed(|volume| annotate(volume, name, None)), &home()).unwrap_err();
-        assert_eq!(stop.reason, Reason::ReclaimUnsafe);
-        assert!(stop.message.contains(name), "{}", stop.message);
+        let refusal = locate(&changed(|volume| annotate(volume, name, None)), &expected_location()).unwrap_err();
+        assert_eq!(refusal.reason, Reason::ReclaimUnsafe);
+        assert!(refusal.message.contains(name), "{}", refusal.message);
     }
     for (name, value, reason) in [
         (VOLUME_BACKEND, "slow", Reason::ReclaimUnsafe),
@@ -289,11 +295,15 @@ fn every_annotation_must_be_there_and_agree() {
         (VOLUME_FILE_ID, "18446744073709551616", Reason::ReclaimUnsafe),
     ] {
         let volume = changed(|volume| annotate(volume, name, Some(value)));
-        assert_eq!(locate(&volume, &home()).unwrap_err().reason, reason, "{name}={value:?}");
+        assert_eq!(
+            locate(&volume, &expected_location()).unwrap_err().reason,
+            reason,
+            "{name}={value:?}"
+        );
     }
     let unconfirmed = ExpectedLocation {
         export_id: None,
-        ..home()
+        ..expected_location()
     };
     assert_eq!(locate(&volume(), &unconfirmed).unwrap_err().reason, Reason::NotProbed);
 }

@@ -72,7 +72,7 @@ async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy
         (
             json!({"mountOptions": ["hard,ro"]}),
             "spec.mountOptions",
-            "one mount option an item",
+            "must be a single mount option",
         ),
         (
             json!({"archivePolicy": {"onDelete": "Shred"}}),

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::api::conditions::PlannedCondition;
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
-use crate::decide::placement::quantity::bytes;
+use crate::decide::quantity::bytes;
 use crate::state::context::Settings;
 
 /// The condition that a resizer leaves on a claim that it cannot expand (core/v1 `PersistentVolumeClaimConditionType`).

@@ -1,7 +1,7 @@
 //! Reservation of capacity for an expansion, under the same lock as that for new volumes.
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::decide::placement::room;
+use crate::decide::placement::check_capacity;
 use crate::state::candidates::BackendView;
 use crate::state::context::Context;
 
@@ -28,7 +28,7 @@ pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reser
         return Reservation::Unknown;
     }
     let reserved = ctx.capacity.grow(volume, bytes, |allocated| {
-        room::enough_for(bytes, &view.candidate(&views, allocated))
+        check_capacity(bytes, &view.candidate(&views, allocated))
     });
     match reserved {
         Ok(()) => Reservation::Reserved,

@@ -1,9 +1,9 @@
-//! Who may serve a claim.
+//! Checks of backends.
 
 use super::*;
 
 #[test]
-fn a_backend_serves_only_what_it_may_and_can() {
+fn a_backend_that_fails_a_check_is_refused() {
     let limits = |limit: Option<&str>, percent, reserve: Option<&str>| CapacityLimits {
         limit: limit.map(StorageAmount::from),
         overcommit_percent: percent,
@@ -66,7 +66,7 @@ fn a_backend_serves_only_what_it_may_and_can() {
 }
 
 #[test]
-fn figures_that_leave_no_room_in_64_bits_are_counted_right() {
+fn sums_beyond_64_bits_are_exact() {
     let huge = Backend::with("a", |backend| {
         backend.total = Some(u128::from(u64::MAX) * 1000);
         backend.on_export = u128::from(u64::MAX) * 999;
@@ -84,7 +84,7 @@ fn figures_that_leave_no_room_in_64_bits_are_counted_right() {
 }
 
 #[test]
-fn either_names_or_selector_admit_a_namespace() {
+fn a_namespace_is_allowed_by_name_or_by_selector() {
     let some = |value| Some(value);
     for (what, allowed, expected) in [
         ("absent", None, None),
@@ -205,7 +205,7 @@ fn a_class_chooses_by_name_by_labels_or_by_both() {
 }
 
 #[test]
-fn a_tenants_words_reach_no_backend_that_the_claim_may_not_use() {
+fn annotations_of_a_tenant_select_no_backend_that_the_claim_may_not_use() {
     let open = Backend::new("open");
     let chosen = Backend::with("chosen", |backend| backend.overrides = vec![ClaimOverride::Backend]);
     let backends = [
@@ -220,13 +220,13 @@ fn a_tenants_words_reach_no_backend_that_the_claim_may_not_use() {
             backend.overrides = vec![ClaimOverride::Backend]
         }),
     ];
-    let asked = |wish, placed_on| Asked {
+    let asked = |requested_backend, placed_on| Asked {
         class: class(&[("backend", "open,chosen,elsewhere,walled")]),
-        wish,
+        requested_backend,
         placed_on,
         ..Asked::default()
     };
-    for (wish, expected) in [
+    for (requested, expected) in [
         ("open", Reason::OverrideRefused),
         ("elsewhere", Reason::OverrideRefused),
         ("other-class", Reason::OverrideRefused),
@@ -235,9 +235,9 @@ fn a_tenants_words_reach_no_backend_that_the_claim_may_not_use() {
         ("walled", Reason::NamespaceNotAllowed),
     ] {
         assert_eq!(
-            nowhere(&asked(Some(wish), None), &backends).1.reason,
+            nowhere(&asked(Some(requested), None), &backends).1.reason,
             expected,
-            "{wish}"
+            "{requested}"
         );
     }
     assert_eq!(on(&asked(Some("chosen"), None), &backends), ["chosen"]);
@@ -254,7 +254,7 @@ fn a_tenants_words_reach_no_backend_that_the_claim_may_not_use() {
 }
 
 #[test]
-fn a_former_placement_stands_alone_until_its_outcome_is_known() {
+fn only_the_previous_placement_is_considered() {
     let asked = Asked {
         placed_on: Some("b"),
         ..Asked::default()

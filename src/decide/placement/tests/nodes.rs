@@ -1,4 +1,4 @@
-//! The node that the scheduler selected, and the class's topologies.
+//! Selected node and topologies.
 
 use super::*;
 
@@ -30,13 +30,13 @@ fn only_backends_that_serve_the_selected_node_are_tried() {
     let mut both = on(&on_node(Some("b")), &backends);
     both.sort();
     assert_eq!(both, ["b", "everywhere"]);
-    // Immediate binding asks for no node; a node that is gone is in no zone.
+    // Immediate binding needs no node; a node that does not exist is in no zone.
     assert_eq!(on(&Asked::default(), &backends).len(), 3);
     assert_eq!(on(&on_node(None), &backends), ["everywhere"]);
 }
 
 #[test]
-fn a_node_that_no_backend_serves_is_told_with_what_the_class_lacks() {
+fn a_node_that_no_backend_serves_is_reported_with_the_missing_topologies() {
     let alone = [in_zone("a", "a")];
     let (refusals, summary) = nowhere(&on_node(Some("b")), &alone);
     assert!(other_node_possible(&refusals));
@@ -50,7 +50,7 @@ fn a_node_that_no_backend_serves_is_told_with_what_the_class_lacks() {
     assert_eq!(summary.message, "a, c: selected node not served");
     let (_, summary) = nowhere(&asked, &[Backend::new("c")]);
     assert!(
-        summary.message.contains("the class's allowedTopologies leave out"),
+        summary.message.contains("does not match allowedTopologies"),
         "{}",
         summary.message
     );
@@ -59,7 +59,7 @@ fn a_node_that_no_backend_serves_is_told_with_what_the_class_lacks() {
 }
 
 #[test]
-fn another_node_is_asked_for_only_where_it_would_help() {
+fn another_node_is_requested_only_if_a_backend_serves_one() {
     let full = Backend::with("a", |backend| {
         *backend = in_zone("a", "a");
         backend.limits.limit = Some("1".into());
@@ -79,7 +79,7 @@ fn another_node_is_asked_for_only_where_it_would_help() {
 }
 
 #[test]
-fn topologies_count_for_immediate_binding_too() {
+fn topologies_also_apply_to_immediate_binding() {
     let asked = Asked {
         topologies: topologies("a"),
         ..Asked::default()

@@ -1,11 +1,11 @@
-//! In which order backends are tried.
+//! Order of the backends.
 
 use proptest::prelude::*;
 
 use super::*;
 
 #[test]
-fn more_room_comes_first_then_fewer_volumes() {
+fn backends_are_ordered_by_free_space_and_then_by_number_of_volumes() {
     let with = |name: &str, available: u128, on_export: u128, volumes| {
         Backend::with(name, |backend| {
             backend.available = Some(available * GI);
@@ -38,7 +38,7 @@ fn more_room_comes_first_then_fewer_volumes() {
     assert_eq!(on(&Asked::default(), &[since, with("b", 500, 0, 9)]), ["b", "a"]);
 }
 
-/// Places `count` claims one after the other; how many each backend got.
+/// Places `count` claims one after the other. Returns the number of claims per backend.
 fn spread(mut backends: Vec<Backend>, count: u32, counted: bool, requested: impl Fn(u32) -> u128) -> Vec<u64> {
     let mut got = vec![0; backends.len()];
     for number in 0..count {
@@ -78,13 +78,13 @@ fn three_hundred_claims_spread_over_three_equal_backends() {
     ] {
         assert!(got.iter().all(|got| (90..=110).contains(got)), "{what}: {got:?}");
     }
-    // Placed from the same figures, as if all at one instant: only the hash spreads them.
+    // Placed from the same state, as if all at the same time: only the hash distributes them.
     let got = spread(equal(), 3000, false, |_| GI);
     assert!(got.iter().all(|got| (900..=1100).contains(got)), "{got:?}");
 }
 
 #[test]
-fn fifty_claims_for_room_for_twenty_give_twenty() {
+fn of_fifty_claims_for_capacity_for_twenty_twenty_are_placed() {
     let mut backends = vec![Backend::with("a", |backend| backend.limits.limit = Some("20Gi".into()))];
     let asked = Asked {
         requested: GI,
@@ -102,7 +102,7 @@ fn fifty_claims_for_room_for_twenty_give_twenty() {
 
 proptest! {
     #[test]
-    fn every_backend_is_either_tried_once_or_refused_once_whatever_the_figures(
+    fn every_backend_is_either_tried_once_or_refused_once(
         figures in proptest::collection::vec(
             (any::<Option<u128>>(), any::<Option<u128>>(), any::<u128>(), any::<u128>(), 0_i32..3, any::<u64>()),
             1..8,

@@ -1,9 +1,9 @@
-//! What a waiting claim's condition says.
+//! Condition of a claim that cannot be placed.
 
 use super::*;
 
 #[test]
-fn the_condition_says_why_each_backend_was_left_out() {
+fn the_condition_reports_why_each_backend_was_refused() {
     let full = |name| Backend::with(name, |backend| backend.limits.limit = Some("1".into()));
     let one = |class_backends: &str, backends: &[Backend]| {
         let asked = Asked {
@@ -45,7 +45,7 @@ fn the_condition_says_why_each_backend_was_left_out() {
         one("a", &[full("a")]),
         (
             Reason::CapacityExceeded,
-            "backend a: 10Gi are requested; capacity.limit is 1 and 0 of it are taken: request less, or raise it"
+            "backend a: 10Gi requested, but 0 of capacity.limit 1 is already provisioned: request less, or raise the limit"
                 .into()
         )
     );

@@ -1,22 +1,26 @@
-//! The environment variables of nfs-subdir-external-provisioner, with the meaning that they have there.
+//! Environment variables of nfs-subdir-external-provisioner, with the same semantics.
 
-use nfs_operator::compat::nfs_subdir::backend::InheritedExport;
+use super::backend::InheritedExport;
+use crate::api::parameters::parse_go_bool;
 
-/// What the environment says, where it says anything.
+/// Settings from the environment.
 #[derive(Debug, PartialEq)]
 pub struct Environment {
-    /// NFS_SERVER and NFS_PATH.
+    /// Export of NFS_SERVER and NFS_PATH.
     pub export: InheritedExport,
-    /// PROVISIONER_NAME.
+    /// Provisioner name of PROVISIONER_NAME.
     pub provisioner: String,
-    /// ENABLE_LEADER_ELECTION; it elects when nobody says otherwise.
+    /// Value of ENABLE_LEADER_ELECTION; true if unset.
     pub leader_election: bool,
 }
 
 const NAMES: [&str; 3] = ["NFS_SERVER", "NFS_PATH", "PROVISIONER_NAME"];
 
 impl Environment {
-    /// Reads it: all three variables or none. An empty one is missing.
+    /// Reads the variables. Returns `None` if none of the three is set; an empty variable counts as unset.
+    ///
+    /// # Errors
+    /// Only some of the three variables are set, or ENABLE_LEADER_ELECTION is invalid.
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
         let set = |name: &str| variable(name).filter(|value| !value.is_empty());
         match NAMES.map(set) {
@@ -24,30 +28,24 @@ impl Environment {
             [Some(server), Some(path), Some(provisioner)] => Ok(Some(Self {
                 export: InheritedExport::new(&server, &path),
                 provisioner,
-                leader_election: leader_election(set("ENABLE_LEADER_ELECTION").as_deref())?,
+                leader_election: set("ENABLE_LEADER_ELECTION").map_or(Ok(true), |value| {
+                    parse_go_bool(&value)
+                        .ok_or_else(|| format!("ENABLE_LEADER_ELECTION={value:?}: expected true or false"))
+                })?,
             })),
-            some => {
-                let missing = NAMES.iter().zip(&some).filter(|(_, value)| value.is_none());
-                let there = NAMES.iter().zip(&some).filter(|(_, value)| value.is_some());
+            values => {
+                let missing = NAMES.iter().zip(&values).filter(|(_, value)| value.is_none());
+                let present = NAMES.iter().zip(&values).filter(|(_, value)| value.is_some());
                 let list = |names: &mut dyn Iterator<Item = &str>| names.collect::<Vec<_>>().join(" and ");
                 Err(format!(
-                    "{} missing from the environment: with {} the place of an nfs-subdir-external-provisioner is taken, which \
-                     needs all of {}; set all or none of them",
+                    "{} missing from the environment: with {}, this operator replaces nfs-subdir-external-provisioner, which \
+                     requires all of {}; set all or none of them",
                     list(&mut missing.map(|(name, _)| *name)),
-                    list(&mut there.map(|(name, _)| *name)),
+                    list(&mut present.map(|(name, _)| *name)),
                     NAMES.join(", ")
                 ))
             }
         }
-    }
-}
-
-/// Exactly what Go's `strconv.ParseBool` takes.
-fn leader_election(value: Option<&str>) -> Result<bool, String> {
-    match value {
-        None | Some("1" | "t" | "T" | "TRUE" | "true" | "True") => Ok(true),
-        Some("0" | "f" | "F" | "FALSE" | "false" | "False") => Ok(false),
-        Some(other) => Err(format!("ENABLE_LEADER_ELECTION={other:?}: expected true or false")),
     }
 }
 
@@ -66,7 +64,7 @@ mod tests {
     const ALL: [(&str, &str); 3] = [("NFS_SERVER", "nfs"), ("NFS_PATH", "/a"), ("PROVISIONER_NAME", "x/y")];
 
     #[test]
-    fn all_three_or_none() {
+    fn all_three_variables_or_none_are_set() {
         assert_eq!(read(&[]), Ok(None));
         assert_eq!(read(&[("NFS_SERVER", ""), ("ENABLE_LEADER_ELECTION", "x")]), Ok(None));
         assert_eq!(read(&ALL).unwrap().unwrap().provisioner, "x/y");
@@ -78,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_are_elected_unless_it_says_otherwise_as_go_spells_it() {
+    fn leader_election_is_on_unless_disabled_with_a_boolean_of_go() {
         for (value, elects) in [("", true), ("true", true), ("1", true), ("F", false), ("False", false)] {
             let environment = read(&[&ALL[..], &[("ENABLE_LEADER_ELECTION", value)]].concat());
             assert_eq!(environment.unwrap().unwrap().leader_election, elects, "{value}");

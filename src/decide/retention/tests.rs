@@ -49,7 +49,7 @@ fn policy(retention: Option<&str>, keep_last: Option<i32>) -> ArchivePolicy {
 }
 
 #[test]
-fn a_retention_is_read_in_days_and_in_gos_units() {
+fn a_retention_has_days_and_the_units_of_go() {
     for (text, expected) in [
         ("30d", Some(30 * 86_400)),
         ("1d12h", Some(129_600)),
@@ -64,7 +64,7 @@ fn a_retention_is_read_in_days_and_in_gos_units() {
 }
 
 #[test]
-fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
+fn an_archive_expires_when_no_rule_keeps_it() {
     let of = |expires: Option<i64>, known: bool| {
         let expires = expires.map(|seconds| at(seconds).to_string());
         let archived = known.then(|| at(1).to_string());
@@ -72,40 +72,44 @@ fn an_archive_is_due_when_no_rule_keeps_it_any_more() {
     };
     let (forever, week) = (policy(None, None), policy(Some("7d"), None));
     let (last, both) = (policy(None, Some(2)), policy(Some("7d"), Some(2)));
-    let asked_for = |expires| NfsArchive {
+    let backup = |expires| NfsArchive {
         metadata: archive("nightly", json!({})).metadata,
         ..of(expires, true)
     };
-    for (what, archive, policy, newer, due_at_100) in [
+    for (what, archive, policy, newer, expired_at_100) in [
         ("no rule", of(None, true), &forever, 9, false),
-        ("time not over", of(Some(101), true), &week, 9, false),
-        ("time over", of(Some(100), true), &week, 0, true),
-        ("time over, no policy any more", of(Some(100), true), &forever, 0, true),
-        ("its end was taken away", of(None, true), &week, 9, false),
+        ("before its end", of(Some(101), true), &week, 9, false),
+        ("after its end", of(Some(100), true), &week, 0, true),
+        ("after its end, policy removed", of(Some(100), true), &forever, 0, true),
+        ("its end was removed", of(None, true), &week, 9, false),
         ("among the last", of(None, true), &last, 1, false),
         ("not among the last", of(None, true), &last, 2, true),
         ("not among the last, prolonged", of(Some(101), true), &last, 2, false),
         ("of an earlier release", of(None, false), &last, 2, false),
-        ("time over, among the last", of(Some(100), true), &both, 1, false),
-        ("time over, not among the last", of(Some(100), true), &both, 2, true),
+        ("after its end, among the last", of(Some(100), true), &both, 1, false),
+        ("after its end, not among the last", of(Some(100), true), &both, 2, true),
         (
-            "time not over, not among the last",
+            "before its end, not among the last",
             of(Some(101), true),
             &both,
             2,
             false,
         ),
-        ("for ever, not among the last", of(None, true), &both, 2, false),
-        ("asked for, never over", asked_for(None), &last, 2, false),
-        ("asked for, time over", asked_for(Some(100)), &last, 0, true),
-        ("asked for, time not over", asked_for(Some(101)), &last, 2, false),
+        ("kept forever, not among the last", of(None, true), &both, 2, false),
+        ("backup without end", backup(None), &last, 2, false),
+        ("backup after its end", backup(Some(100)), &last, 0, true),
+        ("backup before its end", backup(Some(101)), &last, 2, false),
     ] {
-        assert_eq!(due(&archive, policy, newer, at(100)).is_some(), due_at_100, "{what}");
+        assert_eq!(
+            expired(&archive, policy, newer, at(100)).is_some(),
+            expired_at_100,
+            "{what}"
+        );
     }
 }
 
 #[test]
-fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
+fn newer_archives_count_if_they_are_available_and_of_the_same_claim() {
     let of = made("pvc-5", 50);
     let with = |change: Value| {
         let mut object = serde_json::to_value(made("pvc-7", 70)).unwrap();
@@ -117,14 +121,14 @@ fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
         ("older", made("pvc-3", 30), 0),
         ("of the same second, later by name", made("pvc-6", 50), 1),
         ("of the same second, earlier by name", made("pvc-4", 50), 0),
-        ("of nobody knows when", archive("pvc-7", json!({})), 0),
+        ("of unknown time", archive("pvc-7", json!({})), 0),
         ("held", with(json!({"spec": {"legalHold": true}})), 0),
         (
-            "going",
+            "being deleted",
             with(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}})),
             0,
         ),
-        ("not seen yet", with(json!({"status": {"conditions": []}})), 0),
+        ("not available yet", with(json!({"status": {"conditions": []}})), 0),
         (
             "of another claim",
             with(json!({"spec": {"claim": {"name": "other"}}})),
@@ -135,9 +139,9 @@ fn newer_archives_count_when_they_are_good_and_of_the_same_claim() {
             with(json!({"spec": {"claim": {"namespaceUID": "new"}}})),
             0,
         ),
-        ("asked for", with(json!({"metadata": {"name": "nightly"}})), 0),
+        ("a backup", with(json!({"metadata": {"name": "nightly"}})), 0),
         ("on another backend", with(json!({"spec": {"backend": "other"}})), 0),
     ] {
-        assert_eq!(newer(&of, [&of, &other].into_iter()), counts, "{what}");
+        assert_eq!(count_newer(&of, [&of, &other].into_iter()), counts, "{what}");
     }
 }

@@ -1,26 +1,26 @@
-//! What is said in a condition, before it is written.
+//! Conditions before they are written.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 use super::conditions::Reason;
 use export_store::text::truncate;
 
-/// A condition as planned: without times, which are filled in when it is written.
+/// Condition without times, which [`Self::condition`] adds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedCondition {
-    /// `True`, `False` or, when nothing is known, `Unknown`.
+    /// `Some(true)` for `True`, `Some(false)` for `False`, `None` for `Unknown`.
     pub status: Option<bool>,
-    /// Machine-readable reason.
+    /// Reason of the condition.
     pub reason: Reason,
-    /// What happened, and the remedy.
+    /// Description of the cause, and the remedy.
     pub message: String,
 }
 
-/// The longest message that a condition may carry (API conventions), in bytes.
-const LONGEST_MESSAGE: usize = 32_768;
+/// Maximum length of the message of a condition in bytes (`metav1.Condition`).
+const MAX_MESSAGE: usize = 32_768;
 
 impl PlannedCondition {
-    /// A condition that holds.
+    /// Creates a condition with status `True`.
     pub fn holds(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             status: Some(true),
@@ -29,7 +29,7 @@ impl PlannedCondition {
         }
     }
 
-    /// A condition that does not hold.
+    /// Creates a condition with status `False`.
     pub fn fails(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             status: Some(false),
@@ -38,7 +38,7 @@ impl PlannedCondition {
         }
     }
 
-    /// A condition of which nothing is known.
+    /// Creates a condition with status `Unknown`.
     pub fn unknown(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             status: None,
@@ -47,7 +47,7 @@ impl PlannedCondition {
         }
     }
 
-    /// The condition to write: `lastTransitionTime` moves only when the status changes.
+    /// Returns the condition to write. Keeps the `lastTransitionTime` of the `former` conditions if the status is the same.
     pub fn condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
         let status = match self.status {
             Some(true) => "True",
@@ -61,7 +61,7 @@ impl PlannedCondition {
             type_: type_.to_owned(),
             status: status.to_owned(),
             reason: self.reason.to_string(),
-            message: truncate(&self.message, LONGEST_MESSAGE).to_owned(),
+            message: truncate(&self.message, MAX_MESSAGE).to_owned(),
             observed_generation: generation,
             last_transition_time: since,
         }

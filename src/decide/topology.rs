@@ -1,7 +1,6 @@
-//! Which nodes reach a volume: the backend's `nodeAffinity` and the class's `allowedTopologies`, both of which must
-//! hold. Pure.
+//! Nodes that can reach a volume: those that match both `nodeAffinity` of the backend and `allowedTopologies` of the class.
 //!
-//! The rules are those of `NodeSelector` in core/v1: terms are ORed, the requirements of a term ANDed, and an empty
+//! The rules are those of `NodeSelector` in core/v1: terms are ORed, the requirements of a term are ANDed, and an empty
 //! term selects no node.
 
 use std::collections::BTreeMap;
@@ -11,57 +10,58 @@ use k8s_openapi::api::core::v1::{
     VolumeNodeAffinity,
 };
 
-/// The one field that `matchFields` may name (core/v1 `NodeSelectorTerm`).
+/// The only field that `matchFields` supports (core/v1 `NodeSelectorTerm`).
 const NAME_FIELD: &str = "metadata.name";
-/// Both lists are multiplied. What a cluster has of zones and racks is far below this.
-const MOST_TERMS: usize = 1000;
+/// Maximum number of combined terms. The zones and racks of a cluster need far fewer.
+const MAX_TERMS: usize = 1000;
 
-/// The node that the scheduler selected for a late-binding claim.
+/// Node that the scheduler selected for a claim with delayed binding.
 #[derive(Debug, Clone, Copy)]
 pub struct SelectedNode<'a> {
-    /// Its name.
+    /// Name of the node.
     pub name: &'a str,
-    /// Its labels; absent when there is no such Node.
+    /// Labels of the node; `None` if it does not exist.
     pub labels: Option<&'a BTreeMap<String, String>>,
 }
 
-/// Why no node reaches a volume.
+/// Reason why no node can reach a volume.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
-    /// The affinity is not one that the API server would take on a volume.
-    #[error("nodeAffinity cannot be used: {0}")]
+    /// The API server would reject the affinity on a volume.
+    #[error("invalid nodeAffinity: {0}")]
     Invalid(&'static str),
-    /// There are more combinations than a volume should carry.
-    #[error("nodeAffinity and allowedTopologies have more than {MOST_TERMS} combinations")]
+    /// There are too many combinations of terms.
+    #[error("nodeAffinity and allowedTopologies have more than {MAX_TERMS} combinations")]
     TooMany,
-    /// No node can be in both.
-    #[error("no node can be in both the backend's nodeAffinity and the class's allowedTopologies")]
+    /// No node can match both.
+    #[error("no node can match both nodeAffinity of the backend and allowedTopologies of the StorageClass")]
     Disjoint,
 }
 
-/// The affinity of a volume on a backend for a class: what both allow. Absent when neither restricts anything.
+/// Returns the node affinity of a volume: the intersection of that of its backend and of the topologies of its class. `None`
+/// if neither restricts anything.
 ///
 /// # Errors
-/// [`Unreachable`] when there is nothing that both allow, or the affinity is none.
-pub fn common(
+/// The intersection is empty, or the affinity is invalid.
+pub fn intersect(
     affinity: Option<&VolumeNodeAffinity>,
     allowed: &[TopologySelectorTerm],
 ) -> Result<Option<VolumeNodeAffinity>, Unreachable> {
-    let required = checked(affinity)?;
+    let required = valid_terms(affinity)?;
     if allowed.is_empty() {
         return Ok(affinity.filter(|_| required.is_some()).cloned());
     }
     let everywhere = [NodeSelectorTerm::default()];
     let own = required.unwrap_or(&everywhere);
-    if own.len().saturating_mul(allowed.len()) > MOST_TERMS {
+    if own.len().saturating_mul(allowed.len()) > MAX_TERMS {
         return Err(Unreachable::TooMany);
     }
     let mut terms: Vec<NodeSelectorTerm> = Vec::new();
-    // An empty term of the backend's selects nothing; the one that stands in for an absent affinity selects all.
+    // An empty term of the backend selects no node; the one that replaces an unset affinity selects all nodes.
     for term in own.iter().filter(|term| required.is_none() || !is_empty(term)) {
         for topology in allowed {
-            let both = narrowed(term, topology);
-            terms.extend(both.filter(satisfiable).filter(|both| !terms.contains(both)));
+            let both = with_topology(term, topology);
+            terms.extend(both.filter(is_satisfiable).filter(|both| !terms.contains(both)));
         }
     }
     if terms.is_empty() {
@@ -74,7 +74,7 @@ pub fn common(
     }))
 }
 
-/// Whether a node is one that an affinity selects. A node that does not exist is in none that restricts anything.
+/// Returns true if an affinity selects a node. A node that does not exist is selected only if there is no restriction.
 pub fn selects(affinity: Option<&VolumeNodeAffinity>, node: &SelectedNode<'_>) -> bool {
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
         return true;
@@ -90,12 +90,12 @@ pub fn selects(affinity: Option<&VolumeNodeAffinity>, node: &SelectedNode<'_>) -
 fn term_selects(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let mut expressions = term.match_expressions.iter().flatten();
     let mut fields = term.match_fields.iter().flatten();
-    expressions.all(|requirement| holds(requirement, labels.get(&requirement.key).map(String::as_str)))
-        && fields.all(|requirement| requirement.key == NAME_FIELD && holds(requirement, Some(name)))
+    expressions.all(|requirement| matches_value(requirement, labels.get(&requirement.key).map(String::as_str)))
+        && fields.all(|requirement| requirement.key == NAME_FIELD && matches_value(requirement, Some(name)))
 }
 
-/// Whether a requirement holds for a label's value; absent: there is no such label.
-fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+/// Returns true if the value of a label, or `None` if the label does not exist, satisfies a requirement.
+fn matches_value(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     let among = |value: &str| values.iter().any(|one| one == value);
     match requirement.operator.as_str() {
@@ -103,47 +103,47 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
         "NotIn" => !value.is_some_and(among),
         "Exists" => value.is_some(),
         "DoesNotExist" => value.is_none(),
-        "Gt" => numbers(value, values).is_some_and(|(value, bound)| value > bound),
-        "Lt" => numbers(value, values).is_some_and(|(value, bound)| value < bound),
+        "Gt" => parse_numbers(value, values).is_some_and(|(value, bound)| value > bound),
+        "Lt" => parse_numbers(value, values).is_some_and(|(value, bound)| value < bound),
         _ => false,
     }
 }
 
-fn numbers(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
+fn parse_numbers(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
     Some((value?.parse().ok()?, values.first()?.parse().ok()?))
 }
 
-/// The terms of an affinity that restricts something, if the API server would take them on a volume.
-fn checked(affinity: Option<&VolumeNodeAffinity>) -> Result<Option<&[NodeSelectorTerm]>, Unreachable> {
+/// Returns the terms of an affinity that restricts nodes, if the API server would accept them on a volume.
+fn valid_terms(affinity: Option<&VolumeNodeAffinity>) -> Result<Option<&[NodeSelectorTerm]>, Unreachable> {
     let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
         return Ok(None);
     };
     let terms = required.node_selector_terms.as_slice();
     if terms.iter().all(is_empty) {
-        return Err(Unreachable::Invalid("it has no term that selects a node"));
+        return Err(Unreachable::Invalid("no term selects a node"));
     }
     if !terms
         .iter()
         .flat_map(|term| term.match_expressions.iter().flatten())
-        .all(is_expression)
+        .all(is_valid_expression)
     {
         return Err(Unreachable::Invalid(
-            "an operator of matchExpressions is unknown or does not fit its values",
+            "matchExpressions has an unknown operator or invalid values",
         ));
     }
     if !terms
         .iter()
         .flat_map(|term| term.match_fields.iter().flatten())
-        .all(is_field)
+        .all(is_valid_field)
     {
         return Err(Unreachable::Invalid(
-            "matchFields takes metadata.name with In or NotIn and one value",
+            "matchFields only supports metadata.name with In or NotIn and one value",
         ));
     }
     Ok(Some(terms))
 }
 
-fn is_expression(requirement: &NodeSelectorRequirement) -> bool {
+fn is_valid_expression(requirement: &NodeSelectorRequirement) -> bool {
     let values = requirement.values.as_deref().unwrap_or_default();
     match requirement.operator.as_str() {
         "In" | "NotIn" => !values.is_empty(),
@@ -153,7 +153,7 @@ fn is_expression(requirement: &NodeSelectorRequirement) -> bool {
     }
 }
 
-fn is_field(requirement: &NodeSelectorRequirement) -> bool {
+fn is_valid_field(requirement: &NodeSelectorRequirement) -> bool {
     let one = requirement.values.as_ref().is_some_and(|values| values.len() == 1);
     requirement.key == NAME_FIELD && matches!(requirement.operator.as_str(), "In" | "NotIn") && one
 }
@@ -164,47 +164,47 @@ fn is_empty(term: &NodeSelectorTerm) -> bool {
     none(&term.match_expressions) && none(&term.match_fields)
 }
 
-/// A term with what a topology asks for besides; none when the topology selects nothing.
-fn narrowed(term: &NodeSelectorTerm, topology: &TopologySelectorTerm) -> Option<NodeSelectorTerm> {
-    let asked = topology
+/// Adds the requirements of a topology to a term. Returns `None` if the topology selects no node.
+fn with_topology(term: &NodeSelectorTerm, topology: &TopologySelectorTerm) -> Option<NodeSelectorTerm> {
+    let requirements = topology
         .match_label_expressions
         .as_ref()
-        .filter(|asked| !asked.is_empty())?;
+        .filter(|requirements| !requirements.is_empty())?;
     let mut both = term.clone();
     let expressions = both.match_expressions.get_or_insert_default();
-    for one in asked {
-        narrow(expressions, one);
+    for requirement in requirements {
+        add_requirement(expressions, requirement);
     }
     Some(both)
 }
 
-/// Adds one requirement: into the `In` that is there for its label, or beside the others.
-fn narrow(expressions: &mut Vec<NodeSelectorRequirement>, asked: &TopologySelectorLabelRequirement) {
+/// Adds a requirement: restricts an existing `In` for the same label, or appends one.
+fn add_requirement(expressions: &mut Vec<NodeSelectorRequirement>, added: &TopologySelectorLabelRequirement) {
     let same = expressions
         .iter_mut()
-        .find(|one| one.key == asked.key && one.operator == "In");
+        .find(|one| one.key == added.key && one.operator == "In");
     match same {
         Some(same) => same
             .values
             .get_or_insert_default()
-            .retain(|value| asked.values.contains(value)),
+            .retain(|value| added.values.contains(value)),
         None => expressions.push(NodeSelectorRequirement {
-            key: asked.key.clone(),
+            key: added.key.clone(),
             operator: "In".to_owned(),
-            values: Some(asked.values.clone()),
+            values: Some(added.values.clone()),
         }),
     }
 }
 
-/// Whether a node could fulfil a term, as far as its requirements can contradict each other. The term of a backend
-/// alone is not doubted: it is the administrator's.
-fn satisfiable(term: &NodeSelectorTerm) -> bool {
+/// Returns false if the `In` requirements of a term contradict its other requirements, so that no node can match. Terms of
+/// a backend without topologies are not checked: they are up to the administrator.
+fn is_satisfiable(term: &NodeSelectorTerm) -> bool {
     let possible = |all: &[NodeSelectorRequirement]| {
         all.iter().filter(|one| one.operator == "In").all(|one| {
             let mut values = one.values.iter().flatten();
             values.any(|value| {
                 let of_same_key = all.iter().filter(|other| other.key == one.key);
-                of_same_key.into_iter().all(|other| holds(other, Some(value)))
+                of_same_key.into_iter().all(|other| matches_value(other, Some(value)))
             })
         })
     };

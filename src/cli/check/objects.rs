@@ -1,47 +1,49 @@
-//! What to make of a class, a claim and its volume. Without I/O.
+//! StorageClass, claim and volume of a check; no I/O.
 
 use std::collections::BTreeMap;
 
+use crate::api::names::{CLAIM_CONDITION, SELECTED_NODE};
 use k8s_openapi::api::core::v1::{
     PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimSpec, VolumeResourceRequirements,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::api::ObjectMeta;
-use nfs_operator::api::names::{CLAIM_CONDITION, SELECTED_NODE};
 
-/// The claim's name: one that a role can name.
+/// Name of the claim. It is constant, so that a role can grant access to it by name.
 pub const CLAIM: &str = "nfs-operator-check";
-/// As little as there is; nothing is written to it.
+/// Requested storage: minimal, because nothing is written to the volume.
 const SIZE: &str = "1Mi";
 
-/// What a class means for the check.
+/// Properties of the StorageClass that the check depends on.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The annotation that a scheduler would set.
+    /// Node for the annotation that the scheduler sets for a pod; `None` if the class binds immediately.
     pub node: Option<String>,
-    /// Whether the volume goes with its claim.
-    pub deletes: bool,
+    /// True if the volume is deleted after its claim.
+    pub deletes_volume: bool,
 }
 
-/// What to do for a class.
+/// Determines how to check a class.
 ///
 /// # Errors
-/// Why nothing can be done, with the remedy.
+/// The class cannot be checked; the message contains the remedy.
 pub fn plan(class: &StorageClass, node: Option<&str>) -> Result<Plan, String> {
-    let late = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-    if late && node.is_none() {
-        return Err("the class binds late: name the node that a pod would run on (--node)".to_owned());
+    let is_delayed = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+    if is_delayed && node.is_none() {
+        return Err(
+            "the class has volumeBindingMode WaitForFirstConsumer: specify the node of a pod with --node".to_owned(),
+        );
     }
     Ok(Plan {
-        node: node.filter(|_| late).map(str::to_owned),
-        // The API server's own default.
-        deletes: class.reclaim_policy.as_deref().unwrap_or("Delete") == "Delete",
+        node: node.filter(|_| is_delayed).map(str::to_owned),
+        // Delete is the default of the API server.
+        deletes_volume: class.reclaim_policy.as_deref().unwrap_or("Delete") == "Delete",
     })
 }
 
-/// The claim to make.
-pub fn claim(class: &str, plan: &Plan) -> PersistentVolumeClaim {
+/// Returns the claim to create.
+pub fn build_claim(class: &str, plan: &Plan) -> PersistentVolumeClaim {
     let annotations = plan.node.iter().map(|node| (SELECTED_NODE.to_owned(), node.clone()));
     let annotations: BTreeMap<String, String> = annotations.collect();
     PersistentVolumeClaim {
@@ -63,11 +65,11 @@ pub fn claim(class: &str, plan: &Plan) -> PersistentVolumeClaim {
     }
 }
 
-/// The volume of a claim that is Bound.
+/// Returns the name of the volume of a bound claim.
 ///
 /// # Errors
-/// What the claim says of why it is not.
-pub fn bound(claim: &PersistentVolumeClaim) -> Result<String, String> {
+/// The claim is not bound; the message is that of its condition.
+pub fn bound_volume(claim: &PersistentVolumeClaim) -> Result<String, String> {
     let status = claim.status.as_ref();
     let phase = status.and_then(|status| status.phase.as_deref());
     let volume = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone());
@@ -78,25 +80,28 @@ pub fn bound(claim: &PersistentVolumeClaim) -> Result<String, String> {
         .and_then(|status| status.conditions.as_ref())
         .into_iter()
         .flatten();
-    let Some(said) = conditions.find(|condition| condition.type_ == CLAIM_CONDITION) else {
+    let Some(condition) = conditions.find(|condition| condition.type_ == CLAIM_CONDITION) else {
         return Err(format!(
-            "{}, and no operator has said anything of it: is one at work, and the class its?",
+            "{}, and no operator has set a condition: check that one is running and serves this StorageClass",
             phase.unwrap_or("Pending")
         ));
     };
-    let reason = said.reason.as_deref().unwrap_or_default();
-    Err(format!("{reason}: {}", said.message.as_deref().unwrap_or_default()))
+    let reason = condition.reason.as_deref().unwrap_or_default();
+    Err(format!(
+        "{reason}: {}",
+        condition.message.as_deref().unwrap_or_default()
+    ))
 }
 
-/// Where a volume is.
+/// Returns server and path of a volume.
 ///
 /// # Errors
-/// That it is none of the operator's kind.
-pub fn place(volume: &PersistentVolume) -> Result<String, String> {
+/// It is not an NFS volume.
+pub fn volume_address(volume: &PersistentVolume) -> Result<String, String> {
     let spec = volume.spec.as_ref();
     let nfs = spec.and_then(|spec| spec.nfs.as_ref());
     nfs.map(|nfs| format!("{}:{}", nfs.server, nfs.path))
-        .ok_or_else(|| "it is no NFS volume: another provisioner serves the class".to_owned())
+        .ok_or_else(|| "it is not an NFS volume: another provisioner serves the class".to_owned())
 }
 
 #[cfg(test)]
@@ -116,46 +121,50 @@ mod tests {
         serde_json::from_value(class).unwrap()
     }
 
-    fn said(status: Value) -> PersistentVolumeClaim {
+    fn claim_with(status: Value) -> PersistentVolumeClaim {
         serde_json::from_value(json!({"spec": {"volumeName": "pvc-1"}, "status": status})).unwrap()
     }
 
     #[test]
-    fn a_class_that_binds_late_needs_a_node_and_any_other_is_given_none() {
-        let late = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
-        assert!(plan(&late, None).unwrap_err().contains("--node"));
-        let planned = plan(&late, Some("n1")).unwrap();
-        let annotations = claim("nfs", &planned).metadata.annotations.unwrap();
+    fn only_a_class_with_delayed_binding_needs_a_node() {
+        let delayed = class(json!({"volumeBindingMode": "WaitForFirstConsumer"}));
+        assert!(plan(&delayed, None).unwrap_err().contains("--node"));
+        let planned = plan(&delayed, Some("n1")).unwrap();
+        let annotations = build_claim("nfs", &planned).metadata.annotations.unwrap();
         assert_eq!(annotations.get(SELECTED_NODE).map(String::as_str), Some("n1"));
         let planned = plan(&class(json!({"reclaimPolicy": "Retain"})), Some("n1")).unwrap();
         assert_eq!(
             planned,
             Plan {
                 node: None,
-                deletes: false
+                deletes_volume: false
             }
         );
-        assert_eq!(claim("nfs", &planned).metadata.annotations, None);
+        assert_eq!(build_claim("nfs", &planned).metadata.annotations, None);
     }
 
     #[test]
-    fn a_claim_that_waits_says_why_in_the_conditions_words() {
-        assert_eq!(bound(&said(json!({"phase": "Bound"}))).unwrap(), "pvc-1");
+    fn a_pending_claim_is_reported_with_the_message_of_its_condition() {
+        assert_eq!(bound_volume(&claim_with(json!({"phase": "Bound"}))).unwrap(), "pvc-1");
         let condition = json!({"type": CLAIM_CONDITION, "status": "False", "reason": "NoSpace", "message": "full"});
-        let waits = said(json!({"phase": "Pending", "conditions": [condition]}));
-        assert_eq!(bound(&waits).unwrap_err(), "NoSpace: full");
+        let pending = claim_with(json!({"phase": "Pending", "conditions": [condition]}));
+        assert_eq!(bound_volume(&pending).unwrap_err(), "NoSpace: full");
         assert!(
-            bound(&said(json!({"phase": "Pending"})))
+            bound_volume(&claim_with(json!({"phase": "Pending"})))
                 .unwrap_err()
                 .contains("no operator")
         );
     }
 
     #[test]
-    fn a_volume_that_is_not_nfs_is_anothers() {
+    fn a_volume_that_is_not_nfs_is_from_another_provisioner() {
         let volume = |spec: Value| serde_json::from_value(json!({"spec": spec})).unwrap();
         let ours = volume(json!({"nfs": {"server": "s", "path": "/p"}}));
-        assert_eq!(place(&ours).unwrap(), "s:/p");
-        assert!(place(&volume(json!({}))).unwrap_err().contains("another provisioner"));
+        assert_eq!(volume_address(&ours).unwrap(), "s:/p");
+        assert!(
+            volume_address(&volume(json!({})))
+                .unwrap_err()
+                .contains("another provisioner")
+        );
     }
 }

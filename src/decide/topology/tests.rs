@@ -39,7 +39,7 @@ fn selected(terms: Value) -> bool {
 }
 
 #[test]
-fn each_operator_means_what_kubernetes_says() {
+fn each_operator_has_the_semantics_of_kubernetes() {
     for (key, operator, values, expected) in [
         ("zone", "In", json!(["b", "a"]), true),
         ("zone", "In", json!(["A"]), false),
@@ -96,7 +96,7 @@ fn terms_are_ored_and_their_requirements_anded() {
 }
 
 #[test]
-fn a_node_that_does_not_exist_is_in_no_affinity_that_restricts() {
+fn a_node_that_does_not_exist_is_selected_by_no_restriction() {
     let gone = SelectedNode {
         name: "n1",
         labels: None,
@@ -108,7 +108,7 @@ fn a_node_that_does_not_exist_is_in_no_affinity_that_restricts() {
 }
 
 #[test]
-fn a_volume_gets_what_backend_and_class_both_allow() {
+fn a_volume_has_the_intersection_of_backend_and_class() {
     let rack = json!({"key": "rack", "operator": "Exists"});
     for (what, own, allowed, expected) in [
         ("neither", None, vec![], None),
@@ -140,20 +140,20 @@ fn a_volume_gets_what_backend_and_class_both_allow() {
         ),
     ] {
         let own = own.map(affinity);
-        assert_eq!(common(own.as_ref(), &allowed), Ok(expected.map(affinity)), "{what}");
+        assert_eq!(intersect(own.as_ref(), &allowed), Ok(expected.map(affinity)), "{what}");
     }
 }
 
 #[test]
-fn contradictions_and_what_the_api_server_would_refuse_are_found_before_anything_is_made() {
+fn contradictions_and_invalid_affinities_are_detected() {
     let but_a = expressions(json!([{"key": "zone", "operator": "NotIn", "values": ["a"]}]));
     let none = expressions(json!([{"key": "zone", "operator": "DoesNotExist"}]));
     for own in [zones(&["b"]), but_a, none] {
-        let found = common(Some(&affinity(own.clone())), &in_zones(&["a"]));
+        let found = intersect(Some(&affinity(own.clone())), &in_zones(&["a"]));
         assert_eq!(found, Err(Unreachable::Disjoint), "{own}");
     }
     let nowhere = topologies(json!([{}]));
-    assert_eq!(common(None, &nowhere), Err(Unreachable::Disjoint));
+    assert_eq!(intersect(None, &nowhere), Err(Unreachable::Disjoint));
     for terms in [
         json!([]),
         json!([{}]),
@@ -167,14 +167,14 @@ fn contradictions_and_what_the_api_server_would_refuse_are_found_before_anything
         json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["x", "y"]}]}]),
     ] {
         for allowed in [vec![], in_zones(&["a"])] {
-            let found = common(Some(&affinity(terms.clone())), &allowed);
+            let found = intersect(Some(&affinity(terms.clone())), &allowed);
             assert!(matches!(found, Err(Unreachable::Invalid(_))), "{terms}: {found:?}");
         }
     }
     let many = vec![zones(&["a"])[0].clone(); 400];
     let allowed = vec![in_zones(&["a"]).remove(0); 3];
     assert_eq!(
-        common(Some(&affinity(json!(many))), &allowed),
+        intersect(Some(&affinity(json!(many))), &allowed),
         Err(Unreachable::TooMany)
     );
 }

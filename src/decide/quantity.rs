@@ -1,19 +1,19 @@
-//! Quantities as bytes.
+//! Parser of Kubernetes quantities.
 //!
-//! Of our own, because the crate for it (kube_quantity 0.9) goes through `f64`: requests above 2^53 bytes, and sizes near
-//! 2^63 that some servers report, would come out as their neighbours.
+//! The crate kube_quantity 0.9 converts through `f64`, which is inexact for requests above 2^53 bytes and for sizes near
+//! 2^63 that some servers report.
 
-/// Digits after the point that count; anything smaller only rounds up.
+/// Number of significant digits after the decimal point. Further digits only round up.
 const FRACTION_DIGITS: usize = 18;
 const FRACTION_UNIT: u128 = 1_000_000_000_000_000_000;
-/// Longer texts are refused: a canonical quantity has at most 20 digits and a suffix.
-const LONGEST: usize = 64;
+/// Maximum length of a quantity. A canonical one has at most 20 digits and a suffix.
+const MAX_LENGTH: usize = 64;
 
-/// Reads a Kubernetes quantity of 0 or more, rounded up to whole bytes; `None` when it is none, or above 128 bits
-/// (`k8s.io/apimachinery/pkg/api/resource`, the grammar above `Quantity`).
+/// Parses a quantity of 0 or more, rounded up to whole bytes (grammar of `Quantity` in
+/// `k8s.io/apimachinery/pkg/api/resource`). Returns `None` if it is invalid or exceeds 128 bits.
 pub fn bytes(text: &str) -> Option<u128> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    if text.len() > LONGEST {
+    if text.len() > MAX_LENGTH {
         return None;
     }
     let end = text
@@ -45,7 +45,7 @@ enum Unit {
     DividedBy(u128),
 }
 
-/// The digits after the point in 10^-18, rounded up.
+/// Returns the digits after the decimal point in units of 10^-18, rounded up.
 fn fraction_of(digits: &str) -> Option<u128> {
     let (counted, rest) = digits.split_at_checked(FRACTION_DIGITS).unwrap_or((digits, ""));
     let counted: u128 = format!("{counted:0<FRACTION_DIGITS$}").parse().ok()?;
@@ -74,7 +74,7 @@ fn unit(suffix: &str) -> Option<Unit> {
     })
 }
 
-/// `3`, `+3` or `-3` after `e`, up to 18 either way.
+/// Parses the exponent after `e`, from -18 to 18.
 fn exponent(text: &str) -> Option<Unit> {
     let (negative, digits) = match text.strip_prefix('-') {
         Some(digits) => (true, digits),
@@ -98,7 +98,7 @@ mod tests {
     use export_store::text::format_bytes;
 
     #[test]
-    fn quantities_are_read_exactly_and_rounded_up() {
+    fn quantities_are_exact_and_rounded_up() {
         for (text, expected) in [
             ("0", 0),
             ("1", 1),
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_refused() {
+    fn invalid_quantities_are_refused() {
         for text in [
             "",
             "-1",
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_short() {
+    fn formatted_sizes_are_short() {
         for (figure, expected) in [
             (0, "0"),
             (1023, "1023"),
