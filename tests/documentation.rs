@@ -1,7 +1,8 @@
 //! The documentation is complete where it claims to be, and everything that it names exists.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::{fs, io, path::Path, time::Duration};
+use std::path::{Path, PathBuf};
+use std::{fs, io, time::Duration};
 
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -322,4 +323,74 @@ fn the_reference_is_made_from_the_crds() -> Test {
     let made = rig::api_reference::render(&page("crds/nfs-operator.yaml")?)?;
     assert!(page("docs/reference.md")? == made, "docs/reference.md: run `make docs`");
     Ok(())
+}
+
+/// Adds all Markdown files in a folder and its subfolders, except build output and hidden folders.
+fn markdown_below(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if path.is_dir() && !name.starts_with('.') && name != "target" && name != "dist" {
+            markdown_below(&path, files)?;
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Maximum length of a line of prose in Markdown.
+const COLUMNS: usize = 100;
+
+/// Returns the numbers of the lines of prose that are too long. Fenced blocks, tables, headings, comments, and lines
+/// that cannot be broken, such as a long link, may have any length.
+fn long_lines(page: &str) -> Vec<usize> {
+    let mut is_fenced = false;
+    let mut long = Vec::new();
+    for (line, number) in page.lines().zip(1..) {
+        let text = line.trim_start();
+        if text.starts_with("```") {
+            is_fenced = !is_fenced;
+        }
+        let is_prose = !is_fenced && !text.starts_with(['|', '#']) && !text.starts_with("<!--");
+        let text = text.trim_start_matches(['-', '*', ' ']);
+        let is_one_link = (text.starts_with('[') || text.starts_with("![")) && text.find("](") > text.rfind(' ');
+        let is_breakable = text.contains(' ') && !is_one_link;
+        if is_prose && is_breakable && line.chars().count() > COLUMNS {
+            long.push(number);
+        }
+    }
+    long
+}
+
+#[test]
+fn markdown_is_wrapped_at_100_columns() -> io::Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    markdown_below(root, &mut files)?;
+    assert!(files.len() > 30, "only {files:?}");
+    let mut long = Vec::new();
+    for file in files {
+        let lines = long_lines(&fs::read_to_string(&file)?);
+        let name = file.strip_prefix(root).unwrap_or(&file).display();
+        long.extend(lines.iter().map(|line| format!("{name}:{line}")));
+    }
+    assert!(long.is_empty(), "wrap these lines at {COLUMNS} columns: {long:#?}");
+    Ok(())
+}
+
+#[test]
+fn only_prose_is_wrapped() {
+    let words = "word ".repeat(30);
+    let path = "path/".repeat(30);
+    for (page, expected) in [
+        (words.clone(), vec![1]),
+        (format!("# Title\n\n- {words}"), vec![3]),
+        (format!("```sh\n{words}\n```\n{words}"), vec![4]),
+        (format!("# {words}\n| {words} |\n<!-- {words} -->"), vec![]),
+        (format!("- [a link](https://example.com/{path})\n{path}"), vec![]),
+        (format!("see [a link](https://example.com/{path})"), vec![1]),
+    ] {
+        assert_eq!(long_lines(&page), expected, "{page}");
+    }
 }

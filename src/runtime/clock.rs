@@ -1,4 +1,4 @@
-//! A second clock: the API server's. No data is purged only because one machine's clock is wrong.
+//! The API server's clock: data is not purged because the clock of one machine is wrong.
 
 use jiff::Timestamp;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
@@ -7,15 +7,18 @@ use kube::{Api, Client};
 
 use crate::runtime::writes::WriteError;
 
-/// Returns the API server's current time: the creation time of a review that is not stored
+/// Returns the API server's current time: the creation time of an object that it does not store
 /// (<https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/self-subject-review-v1/>).
+///
+/// # Errors
+/// The API server does not answer, or answers without a time: nothing may be purged now.
 pub async fn api_server_time(client: &Client) -> Result<Timestamp, WriteError> {
     let api: Api<SelfSubjectReview> = Api::all(client.clone());
+    let failed = WriteError::action("ask the API server what time it is");
     let review = api
         .create(&PostParams::default(), &SelfSubjectReview::default())
         .await
-        .map_err(WriteError::action("read the time of the API server"))?;
-    // Without a time, nothing is purged now, and the request is repeated.
+        .map_err(failed)?;
     let created = review.metadata.creation_timestamp;
     created.map(|time| time.0).ok_or(WriteError::Conflict)
 }
