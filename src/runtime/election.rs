@@ -1,6 +1,6 @@
 //! Acquires the Lease ([`lease`](crate::runtime::lease) decides when).
 //!
-//! Every process holds the Lease while it works. With `--leader-elect` others stand by; without it they refuse to start.
+//! Every process holds the Lease while it works. With `--leader-elect`, others stand by; without, they refuse to start.
 
 use std::future::ready;
 use std::pin::pin;
@@ -23,22 +23,22 @@ use crate::runtime::readiness::{Readiness, ReadinessState};
 use crate::runtime::write_fence::{WriteFence, since_boot};
 use crate::runtime::writes::http_status;
 
-/// The settings of the leader election.
+/// Settings of the leader election.
 #[derive(Debug, Clone)]
 pub struct Election {
-    /// Whether others stand by (`--leader-elect`).
+    /// Other processes may stand by (`--leader-elect`).
     pub elect: bool,
     /// Namespace of the Lease. If unset, the namespace of the Kubernetes configuration.
     pub namespace: Option<String>,
     /// Name of the Lease.
     pub name: String,
-    /// Its timings.
+    /// Timings of the Lease.
     pub timings: LeaseTimings,
 }
 
 impl Election {
-    /// Returns how long a request may stay in flight after the renew deadline: another process leads no sooner than this.
-    /// `None` if nobody stands by.
+    /// Returns how long a request may stay in flight after the renew deadline: another process leads no sooner than
+    /// this. Returns `None` if nobody stands by.
     pub fn linger(&self) -> Option<Duration> {
         let LeaseTimings {
             duration,

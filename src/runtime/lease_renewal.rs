@@ -26,7 +26,7 @@ pub struct LeaseRenewer {
     shown: String,
     me: HolderIdentity,
     terms: LeaseTimings,
-    /// Whether others stand by. If so, a Lease that is not renewed in time is lost.
+    /// Other processes may stand by. If so, a Lease that is not renewed in time is lost.
     elect: bool,
     fence: WriteFence,
     /// The Lease as last written.
@@ -201,7 +201,7 @@ impl LeaseRenewer {
     /// Returns how long this process leads if no further renewal succeeds.
     fn left(&self) -> Duration {
         if !self.elect {
-            // Nobody waits for it: a process that starts takes it when it ran out, and then we are told so.
+            // There is no standby. If a starting process takes the expired Lease, the next renewal detects it.
             return Duration::MAX;
         }
         (*self.renewed.borrow() + self.terms.renew_deadline).saturating_sub(since_boot())

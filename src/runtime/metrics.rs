@@ -94,7 +94,7 @@ const OF_BACKENDS: [(&str, &str); 11] = [
 /// The values of a backend's metrics.
 #[derive(Debug, Clone, Copy)]
 pub struct BackendMetrics {
-    /// Whether claims can be provisioned.
+    /// Claims can be provisioned.
     pub ready: bool,
     /// Statistics of the export's file system. If unset, the former values stay.
     pub statistics: Option<Statistics>,
@@ -155,7 +155,7 @@ impl Collector for WaitingClaims {
     }
 }
 
-/// Returns a histogram with buckets from 10 ms (one claim on a near server), doubling up to 5 min (a claim with retries).
+/// Returns a histogram with buckets that double from 10 ms (one claim, near server) to 5 min (a claim with retries).
 fn durations() -> Histogram {
     Histogram::new(prometheus_client::metrics::histogram::exponential_buckets(
         0.01, 2.0, 16,

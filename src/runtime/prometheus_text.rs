@@ -1,22 +1,22 @@
-//! The older of Prometheus' two text formats, made of the newer one, OpenMetrics, which the metrics' library prints.
+//! Converts OpenMetrics, which the metrics library prints, to the older Prometheus text format.
 
 use std::fmt::Write as _;
 
-/// What the formats are called (`Content-Type`).
+/// Content type of OpenMetrics.
 pub const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// See [`OPEN_METRICS`].
+/// Content type of the Prometheus text format.
 pub const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether who sent this `Accept` understands OpenMetrics: Prometheus does, other readers of `/metrics` may not.
+/// Returns true if a client that sent this `Accept` header understands OpenMetrics. Prometheus does; others may not.
 pub fn takes_open_metrics(accept: &str) -> bool {
     accept.contains("application/openmetrics-text")
 }
 
-/// The same in the older format. There, a counter's help and type stand under its name with `_total`, as its samples do;
-/// units and the end have no lines of their own.
+/// Converts to the older format. In it, the help and type of a counter have the suffix `_total`, like its samples, and
+/// there are no lines for units and the end.
 pub fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
-    // A metric's help comes before its type, which says how the metric is called.
+    // The help precedes the type, which determines the metric's name.
     let mut help = None;
     for line in open_metrics.lines() {
         if let Some(described) = line.strip_prefix("# HELP ") {

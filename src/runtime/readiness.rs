@@ -1,4 +1,4 @@
-//! How far the operator is from doing its work: what `/readyz` reports, and what decisions wait for.
+//! Readiness of the operator: the source of `/readyz`, and the state that decisions wait for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ impl fmt::Display for Cache {
     }
 }
 
-/// How far the operator has come.
+/// State of the operator's startup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReadinessState {
     /// It waits for the Lease, for this reason.

@@ -1,7 +1,7 @@
-//! The Secret that makes records on exports this cluster's own: the key that signs them, and the cluster's name there.
+//! The Secret that associates records on exports with this cluster: the signing key and the cluster ID.
 //!
-//! Made at the first start and never written again. A cluster that is built anew with the saved Secret goes on where the
-//! former one stopped: its records are its own (docs/disaster-recovery.md).
+//! It is created at the first start and never overwritten. A cluster that is recreated with the saved Secret takes over
+//! the records of the former one (docs/disaster-recovery.md).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,50 +15,50 @@ use kube::{Api, Client, ResourceExt};
 use crate::runtime::writes::http_status;
 use export_store::{KEY_LENGTH, RecordsKey};
 
-/// In the Secret: the key that records are signed with, 32 random bytes.
+/// Field of the Secret with the key that signs records: 32 random bytes.
 const KEY: &str = "key";
-/// In the Secret: the cluster's name on exports.
+/// Field of the Secret with the cluster's ID on exports.
 const CLUSTER_ID: &str = "cluster-id";
 
-/// Until the API server answers again.
+/// Pause before a request is retried that the API server did not answer.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Which Secret.
+/// Location of the Secret.
 #[derive(Debug, Clone)]
 pub struct RecordsSecret {
-    /// Its namespace; absent: that of the Kubernetes configuration.
+    /// Namespace. If unset, the namespace of the Kubernetes configuration.
     pub namespace: Option<String>,
-    /// Its name.
+    /// Name.
     pub name: String,
 }
 
-/// What the Secret holds.
+/// Contents of the Secret.
 #[derive(Debug, Clone)]
 pub struct Records {
-    /// The cluster's name on exports.
+    /// The cluster's ID on exports.
     pub cluster_id: String,
-    /// The key that records are signed with.
+    /// The key that signs records.
     pub key: RecordsKey,
 }
 
-/// Why there is no key.
+/// The signing key is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
-    /// The API server will not let us.
+    /// The API server denies access.
     #[error(
         "cannot {action} the Secret {secret}, which holds the key that records on exports are signed with: {cause}; apply \
          config/rbac, or correct --records-namespace and --records-secret"
     )]
     Refused {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
         /// Namespace and name.
         secret: String,
-        /// The answer.
+        /// The API server's answer.
         #[source]
         cause: Box<kube::Error>,
     },
-    /// What it holds is not what was written.
+    /// The Secret's data is invalid.
     #[error(
         "the Secret {secret} can't be used: data.{field} {fault}. Restore the Secret from its backup \
          (docs/disaster-recovery.md); it is never written over. Without a backup, delete it: the operator makes another \
@@ -67,21 +67,22 @@ pub enum SecretError {
     Damaged {
         /// Namespace and name.
         secret: String,
-        /// The key of its data.
+        /// The invalid field.
         field: &'static str,
-        /// What is wrong there.
+        /// The reason.
         fault: String,
     },
-    /// The cluster's id can't be read.
+    /// The cluster's ID cannot be read.
     #[error("cannot read the namespace kube-system, whose uid is the cluster's id: {0}")]
     ClusterId(#[source] Box<kube::Error>),
 }
 
-/// What is wrong with a Secret, and where.
+/// An invalid field of a Secret, and the reason.
 type Fault = (&'static str, String);
 
 impl RecordsSecret {
-    /// What the Secret holds. One that is not there is made: of several that make it at once, all take the winner's.
+    /// Returns the Secret's contents. Creates the Secret if it does not exist. If several processes create it at once,
+    /// all use the one that was created first.
     pub async fn ensure(&self, client: &Client) -> Result<Records, SecretError> {
         let namespace = self.namespace.as_deref().unwrap_or(client.default_namespace());
         let store = Store {
@@ -108,7 +109,7 @@ struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// None: to be tried again.
+    /// Returns the contents, or `None` to retry.
     async fn read_or_make(&self) -> Result<Option<Records>, SecretError> {
         match self.secrets.get_opt(self.name).await {
             Ok(Some(found)) => self.parsed(&found).map(Some),
@@ -117,11 +118,11 @@ impl Store<'_> {
         }
     }
 
-    /// What another one made at the same time.
+    /// Reads the Secret that another process created at the same time.
     async fn read_winners(&self) -> Result<Option<Records>, SecretError> {
         match self.secrets.get(self.name).await {
             Ok(found) => self.parsed(&found).map(Some),
-            // Deleted in this moment: from the beginning.
+            // It was deleted meanwhile: start over.
             Err(error) if http_status(&error) == Some(404) => Ok(None),
             Err(error) => self.put_off("read", error),
         }
@@ -180,12 +181,12 @@ impl Store<'_> {
     }
 }
 
-/// Whether it answered, and will answer the same again: it is not one that is starting, or has too much to do.
+/// Returns true if the API server refused and would refuse again: a 4xx status other than 429.
 fn is_refusal(error: &kube::Error) -> bool {
     http_status(error).is_some_and(|status| (400..500).contains(&status) && status != 429)
 }
 
-/// Immutable: an edit by mistake would make strangers of all records.
+/// Returns the Secret to create. It is immutable, because after an accidental edit no record would be recognized.
 fn secret(name: &str, cluster_id: &str, key: &[u8; KEY_LENGTH]) -> Secret {
     let data = [(KEY, key.to_vec()), (CLUSTER_ID, cluster_id.as_bytes().to_vec())];
     Secret {
@@ -223,7 +224,7 @@ fn parse(secret: &Secret) -> Result<Records, Fault> {
     })
 }
 
-/// What the uid of a namespace looks like, and no other name on an export does.
+/// Returns true if the bytes have the format of a namespace's UID. No other kind of name on an export has it.
 fn is_uid(bytes: &[u8]) -> bool {
     let dash = |place: usize| matches!(place, 8 | 13 | 18 | 23);
     bytes.len() == 36

@@ -1,4 +1,4 @@
-//! How long to wait before an object is tried again. Pure but for the dice.
+//! Exponential backoff before an object is retried. Does no I/O.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,17 +8,17 @@ use rand::RngExt;
 
 use crate::runtime::concurrency_limiter::Priority;
 
-/// The first pause after a failure, and the longest (`--retry-min`, `--retry-max`).
+/// Minimum and maximum pause after a failure (`--retry-min`, `--retry-max`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackoffLimits {
-    /// The first.
+    /// Pause after the first failure.
     pub shortest: Duration,
-    /// The longest.
+    /// Maximum pause.
     pub longest: Duration,
 }
 
 impl Default for BackoffLimits {
-    /// What the ProvisionController library uses.
+    /// Returns the defaults of the ProvisionController library.
     fn default() -> Self {
         Self {
             shortest: Duration::from_secs(15),
@@ -28,7 +28,7 @@ impl Default for BackoffLimits {
 }
 
 impl BackoffLimits {
-    /// These bounds, if they do not contradict each other; else what to change.
+    /// Returns the limits if they are consistent, or an error message with the remedy.
     pub fn validated(self) -> Result<Self, String> {
         let Self { shortest, longest } = self;
         if shortest < Duration::from_millis(100) {
@@ -44,7 +44,7 @@ impl BackoffLimits {
         Ok(self)
     }
 
-    /// The pause after that many failures before this one.
+    /// Returns the pause after a failure that `failures` others preceded.
     fn pause(&self, failures: u32) -> Duration {
         self.shortest
             .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX))
@@ -52,8 +52,8 @@ impl BackoffLimits {
     }
 }
 
-/// Exponential backoff with jitter, for each object on its own. Objects are told apart by their uid: a successor of
-/// the same name has not failed yet.
+/// Exponential backoff with jitter for each object. Objects are identified by UID, so that a new object with the same
+/// name starts without failures.
 #[derive(Default)]
 pub struct Backoff {
     failures: Mutex<HashMap<String, u32>>,
@@ -61,7 +61,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// With these bounds.
+    /// Creates a backoff with these limits.
     pub fn new(bounds: BackoffLimits) -> Self {
         Self {
             failures: Mutex::default(),
@@ -69,8 +69,8 @@ impl Backoff {
         }
     }
 
-    /// Counts a failure and answers how long to wait: up to half as long again as the pause, so that thousands that
-    /// failed together do not come back together.
+    /// Records a failure and returns the time to wait: the pause, extended by up to half, so that thousands of objects
+    /// that fail together are not retried together.
     pub fn record_failure(&self, uid: &str) -> Duration {
         let mut failures = self.failures();
         let count = failures.entry(uid.to_owned()).or_insert(0);
@@ -79,7 +79,7 @@ impl Backoff {
         pause.mul_f64(rand::rng().random_range(1.0..1.5))
     }
 
-    /// Whether the object comes for the first time.
+    /// Returns the object's priority: `Retry` if it has failed.
     pub fn priority(&self, uid: &str) -> Priority {
         match self.failures().contains_key(uid) {
             true => Priority::Retry,
@@ -87,7 +87,7 @@ impl Backoff {
         }
     }
 
-    /// Forgets an object's failures: it succeeded, changed, or is gone.
+    /// Resets an object's failures, after it succeeded, changed or was deleted.
     pub fn reset(&self, uid: &str) {
         self.failures().remove(uid);
     }
@@ -97,7 +97,7 @@ impl Backoff {
     }
 }
 
-/// A duration up to a tenth longer, so that what is done regularly is not done in step.
+/// Extends a duration by up to a tenth, so that periodic work is not synchronized.
 pub fn jittered(duration: Duration) -> Duration {
     duration.mul_f64(rand::rng().random_range(1.0..1.1))
 }

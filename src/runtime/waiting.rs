@@ -64,7 +64,8 @@ impl<R: Eq + Hash> WaitSet<R> {
         self.state().epoch
     }
 
-    /// Adds an object that waits, as decided in epoch `known_at`. Returns false if there was a wake-up since: check again.
+    /// Adds an object that waits, as decided in epoch `known_at`. Returns false if there was a wake-up since. If so,
+    /// check again.
     pub fn add(&self, object: R, known_at: Epoch) -> bool {
         let mut state = self.state();
         if state.epoch != known_at {
@@ -75,9 +76,9 @@ impl<R: Eq + Hash> WaitSet<R> {
         true
     }
 
-    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but not the deletion of some
-    /// volume: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false as
-    /// [`add`](Self::add) does.
+    /// Adds an object that failed. Its own backoff or [`wake_all`](Self::wake_all) wakes it, but not the deletion of a
+    /// volume: thousands of failing objects must not be retried at the rate of other objects' changes. Returns false
+    /// as [`add`](Self::add) does.
     pub fn park_failed(&self, object: R, known_at: Epoch) -> bool {
         let mut state = self.state();
         if state.epoch.all != known_at.all {

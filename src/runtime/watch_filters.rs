@@ -41,7 +41,7 @@ pub fn applied_or_deleted<K>(
     })
 }
 
-/// The objects that are there and fingerprint us by another fingerprint than before; without a fingerprint, always.
+/// Passes on objects that exist and whose fingerprint changed. Objects without a fingerprint always pass.
 pub fn applied_if_changed<K: Resource>(
     events: impl Stream<Item = WatchEvent<K>>,
     fingerprint: impl Fn(&K) -> Option<u64>,
@@ -164,7 +164,7 @@ mod tests {
             InitApply(volume("a", "Bound")),
             InitApply(volume("b", "Failed")),
             InitDone,
-            // It broke off, and both were released meanwhile; the first try to list them breaks off too.
+            // The watch broke, and both volumes were released meanwhile. The first attempt to list them breaks too.
             Init,
             InitApply(volume("a", "Released")),
             Init,

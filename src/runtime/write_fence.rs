@@ -1,9 +1,9 @@
-//! Whether this process may write now.
+//! The write fence: prevents writes by a process that does not lead.
 //!
-//! Asked before every write to the API (a layer of the client) and at the start of every operation on an export. It
-//! costs a look at the clock. It cannot call back what was sent already, or what is stopped between the look and the
-//! sending: that is what the fence on the export and the preconditions of the writes are for, as the decision on
-//! who may write says.
+//! It is checked before every write to the API (in the client's connections) and at the start of every operation on an
+//! export. A check only reads the clock. The fence cannot recall a request that was sent already or that is delayed
+//! between check and transmission. The fence on the export and the preconditions of the writes cover that case
+//! (docs/adr/0010-who-may-write.md).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,40 +11,40 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Time since the machine was started, by a clock that goes on while the machine sleeps: `Instant` does not on Linux,
-/// and a leader that slept would believe in a Lease that is long another's.
+/// Returns the time since boot, including time in suspend. `Instant` does not include it on Linux: after a suspend, a
+/// leader would rely on a Lease that another process has taken.
 pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
-    // The clock starts at zero: neither part is negative.
+    // The clock starts at zero, so neither part is negative.
     let (seconds, nanoseconds) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
     Duration::new(seconds.unwrap_or(0), nanoseconds.unwrap_or(0))
 }
 
-/// Open while we lead; clones are one guard.
+/// A fence that is open while this process leads. Clones share its state.
 #[derive(Debug, Clone, Default)]
 pub struct WriteFence(Arc<AtomicU64>);
 
-/// Open until it is closed.
+/// Value of a fence that is open until it is closed.
 const WITHOUT_END: u64 = u64::MAX;
 
 impl WriteFence {
-    /// Whether this process may write now.
+    /// Returns true while this process may write.
     pub fn may_write(&self) -> bool {
         nanoseconds(since_boot()) < self.0.load(Ordering::Acquire)
     }
 
-    /// Opens it until that time since boot, or without end.
+    /// Opens the fence until a time since boot, or without a limit.
     pub fn open(&self, until: Option<Duration>) {
         self.0.store(until.map_or(WITHOUT_END, nanoseconds), Ordering::Release);
     }
 
-    /// Closes it.
+    /// Closes the fence.
     pub fn close(&self) {
         self.0.store(0, Ordering::Release);
     }
 }
 
-/// Enough for 584 years.
+/// Converts to nanoseconds. The range is sufficient for 584 years.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(WITHOUT_END - 1)
 }

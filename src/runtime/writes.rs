@@ -1,4 +1,4 @@
-//! Writes to the Kubernetes API that more than one reconciler makes, and what their refusals mean.
+//! Writes to the Kubernetes API that several reconcilers share, and the classification of their errors.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -11,34 +11,34 @@ use serde_json::{Value, json};
 
 use crate::runtime::retry::{Backoff, jittered};
 
-/// A write that the API server did not answer is tried again after this long, whatever it was.
+/// Pause before a write is retried that the API server did not answer.
 pub const AFTER_ERROR: Duration = Duration::from_secs(5);
 
-/// How often a finalizer is tried to be dropped while others write to the object too.
+/// Maximum number of attempts to remove a finalizer while others write to the object.
 const FINALIZER_TRIES: usize = 5;
 
-/// Why a write to an object did not happen.
+/// A write to an object failed.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
-    /// The object is gone, or another object has its name now: nothing is left to write to.
+    /// The object was deleted. Another object may have its name now.
     #[error("the object is gone")]
     NotFound,
-    /// It changed since it was read: it will be looked at again.
+    /// The object changed since it was read. It will be reconciled again.
     #[error("the object changed meanwhile")]
     Conflict,
     /// Anything else.
     #[error("cannot {action}: {cause}")]
     Api {
-        /// What was tried.
+        /// The action that failed.
         action: &'static str,
-        /// The API server's answer, or none.
+        /// The API server's answer, or the reason why there is none.
         #[source]
         cause: Box<kube::Error>,
     },
 }
 
 impl WriteError {
-    /// What a call was for that the API server refused or did not answer: for `map_err`.
+    /// Returns a function for `map_err` that adds the action that failed.
     pub fn action(action: &'static str) -> impl Fn(kube::Error) -> Self + Copy {
         move |cause| Self::Api {
             action,
@@ -47,8 +47,8 @@ impl WriteError {
     }
 }
 
-/// How long an object waits after a write failed. A refusal is the object's own failure; without an answer, the API
-/// server is not well, and that is nobody's.
+/// Returns the time to wait after a failed write. A refusal counts as a failure of the object. A missing answer does
+/// not, because the API server is unhealthy.
 pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration {
     let refused = match error {
         WriteError::Api { cause, .. } => {
@@ -63,7 +63,7 @@ pub fn pause_after(error: &WriteError, retries: &Backoff, uid: &str) -> Duration
     }
 }
 
-/// The HTTP status of an answer of the API server; none when there was no answer.
+/// Returns the HTTP status of the API server's answer, or `None` without an answer.
 pub fn http_status(error: &kube::Error) -> Option<u16> {
     match error {
         kube::Error::Api(status) => Some(status.code),
@@ -71,8 +71,8 @@ pub fn http_status(error: &kube::Error) -> Option<u16> {
     }
 }
 
-/// Applies `fields` to an object of a user's, with its uid: without it, an apply would make or hit a successor of the
-/// same name. 404, 409 and a 422 about the uid mean that the object is gone.
+/// Applies `fields` to a user's object, with its UID. Without the UID, an apply might create or change another object
+/// of the same name. 404, 409 and a 422 about the UID mean that the object no longer exists.
 pub async fn apply<K>(
     api: &Api<K>,
     object: &K,
@@ -108,7 +108,7 @@ where
     })
 }
 
-/// Sets an object's finalizers to `finalizers`, if the object is still as it was read.
+/// Sets an object's finalizers if the object has not changed since it was read.
 pub async fn set_finalizers<K>(api: &Api<K>, object: &K, finalizers: &[String]) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -117,7 +117,7 @@ where
     patch_as_read(api, object, fields, false, "set the finalizers").await
 }
 
-/// Takes an annotation of somebody else's off an object, if the object is still as it was read.
+/// Removes another component's annotation from an object if the object has not changed since it was read.
 pub async fn remove_annotation_if_unchanged<K>(
     api: &Api<K>,
     object: &K,
@@ -137,7 +137,7 @@ where
     .await
 }
 
-/// Merges `fields` into an object, if it is still as it was read ([`WriteError::Changed`] when not).
+/// Merges `fields` into an object if it has not changed since it was read ([`WriteError::Conflict`] otherwise).
 pub async fn patch_as_read<K>(
     api: &Api<K>,
     object: &K,
@@ -163,7 +163,7 @@ where
     })
 }
 
-/// Removes an annotation, if the object is the same and the annotation still has this value.
+/// Removes an annotation if the object still exists and the annotation still has this value.
 pub async fn remove_annotation<K>(api: &Api<K>, object: &K, annotation: &str, value: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -182,13 +182,13 @@ where
     let patch: Patch<()> = Patch::Json(operations);
     match api.patch(&object.name_any(), &PatchParams::default(), &patch).await {
         Ok(_) => Ok(()),
-        // 422: a test failed, so it was changed or removed already.
+        // 422: a test failed, because the annotation was changed or removed.
         Err(error) if matches!(http_status(&error), Some(404 | 409 | 422)) => Ok(()),
         Err(cause) => Err(failed(cause)),
     }
 }
 
-/// Adds a finalizer to an object unless it is being deleted. If the object changed or is gone, its next event adds it.
+/// Adds a finalizer to an object unless it is being deleted. If the object changed, its next event adds the finalizer.
 pub async fn add_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -205,7 +205,7 @@ where
     }
 }
 
-/// Drops a finalizer from an object, which may be written by others meanwhile; done when the object is gone.
+/// Removes a finalizer from an object. Retries if others write to it meanwhile. Succeeds if the object is gone.
 pub async fn drop_finalizer<K>(api: &Api<K>, object: &K, finalizer: &str) -> Result<(), WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
@@ -228,7 +228,7 @@ where
     Err(WriteError::Conflict)
 }
 
-/// The object's finalizers with or without one, or `None` when that is so already.
+/// Returns the object's finalizers with `finalizer` added or removed, or `None` if nothing changes.
 pub fn with_finalizer(metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> Option<Vec<String>> {
     let mut finalizers = metadata.finalizers.clone().unwrap_or_default();
     let there = finalizers.iter().any(|name| name == finalizer);
@@ -240,7 +240,7 @@ pub fn with_finalizer(metadata: &ObjectMeta, finalizer: &str, wanted: bool) -> O
     Some(finalizers)
 }
 
-/// Takes the fields of `from` into those of `into`.
+/// Merges the fields of `from` into `into`.
 pub fn merge(into: &mut Value, from: Value) {
     match (into, from) {
         (Value::Object(into), Value::Object(from)) => {

@@ -58,7 +58,7 @@ fn a_damaged_secret_is_refused_by_the_name_of_what_is_wrong() {
 
 type Asked = Arc<Mutex<Vec<String>>>;
 
-/// An API server that gives these answers, one after the other, and what it was asked.
+/// Starts an API server that returns these responses in order. Returns a client and the requests received.
 fn answering(answers: Vec<(u16, Value)>) -> (Client, Asked) {
     let asked = Asked::default();
     let (heard, answers) = (Arc::clone(&asked), Mutex::new(VecDeque::from(answers)));
