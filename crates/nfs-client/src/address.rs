@@ -1,4 +1,4 @@
-//! Where an export is, as people write it: the one gate for servers and paths on their way to a resolver or a server.
+//! Addresses of exports in text, and the checks that every server name and path passes before it is used.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -6,11 +6,11 @@ use std::net::Ipv6Addr;
 
 use crate::{Name, NameError};
 
-/// The longest DNS name in text (RFC 1035 section 2.3.4, without the root's dot).
+/// Maximum length of a DNS name in text, in bytes (RFC 1035 section 2.3.4, without the final dot).
 const MAX_DNS_NAME: usize = 253;
-/// The longest label of a DNS name (RFC 1035 section 2.3.4).
+/// Maximum length of a label of a DNS name, in bytes (RFC 1035 section 2.3.4).
 const MAX_DNS_LABEL: usize = 63;
-/// The longest path of an export, as MOUNT takes it (`MNTPATHLEN`, RFC 1813 section 5.1.2).
+/// Maximum length of the path of an export, in bytes (`MNTPATHLEN`, RFC 1813 section 5.1.2).
 const MAX_EXPORT_PATH: usize = 1024;
 
 /// `SERVER:/PATH`, both checked.
@@ -22,8 +22,9 @@ pub struct ExportAddress {
     pub path: String,
 }
 
-/// Why something is no address of an export.
+/// Why text is not a valid address of an export.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     /// Not `SERVER:/PATH`.
     #[error("expected SERVER:/PATH, an IPv6 address in brackets")]
@@ -31,32 +32,32 @@ pub enum AddressError {
     /// Neither a DNS name nor an address.
     #[error("{0} is neither a DNS name nor an IP address")]
     Server(String),
-    /// A path that doesn't begin at the server's root.
+    /// The path is not absolute.
     #[error("path {0} is not absolute: begin it with `/`")]
     Relative(String),
-    /// A component that is no name.
+    /// A component is not a valid name.
     #[error("path {path} has a component {component} that is no name: {why}")]
     Component {
-        /// The path, shortened for reading.
+        /// The path, shortened.
         path: String,
-        /// The component, shortened for reading.
+        /// The component, shortened.
         component: String,
-        /// The rule.
+        /// The rule that it breaks.
         why: NameError,
     },
-    /// A line break, or another character that no path has on purpose.
+    /// The path contains a line break or another control character.
     #[error("path {0} holds a control character")]
     Control(String),
-    /// Longer than servers take.
+    /// The path is longer than servers accept.
     #[error("the path has {0} bytes and at most {MAX_EXPORT_PATH} are possible")]
     TooLong(usize),
 }
 
 impl ExportAddress {
-    /// Reads `SERVER:/PATH`, an IPv6 address in brackets.
+    /// Parses `SERVER:/PATH`, an IPv6 address in brackets.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first rule that the text breaks.
     pub fn parse(text: &str) -> Result<Self, AddressError> {
         let (server, path) = text.split_once(":/").ok_or(AddressError::Form)?;
         let bracketed = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
@@ -82,7 +83,7 @@ impl fmt::Display for ExportAddress {
     }
 }
 
-/// Whether this can be asked a resolver for, or connected to.
+/// Checks that `server` is a DNS name or an IP address without brackets.
 ///
 /// # Errors
 /// [`AddressError::Server`].
@@ -95,7 +96,7 @@ pub fn check_server(server: &str) -> Result<(), AddressError> {
     }
 }
 
-/// `_` is no letter of host names, and in use all the same.
+/// Whether this is a label of a DNS name. Accepts `_`, which host names must not contain (RFC 952), but some do.
 fn is_label(label: &str) -> bool {
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let bytes = label.as_bytes();
@@ -107,10 +108,10 @@ fn is_label(label: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
 }
 
-/// The components of an export's path, from the server's root; none for `/`.
+/// Returns the components of an export's path; none for `/`.
 ///
 /// # Errors
-/// The first component that is no name.
+/// The first rule that the path breaks.
 pub fn path_components(path: &str) -> Result<Vec<Name>, AddressError> {
     if path.len() > MAX_EXPORT_PATH {
         return Err(AddressError::TooLong(path.len()));

@@ -1,7 +1,7 @@
-//! The decoders of bytes that a server wrote, by name: what `fuzz/` feeds, and what the tests feed arbitrary bytes.
+//! The decoders of data from a server, by name, for the fuzz targets and for tests with arbitrary data.
 //!
-//! A new decoder is one line in [`DECODERS`]; its corpus is a folder of the same name in `fuzz/corpus`. No part of the
-//! stable API.
+//! A new decoder is one line in [`DECODERS`]; its corpus is the directory of the same name in `fuzz/corpus`. Not part
+//! of the stable API.
 
 use bytes::Bytes;
 use tokio::io::AsyncReadExt as _;
@@ -15,17 +15,17 @@ use super::xdr::{self, Encoder};
 #[cfg(test)]
 mod tests;
 
-/// Something that reads what a server, or anybody on an export, wrote.
+/// A decoder of data from a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder {
     /// The name of its corpus.
     pub name: &'static str,
-    /// Decodes, and panics only if a promise is broken: what was decoded must be encoded back as it was, a listing
-    /// holds nothing but names. Errors are what most inputs come to.
+    /// Decodes; panics only if an invariant is broken: decoded data must encode to the same bytes, a listing contains only
+    /// valid names. Most inputs end in an error.
     pub run: fn(&[u8]),
 }
 
-/// One line each; the corpus has the same name.
+/// All decoders.
 pub const DECODERS: &[Decoder] = &[
     Decoder {
         name: "records",
@@ -77,9 +77,9 @@ pub const DECODERS: &[Decoder] = &[
     },
 ];
 
-/// The records of a stream; one that does not come to its end is left out.
+/// Returns the complete records of a stream.
 pub fn records_of(stream: &[u8]) -> Vec<Bytes> {
-    // Two pieces: what is read must not hang on how it arrived.
+    // In two pieces: the result must not depend on how the data arrives.
     let (first, second) = stream.split_at(stream.len() / 2);
     let mut source = first.chain(second);
     let mut records = Vec::new();
@@ -91,7 +91,7 @@ pub fn records_of(stream: &[u8]) -> Vec<Bytes> {
     records
 }
 
-/// Records as a stream.
+/// Frames records into a stream.
 pub fn framed(records: &[&[u8]]) -> Vec<u8> {
     records.iter().flat_map(|record| record::frame(record)).collect()
 }
@@ -108,7 +108,7 @@ fn records(stream: &[u8]) {
     }
 }
 
-/// Items as the first word of each says; what can be read is written back, and is read from there again.
+/// Decodes items selected by the word before each; encodes and decodes each again.
 fn items(data: &[u8]) {
     let mut items = xdr::Decoder::new(Bytes::copy_from_slice(data));
     while let Ok(choice) = items.u32("choice") {

@@ -1,32 +1,32 @@
-//! External data representation (RFC 4506): encoding, and decoding that never trusts a length.
+//! External Data Representation (RFC 4506): encoding, and decoding that trusts no length.
 
 use bytes::{Buf, Bytes};
 
-/// Why bytes from the wire could not be decoded.
+/// Why data from the wire could not be decoded.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum XdrError {
-    /// The record ends before the item does.
+    /// The record ends within the item.
     #[error("{what} is cut off: {needed} bytes needed, {left} left")]
     Short {
         /// The item.
         what: &'static str,
-        /// Bytes that it needs.
+        /// Bytes needed.
         needed: usize,
-        /// Bytes that are left in the record.
+        /// Bytes left in the record.
         left: usize,
     },
-    /// A length or count is over what the protocol or we allow.
+    /// A length or count exceeds what the protocol or the client allows.
     #[error("{what} has a length of {length}, over the limit of {limit}")]
     TooLong {
         /// The item.
         what: &'static str,
-        /// The length that the peer claims.
+        /// The length in the record.
         length: usize,
         /// The limit.
         limit: usize,
     },
-    /// A value outside of its type's range.
-    #[error("{what} has the impossible value {value}")]
+    /// A value out of range.
+    #[error("{what} has the invalid value {value}")]
     Invalid {
         /// The item.
         what: &'static str,
@@ -35,85 +35,85 @@ pub enum XdrError {
     },
 }
 
-/// Builds a message. Everything in it comes from us, so nothing can fail.
+/// Encodes a message. Encoding cannot fail.
 #[derive(Debug, Default, Clone)]
 pub struct Encoder(Vec<u8>);
 
 impl Encoder {
-    /// An empty message.
+    /// Returns an empty message.
     pub fn new() -> Self {
         Self(Vec::with_capacity(256))
     }
 
-    /// An unsigned int, an enum, or a bool.
+    /// Appends an unsigned integer or an enum.
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    /// An unsigned hyper.
+    /// Appends an unsigned hyper integer.
     pub fn u64(&mut self, value: u64) -> &mut Self {
         self.0.extend_from_slice(&value.to_be_bytes());
         self
     }
 
-    /// A bool.
+    /// Appends a boolean.
     pub fn boolean(&mut self, value: bool) -> &mut Self {
         self.u32(u32::from(value))
     }
 
-    /// Opaque data of a fixed length, padded to four bytes.
+    /// Appends opaque data of a fixed length, padded to four bytes.
     pub fn fixed(&mut self, data: &[u8]) -> &mut Self {
         self.0.extend_from_slice(data);
         self.0.resize(self.0.len().next_multiple_of(4), 0);
         self
     }
 
-    /// Opaque data or a string of variable length.
+    /// Appends opaque data or a string of variable length.
     pub fn opaque(&mut self, data: &[u8]) -> &mut Self {
-        // Nothing that we send comes near 4 GiB: what callers hand in is limited by the session's request size.
+        // Nothing sent comes near 4 GiB: the request size of the session limits what callers pass.
         self.u32(u32::try_from(data.len()).unwrap_or(u32::MAX));
         self.fixed(data)
     }
 
-    /// Bytes that are encoded already.
+    /// Appends encoded bytes.
     pub fn raw(&mut self, encoded: &[u8]) -> &mut Self {
         self.0.extend_from_slice(encoded);
         self
     }
 
-    /// Length so far, in bytes.
+    /// Returns the length so far, in bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 }
 
-/// Takes a message apart. Every length is compared with what is left before anything is taken or allocated.
+/// Decodes a message. Every length is compared with what is left before anything is taken or allocated.
 #[derive(Debug, Clone)]
 pub struct Decoder(Bytes);
 
 impl Decoder {
-    /// Begins at the first byte of `data`.
+    /// Starts at the first byte of `data`.
     pub fn new(data: Bytes) -> Self {
         Self(data)
     }
 
-    /// Bytes that are left.
+    /// Returns the number of bytes left.
     pub fn left(&self) -> usize {
         self.0.len()
     }
 
-    /// What is left, as it came.
+    /// Returns the bytes left.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn rest(&self) -> Bytes {
         self.0.clone()
@@ -128,19 +128,19 @@ impl Decoder {
         }
     }
 
-    /// An unsigned int or an enum.
+    /// Decodes an unsigned integer or an enum.
     pub fn u32(&mut self, what: &'static str) -> Result<u32, XdrError> {
         self.need(what, 4)?;
         Ok(self.0.get_u32())
     }
 
-    /// An unsigned hyper.
+    /// Decodes an unsigned hyper integer.
     pub fn u64(&mut self, what: &'static str) -> Result<u64, XdrError> {
         self.need(what, 8)?;
         Ok(self.0.get_u64())
     }
 
-    /// A bool: 0 or 1.
+    /// Decodes a boolean: 0 or 1.
     pub fn boolean(&mut self, what: &'static str) -> Result<bool, XdrError> {
         match self.u32(what)? {
             0 => Ok(false),
@@ -149,7 +149,7 @@ impl Decoder {
         }
     }
 
-    /// Opaque data of a fixed length.
+    /// Decodes opaque data of a fixed length.
     pub fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], XdrError> {
         self.need(what, N.next_multiple_of(4))?;
         let mut data = [0; N];
@@ -158,7 +158,7 @@ impl Decoder {
         Ok(data)
     }
 
-    /// Opaque data or a string of variable length, at most `limit` bytes.
+    /// Decodes opaque data or a string of variable length, at most `limit` bytes.
     pub fn opaque(&mut self, what: &'static str, limit: usize) -> Result<Bytes, XdrError> {
         let length = self.u32(what)? as usize;
         if length > limit {
@@ -170,7 +170,8 @@ impl Decoder {
         Ok(data)
     }
 
-    /// The count of an array whose elements take at least `smallest` bytes each: never more than can be left.
+    /// Decodes the count of an array whose elements take at least `smallest` bytes each: never more than the bytes left can
+    /// hold.
     pub fn count(&mut self, what: &'static str, smallest: usize) -> Result<usize, XdrError> {
         let length = self.u32(what)? as usize;
         let limit = self.0.len() / smallest.max(1);

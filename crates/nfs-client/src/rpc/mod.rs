@@ -1,4 +1,4 @@
-//! Remote procedure calls over TCP (RFC 5531): records, messages, and a connection with many calls in flight.
+//! ONC RPC version 2 (RFC 5531) over byte streams: records, messages, and a connection with many calls in flight.
 
 pub mod connection;
 pub mod message;

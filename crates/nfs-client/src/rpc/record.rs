@@ -5,28 +5,28 @@ use std::io;
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
-/// The longest record that we take: the 1 MiB that we ask for in a session, and headers.
+/// Maximum size of a record, in bytes: the 1 MiB requested for a session, and headers.
 pub const MAX_RECORD: usize = (1 << 20) + (64 << 10);
 
-/// The most fragments in one record. Servers send one; without a bound, empty ones would keep us busy for ever.
+/// Maximum number of fragments in a record. Servers send one; without a bound, empty ones could continue forever.
 const MAX_FRAGMENTS: usize = 1024;
 
-/// Set in a fragment's header when it is the record's last.
+/// Set in the header of the last fragment of a record.
 const LAST_FRAGMENT: u32 = 1 << 31;
 
-/// Puts the header before a message: one record of one fragment.
+/// Frames a message as one record of one fragment.
 pub fn frame(message: &[u8]) -> Vec<u8> {
     let mut record = Vec::with_capacity(message.len() + 4);
-    // Messages are far below 2 GiB: the session's request size bounds them.
+    // Messages are far below 2 GiB: the request size of the session bounds them.
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX) & !LAST_FRAGMENT;
     record.extend_from_slice(&(length | LAST_FRAGMENT).to_be_bytes());
     record.extend_from_slice(message);
     record
 }
 
-/// Reads one record. `None` when the peer closed the connection between records.
+/// Reads one record; `None` if the peer closed the connection between records.
 ///
-/// Memory grows with what arrives, not with what a header promises.
+/// Memory grows with the data that arrives, not with the length in a header.
 pub async fn read(source: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<Bytes>> {
     let mut record = Vec::new();
     for fragment in 0..MAX_FRAGMENTS {

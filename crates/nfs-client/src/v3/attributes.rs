@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, FileHandle, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
-/// The longest file handle (NFS3_FHSIZE), in bytes.
+/// Maximum length of a file handle (NFS3_FHSIZE), in bytes.
 pub const MAX_HANDLE: usize = 64;
 
 /// `nfs_fh3`.
@@ -20,12 +20,12 @@ pub fn optional_handle(results: &mut Decoder) -> Result<Option<FileHandle>, XdrE
     results.boolean("handle follows")?.then(|| handle(results)).transpose()
 }
 
-/// `fattr3`, as far as it is a node's.
+/// `fattr3`, without the parts of [`FullAttributes`].
 pub fn read(results: &mut Decoder) -> Result<Attributes, XdrError> {
     details(results).map(|details| details.attributes)
 }
 
-/// `fattr3`. What changes with every change of the object is its ctime.
+/// `fattr3`. The change attribute is derived from the ctime.
 pub fn details(results: &mut Decoder) -> Result<FullAttributes, XdrError> {
     let kind = kind(results)?;
     let mode = results.u32("mode")? & 0o7777;
@@ -65,11 +65,11 @@ pub fn details(results: &mut Decoder) -> Result<FullAttributes, XdrError> {
     })
 }
 
-/// `nfstime3`: its seconds have no sign.
+/// `nfstime3`, whose seconds are unsigned.
 fn time(results: &mut Decoder) -> Result<Time, XdrError> {
     Ok(Time {
         seconds: results.u32("seconds")?.into(),
-        // Servers of file systems with odd clocks must not fail a whole listing.
+        // An invalid time of one file must not fail a whole listing.
         nanos: results.u32("nanoseconds")?.min(999_999_999),
     })
 }
@@ -84,7 +84,7 @@ fn kind(results: &mut Decoder) -> Result<FileKind, XdrError> {
     }
 }
 
-/// `post_op_attr`, all of it.
+/// `post_op_attr`, with all attributes.
 pub fn optional_details(results: &mut Decoder) -> Result<Option<FullAttributes>, XdrError> {
     results
         .boolean("attributes follow")?
@@ -97,7 +97,7 @@ pub fn optional(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
     results.boolean("attributes follow")?.then(|| read(results)).transpose()
 }
 
-/// `wcc_data`: only what is there now counts.
+/// `wcc_data`: the attributes after the operation.
 pub fn wcc_data(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
     if results.boolean("former attributes follow")? {
         results.array::<24>("former attributes")?;
@@ -105,7 +105,7 @@ pub fn wcc_data(results: &mut Decoder) -> Result<Option<Attributes>, XdrError> {
     optional(results)
 }
 
-/// `sattr3`. `touch` sets both times to the server's: an exclusive create may have kept its verifier in them.
+/// `sattr3`. `touch` sets both times to the server's: an exclusive create may have stored its verifier in them.
 pub fn settable(arguments: &mut Encoder, set: SetAttributes, touch: bool) {
     for value in [set.mode.map(|mode| mode & 0o7777), set.uid, set.gid] {
         arguments.boolean(value.is_some());
@@ -123,7 +123,7 @@ pub fn settable(arguments: &mut Encoder, set: SetAttributes, touch: bool) {
         return;
     };
     for time in [times.accessed, times.modified] {
-        // To a time of ours; before 1970 and after 2106 there is none in this version.
+        // SET_TO_CLIENT_TIME; limited to 1970 to 2106 in this version.
         let seconds = time.seconds.clamp(0, u32::MAX.into());
         arguments
             .u32(2)

@@ -1,4 +1,4 @@
-//! The protocol's constants (RFC 1813 sections 2.6 and 3.3, appendix I; RFC 1833 section 3).
+//! Constants of the protocol (RFC 1813 sections 2.6 and 3.3, appendix I; RFC 1833 section 3).
 
 use crate::rpc::message::{NFS_PROGRAM, Procedure};
 
@@ -26,16 +26,16 @@ pub mod nfs {
     pub const COMMIT: u32 = 21;
 }
 
-/// Statuses that this client tells apart by number; the others go through [`super::status`].
+/// Status codes that the client handles by number; the others are converted by [`super::status`].
 pub mod code {
     pub const OK: u32 = 0;
     pub const BAD_COOKIE: u32 = 10_003;
     pub const JUKEBOX: u32 = 10_008;
 }
 
-/// The program MOUNT.
+/// Program number of MOUNT.
 pub const MOUNT_PROGRAM: u32 = 100_005;
-/// Its version that goes with NFSv3.
+/// Version of MOUNT that belongs to NFSv3.
 pub const MOUNT_VERSION: u32 = 3;
 
 /// A procedure of NFSv3.

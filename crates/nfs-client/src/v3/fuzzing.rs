@@ -1,4 +1,4 @@
-//! The decoders of NFSv3's, MOUNT's and rpcbind's results, for [`crate::fuzzing`].
+//! Decoders of NFSv3's, MOUNT's and rpcbind's results, for [`crate::fuzzing`].
 
 use bytes::Bytes;
 
@@ -24,7 +24,7 @@ pub fn mounting(data: &[u8]) {
     }
 }
 
-/// A procedure's number, as the call had it, and the whole reply record: a reply does not say what it answers.
+/// A procedure number and a whole reply record: a reply does not contain the procedure.
 pub fn replies(data: &[u8]) {
     let mut parts = Decoder::new(Bytes::copy_from_slice(data));
     let Ok(procedure) = parts.u32("procedure") else { return };
@@ -33,7 +33,7 @@ pub fn replies(data: &[u8]) {
     }
 }
 
-/// What follows the status in a reply record that says that all went well.
+/// Returns the results after the status of a successful reply record.
 pub fn results_of(record: &[u8]) -> Option<Bytes> {
     let Ok(RpcReply::Success(mut results)) = message::decode_reply(Bytes::copy_from_slice(record), ReplyVerifier::Sys)
     else {
@@ -43,7 +43,7 @@ pub fn results_of(record: &[u8]) -> Option<Bytes> {
     (code == 0).then(|| results.rest())
 }
 
-/// One procedure's results, read as the client reads them.
+/// Decodes the results of one procedure as the client does.
 fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
     match procedure {
         nfs::GETATTR => wire::read(results).map(drop),
@@ -62,12 +62,12 @@ fn result(results: &mut Decoder, procedure: u32) -> Result<(), XdrError> {
         nfs::FSSTAT => results::statistics(results).map(drop),
         nfs::FSINFO => results::sizes(results).map(drop),
         nfs::PATHCONF => results::name_max(results).map(drop),
-        // Nothing but the status is read.
+        // Only the status is decoded.
         _ => Ok(()),
     }
 }
 
-/// `fattr3`, `post_op_attr` and `wcc_data`; what can be read is written back, and is read from there again.
+/// `fattr3`, `post_op_attr` and `wcc_data`; decoded attributes are encoded and decoded again.
 pub fn attributes(data: &[u8]) {
     let results = || Decoder::new(Bytes::copy_from_slice(data));
     for found in [
@@ -101,8 +101,8 @@ fn written(attributes: &Attributes) -> Bytes {
     message.into_bytes().into()
 }
 
-/// A directory read to its end: a stream of records, each the results of one READDIRPLUS, or of one READDIR. A page
-/// that cannot be is where the client stops.
+/// A directory listed to its end: a stream of records, each the results of one READDIRPLUS or READDIR. The client stops at
+/// an invalid page.
 pub fn directory(pages: &[u8]) {
     for plus in [true, false] {
         let mut from = None;
@@ -121,7 +121,7 @@ pub fn directory(pages: &[u8]) {
     }
 }
 
-/// Whether a listing with an entry of this name is taken.
+/// Whether a listing with an entry of this name is accepted.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn lists(name: &[u8]) -> bool {
     let mut results = Encoder::new();

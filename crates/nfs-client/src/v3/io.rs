@@ -1,4 +1,4 @@
-//! What files hold, in parts: reading, writing and committing it, symbolic links, and all attributes at once.
+//! READ, WRITE and COMMIT, symbolic links, and all attributes of an object.
 
 use bytes::Bytes;
 
@@ -22,30 +22,30 @@ const LINK: &str = "making a symbolic link";
 const UNSTABLE: u32 = 0;
 /// stable_how: all is on stable storage.
 const FILE_SYNC: u32 = 2;
-/// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
+/// Maximum length of the target of a symbolic link, in bytes (PATH_MAX on Linux).
 const MAX_SYMLINK_TARGET: usize = 4096;
 
-/// READLINK: where it leads to.
+/// Decodes the result of READLINK.
 pub(super) fn link_target(results: &mut Decoder) -> Result<Bytes, XdrError> {
     attributes::optional(results)?;
     let target = results.opaque("link's target", MAX_SYMLINK_TARGET)?;
     Ok(Bytes::copy_from_slice(&target))
 }
 
-/// COMMIT: the server's life.
+/// Decodes the result of COMMIT: the write verifier.
 pub(super) fn verifier(results: &mut Decoder) -> Result<[u8; 8], XdrError> {
     attributes::wcc_data(results)?;
     results.array("write verifier")
 }
 
 impl Client {
-    /// What one READ and one WRITE carry at most.
+    /// Returns the maximum sizes of one READ and one WRITE.
     pub fn max_transfer_sizes(&self) -> (usize, usize) {
         let limits = self.limits();
         (limits.read as usize, limits.write as usize)
     }
 
-    /// Looks up a name, with all its attributes and the first bytes.
+    /// Looks up a name, with all attributes and the first bytes.
     pub async fn lookup_and_read(
         &self,
         directory: &FileHandle,
@@ -71,7 +71,7 @@ impl Client {
         }))
     }
 
-    /// All attributes.
+    /// Reads all attributes.
     pub async fn full_attributes(&self, object: &FileHandle, options: CallOptions) -> Result<FullAttributes, NfsError> {
         let call = Call::new("reading attributes", nfs::GETATTR, Effect::ReadOnly).on(object);
         let mut reply = self.call(options, &call).await?;
@@ -99,7 +99,7 @@ impl Client {
         Ok(Data { bytes, end })
     }
 
-    /// Writes a part of a file, as much as the server takes at a time.
+    /// Writes a part of a file, as much as the server accepts at a time.
     pub async fn write(
         &self,
         file: &FileHandle,
@@ -124,17 +124,17 @@ impl Client {
         })
     }
 
-    /// Puts what was written on stable storage.
+    /// Commits what was written to stable storage.
     pub async fn commit(&self, file: &FileHandle, options: CallOptions) -> Result<[u8; 8], NfsError> {
         let mut call = Call::new("committing a file", nfs::COMMIT, Effect::Idempotent).on(file);
-        // From the beginning to the end.
+        // The whole file.
         call.arguments.u64(0).u32(0);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         reply.take(verifier)
     }
 
-    /// Where a symbolic link leads to.
+    /// Reads the target of a symbolic link.
     pub async fn read_link(&self, link: &FileHandle, options: CallOptions) -> Result<Bytes, NfsError> {
         let call = Call::new("reading a symbolic link", nfs::READLINK, Effect::ReadOnly).on(link);
         let mut reply = self.call(options, &call).await?;
@@ -142,7 +142,7 @@ impl Client {
         reply.take(link_target)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn create_symlink(
         &self,
         directory: &FileHandle,
@@ -150,13 +150,13 @@ impl Client {
         target: &[u8],
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
-        self.fits(LINK, name)?;
+        self.check_name_length(LINK, name)?;
         let mut call = Call::new(LINK, nfs::SYMLINK, Effect::NonIdempotent).at(directory, name);
         attributes::settable(&mut call.arguments, SetAttributes::default(), false);
         call.arguments.opaque(target);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let told = reply.take(results::made)?;
-        self.made(LINK, directory, name, told, options).await
+        self.created_object(LINK, directory, name, told, options).await
     }
 }

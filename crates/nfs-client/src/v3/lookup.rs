@@ -1,4 +1,4 @@
-//! Finding things: the export's root, names in a directory, attributes, limits.
+//! Lookups: the export's root, names in a directory, attributes, limits, statistics.
 
 use std::sync::PoisonError;
 
@@ -15,18 +15,18 @@ use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistic
 const LOOK_UP: &str = "looking up a name";
 const WALK: &str = "walking a path";
 
-/// What a READ or WRITE carries at most: with its headers it stays below the longest record that we take.
+/// Maximum size of a READ or WRITE, in bytes: with its headers it is below the maximum size of a record.
 const MAX_TRANSFER: u32 = 512 << 10;
-/// NFSv3 servers take at least this many (RFC 1813 section 3.3.19 leaves it open; all known ones take 4,096).
+/// Minimum size of a READ or WRITE, in bytes (RFC 1813 section 3.3.19 leaves it open; all known servers accept 4,096).
 const MIN_TRANSFER: u32 = 4096;
 
 impl Client {
-    /// The export's root directory.
+    /// Returns the export's root directory.
     pub async fn root(&self, options: CallOptions) -> Result<FileRef, NfsError> {
         let mut handle = self.root_handle(options).await?;
         let attributes = match split_status(self.attributes(&handle, options).await)? {
             Ok(attributes) => attributes,
-            // What was exported under this path is gone; perhaps something else is there now.
+            // The directory that was exported is gone; possibly another one has its path now.
             Err(Status::Stale) => {
                 self.forget_root_handle().await;
                 handle = self.root_handle(options).await?;
@@ -45,7 +45,7 @@ impl Client {
         Ok(FileRef { handle, attributes })
     }
 
-    /// What it means that the root that MOUNT gave us is refused.
+    /// Returns the error if NFS refuses the handle that MOUNT returned.
     fn root_error(&self, status: Status) -> NfsError {
         let negotiated = self.negotiated();
         match status {
@@ -58,7 +58,7 @@ impl Client {
         }
     }
 
-    /// FSINFO and PATHCONF, at once.
+    /// Reads FSINFO and PATHCONF, concurrently.
     async fn fetch_limits(&self, root: &FileHandle, options: CallOptions) -> Result<(), NfsError> {
         const ACTION: &str = "asking for limits";
         let info = Call::new(ACTION, nfs::FSINFO, Effect::ReadOnly).on(root);
@@ -70,7 +70,7 @@ impl Client {
             limits.write = write.clamp(MIN_TRANSFER, MAX_TRANSFER);
         }
         if let Ok(name) = split_status(name_max(conf))? {
-            // Some say 0 for "no idea".
+            // Some servers report 0 for an unknown limit.
             limits.name = if name == 0 {
                 limits.name
             } else {
@@ -86,8 +86,8 @@ impl Client {
         Ok(())
     }
 
-    /// Refuses a name that the server might cut short (PATHCONF's `no_trunc` is not to be relied on).
-    pub(super) fn fits(&self, action: &'static str, name: &Name) -> Result<(), NfsError> {
+    /// Refuses a name that the server might truncate (`no_trunc` of PATHCONF is not reliable).
+    pub(super) fn check_name_length(&self, action: &'static str, name: &Name) -> Result<(), NfsError> {
         if name.as_bytes().len() <= self.limits().name {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Client {
         })
     }
 
-    /// Attributes of the object.
+    /// Reads the attributes of an object.
     pub async fn attributes(&self, object: &FileHandle, options: CallOptions) -> Result<Attributes, NfsError> {
         let call = Call::new("reading attributes", nfs::GETATTR, Effect::ReadOnly).on(object);
         let mut reply = self.call(options, &call).await?;
@@ -105,7 +105,7 @@ impl Client {
         reply.take(attributes::read)
     }
 
-    /// The entry of that name.
+    /// Looks up a name.
     pub async fn lookup(
         &self,
         directory: &FileHandle,
@@ -137,7 +137,7 @@ impl Client {
         Ok(Some(FileRef { handle, attributes }))
     }
 
-    /// The nodes that `names` lead to, one after the other.
+    /// Walks down `names`; returns the objects that exist.
     pub async fn walk(
         &self,
         directory: &FileHandle,
@@ -168,7 +168,7 @@ impl Client {
         Ok(nodes)
     }
 
-    /// Space and inodes at the export's root.
+    /// Reads space and inodes at the export's root.
     pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(options).await?;
         let call = Call::new("reading space and inodes", nfs::FSSTAT, Effect::ReadOnly).on(&root.handle);
@@ -178,13 +178,13 @@ impl Client {
     }
 }
 
-/// The largest READ and WRITE.
+/// Decodes the maximum READ and WRITE sizes.
 fn sizes(mut reply: Reply) -> Result<(u32, u32), NfsError> {
     reply.ok()?;
     reply.take(results::sizes)
 }
 
-/// The longest name.
+/// Decodes the maximum length of a name.
 fn name_max(mut reply: Reply) -> Result<u32, NfsError> {
     reply.ok()?;
     reply.take(results::name_max)

@@ -132,7 +132,7 @@ async fn what_lies_below_an_export_and_is_refused_is_looked_at_from_the_export()
 }
 
 #[tokio::test]
-async fn a_root_that_went_stale_is_asked_for_anew_and_its_limits_are_kept() {
+async fn a_stale_root_is_requested_again_and_its_limits_are_kept() {
     let server = Server::start(|before, asked| match on(nfs::GETATTR, asked) {
         true if before == 1 => status(70),
         _ => Answer::Usual,

@@ -19,8 +19,8 @@ const RENAME: &str = "renaming";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing many names";
 
-/// Removals of many that are in flight at once: half of the slots, so that a purge leaves room for claims.
-const AT_ONCE: usize = 64;
+/// Removals in flight at a time: half of the slots, so that a batch leaves room for other calls.
+const MAX_IN_FLIGHT: usize = 64;
 
 impl SetAttributes {
     fn owner(self) -> Self {
@@ -31,7 +31,7 @@ impl SetAttributes {
         }
     }
 
-    /// The mode, the size and the times.
+    /// Mode, size and times.
     fn only_mode(self) -> Self {
         Self {
             uid: None,
@@ -41,8 +41,8 @@ impl SetAttributes {
     }
 }
 
-/// Whether attributes are as they shall be.
-fn are(attributes: &Attributes, set: SetAttributes) -> bool {
+/// Whether the attributes have the requested values already.
+fn already_set(attributes: &Attributes, set: SetAttributes) -> bool {
     set.size.is_none()
         && set.times.is_none()
         && set.mode.is_none_or(|mode| mode & 0o7777 == attributes.mode)
@@ -51,7 +51,7 @@ fn are(attributes: &Attributes, set: SetAttributes) -> bool {
 }
 
 impl Client {
-    /// Makes a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
+    /// Creates a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
     pub async fn make_directory(
         &self,
         directory: &FileHandle,
@@ -59,26 +59,26 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<MkdirResult, NfsError> {
-        self.fits(MAKE, name)?;
+        self.check_name_length(MAKE, name)?;
         let mut call = Call::new(MAKE, nfs::MKDIR, Effect::NonIdempotent).at(directory, name);
-        // The mode at once: the directory is never open wider than it shall be.
+        // MKDIR sets the mode too: the directory never permits more than requested.
         attributes::settable(&mut call.arguments, set.only_mode(), false);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
         let told = reply.take(results::made)?;
         let mut made = MkdirResult {
-            node: self.made(MAKE, directory, name, told, options).await?,
+            node: self.created_object(MAKE, directory, name, told, options).await?,
             mode_refused: None,
             owner_refused: None,
         };
-        // From here on the directory exists: what the server refuses stands beside it.
+        // The directory exists now: a refusal is returned with it.
         made.owner_refused = self.try_set(&mut made.node, set.owner(), options).await?;
         made.mode_refused = self.try_set(&mut made.node, set.only_mode(), options).await?;
         Ok(made)
     }
 
-    /// What was made just now, of which the server may not have told all.
-    pub(super) async fn made(
+    /// Returns the object that was just created; reads what the server did not report.
+    pub(super) async fn created_object(
         &self,
         action: &'static str,
         directory: &FileHandle,
@@ -102,14 +102,14 @@ impl Client {
         }
     }
 
-    /// Sets one part where it differs; answers the refusal, if any, and reads back what is there then.
+    /// Sets some attributes if they differ, and reads them back; returns the status if the server refuses.
     async fn try_set(
         &self,
         node: &mut FileRef,
         part: SetAttributes,
         options: CallOptions,
     ) -> Result<Option<Status>, NfsError> {
-        if are(&node.attributes, part) {
+        if already_set(&node.attributes, part) {
             return Ok(None);
         }
         match split_status(self.set_part(&node.handle, part, false, options).await)? {
@@ -124,7 +124,7 @@ impl Client {
         }
     }
 
-    /// Sets attributes, owner first, and answers what is there afterwards.
+    /// Sets attributes, owner first; returns the attributes after the change.
     pub async fn set_attributes(
         &self,
         object: &FileHandle,
@@ -155,7 +155,7 @@ impl Client {
     ) -> Result<Attributes, NfsError> {
         let mut call = Call::new("setting attributes", nfs::SETATTR, Effect::Idempotent).on(object);
         attributes::settable(&mut call.arguments, part, touch);
-        // No guard: whatever its ctime is.
+        // No guard on the ctime.
         call.arguments.boolean(false);
         let mut reply = self.call(options, &call).await?;
         reply.ok()?;
@@ -165,7 +165,7 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid to a name that is free.
+    /// Renames the object with this fileid, unless the new name exists.
     pub async fn rename(
         &self,
         from: (&FileHandle, &Name),
@@ -182,8 +182,8 @@ impl Client {
         self.rename_over(from, fileid, to, options).await
     }
 
-    /// Renames the object with this fileid, over what has the new name. The fileid is compared just before: the
-    /// protocol has no way to do both at once.
+    /// Renames the object with this fileid and replaces an object with the new name. The fileid is compared just before:
+    /// the protocol cannot do both atomically.
     pub(super) async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
@@ -191,15 +191,15 @@ impl Client {
         to: (&FileHandle, &Name),
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        self.fits(RENAME, to.1)?;
-        self.expect(RENAME, from.0, from.1, fileid, options).await?;
+        self.check_name_length(RENAME, to.1)?;
+        self.lookup_expected(RENAME, from.0, from.1, fileid, options).await?;
         let mut call = Call::new(RENAME, nfs::RENAME, Effect::NonIdempotent).at(from.0, from.1);
         call.arguments.opaque(&to.0.0).opaque(to.1.as_bytes());
         self.call(options, &call).await?.ok()
     }
 
-    /// The object of that name, if it is the one that is meant.
-    pub(super) async fn expect(
+    /// Looks up a name; fails unless it belongs to the object with this fileid.
+    pub(super) async fn lookup_expected(
         &self,
         action: &'static str,
         directory: &FileHandle,
@@ -215,7 +215,7 @@ impl Client {
         }
     }
 
-    /// Gives the object another name.
+    /// Creates a hard link.
     pub async fn link(
         &self,
         object: &FileHandle,
@@ -224,7 +224,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<(), NfsError> {
         const LINK: &str = "linking a file";
-        self.fits(LINK, name)?;
+        self.check_name_length(LINK, name)?;
         let mut call = Call::new(LINK, nfs::LINK, Effect::NonIdempotent).on(object);
         call.arguments.opaque(&directory.0).opaque(name.as_bytes());
         self.call(options, &call).await?.ok()
@@ -238,7 +238,7 @@ impl Client {
         fileid: u64,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        let found = self.expect(REMOVE, directory, name, fileid, options).await?;
+        let found = self.lookup_expected(REMOVE, directory, name, fileid, options).await?;
         if found.attributes.kind != FileKind::Directory {
             return Err(NfsError::Status {
                 action: REMOVE,
@@ -249,7 +249,7 @@ impl Client {
         self.call(options, &call).await?.ok()
     }
 
-    /// Removes the object with this fileid, which is no directory.
+    /// Removes the object with this fileid, which must not be a directory.
     pub async fn remove_file(
         &self,
         directory: &FileHandle,
@@ -257,7 +257,7 @@ impl Client {
         fileid: u64,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        let found = self.expect(REMOVE, directory, name, fileid, options).await?;
+        let found = self.lookup_expected(REMOVE, directory, name, fileid, options).await?;
         if found.attributes.kind == FileKind::Directory {
             return Err(NfsError::Status {
                 action: REMOVE,
@@ -268,7 +268,7 @@ impl Client {
         self.call(options, &call).await?.ok()
     }
 
-    /// Removes names of a directory, many calls at a time on the one connection.
+    /// Removes names from a directory, with many calls in flight.
     pub async fn remove_batch(
         &self,
         directory: &FileHandle,
@@ -278,7 +278,7 @@ impl Client {
         let (mut left, mut flying) = (names.iter(), FuturesOrdered::new());
         let mut outcomes = Vec::with_capacity(names.len());
         loop {
-            let room = AT_ONCE.saturating_sub(flying.len());
+            let room = MAX_IN_FLIGHT.saturating_sub(flying.len());
             flying.extend(
                 left.by_ref()
                     .take(room)
@@ -292,8 +292,8 @@ impl Client {
         Ok(outcomes)
     }
 
-    /// Removes what has the name, whatever it is. In a directory that holds nothing but what must go, a removal that
-    /// was perhaps done can be sent again.
+    /// Removes a name of any kind. Everything in the directory is to be deleted, so a removal that may have been executed
+    /// can be sent again.
     async fn remove_any(
         &self,
         directory: &FileHandle,
@@ -307,23 +307,23 @@ impl Client {
         };
         match status {
             Status::NotFound => return Ok(RemoveOutcome::Absent),
-            // The directory that the names are in: nothing of it can be removed.
+            // The status of the directory itself: none of its names can be removed.
             Status::Stale | Status::NotDirectory => {
                 return Err(NfsError::Status {
                     action: REMOVE_BATCH,
                     status,
                 });
             }
-            // Each of these is what some server says when REMOVE meets a directory.
+            // Servers answer REMOVE of a directory with any of these.
             Status::IsDirectory | Status::NotPermitted | Status::Access | Status::Invalid => {}
             status => return Ok(RemoveOutcome::Refused(status)),
         }
         match split_status(self.call(options, &remove(nfs::RMDIR)).await?.ok())? {
             Ok(()) => Ok(RemoveOutcome::Removed),
             Err(Status::NotFound) => Ok(RemoveOutcome::Absent),
-            // No directory: what REMOVE said is it.
+            // No directory: the status of REMOVE counts.
             Err(Status::NotDirectory) => Ok(RemoveOutcome::Refused(status)),
-            // EXIST is how some say NOTEMPTY (RFC 1813 section 3.3.13).
+            // Some servers answer EXIST instead of NOTEMPTY (RFC 1813 section 3.3.13).
             Err(Status::Exists) => Ok(RemoveOutcome::Refused(Status::NotEmpty)),
             Err(refused) => Ok(RemoveOutcome::Refused(refused)),
         }

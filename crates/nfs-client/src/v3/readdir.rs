@@ -1,4 +1,4 @@
-//! Listing a directory, page by page.
+//! READDIRPLUS and READDIR: listing a directory, page by page.
 
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
@@ -13,19 +13,19 @@ use crate::{Entry, FileHandle, FullAttributes, Name, NfsError, Page, PageCookie,
 
 const LIST: &str = "listing a directory";
 
-/// The longest page, in bytes: about 1,500 entries, a fraction of a millisecond of decoding.
+/// Maximum size of a page, in bytes: about 1,500 entries, which are decoded in a fraction of a millisecond.
 const MAX_PAGE: u32 = 256 << 10;
 
-/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+/// Minimum size of a page, in bytes: an entry with the longest name fits.
 const MIN_PAGE: u32 = 1024;
 
-/// The longest name that is taken off the wire, so that the error for a bad name can show it.
+/// Maximum length of a name on the wire, in bytes, so that the error for an invalid name can show it.
 const MAX_NAME: usize = 4096;
 
-/// Lookups at a time for entries that came without attributes.
+/// Lookups in flight for entries without attributes.
 const LOOKUPS: usize = 64;
 
-/// What comes with each entry of a page.
+/// What each entry of a page contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// READDIRPLUS: attributes and handle.
@@ -35,7 +35,7 @@ enum Form {
 }
 
 impl Client {
-    /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
+    /// Reads one page. `NotSame` after BAD_COOKIE: start again from the beginning.
     pub async fn list(
         &self,
         directory: &FileHandle,
@@ -45,7 +45,7 @@ impl Client {
         self.list_with_usage(directory, from, MAX_PAGE, options).await
     }
 
-    /// The same, at most so many bytes. What an entry takes on the disk is told in this version anyway.
+    /// The same in a page of limited size. Entries have their disk usage in this version anyway.
     pub async fn list_with_usage(
         &self,
         directory: &FileHandle,
@@ -57,19 +57,20 @@ impl Client {
         let mut from = from;
         loop {
             let mut page = match self.page(directory, from, (Form::Plus, most), options).await {
-                // Some servers don't have it at all, some not for every file system.
+                // Some servers do not support READDIRPLUS at all, or not on every file system.
                 Err(NfsError::Status {
                     status: Status::NotSupported,
                     ..
                 }) => self.page(directory, from, (Form::Plain, most), options).await?,
                 page => page?,
             };
-            // `.` and `..` alone fill a page of some servers.
+            // On some servers, a page may contain only `.` and `..`.
             if page.entries.is_empty() && page.next.is_some() {
                 from = page.next;
                 continue;
             }
-            self.complete(directory, &mut page.entries, options).await?;
+            self.fill_missing_attributes(directory, &mut page.entries, options)
+                .await?;
             return Ok(page);
         }
     }
@@ -89,7 +90,7 @@ impl Client {
         let mut call = Call::new(LIST, procedure, Effect::ReadOnly).on(directory);
         call.arguments.u64(cookie).fixed(&verifier);
         if form == Form::Plus {
-            // dircount: bytes of names and cookies alone. The whole reply is the limit that counts.
+            // dircount: bytes of names and cookies only. The size of the whole reply is what matters.
             call.arguments.u32(most);
         }
         call.arguments.u32(most);
@@ -104,8 +105,8 @@ impl Client {
         page(&mut reply, from, form)
     }
 
-    /// Looks up the entries that came without attributes; what can't be looked up stays unknown.
-    async fn complete(
+    /// Looks up the entries without attributes; the attributes of an entry that cannot be looked up remain unknown.
+    async fn fill_missing_attributes(
         &self,
         directory: &FileHandle,
         entries: &mut [Entry],
@@ -167,7 +168,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
         if !place.advance(cookie) {
             return Err(reply.protocol_error(format!("the listing goes in circles (cookie {cookie})")));
         }
-        // NFSv3 lists them, and they are never of use.
+        // NFSv3 lists them; they are useless.
         if matches!(name.as_ref(), b"." | b"..") {
             continue;
         }
@@ -180,7 +181,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
             name,
             kind: attributes.map(|attributes| attributes.kind),
             size: attributes.map(|attributes| attributes.size),
-            // At a mount point this is the covered directory's, as the attributes' is not.
+            // At a mount point, this is the fileid of the directory underneath, unlike the one in the attributes.
             fileid: Some(fileid),
             fsid: attributes.map(|attributes| attributes.fsid),
             used: told.as_ref().map(|told| told.used),
@@ -198,7 +199,7 @@ fn page(reply: &mut Reply, from: Option<PageCookie>, form: Form) -> Result<Page,
     }
 }
 
-/// A page from results that came of no call.
+/// Decodes a page from results without a call.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn any_page(results: crate::xdr::Decoder, from: Option<PageCookie>, plus: bool) -> Result<Page, NfsError> {
     let form = if plus { Form::Plus } else { Form::Plain };

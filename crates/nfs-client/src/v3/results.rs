@@ -1,4 +1,4 @@
-//! The results of procedures, as far as they are used (RFC 1813 section 3.3); the status was read before.
+//! Results of procedures after their status, as far as they are used (RFC 1813 section 3.3).
 
 use bytes::Bytes;
 
@@ -6,12 +6,12 @@ use super::attributes;
 use crate::xdr::{Decoder, XdrError};
 use crate::{Attributes, FileHandle, Statistics};
 
-/// LOOKUP: the object, and its attributes if the server tells them.
+/// LOOKUP: the object, and its attributes if the server reports them.
 pub fn found(results: &mut Decoder) -> Result<(FileHandle, Option<Attributes>), XdrError> {
     Ok((attributes::handle(results)?, attributes::optional(results)?))
 }
 
-/// CREATE and MKDIR: what the server tells of the new object.
+/// CREATE, MKDIR and SYMLINK: the new object, as far as the server reports it.
 pub fn made(results: &mut Decoder) -> Result<(Option<FileHandle>, Option<Attributes>), XdrError> {
     Ok((attributes::optional_handle(results)?, attributes::optional(results)?))
 }
@@ -23,7 +23,7 @@ pub fn data(results: &mut Decoder, most: usize) -> Result<(bool, Bytes), XdrErro
     Ok((results.boolean("end of file")?, results.opaque("data", most)?))
 }
 
-/// WRITE: how many bytes, how safely, and the server's life that it was in.
+/// WRITE: the number of bytes, their stability, and the write verifier.
 pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
     attributes::wcc_data(results)?;
     Ok((
@@ -37,7 +37,7 @@ pub fn written(results: &mut Decoder) -> Result<(u32, u32, [u8; 8]), XdrError> {
 pub fn statistics(results: &mut Decoder) -> Result<Statistics, XdrError> {
     attributes::optional(results)?;
     let total = results.u64("total bytes")?;
-    // Free for anybody, then for us.
+    // Free in total, then available to the credential.
     results.u64("free bytes")?;
     let available = results.u64("available bytes")?;
     let inodes = results.u64("total inodes")?;
@@ -50,7 +50,7 @@ pub fn statistics(results: &mut Decoder) -> Result<Statistics, XdrError> {
     })
 }
 
-/// FSINFO: the largest READ and WRITE, in bytes.
+/// FSINFO: the maximum READ and WRITE sizes, in bytes.
 pub fn sizes(results: &mut Decoder) -> Result<(u32, u32), XdrError> {
     attributes::optional(results)?;
     let read = results.u32("rtmax")?;
@@ -59,7 +59,7 @@ pub fn sizes(results: &mut Decoder) -> Result<(u32, u32), XdrError> {
     Ok((read, results.u32("wtmax")?))
 }
 
-/// PATHCONF: the longest name, in bytes.
+/// PATHCONF: the maximum length of a name, in bytes.
 pub fn name_max(results: &mut Decoder) -> Result<u32, XdrError> {
     attributes::optional(results)?;
     results.u32("linkmax")?;

@@ -1,4 +1,4 @@
-//! A server in miniature for the tests of the client: NFS and MOUNT on one port, answers on demand.
+//! A scripted server for the tests of the client: NFS and MOUNT on one port, answers on demand.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub enum Answer {
     Cut,
     /// Nothing.
     Silence,
-    /// What a server without faults says.
+    /// The reply of a server without faults.
     Usual,
 }
 
@@ -112,7 +112,7 @@ async fn serve(mut stream: TcpStream, log: Arc<Mutex<Vec<u32>>>, script: Arc<Scr
         call.u32("version").unwrap();
         let procedure = call.u32("procedure").unwrap();
         for _ in ["credential", "verifier"] {
-            call.u32("flavour").unwrap();
+            call.u32("flavor").unwrap();
             call.opaque("body", 400).unwrap();
         }
         let asked = Asked {

@@ -1,4 +1,4 @@
-//! Small files: read whole, created with their content, replaced at once.
+//! Small files: read as a whole, created with their content, replaced atomically.
 
 use super::attributes;
 use super::call::{Call, Effect, outcome_unknown};
@@ -14,15 +14,15 @@ const READ: &str = "reading a file";
 const CREATE: &str = "creating a file";
 const REPLACE: &str = "replacing a file";
 
-/// createmode3: fails if the name is taken, unless this very call took it.
+/// createmode3: fails if the name is taken, unless by a retransmission of the same call.
 const EXCLUSIVE: u32 = 2;
 /// createmode3: fails if the name is taken.
 const GUARDED: u32 = 1;
 /// stable_how: on stable storage before the reply.
 const FILE_SYNC: u32 = 2;
 
-/// How often a file is looked up again that was replaced while it was read.
-const REPLACED_MEANWHILE: usize = 8;
+/// How often a file is looked up because it was replaced while it was read.
+const MAX_LOOKUPS: usize = 8;
 
 impl Client {
     /// Reads a file of at most `limit` bytes.
@@ -34,7 +34,7 @@ impl Client {
         options: CallOptions,
     ) -> Result<Option<SmallFile>, NfsError> {
         let refused = |status| Err(NfsError::Status { action: READ, status });
-        for _ in 0..REPLACED_MEANWHILE {
+        for _ in 0..MAX_LOOKUPS {
             let Some(node) = self.lookup_for(READ, directory, name, options).await? else {
                 return Ok(None);
             };
@@ -56,7 +56,7 @@ impl Client {
     async fn content(&self, file: &FileHandle, limit: usize, options: CallOptions) -> Result<Vec<u8>, NfsError> {
         let mut content = Vec::new();
         loop {
-            // One byte more than may be there tells that there is more.
+            // One byte more than the limit, to detect a larger file.
             let count = (limit + 1 - content.len()).min(self.limits().read as usize);
             let mut call = Call::new(READ, nfs::READ, Effect::ReadOnly).on(file);
             call.arguments
@@ -81,7 +81,7 @@ impl Client {
         }
     }
 
-    /// Creates a file that does not exist, with its content.
+    /// Creates a file with its content.
     pub async fn create_file(
         &self,
         directory: &FileHandle,
@@ -90,7 +90,7 @@ impl Client {
         mode: u32,
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
-        self.fits(CREATE, name)?;
+        self.check_name_length(CREATE, name)?;
         let set = SetAttributes {
             mode: Some(mode),
             ..SetAttributes::default()
@@ -101,7 +101,7 @@ impl Client {
             Err(status) => return Err(NfsError::Status { action: CREATE, status }),
         };
         let fill = async {
-            // Both at once: neither needs the other.
+            // Concurrently: neither depends on the other.
             tokio::try_join!(
                 self.set_part(&file.handle, set, true, options),
                 self.write_synced(&file.handle, content, options),
@@ -114,7 +114,7 @@ impl Client {
                 Ok(file)
             }
             Err(error) => {
-                // A file without its content is worse than none: whoever reads it would take it for the whole.
+                // A file without its content is worse than none: a reader would mistake it for the complete file.
                 let _ = self.remove_file(directory, name, file.attributes.fileid, options).await;
                 Err(match error {
                     NfsError::Status { status, .. } => NfsError::Status { action: CREATE, status },
@@ -124,8 +124,8 @@ impl Client {
         }
     }
 
-    /// CREATE: EXCLUSIVE, which takes no attributes and knows its own repetition by the verifier; or GUARDED, for
-    /// servers that can't keep a verifier.
+    /// Sends CREATE: EXCLUSIVE, which takes no attributes and recognizes its retransmission by the verifier; or GUARDED, for
+    /// servers that cannot store a verifier.
     async fn create(
         &self,
         directory: &FileHandle,
@@ -149,17 +149,17 @@ impl Client {
         }
         let mut reply = self.call(options, &call).await?;
         if reply.repeated && status(reply.code) == Status::Exists {
-            // Somebody else's, or this call's: a server that dies after it made the file and before it noted the
-            // verifier does not know its own work again.
+            // The file of another client, or of this call: a server that fails after it created the file and before it
+            // stored the verifier does not recognize the retransmission.
             let cause = "the name is taken, perhaps by the same call when its reply was lost";
             return Err(outcome_unknown(&call, cause.to_owned()));
         }
         reply.ok()?;
         let told = reply.take(results::made)?;
-        self.made(CREATE, directory, name, told, options).await
+        self.created_object(CREATE, directory, name, told, options).await
     }
 
-    /// Writes a file's content, on stable storage.
+    /// Writes the content of a file to stable storage.
     async fn write_synced(&self, file: &FileHandle, content: &[u8], options: CallOptions) -> Result<(), NfsError> {
         let mut done = 0;
         while let Some(rest) = content.get(done..).filter(|rest| !rest.is_empty()) {
@@ -178,7 +178,7 @@ impl Client {
         Ok(())
     }
 
-    /// Replaces a file's content at once: whoever reads it sees the old content or the new.
+    /// Replaces the content of a file atomically: a reader sees the old or the new content.
     pub async fn replace_file(
         &self,
         directory: &FileHandle,
@@ -191,7 +191,7 @@ impl Client {
             Err(NfsError::Status {
                 status: Status::Exists, ..
             }) => {
-                // Left by a replacement that was cut off: its name is for nothing else.
+                // Left by an interrupted replacement: the name has no other use.
                 if let Some(old) = self.lookup_for(REPLACE, directory, temporary, options).await? {
                     self.remove_file(directory, temporary, old.attributes.fileid, options)
                         .await?;

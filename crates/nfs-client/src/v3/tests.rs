@@ -268,7 +268,7 @@ async fn a_server_without_exclusive_creates_gets_a_guarded_one() {
 }
 
 #[tokio::test]
-async fn a_taken_name_is_somebody_elses_for_certain_only_if_the_call_was_sent_once() {
+async fn a_taken_name_belongs_to_another_client_for_certain_only_if_the_call_was_sent_once() {
     for cuts in [0, 1] {
         let server = Server::start(move |before, asked| match asked.procedure {
             nfs::CREATE if before < cuts => Answer::Cut,

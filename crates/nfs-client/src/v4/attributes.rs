@@ -8,10 +8,10 @@ use super::constants::{attribute, kind};
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{Attributes, ChangeToken, FileKind, FsId, FullAttributes, SetAttributes, Time, Times};
 
-/// Words in a bitmap that we take: the attributes of NFSv4.2 fit in three.
+/// Maximum number of words in a bitmap: the attributes of NFSv4.2 fit in three.
 const MAX_BITMAP_WORDS: usize = 8;
 
-/// The longest owner that we take, in bytes. The protocol has no limit; user@domain names stay far below.
+/// Maximum length of an owner, in bytes. The protocol has no limit; user@domain names are much shorter.
 const MAX_OWNER: usize = 1024;
 
 /// What a [`crate::Node`] is made of.
@@ -43,7 +43,7 @@ pub const FULL_ATTRIBUTES: &[u32] = &[
     attribute::TIME_MODIFY,
 ];
 
-/// What tells whether a file was changed while it was read.
+/// The attributes of a [`crate::ChangeToken`].
 pub const CHANGE_TOKEN: &[u32] = &[
     attribute::CHANGE,
     attribute::SIZE,
@@ -51,7 +51,8 @@ pub const CHANGE_TOKEN: &[u32] = &[
     attribute::TIME_MODIFY,
 ];
 
-/// What an entry of a listing is made of. Without RDATTR_ERROR, one entry that the server cannot stat fails the whole.
+/// The attributes of an entry of a listing. Without RDATTR_ERROR, one entry that the server cannot read fails the whole
+/// page.
 pub const ENTRY: &[u32] = &[
     attribute::TYPE,
     attribute::SIZE,
@@ -61,7 +62,7 @@ pub const ENTRY: &[u32] = &[
     attribute::MOUNTED_ON_FILEID,
 ];
 
-/// The same, with what it takes on the disk.
+/// The same with the disk usage.
 pub const ENTRY_WITH_USAGE: &[u32] = &[
     attribute::TYPE,
     attribute::SIZE,
@@ -73,7 +74,7 @@ pub const ENTRY_WITH_USAGE: &[u32] = &[
     attribute::MOUNTED_ON_FILEID,
 ];
 
-/// What file system statistics are made of.
+/// The attributes of [`crate::Statistics`].
 pub const STATISTICS: &[u32] = &[
     attribute::FILES_FREE,
     attribute::FILES_TOTAL,
@@ -81,7 +82,7 @@ pub const STATISTICS: &[u32] = &[
     attribute::SPACE_TOTAL,
 ];
 
-/// Encodes the set of attributes that is asked for.
+/// Encodes the bitmap of requested attributes.
 pub fn bitmap(message: &mut Encoder, attributes: &[u32]) {
     let mut words = [0u32; 2];
     for attribute in attributes {
@@ -93,7 +94,7 @@ pub fn bitmap(message: &mut Encoder, attributes: &[u32]) {
     message.u32(2).u32(first).u32(second);
 }
 
-/// Decodes a set of attributes.
+/// Decodes a bitmap of attributes.
 pub fn read_bitmap(reply: &mut Decoder) -> Result<Vec<u32>, XdrError> {
     let count = reply.count("attribute bitmap", 4)?;
     if count > MAX_BITMAP_WORDS {
@@ -140,7 +141,7 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
         values.opaque(gid.to_string().as_bytes());
     }
     if let Some(times) = attributes.times {
-        // Each to a time of ours (SET_TO_CLIENT_TIME4).
+        // SET_TO_CLIENT_TIME4.
         set.extend([attribute::TIME_ACCESS_SET, attribute::TIME_MODIFY_SET]);
         for time in [times.accessed, times.modified] {
             values.u32(1).u64(time.seconds.cast_unsigned()).u32(time.nanos);
@@ -150,7 +151,7 @@ pub fn settable(message: &mut Encoder, attributes: SetAttributes) {
     message.opaque(values.as_bytes());
 }
 
-/// Attributes as they come: each absent when the server left it out.
+/// Decoded attributes: each absent if the server left it out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DecodedAttributes {
     pub kind: Option<FileKind>,
@@ -177,8 +178,7 @@ pub struct DecodedAttributes {
     pub mounted_on_fileid: Option<u64>,
 }
 
-/// Decodes `fattr4`. A server that answers with an attribute that we did not ask for cannot be understood any
-/// further, as values carry no lengths: that is an error.
+/// Decodes `fattr4`. Values carry no lengths, so nothing after an unknown attribute can be decoded: it is an error.
 pub fn read(reply: &mut Decoder) -> Result<DecodedAttributes, XdrError> {
     let words = read_bitmap(reply)?;
     let left = reply.left();
@@ -240,7 +240,7 @@ fn read_one(found: &mut DecodedAttributes, attribute: u32, values: &mut Decoder)
 fn read_time(values: &mut Decoder) -> Result<Time, XdrError> {
     let seconds = values.u64("time")?.cast_signed();
     let nanos = values.u32("time")?;
-    // Whatever a server means by more than a second, it can't be given to another one.
+    // A value of a second or more has no meaning, and no other server would accept it.
     if nanos >= 1_000_000_000 {
         return Err(XdrError::Invalid {
             what: "nanoseconds",
@@ -261,13 +261,13 @@ fn read_kind(values: &mut Decoder) -> Result<FileKind, XdrError> {
 }
 
 impl DecodedAttributes {
-    /// The lease time, if the server tells one.
+    /// Returns the lease time, if the server reports it.
     pub fn lease(&self) -> Option<Duration> {
         let seconds = self.lease_seconds.filter(|seconds| *seconds > 0)?;
         Some(Duration::from_secs(seconds.into()))
     }
 
-    /// All that [`DETAILS`] asks for; `Err` names what the server left out.
+    /// All that [`DETAILS`] asks for; `Err` names a missing attribute.
     pub fn details(self) -> Result<FullAttributes, &'static str> {
         let times = Times {
             accessed: self.accessed.or(self.modified).ok_or("time_access")?,
@@ -284,7 +284,7 @@ impl DecodedAttributes {
         })
     }
 
-    /// What [`MARK`] asks for; none where the server left out too much of it.
+    /// What [`MARK`] asks for; `None` if an attribute is missing.
     pub fn mark(&self) -> Option<ChangeToken> {
         Some(ChangeToken {
             change: self.change?,
@@ -294,7 +294,7 @@ impl DecodedAttributes {
         })
     }
 
-    /// A node's attributes; `Err` names the one that the server left out.
+    /// A node's attributes; `Err` names a missing attribute.
     pub fn node(self) -> Result<Attributes, &'static str> {
         let owner = String::from_utf8_lossy(&self.owner.unwrap_or_default()).into_owned();
         let group = String::from_utf8_lossy(&self.group.unwrap_or_default()).into_owned();
@@ -308,13 +308,13 @@ impl DecodedAttributes {
             size: self.size.ok_or("size")?,
             fileid: self.fileid.ok_or("fileid")?,
             fsid: self.fsid.ok_or("fsid")?,
-            // A server that doesn't count links has none but the name.
+            // A server that does not count links has one for each object.
             links: self.links.unwrap_or(1),
         })
     }
 }
 
-/// The number that an owner is spelled as; nothing else is guessed at: `0@example.org` is a name.
+/// Returns the number if an owner is spelled as one: `0@example.org` is a name.
 fn number(owner: &str) -> Option<u32> {
     owner
         .bytes()

@@ -8,10 +8,10 @@ use super::status::status;
 use crate::xdr::{Decoder, Encoder, XdrError};
 use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes};
 
-/// The longest file handle (RFC 8881 section 3.1).
+/// Maximum length of a file handle, in bytes (RFC 8881 section 3.1).
 const MAX_HANDLE: usize = 128;
 
-/// The longest tag that we take back. We send an empty one.
+/// Maximum length of a tag in a reply, in bytes. Requests have an empty one.
 const MAX_TAG: usize = 1024;
 
 /// A stateid (RFC 8881 section 8.2).
@@ -22,35 +22,35 @@ pub struct StateId {
 }
 
 impl StateId {
-    /// Reads and writes without an open (RFC 8881 section 8.2.3).
+    /// For reads and writes without an open (RFC 8881 section 8.2.3).
     pub const ANONYMOUS: Self = Self {
         sequence: 0,
         other: [0; 12],
     };
-    /// The one that an operation before in the same compound made.
+    /// The stateid that an earlier operation of the same compound returned.
     pub const CURRENT: Self = Self {
         sequence: 1,
         other: [0; 12],
     };
 }
 
-/// A compound in the making. SEQUENCE is put before it when it is sent.
+/// A compound that is being built. SEQUENCE is prepended when it is sent.
 #[derive(Debug, Clone)]
 pub struct Compound {
-    /// What errors say was being done.
+    /// What errors report as the action.
     pub action: &'static str,
-    /// Whether the server must keep the reply in its cache until the slot is used again.
+    /// Whether the server must cache the reply until the slot is used again (`sa_cachethis`).
     pub cache_reply: bool,
-    /// Whether a call that was put off before it changed anything is repeated until its deadline.
+    /// Whether a call that was delayed before it changed anything is repeated until its deadline.
     pub retry_on_delay: bool,
     operations: Vec<u32>,
     body: Encoder,
-    /// The place of the first operation that changes something on the server.
+    /// Index of the first operation that changes something on the server.
     first_modifying: Option<usize>,
 }
 
 impl Compound {
-    /// Nothing yet.
+    /// Returns an empty compound.
     pub fn new(action: &'static str) -> Self {
         Self {
             action,
@@ -62,50 +62,50 @@ impl Compound {
         }
     }
 
-    /// Adds an operation and hands out the place for its arguments.
+    /// Appends an operation; returns the encoder for its arguments.
     pub fn op(&mut self, number: u32) -> &mut Encoder {
         self.operations.push(number);
         self.body.u32(number)
     }
 
-    /// Adds an operation that changes something. The server is to keep the reply: a repetition is answered from there.
+    /// Appends an operation that changes something. The server must cache the reply, to answer a retransmission from there.
     pub fn modifying_op(&mut self, number: u32) -> &mut Encoder {
         self.first_modifying.get_or_insert(self.operations.len());
         self.cache_reply = true;
         self.op(number)
     }
 
-    /// Adds PUTFH.
+    /// Appends PUTFH.
     pub fn at(&mut self, handle: &FileHandle) -> &mut Self {
         self.op(op::PUTFH).opaque(&handle.0);
         self
     }
 
-    /// Adds LOOKUP.
+    /// Appends LOOKUP.
     pub fn lookup(&mut self, name: &Name) -> &mut Self {
         self.op(op::LOOKUP).opaque(name.as_bytes());
         self
     }
 
-    /// Adds GETFH and GETATTR.
+    /// Appends GETFH and GETATTR.
     pub fn file_ref(&mut self) -> &mut Self {
         self.op(op::GETFH);
         self.attributes(attributes::FILE_ATTRIBUTES)
     }
 
-    /// Adds GETATTR.
+    /// Appends GETATTR.
     pub fn attributes(&mut self, set: &[u32]) -> &mut Self {
         attributes::bitmap(self.op(op::GETATTR), set);
         self
     }
 
-    /// Adds VERIFY: go on only if the current object has this fileid.
+    /// Appends VERIFY: the compound continues only if the current object has this fileid.
     pub fn verify(&mut self, fileid: u64) -> &mut Self {
         attributes::fileid(self.op(op::VERIFY), fileid);
         self
     }
 
-    /// Adds SETATTR.
+    /// Appends SETATTR.
     pub fn set_attributes(&mut self, set: SetAttributes) -> &mut Self {
         let message = self.modifying_op(op::SETATTR);
         stateid(message, StateId::ANONYMOUS);
@@ -113,7 +113,7 @@ impl Compound {
         self
     }
 
-    /// How many operations.
+    /// Number of operations.
     pub fn count(&self) -> usize {
         self.operations.len()
     }
@@ -123,18 +123,18 @@ impl Compound {
         self.body.len()
     }
 
-    /// Whether carrying it out changes something.
+    /// Whether the compound changes something.
     pub fn is_modifying(&self) -> bool {
         self.first_modifying.is_some()
     }
 
-    /// The arguments of the COMPOUND procedure, with `before` (SEQUENCE, encoded) as the first operation if any.
-    pub fn arguments(&self, minor: u32, before: Option<&[u8]>) -> Vec<u8> {
+    /// Encodes the arguments of the COMPOUND procedure, with `sequence` (encoded) as the first operation if given.
+    pub fn arguments(&self, minor: u32, sequence: Option<&[u8]>) -> Vec<u8> {
         let mut message = Encoder::new();
         // Compounds are far below 2^32 operations.
-        let count = u32::try_from(self.operations.len()).unwrap_or(u32::MAX) + u32::from(before.is_some());
+        let count = u32::try_from(self.operations.len()).unwrap_or(u32::MAX) + u32::from(sequence.is_some());
         message.opaque(b"").u32(minor).u32(count);
-        message.raw(before.unwrap_or_default()).raw(self.body.as_bytes());
+        message.raw(sequence.unwrap_or_default()).raw(self.body.as_bytes());
         message.into_bytes()
     }
 }
@@ -144,7 +144,7 @@ pub fn stateid(message: &mut Encoder, stateid: StateId) {
     message.u32(stateid.sequence).fixed(&stateid.other);
 }
 
-/// The results of a compound, taken one after the other.
+/// The results of a compound, decoded in order.
 #[derive(Debug)]
 pub struct Reply {
     action: &'static str,
@@ -152,13 +152,13 @@ pub struct Reply {
     first_modifying: Option<usize>,
     asked: std::vec::IntoIter<u32>,
     status: u32,
-    /// Results that follow SEQUENCE's.
+    /// Number of results left.
     count: usize,
     results: Decoder,
 }
 
 impl Reply {
-    /// Decodes the head of COMPOUND's results.
+    /// Decodes the header of COMPOUND's results.
     pub fn new(compound: &Compound, mut results: Decoder) -> Result<Self, XdrError> {
         let status = results.u32("compound status")?;
         results.opaque("tag", MAX_TAG)?;
@@ -174,7 +174,7 @@ impl Reply {
         })
     }
 
-    /// Takes the result of SEQUENCE off; `None` when the server did not even get there.
+    /// Takes the result of SEQUENCE; `None` if the server refused the compound before it.
     pub fn sequence(&mut self) -> Result<Option<(u32, &mut Decoder)>, XdrError> {
         if self.count == 0 {
             return Ok(None);
@@ -193,13 +193,13 @@ impl Reply {
         Ok(Some((status, &mut self.results)))
     }
 
-    /// The compound's status: that of the last operation that was tried.
+    /// Returns the status of the compound: that of the last operation that was executed.
     pub fn code(&self) -> u32 {
         self.status
     }
 
-    /// Whether nothing was changed, so that the whole compound may be sent again: the operation that failed is the
-    /// first that changes something, or comes before it.
+    /// Whether nothing was changed, so that the whole compound can be sent again: the operation that failed is the first
+    /// that changes something, or an earlier one.
     pub fn made_no_change(&self) -> bool {
         self.status != code::OK && self.first_modifying.is_none_or(|first| self.count <= first + 1)
     }
@@ -217,13 +217,13 @@ impl Reply {
         self.count == 0 && self.is_too_large()
     }
 
-    /// Begins the result of the next operation, which must be `number` and must have succeeded.
+    /// Starts decoding the result of the next operation, which must be `number` and must have succeeded.
     pub fn op(&mut self, number: u32) -> Result<(), NfsError> {
         if self.asked.next() != Some(number) {
             return Err(self.protocol_error(format!("operation {number} was not asked for here")));
         }
         if self.count == 0 {
-            // Nothing after a failed operation is answered; no result at all carries the compound's own status.
+            // No result follows a failed operation; without any result, the status of the compound counts.
             return if self.status == code::OK {
                 Err(self.protocol_error("fewer results than operations".to_owned()))
             } else {
@@ -242,7 +242,7 @@ impl Reply {
         }
     }
 
-    /// What the server answers next, which from now on is what was asked for: for inputs that come without a request.
+    /// Returns the next operation in the reply and expects exactly it: for replies without a request.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn ask_what_is_answered(&mut self) -> Option<u32> {
         let answered = self.results.clone().u32("operation").ok()?;
@@ -250,7 +250,7 @@ impl Reply {
         (self.count > 0).then_some(answered)
     }
 
-    /// What is left of the results.
+    /// Returns the results that are left.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn rest(&self) -> Decoder {
         self.results.clone()
@@ -263,7 +263,7 @@ impl Reply {
         }
     }
 
-    /// An error for what makes no sense.
+    /// Returns the error for an invalid result.
     pub fn protocol_error(&self, cause: String) -> NfsError {
         NfsError::Protocol {
             action: self.action,
@@ -272,31 +272,31 @@ impl Reply {
         }
     }
 
-    /// Takes something out of the current result.
+    /// Decodes an item of the current result.
     pub fn take<T>(&mut self, item: impl FnOnce(&mut Decoder) -> Result<T, XdrError>) -> Result<T, NfsError> {
         item(&mut self.results).map_err(|error| self.protocol_error(error.to_string()))
     }
 
-    /// An unsigned int of the current result.
+    /// Decodes an unsigned integer of the current result.
     pub fn u32(&mut self, what: &'static str) -> Result<u32, NfsError> {
         self.take(|results| results.u32(what))
     }
 
-    /// Takes GETFH's result.
+    /// Decodes the result of GETFH.
     pub fn handle(&mut self) -> Result<FileHandle, NfsError> {
         self.op(op::GETFH)?;
         let handle = self.take(|results| results.opaque("file handle", MAX_HANDLE))?;
-        // A slice would keep the whole reply in memory as long as the handle lives.
+        // A slice would keep the whole reply in memory as long as the handle exists.
         Ok(FileHandle(Bytes::copy_from_slice(&handle)))
     }
 
-    /// Takes GETATTR's result.
+    /// Decodes the result of GETATTR.
     pub fn attributes(&mut self) -> Result<DecodedAttributes, NfsError> {
         self.op(op::GETATTR)?;
         self.take(attributes::read)
     }
 
-    /// Takes GETATTR's result, asked for with [`attributes::FILE_ATTRIBUTES`].
+    /// Decodes the result of GETATTR of [`attributes::FILE_ATTRIBUTES`].
     pub fn file_attributes(&mut self) -> Result<crate::Attributes, NfsError> {
         let found = self.attributes()?;
         found
@@ -304,7 +304,7 @@ impl Reply {
             .map_err(|missing| self.protocol_error(format!("the server has no attribute {missing:?}")))
     }
 
-    /// Takes the results of GETFH and GETATTR.
+    /// Decodes the results of GETFH and GETATTR.
     pub fn file_ref(&mut self) -> Result<FileRef, NfsError> {
         Ok(FileRef {
             handle: self.handle()?,
@@ -312,18 +312,18 @@ impl Reply {
         })
     }
 
-    /// Takes SETATTR's result.
+    /// Decodes the result of SETATTR.
     pub fn set_attributes(&mut self) -> Result<(), NfsError> {
         self.op(op::SETATTR)?;
         self.take(attributes::read_bitmap).map(drop)
     }
 
-    /// Takes the result of CREATE, LINK, REMOVE's `change_info4`: nothing in it that we use.
+    /// Skips a `change_info4`, as in the results of CREATE, LINK and REMOVE.
     pub fn change_info(&mut self) -> Result<(), NfsError> {
         self.take(|results| results.array::<20>("change_info")).map(drop)
     }
 
-    /// Takes a stateid.
+    /// Decodes a stateid.
     pub fn stateid(&mut self) -> Result<StateId, NfsError> {
         self.take(|results| {
             Ok(StateId {

@@ -1,4 +1,4 @@
-//! The protocol's constants (RFC 7863, the XDR description of NFSv4.2).
+//! Constants of the protocol (RFC 7863, the XDR description of NFSv4.2).
 
 /// Operations (`nfs_opnum4`).
 pub mod op {
@@ -43,7 +43,7 @@ pub mod op {
     pub const LISTXATTRS: u32 = 74;
 }
 
-/// Status codes (`nfsstat4`) that the machinery of sessions and compounds decides on.
+/// Status codes (`nfsstat4`) that the client handles by number; the others are converted by [`super::status`].
 pub mod code {
     pub const OK: u32 = 0;
     pub const NXIO: u32 = 6;

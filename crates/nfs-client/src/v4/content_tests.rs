@@ -1,4 +1,4 @@
-//! What a server may answer to reads, writes, copies and questions after attributes, and that no lie gets through.
+//! Replies to reads, writes, copies and requests for attributes: invalid ones are rejected.
 
 use super::compound::{Compound, Reply};
 use super::constants::op;
@@ -40,7 +40,7 @@ fn a_read_brings_no_more_than_was_asked_for_and_something_before_the_end() {
     assert_eq!(read(false, b"abc").unwrap().bytes, "abc");
     assert!(read(true, b"").unwrap().end);
     assert!(makes_no_sense(read(false, b"abcde")), "more than was asked for");
-    assert!(makes_no_sense(read(false, b"")), "for ever nothing");
+    assert!(makes_no_sense(read(false, b"")), "nothing forever");
 }
 
 #[test]

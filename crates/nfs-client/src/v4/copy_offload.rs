@@ -1,7 +1,7 @@
-//! What only NFSv4.2 has: finding holes, copying and cloning on the server (RFC 7862 sections 4, 6 and 15).
+//! Operations of NFSv4.2 on ranges: SEEK, COPY and CLONE (RFC 7862 sections 4, 6 and 15).
 //!
-//! A copy is asked for synchronously: the server's word that a background copy is done comes over a channel back to us,
-//! which we don't have. A server that copies in the background all the same is asked how far it is (OFFLOAD_STATUS).
+//! Copies are requested synchronously: the completion of an asynchronous copy is reported over the back channel, which this
+//! client does not have. If a server copies asynchronously nevertheless, the client polls it (OFFLOAD_STATUS).
 
 use tokio::time::Instant;
 
@@ -23,21 +23,21 @@ const HOLE: u32 = 1;
 /// stable_how: the server may keep it in memory until the COMMIT.
 const UNSTABLE: u32 = 0;
 
-/// What COPY answered.
+/// Result of COPY.
 pub(super) struct CopyResult {
-    /// The name of a copy in the background.
+    /// Stateid of an asynchronous copy.
     background: Option<StateId>,
     count: u64,
     committed: u32,
     verifier: [u8; 8],
 }
 
-/// Takes SEEK's result, after its status: whether it is the end, and where.
+/// Decodes the result of SEEK, after its status: whether it is the end of the file, and the offset.
 pub(super) fn sought(reply: &mut Reply) -> Result<(bool, u64), NfsError> {
     reply.take(|results| Ok((results.boolean("end of file")?, results.u64("offset")?)))
 }
 
-/// Takes COPY's result, after its status.
+/// Decodes the result of COPY, after its status.
 pub(super) fn copied(reply: &mut Reply) -> Result<CopyResult, NfsError> {
     let background = match reply.u32("copies in the background")? {
         0 => None,
@@ -57,7 +57,7 @@ pub(super) fn copied(reply: &mut Reply) -> Result<CopyResult, NfsError> {
     Ok(result)
 }
 
-/// Takes OFFLOAD_STATUS's result, after its status: how many bytes, and the end's status if it came to its end.
+/// Decodes the result of OFFLOAD_STATUS, after its status: bytes copied, and the final status once the copy has ended.
 pub(super) fn offloaded(reply: &mut Reply) -> Result<(u64, Option<u32>), NfsError> {
     reply.take(|results| {
         let count = results.u64("count")?;
@@ -83,7 +83,7 @@ impl Client {
         })
     }
 
-    /// The next bytes that are no hole.
+    /// Finds the next range that is no hole.
     pub async fn seek_data(
         &self,
         file: &FileHandle,
@@ -97,7 +97,7 @@ impl Client {
         let end = self.seek(file, begin, HOLE, options).await?;
         match end {
             Some(end) if begin >= from && end > begin => Ok(Some((begin, end))),
-            // A hole begins at the latest where the file ends; nothing else can follow data.
+            // Data ends at a hole, or at the virtual hole at the end of the file.
             _ => Err(NfsError::Protocol {
                 action: SEEK,
                 cause: format!("after {from}, data from {begin} to {end:?}"),
@@ -123,16 +123,16 @@ impl Client {
         match split_status(reply.op(op::SEEK))? {
             Ok(()) => {
                 let (end, offset) = sought(&mut reply)?;
-                // `end` without data is how some say that there is none.
+                // Some servers report with `end` that no data follows.
                 Ok((what == HOLE || !end).then_some(offset))
             }
-            // Nothing but a hole is left (RFC 7862 section 15.11.3).
+            // Only a hole follows (RFC 7862 section 15.11.3).
             Err(_) if code == code::NXIO => Ok(None),
             Err(status) => Err(NfsError::Status { action: SEEK, status }),
         }
     }
 
-    /// Lets the server copy.
+    /// Copies a range on the server.
     pub async fn copy(
         &self,
         from: (&FileHandle, u64),
@@ -147,7 +147,7 @@ impl Client {
         stateid(message, StateId::ANONYMOUS);
         stateid(message, StateId::ANONYMOUS);
         message.u64(from.1).u64(to.1).u64(count);
-        // One after the other, synchronously, from no other server.
+        // Consecutive, synchronous, from no other server.
         message.boolean(true).boolean(true).u32(0);
         let mut reply = self.call(options, &compound).await?;
         for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::COPY] {
@@ -158,7 +158,7 @@ impl Client {
             return Err(reply.protocol_error(format!("{} bytes copied of {count}", result.count)));
         }
         if let Some(background) = result.background {
-            return self.wait_for(to.0, background, count, options).await;
+            return self.wait_for_copy(to.0, background, count, options).await;
         }
         Ok(Copied {
             count: result.count,
@@ -167,8 +167,8 @@ impl Client {
         })
     }
 
-    /// Waits for a copy in the background, until the deadline; then it is called off.
-    async fn wait_for(
+    /// Waits for an asynchronous copy until the deadline, then cancels it.
+    async fn wait_for_copy(
         &self,
         to: &FileHandle,
         copy: StateId,
@@ -205,7 +205,7 @@ impl Client {
         }
         let mut compound = Compound::new(COPY);
         stateid(compound.at(to).modifying_op(op::OFFLOAD_CANCEL), copy);
-        // It ends by itself if this doesn't end it; whoever repeats the copy writes the same bytes.
+        // If this fails, the copy ends by itself; a repetition of the copy writes the same bytes.
         let _ = self.call(options, &compound).await;
         Err(NfsError::NotResponding {
             action: COPY,
@@ -214,7 +214,7 @@ impl Client {
         })
     }
 
-    /// Lets a file share the blocks of another, all of them.
+    /// Makes a file share all blocks of another.
     pub async fn clone_file(&self, from: &FileHandle, to: &FileHandle, options: CallOptions) -> Result<(), NfsError> {
         self.require_4_2(CLONE)?;
         let mut compound = Compound::new(CLONE);
@@ -222,7 +222,7 @@ impl Client {
         let message = compound.at(to).modifying_op(op::CLONE);
         stateid(message, StateId::ANONYMOUS);
         stateid(message, StateId::ANONYMOUS);
-        // From the beginning to the end, wherever that is.
+        // The whole file.
         message.u64(0).u64(0).u64(0);
         let mut reply = self.call(options, &compound).await?;
         for before in [op::PUTFH, op::SAVEFH, op::PUTFH, op::CLONE] {

@@ -1,5 +1,5 @@
-//! Faults of a server, one after the other, over both kinds of calls: in a session and without. The server lives in
-//! this process and time stands still, so nothing here depends on how fast the machine is.
+//! Faults of a server, one after the other, in calls with and without a session. The server runs in this process and the
+//! time is paused, so nothing here depends on the speed of the machine.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -245,7 +245,7 @@ async fn delay_and_grace_for_five_seconds_are_waited_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_session_that_is_lost_or_out_of_step_is_made_anew_and_the_call_with_it() {
+async fn a_lost_or_misordered_session_is_recreated_and_the_call_repeated() {
     for fault in [
         Fault::ForgetSession,
         Fault::Sequence(code::SEQ_MISORDERED),

@@ -1,4 +1,4 @@
-//! The decoders of NFSv4's results, for [`crate::fuzzing`].
+//! Decoders of NFSv4's results, for [`crate::fuzzing`].
 
 use bytes::Bytes;
 
@@ -12,12 +12,12 @@ use crate::rpc::message::{self, RpcReply};
 use crate::xdr::{Decoder, Encoder};
 use crate::{Name, NfsError, SetAttributes};
 
-/// A whole reply record, answered to whatever it says it answers.
+/// A whole reply record; the operations in it count as requested.
 pub fn replies(record: &[u8]) {
     results_of(record, &mut |_, _| ());
 }
 
-/// Takes a reply record apart; tells of each result that could be read, as it came.
+/// Decodes a reply record; passes each decoded result to `told`, as its operation and its bytes.
 pub fn results_of(record: &[u8], told: &mut dyn FnMut(u32, Bytes)) {
     let Ok(RpcReply::Success(results)) = message::decode_reply(Bytes::copy_from_slice(record), ReplyVerifier::Sys)
     else {
@@ -49,7 +49,7 @@ fn sequence(reply: &mut Reply) -> bool {
     results.array::<36>("SEQUENCE").is_ok()
 }
 
-/// One operation's result, read as the client reads it.
+/// Decodes the result of one operation as the client does.
 fn result(reply: &mut Reply, number: u32, in_session: bool) -> Result<(), NfsError> {
     match number {
         op::GETFH => reply.handle().map(drop),
@@ -94,7 +94,7 @@ fn after_the_status(reply: &mut Reply, number: u32) -> Result<(), NfsError> {
     }
 }
 
-/// `fattr4`; what we could have set ourselves is set, and read back.
+/// `fattr4`; attributes that the client can set are encoded and decoded again.
 pub fn attributes(data: &[u8]) {
     let Ok(found) = wire::read(&mut Decoder::new(Bytes::copy_from_slice(data))) else {
         return;
@@ -137,8 +137,7 @@ pub fn opening(data: &[u8]) {
     }
 }
 
-/// A directory read to its end: a stream of records, each the result of one READDIR. A page that cannot be is where
-/// the client stops.
+/// A directory listed to its end: a stream of records, each the result of one READDIR. The client stops at an invalid page.
 pub fn directory(pages: &[u8]) {
     let mut from = None;
     for results in records_of(pages) {
@@ -168,7 +167,7 @@ fn read_page(results: &[u8], from: Option<crate::PageCookie>) -> Result<crate::P
     readdir::page(&mut reply, from)
 }
 
-/// Whether a listing with an entry of this name is taken.
+/// Whether a listing with an entry of this name is accepted.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn lists(name: &[u8]) -> bool {
     let mut results = Encoder::new();

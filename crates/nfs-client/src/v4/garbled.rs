@@ -1,4 +1,4 @@
-//! Replies whose bytes are not what they should be.
+//! Garbled replies.
 
 use crate::rpc::record;
 use crate::xdr::Encoder;
@@ -18,13 +18,13 @@ pub enum Garbled {
     Half,
     /// Each byte is a fragment.
     ByteByByte,
-    /// The header promises the most that it can (2 GiB less one byte), as the last fragment.
+    /// The header of the last fragment has the maximum length (2 GiB less one byte).
     LongestLast,
     /// The same with the bit of the last fragment not set.
     LongestMore,
     /// Fragments without content, and without end.
     EmptyFragments,
-    /// It is a call.
+    /// It is a call message.
     Call,
     /// Accepted, and SYSTEM_ERR.
     SystemError,
@@ -34,7 +34,7 @@ pub enum Garbled {
     LongTag,
     /// It ends in the middle of its results.
     Short,
-    /// It goes on behind its results.
+    /// Additional bytes follow its results.
     Long,
 }
 

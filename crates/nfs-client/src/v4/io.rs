@@ -1,7 +1,7 @@
-//! What files hold, in parts: reading, writing and committing it, symbolic links, and all attributes at once.
+//! READ, WRITE and COMMIT, symbolic links, and all attributes of an object.
 //!
-//! Nothing here opens a file: reads and writes carry the anonymous stateid (RFC 8881 section 8.2.3), which servers take
-//! from whoever may read or write the file. So nothing is left open by a copy that is cut off.
+//! Nothing here opens a file: reads and writes carry the anonymous stateid (RFC 8881 section 8.2.3), which servers accept
+//! from any caller with access to the file. So an interrupted copy leaves nothing open.
 
 use bytes::Bytes;
 
@@ -24,24 +24,24 @@ const UNSTABLE: u32 = 0;
 const FILE_SYNC: u32 = 2;
 /// Room for the headers of a request or a reply that carries data, in bytes.
 const HEADERS: usize = 4 << 10;
-/// The most bytes in a READ or WRITE: as many as keep a copy busy over a round trip, few enough that a handful of them fit
-/// into a small memory.
+/// Maximum size of a READ or WRITE, in bytes: large enough to keep a copy busy over a round trip, small enough that several
+/// fit into little memory.
 const MAX_TRANSFER: usize = 512 << 10;
-/// The longest target of a symbolic link, in bytes (PATH_MAX on Linux).
+/// Maximum length of the target of a symbolic link, in bytes (PATH_MAX on Linux).
 pub(super) const MAX_SYMLINK_TARGET: usize = 4096;
 
-/// Takes READLINK's result, after its status.
+/// Decodes the result of READLINK, after its status.
 pub(super) fn link_target(reply: &mut Reply) -> Result<Bytes, NfsError> {
     let target = reply.take(|results| results.opaque("link's target", MAX_SYMLINK_TARGET))?;
     Ok(Bytes::copy_from_slice(&target))
 }
 
-/// Takes COMMIT's result, after its status.
+/// Decodes the result of COMMIT, after its status.
 pub(super) fn verifier(reply: &mut Reply) -> Result<[u8; 8], NfsError> {
     reply.take(|results| results.array("write verifier"))
 }
 
-/// Takes READ's result: no more than was asked for, and something unless the file ends there.
+/// Decodes the result of READ: no more than requested, and not empty before the end of the file.
 pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
     let (end, bytes) = data(reply, asked)?;
     if bytes.is_empty() && !end {
@@ -50,7 +50,7 @@ pub(super) fn part(reply: &mut Reply, asked: usize) -> Result<Data, NfsError> {
     Ok(Data { bytes, end })
 }
 
-/// Takes WRITE's result: something was taken, and no more than there was.
+/// Decodes the result of WRITE: at least one byte, and no more than sent.
 pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError> {
     reply.op(op::WRITE)?;
     let count = reply.u32("count")? as usize;
@@ -66,7 +66,7 @@ pub(super) fn taken(reply: &mut Reply, asked: usize) -> Result<Written, NfsError
     })
 }
 
-/// Takes the result of a GETATTR of [`attributes::FULL_ATTRIBUTES`].
+/// Decodes the result of GETATTR of [`attributes::FULL_ATTRIBUTES`].
 fn details(reply: &mut Reply) -> Result<FullAttributes, NfsError> {
     let found = reply.attributes()?;
     found
@@ -81,13 +81,13 @@ fn read(compound: &mut Compound, offset: u64, count: usize) {
 }
 
 impl Client {
-    /// What one READ and one WRITE carry at most.
+    /// Returns the maximum sizes of one READ and one WRITE.
     pub fn max_transfer_sizes(&self) -> (usize, usize) {
         let fits = |longest: usize| longest.saturating_sub(HEADERS).clamp(512, MAX_TRANSFER);
         (fits(self.max_reply()), fits(self.max_request()))
     }
 
-    /// Looks up a name, with all its attributes and the first bytes.
+    /// Looks up a name, with all attributes and the first bytes.
     pub async fn lookup_and_read(
         &self,
         directory: &FileHandle,
@@ -110,7 +110,7 @@ impl Client {
         }
         let handle = reply.handle()?;
         let details = details(&mut reply)?;
-        // Directories, links and special files end the compound here.
+        // The compound ends here for directories, links and special files.
         let begin = match split_status(data(&mut reply, first))? {
             Ok((end, bytes)) => {
                 let mark = reply.attributes()?.mark();
@@ -121,7 +121,7 @@ impl Client {
         Ok(Some(LookupResult { handle, details, begin }))
     }
 
-    /// All attributes.
+    /// Reads all attributes.
     pub async fn full_attributes(&self, object: &FileHandle, options: CallOptions) -> Result<FullAttributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
         compound.at(object).attributes(attributes::FULL_ATTRIBUTES);
@@ -146,7 +146,7 @@ impl Client {
         part(&mut reply, count)
     }
 
-    /// Writes a part of a file, as much as the server takes at a time.
+    /// Writes a part of a file, as much as the server accepts at a time.
     pub async fn write(
         &self,
         file: &FileHandle,
@@ -164,10 +164,10 @@ impl Client {
         taken(&mut reply, content.len())
     }
 
-    /// Puts what was written on stable storage.
+    /// Commits what was written to stable storage.
     pub async fn commit(&self, file: &FileHandle, options: CallOptions) -> Result<[u8; 8], NfsError> {
         let mut compound = Compound::new("committing a file");
-        // From the beginning to the end.
+        // The whole file.
         compound.at(file).modifying_op(op::COMMIT).u64(0).u32(0);
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
@@ -175,7 +175,7 @@ impl Client {
         verifier(&mut reply)
     }
 
-    /// Where a symbolic link leads to.
+    /// Reads the target of a symbolic link.
     pub async fn read_link(&self, link: &FileHandle, options: CallOptions) -> Result<Bytes, NfsError> {
         let mut compound = Compound::new("reading a symbolic link");
         compound.at(link).op(op::READLINK);
@@ -185,7 +185,7 @@ impl Client {
         link_target(&mut reply)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     pub async fn create_symlink(
         &self,
         directory: &FileHandle,

@@ -1,4 +1,4 @@
-//! Finding things: by path from the server's root, by names from a directory, by handle.
+//! Lookups: the export's root, names in a directory, attributes, statistics.
 
 use super::attributes::{self, DecodedAttributes};
 use super::client::Client;
@@ -9,30 +9,30 @@ use crate::call_options::CallOptions;
 use crate::error::split_status;
 use crate::{Attributes, FileHandle, FileKind, FileRef, Name, NfsError, Statistics, Status};
 
-/// Operations that walking one name takes: LOOKUP, GETFH, GETATTR.
-const OPERATIONS_A_NAME: usize = 3;
+/// Operations per name of a walk: LOOKUP, GETFH, GETATTR.
+const OPERATIONS_PER_NAME: usize = 3;
 
 const TO_ROOT: &str = "walking to the export's path";
 
-/// Where a walk begins.
+/// Start of a walk.
 #[derive(Clone, Copy)]
 enum Start<'a> {
     ServerRoot,
     At(&'a FileHandle),
 }
 
-/// How far a walk came.
-struct Walked {
+/// Result of a walk.
+struct WalkResult {
     nodes: Vec<FileRef>,
-    /// What stopped it before the end.
+    /// Status that stopped the walk before its end.
     stopped: Option<Status>,
 }
 
 impl Client {
-    /// The export's root directory.
+    /// Walks from the server's root to the export's root directory.
     pub async fn root(&self, options: CallOptions) -> Result<FileRef, NfsError> {
         let path = &self.manager.target.path;
-        let names = path_components(path).map_err(|error| self.not_found(&error.to_string()))?;
+        let names = path_components(path).map_err(|error| self.export_not_found(&error.to_string()))?;
         if names.is_empty() {
             return self.server_root(options).await;
         }
@@ -69,7 +69,7 @@ impl Client {
             }
             (stopped, last) => {
                 let index = nodes.len() + usize::from(last.is_some());
-                Err(self.stopped(stopped.unwrap_or(Status::NotFound), &component(index)))
+                Err(self.walk_error(stopped.unwrap_or(Status::NotFound), &component(index)))
             }
         }
     }
@@ -82,15 +82,15 @@ impl Client {
         let node = reply.op(op::PUTROOTFH).and_then(|()| reply.file_ref());
         match split_status(node)? {
             Ok(node) => Ok(node),
-            Err(status) => Err(self.stopped(status, "/")),
+            Err(status) => Err(self.walk_error(status, "/")),
         }
     }
 
-    /// What it means that the walk to the export's path was stopped at a component.
-    fn stopped(&self, status: Status, component: &str) -> NfsError {
+    /// Returns the error for a walk to the export's root that was stopped at a component.
+    fn walk_error(&self, status: Status, component: &str) -> NfsError {
         let path = self.manager.target.path.clone();
         match status {
-            Status::NotFound => self.not_found(component),
+            Status::NotFound => self.export_not_found(component),
             Status::Symlink => NfsError::SymlinkInPath {
                 path,
                 component: component.to_owned(),
@@ -101,7 +101,7 @@ impl Client {
                 cause: format!("NFS4ERR_WRONGSEC at {component:?}"),
             },
             Status::Access | Status::NotPermitted => {
-                let (local, reserved_port) = self.local();
+                let (local, reserved_port) = self.local_address();
                 NfsError::AccessDenied {
                     action: TO_ROOT,
                     local,
@@ -115,8 +115,8 @@ impl Client {
         }
     }
 
-    fn not_found(&self, component: &str) -> NfsError {
-        let (local, reserved_port) = self.local();
+    fn export_not_found(&self, component: &str) -> NfsError {
+        let (local, reserved_port) = self.local_address();
         let path = self.manager.target.path.clone();
         NfsError::ExportNotFound {
             path,
@@ -126,13 +126,13 @@ impl Client {
         }
     }
 
-    /// Our end of the newest connection.
-    fn local(&self) -> (std::net::SocketAddr, bool) {
+    /// Returns the local address of the newest connection, and whether its port is below 1024.
+    fn local_address(&self) -> (std::net::SocketAddr, bool) {
         let negotiated = self.negotiated();
         (negotiated.local, negotiated.reserved_port)
     }
 
-    /// Attributes of the object.
+    /// Reads the attributes of an object.
     pub async fn attributes(&self, object: &FileHandle, options: CallOptions) -> Result<Attributes, NfsError> {
         let mut compound = Compound::new("reading attributes");
         compound.at(object).attributes(attributes::FILE_ATTRIBUTES);
@@ -141,7 +141,7 @@ impl Client {
         reply.file_attributes()
     }
 
-    /// The entry of that name.
+    /// Looks up a name.
     pub async fn lookup(
         &self,
         directory: &FileHandle,
@@ -161,7 +161,7 @@ impl Client {
         }
     }
 
-    /// The nodes that `names` lead to, one after the other.
+    /// Walks down `names`; returns the objects that exist.
     pub async fn walk(
         &self,
         directory: &FileHandle,
@@ -186,10 +186,10 @@ impl Client {
         start: Start<'_>,
         names: &[Name],
         options: CallOptions,
-    ) -> Result<Walked, NfsError> {
+    ) -> Result<WalkResult, NfsError> {
         let mut nodes: Vec<FileRef> = Vec::with_capacity(names.len());
         'walk: while let Some(rest) = names.get(nodes.len()..).filter(|rest| !rest.is_empty()) {
-            let room = (self.max_operations().saturating_sub(1) / OPERATIONS_A_NAME).max(1);
+            let room = (self.max_operations().saturating_sub(1) / OPERATIONS_PER_NAME).max(1);
             let mut compound = Compound::new(action);
             let begin = match (nodes.last(), start) {
                 (Some(node), _) => Start::At(&node.handle),
@@ -216,10 +216,10 @@ impl Client {
             }
             match split_status(reply.op(first))? {
                 Ok(()) => {}
-                // A directory that is gone is no name that is missing.
+                // The start directory is gone: that is not a missing name.
                 Err(status) if matches!(start, Start::At(_)) => return Err(NfsError::Status { action, status }),
                 Err(status) => {
-                    return Ok(Walked {
+                    return Ok(WalkResult {
                         nodes,
                         stopped: Some(status),
                     });
@@ -233,7 +233,7 @@ impl Client {
                         continue 'walk;
                     }
                     Err(status) => {
-                        return Ok(Walked {
+                        return Ok(WalkResult {
                             nodes,
                             stopped: Some(status),
                         });
@@ -241,10 +241,10 @@ impl Client {
                 }
             }
         }
-        Ok(Walked { nodes, stopped: None })
+        Ok(WalkResult { nodes, stopped: None })
     }
 
-    /// Space and inodes at the export's root.
+    /// Reads space and inodes at the export's root.
     pub async fn statistics(&self, options: CallOptions) -> Result<Statistics, NfsError> {
         let root = self.root(options).await?;
         let mut compound = Compound::new("reading space and inodes");

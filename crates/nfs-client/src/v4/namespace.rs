@@ -16,11 +16,11 @@ const RENAME: &str = "renaming";
 const REMOVE: &str = "removing";
 const REMOVE_BATCH: &str = "removing many names";
 
-/// Room for a request's headers and one more name, in bytes.
+/// Room for the headers of a request and one more name, in bytes.
 const REQUEST_HEADERS: usize = 1024;
 
-/// The part of `set` that is about the owner, and the part that is about the mode, the size and the times.
-fn parts(set: SetAttributes) -> (Option<SetAttributes>, Option<SetAttributes>) {
+/// Splits `set` into owner and group, and mode, size and times.
+fn split_attributes(set: SetAttributes) -> (Option<SetAttributes>, Option<SetAttributes>) {
     let owner = SetAttributes {
         uid: set.uid,
         gid: set.gid,
@@ -36,7 +36,7 @@ fn parts(set: SetAttributes) -> (Option<SetAttributes>, Option<SetAttributes>) {
 }
 
 impl Client {
-    /// Makes a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
+    /// Creates a directory. The owner is set before the mode: a change of owner clears setuid and setgid bits.
     pub async fn make_directory(
         &self,
         directory: &FileHandle,
@@ -44,12 +44,12 @@ impl Client {
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<MkdirResult, NfsError> {
-        let (owner, mode) = parts(set);
+        let (owner, mode) = split_attributes(set);
         let mut compound = Compound::new(MAKE);
         compound.at(directory);
         let message = compound.modifying_op(op::CREATE);
         message.u32(kind::DIRECTORY).opaque(name.as_bytes());
-        // Asked for at once too: the directory is never open wider than it shall be.
+        // CREATE sets the mode too: the directory never permits more than requested.
         attributes::settable(message, mode.unwrap_or_default());
         compound.file_ref();
         for part in [owner, mode].into_iter().flatten() {
@@ -61,7 +61,7 @@ impl Client {
         reply.op(op::CREATE)?;
         reply.change_info()?;
         reply.take(|results| attributes::read_bitmap(results).map(drop))?;
-        // From here on the directory exists, whatever happens: what the server refuses stands beside it.
+        // The directory exists now: a refusal is returned with it.
         let (node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             Err(status) => match self.lookup(directory, name, options).await? {
@@ -89,8 +89,8 @@ impl Client {
                 Err(_) => {}
             }
         }
-        // The compound stopped at a refusal, or was put off there: each part gets a compound of its own. Setting one
-        // twice does no harm.
+        // The compound stopped at a refusal or a delay: each part gets a compound of its own. Setting one twice is
+        // harmless.
         if let Some(owner) = owner {
             made.owner_refused = self
                 .try_set(&mut made.node.attributes, &made.node.handle, owner, options)
@@ -104,7 +104,7 @@ impl Client {
         Ok(made)
     }
 
-    /// Sets one part; answers the refusal, if any, and reads back what is there then.
+    /// Sets some attributes and reads them back; returns the status if the server refuses.
     async fn try_set(
         &self,
         now: &mut Attributes,
@@ -123,14 +123,14 @@ impl Client {
         Ok(Some(refused))
     }
 
-    /// Sets attributes, owner first, and answers what is there afterwards.
+    /// Sets attributes, owner first; returns the attributes after the change.
     pub async fn set_attributes(
         &self,
         object: &FileHandle,
         set: SetAttributes,
         options: CallOptions,
     ) -> Result<Attributes, NfsError> {
-        match parts(set) {
+        match split_attributes(set) {
             (None, None) => self.attributes(object, options).await,
             (Some(owner), Some(mode)) => self.set_parts(object, &[owner, mode], options).await,
             (Some(part), None) | (None, Some(part)) => self.set_parts(object, &[part], options).await,
@@ -155,7 +155,7 @@ impl Client {
             reply.set_attributes()?;
         }
         match reply.file_attributes() {
-            // Set, and only the look at it was put off.
+            // The attributes are set; only GETATTR was delayed.
             Err(NfsError::Status {
                 status: Status::Delayed,
                 ..
@@ -167,7 +167,7 @@ impl Client {
         }
     }
 
-    /// Renames the object with this fileid to a name that is free.
+    /// Renames the object with this fileid, unless the new name exists.
     pub async fn rename(
         &self,
         from: (&FileHandle, &Name),
@@ -184,7 +184,7 @@ impl Client {
         self.rename_over(from, fileid, to, options).await
     }
 
-    /// Renames the object with this fileid, over what has the new name.
+    /// Renames the object with this fileid and replaces an object with the new name.
     pub(super) async fn rename_over(
         &self,
         from: (&FileHandle, &Name),
@@ -203,12 +203,12 @@ impl Client {
         for before in [op::PUTFH, op::SAVEFH, op::LOOKUP, op::VERIFY, op::PUTFH, op::RENAME] {
             reply.op(before)?;
         }
-        // The changes of both directories: nothing in them that we use.
+        // The change_info of both directories.
         reply.change_info()?;
         reply.change_info()
     }
 
-    /// Gives the object another name.
+    /// Creates a hard link.
     pub async fn link(
         &self,
         object: &FileHandle,
@@ -237,7 +237,7 @@ impl Client {
         self.remove(directory, name, fileid, true, options).await
     }
 
-    /// Removes the object with this fileid, which is no directory.
+    /// Removes the object with this fileid, which must not be a directory.
     pub async fn remove_file(
         &self,
         directory: &FileHandle,
@@ -256,7 +256,7 @@ impl Client {
         is_directory: bool,
         options: CallOptions,
     ) -> Result<(), NfsError> {
-        // REMOVE takes both kinds in NFSv4: VERIFY and NVERIFY of the type tell them apart.
+        // REMOVE removes files and directories in NFSv4: VERIFY and NVERIFY check the type.
         let (check, other) = if is_directory {
             (op::VERIFY, Status::NotDirectory)
         } else {
@@ -285,8 +285,8 @@ impl Client {
         reply.change_info()
     }
 
-    /// Removes names of a directory, as many in a compound as the server takes. A compound stops at the first that
-    /// fails; what comes after it is sent again.
+    /// Removes names from a directory, as many in a compound as the server allows. A compound stops at the first failure;
+    /// the names after it are sent again.
     pub async fn remove_batch(
         &self,
         directory: &FileHandle,
@@ -295,7 +295,7 @@ impl Client {
     ) -> Result<Vec<RemoveOutcome>, NfsError> {
         let mut outcomes: Vec<Option<RemoveOutcome>> = vec![None; names.len()];
         let mut left: VecDeque<(usize, &Name)> = names.iter().enumerate().collect();
-        // Names that the server put off since any other was settled: once that is all of them, we pause.
+        // Names delayed since the last one was done: once that is all of them, pause.
         let mut put_off = 0;
         let mut pause = Backoff::new();
         while !left.is_empty() {
@@ -315,7 +315,7 @@ impl Client {
                 }
                 compound.modifying_op(op::REMOVE).opaque(name.as_bytes());
             }
-            // The replies of a big compound are more than a slot keeps; a name that is removed twice is absent.
+            // The reply to a large compound exceeds the reply cache; a name that is removed twice is absent.
             compound.cache_reply = false;
             compound.retry_on_delay = false;
             let mut reply = self.call(options, &compound).await?;
@@ -342,13 +342,13 @@ impl Client {
                         RemoveOutcome::Removed
                     }
                     Err(Status::NotFound) => RemoveOutcome::Absent,
-                    // Perhaps a delegation of a client that is gone: that takes a lease. The others need not wait.
+                    // Possibly the delegation of a client that is gone, which takes a lease time. The other names need not wait.
                     Err(Status::Delayed) => {
                         left.push_back((index, name));
                         put_off += 1;
                         break;
                     }
-                    // Some servers notice in the middle that a compound is too long for them.
+                    // Some servers detect in the middle of a compound that it is too long.
                     Err(_) if reply.is_too_large() && self.reduce_max_operations(&compound).is_ok() => {
                         left.push_front((index, name));
                         break;

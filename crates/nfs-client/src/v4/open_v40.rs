@@ -1,9 +1,9 @@
-//! Creating a file in NFSv4.0 (RFC 7530 sections 9.1 and 16.16): the open needs a client id, an owner with a sequence
-//! number, and perhaps a confirmation.
+//! Creating a file in NFSv4.0 (RFC 7530 sections 9.1 and 16.16): OPEN needs a client ID, an open owner with a sequence ID,
+//! and possibly a confirmation.
 //!
-//! Each open has an owner of its own, made up for it: so no two calls have to be kept in order, and no sequence number
-//! has to be known after a lost reply. The content goes with the open, by the anonymous stateid, so that a file is
-//! whole when it is there. Everything else that we do needs no open.
+//! Each open has a random open owner of its own: so no two calls have to be ordered, and no sequence ID has to be known after
+//! a lost reply. The content is written in the compound of the open, with the anonymous stateid, so that the file appears
+//! with its content. No other operation of this client needs an open.
 
 use super::attributes;
 use super::client::Client;
@@ -18,24 +18,24 @@ use crate::{FileHandle, FileRef, Name, NfsError, SetAttributes, Status};
 /// share_access: writing (RFC 7530 section 16.16.1).
 const ACCESS_WRITE: u32 = 2;
 
-/// rflags: the open counts only once it is confirmed (OPEN4_RESULT_CONFIRM).
+/// rflags: the open must be confirmed (OPEN4_RESULT_CONFIRM).
 const CONFIRM: u32 = 2;
 
-/// How often an open starts again because the server forgot our client id.
+/// How often an open is repeated because the server forgot the client ID.
 const MAX_RESTARTS: u32 = 3;
 
-/// The longest principal in a delegation's permission, in bytes.
+/// Maximum length of the principal in a delegation's permissions, in bytes.
 const MAX_PRINCIPAL: usize = 1024;
 
-/// Room for what a request holds besides data, in bytes.
+/// Room for the parts of a request other than data, in bytes.
 const HEADERS: usize = 4 << 10;
 
-/// An open that succeeded.
+/// Result of OPEN.
 pub(super) struct Open {
     stateid: StateId,
-    /// Whether it is to be confirmed.
+    /// Whether it must be confirmed.
     confirm: bool,
-    /// A delegation that nobody asked for.
+    /// A delegation, which was not requested.
     delegation: Option<StateId>,
 }
 
@@ -46,7 +46,7 @@ pub(super) fn read_stateid(results: &mut Decoder) -> Result<StateId, XdrError> {
     })
 }
 
-/// Reads OPEN's result.
+/// Decodes the result of OPEN.
 pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
     let stateid = read_stateid(results)?;
     results.array::<20>("change_info")?;
@@ -59,7 +59,7 @@ pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
             let stateid = read_stateid(results)?;
             results.boolean("recall")?;
             if kind == 2 {
-                // The space that may be used: in bytes, or in blocks of a size.
+                // The space limit: in bytes, or in blocks of a size.
                 results.u32("space limit")?;
                 results.u64("space limit")?;
             }
@@ -81,10 +81,10 @@ pub(super) fn read_open(results: &mut Decoder) -> Result<Open, XdrError> {
     })
 }
 
-/// The compound that opens and fills a file that does not exist.
-fn opening(client_id: u64, directory: &FileHandle, name: &Name, content: &[u8], mode: u32) -> Compound {
+/// Builds the compound that creates and fills a file.
+fn create_compound(client_id: u64, directory: &FileHandle, name: &Name, content: &[u8], mode: u32) -> Compound {
     let mut compound = Compound::new(CREATE);
-    // An open that was put off used its sequence number up: the next needs another owner.
+    // A delayed open used its sequence ID: the next attempt needs another open owner.
     compound.retry_on_delay = false;
     let message = compound.at(directory).modifying_op(op::OPEN);
     message.u32(0).u32(ACCESS_WRITE).u32(0);
@@ -107,7 +107,7 @@ fn opening(client_id: u64, directory: &FileHandle, name: &Name, content: &[u8], 
 }
 
 impl Client {
-    /// Creates a file that does not exist, with its content, without a session.
+    /// Creates a file with its content, without a session.
     pub(super) async fn create_file_v40(
         &self,
         directory: &FileHandle,
@@ -121,7 +121,7 @@ impl Client {
         loop {
             let id = self.client_id(options).await?;
             let first = content.get(..self.max_write()).unwrap_or(content);
-            let compound = opening(id, directory, name, first, mode);
+            let compound = create_compound(id, directory, name, first, mode);
             let mut reply = self.call(options, &compound).await?;
             let opened = reply
                 .op(op::PUTFH)
@@ -145,12 +145,12 @@ impl Client {
         }
     }
 
-    /// How much of a file goes in one WRITE, in bytes.
+    /// Returns the maximum size of one WRITE, in bytes.
     fn max_write(&self) -> usize {
         self.max_request().saturating_sub(HEADERS).max(512)
     }
 
-    /// Takes the results of what came with the open, does what is left, and closes.
+    /// Decodes the results that follow OPEN, completes what is missing, and closes the file.
     async fn finish_create_v40(
         &self,
         (directory, name): (&FileHandle, &Name),
@@ -159,7 +159,7 @@ impl Client {
         content: &[u8],
         options: CallOptions,
     ) -> Result<FileRef, NfsError> {
-        // The file is there, whatever is said of it: without its handle, it is looked up.
+        // The file exists, whatever the status: without its handle, it is looked up.
         let (mut node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
             Err(status) => match self.lookup(directory, name, options).await? {
@@ -172,7 +172,7 @@ impl Client {
         if looked && !content.is_empty() {
             match split_status(written(&mut reply)) {
                 Ok(Ok(count)) => done = count.min(content.len()),
-                // Put off, or not taken without an open: the open's own stateid may do.
+                // Delayed, or refused with the anonymous stateid: the stateid of the open may work.
                 Ok(Err(_)) => {}
                 Err(error) => whole = Err(error),
             }
@@ -181,14 +181,14 @@ impl Client {
             whole = reply.file_attributes().map(Some).or(Ok(None));
         }
         let handle = &node.handle;
-        let state = self.confirmed(handle, &open, options).await;
+        let state = self.confirm_open(handle, &open, options).await;
         if whole.is_ok() && done < content.len() {
             whole = self
-                .write_on(handle, state, done, content, options)
+                .write_rest_v40(handle, state, done, content, options)
                 .await
                 .map(|()| None);
         }
-        self.let_go(handle, &open, state, options).await;
+        self.close_v40(handle, &open, state, options).await;
         let whole = match whole {
             Ok(Some(attributes)) => Ok(attributes),
             Ok(None) => self.attributes(handle, options).await,
@@ -200,16 +200,16 @@ impl Client {
                 Ok(node)
             }
             Err(error) => {
-                // A file without its content is worse than none: whoever reads it would take it for the whole.
+                // A file without its content is worse than none: a reader would mistake it for the complete file.
                 let _ = self.remove_file(directory, name, node.attributes.fileid, options).await;
                 Err(error)
             }
         }
     }
 
-    /// Confirms an open, if the server wants that; the stateid to use from then on. What goes wrong leaves an open that
-    /// the server forgets a lease later, and the anonymous stateid for what is to be written.
-    async fn confirmed(&self, file: &FileHandle, open: &Open, options: CallOptions) -> StateId {
+    /// Confirms an open if the server requires it; returns the stateid to use from then on. After a failure, the server closes
+    /// the file when the lease expires, and the anonymous stateid is used for writing.
+    async fn confirm_open(&self, file: &FileHandle, open: &Open, options: CallOptions) -> StateId {
         if !open.confirm {
             return open.stateid;
         }
@@ -227,8 +227,8 @@ impl Client {
         confirmed.unwrap_or(StateId::ANONYMOUS)
     }
 
-    /// Writes what is not written yet.
-    async fn write_on(
+    /// Writes the rest of the content.
+    async fn write_rest_v40(
         &self,
         file: &FileHandle,
         state: StateId,
@@ -247,8 +247,8 @@ impl Client {
         Ok(())
     }
 
-    /// Closes, and gives a delegation back. What goes wrong the server cures a lease later.
-    async fn let_go(&self, file: &FileHandle, open: &Open, state: StateId, options: CallOptions) {
+    /// Closes the file and returns a delegation. After a failure, the server does both when the lease expires.
+    async fn close_v40(&self, file: &FileHandle, open: &Open, state: StateId, options: CallOptions) {
         if let Some(delegation) = open.delegation {
             let mut compound = Compound::new("giving a delegation back");
             stateid(compound.at(file).op(op::DELEGRETURN), delegation);

@@ -1,4 +1,4 @@
-//! Listing a directory, page by page.
+//! READDIR: listing a directory, page by page.
 
 use super::attributes;
 use super::client::Client;
@@ -10,23 +10,23 @@ use crate::{Entry, FileHandle, Name, NfsError, Page, PageCookie, Status};
 
 const LIST: &str = "listing a directory";
 
-/// The longest page, in bytes: about 2,000 entries, a fraction of a millisecond of decoding.
+/// Maximum size of a page, in bytes: about 2,000 entries, which are decoded in a fraction of a millisecond.
 const MAX_PAGE: usize = 256 << 10;
 
-/// The shortest page that is asked for, in bytes: an entry with the longest name fits.
+/// Minimum size of a page, in bytes: an entry with the longest name fits.
 const MIN_PAGE: u32 = 1024;
 
-/// The most entries in a page: an entry takes at least 28 bytes of what was asked for.
+/// Maximum number of entries in a page: an entry takes at least 28 bytes.
 const MAX_ENTRIES: usize = MAX_PAGE / 28;
 
 /// Room for the headers of a reply, in bytes.
 const REPLY_HEADERS: usize = 1024;
 
-/// The longest name that is taken off the wire, so that the error for a bad name can show it.
+/// Maximum length of a name on the wire, in bytes, so that the error for an invalid name can show it.
 const MAX_NAME: usize = 4096;
 
 impl Client {
-    /// One page of a listing. `NotSame` also when the server says BAD_COOKIE: start again from the beginning.
+    /// Reads one page. `NotSame` also after BAD_COOKIE: start again from the beginning.
     pub async fn list(
         &self,
         directory: &FileHandle,
@@ -34,10 +34,10 @@ impl Client {
         options: CallOptions,
     ) -> Result<Page, NfsError> {
         let wanted = attributes::ENTRY;
-        self.list_asking(directory, from, (MAX_PAGE, wanted), options).await
+        self.list_attributes(directory, from, (MAX_PAGE, wanted), options).await
     }
 
-    /// The same with what each entry takes on the disk, at most so many bytes.
+    /// The same with the disk usage of each entry, in a page of limited size.
     pub async fn list_with_usage(
         &self,
         directory: &FileHandle,
@@ -47,10 +47,10 @@ impl Client {
     ) -> Result<Page, NfsError> {
         let longest = usize::try_from(most).unwrap_or(MAX_PAGE);
         let wanted = attributes::ENTRY_WITH_USAGE;
-        self.list_asking(directory, from, (longest, wanted), options).await
+        self.list_attributes(directory, from, (longest, wanted), options).await
     }
 
-    async fn list_asking(
+    async fn list_attributes(
         &self,
         directory: &FileHandle,
         from: Option<PageCookie>,
@@ -70,7 +70,7 @@ impl Client {
             message.u64(cookie).fixed(&verifier).u32(most).u32(most);
             attributes::bitmap(message, wanted);
             let reply = self.call(options, &compound).await?;
-            // The server's limit is lower than it said.
+            // The server's limit is lower than announced.
             if !reply.is_too_large() || most <= MIN_PAGE {
                 break reply;
             }

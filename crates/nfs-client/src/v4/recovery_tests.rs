@@ -1,4 +1,4 @@
-//! What becomes of calls when the server or the network misbehaves.
+//! Recovery of calls when the server or the network misbehaves.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -255,7 +255,7 @@ async fn a_closed_port_and_a_silent_server_are_told_apart_when_connecting() {
 }
 
 #[tokio::test]
-async fn an_idle_session_is_ended_and_made_anew_for_the_next_call() {
+async fn an_idle_session_is_ended_and_recreated_for_the_next_call() {
     let server = Server::start(&[]).await;
     let idle = Duration::from_millis(200);
     let client = Client::connect(target(server.port), Arc::new(Tcp), idle, Instant::now() + DEADLINE)

@@ -1,5 +1,5 @@
-//! A server in miniature for the tests of recovery: real sessions with slots and a reply cache, a few operations, and
-//! faults on demand.
+//! A scripted server for the tests of recovery: sessions with slots and a reply cache, a few operations, and faults on
+//! demand.
 
 mod clients;
 
@@ -20,59 +20,59 @@ use crate::transport::{Streams, Transport};
 use crate::xdr::{Decoder, Encoder};
 use crate::{NfsError, SourcePort};
 
-/// What becomes of one call of a test (one with PUTFH in it; what the keeper does is always served).
+/// Fault in one call of a test (one with PUTFH); calls of the connection manager are always served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// None.
     Serve,
-    /// The connection is cut before the call is carried out.
+    /// The connection is cut before the call is executed.
     CutBefore,
     /// The connection is cut after it.
     CutAfter,
-    /// Carried out; then the server restarts: the connection is cut, sessions and clients are forgotten.
+    /// Executed; then the server restarts: the connection is cut, sessions and clients are dropped.
     RestartAfter,
-    /// The server restarts before it is carried out.
+    /// The server restarts before the call is executed.
     RestartBefore,
-    /// Never answered, nor carried out.
+    /// Never answered nor executed.
     Hang,
     /// The last operation fails with this status.
     Last(u32),
-    /// The session is forgotten, the client is not: BADSESSION.
+    /// The session is dropped, the client is not: BADSESSION.
     ForgetSession,
-    /// Session and client are forgotten although the connection stands.
+    /// Session and client are dropped while the connection stands.
     ForgetClient,
-    /// Answered with results of an operation that was not asked for.
+    /// Answered with the results of another operation.
     OtherOperation,
     /// Refused with this status, without any result.
     Whole(u32),
     /// SEQUENCE fails with this status (SEQ_MISORDERED, REQ_TOO_BIG, …).
     Sequence(u32),
-    /// REP_TOO_BIG_TO_CACHE, if the reply is to be kept.
+    /// REP_TOO_BIG_TO_CACHE, if the reply must be cached.
     TooBigToCache,
-    /// Carried out; the bytes of the reply are not what they should be.
+    /// Executed; the reply is garbled.
     Garbled(Garbled),
 }
 
-/// slot → newest sequence number and the reply to it.
+/// Slot → newest sequence ID and the reply to it.
 type Slots = HashMap<u32, (u32, Vec<u8>)>;
 
 #[derive(Debug, Default)]
 pub struct State {
     pub faults: VecDeque<Fault>,
-    /// Names that REMOVE was carried out for.
+    /// Names that were removed.
     pub removed: Vec<String>,
-    /// Calls of tests that arrived, repetitions included.
+    /// Calls of tests that arrived, retransmissions included.
     pub arrived: usize,
     pub connections: usize,
     /// owner → verifier, client id, confirmed.
     clients: HashMap<Vec<u8>, ([u8; 8], u64, bool)>,
     sessions: HashMap<[u8; 16], Slots>,
     next: u64,
-    /// Whether replies to repeated requests are kept at all.
+    /// Whether the reply cache is disabled.
     pub forgets_replies: bool,
     /// Until then the last operation of each call fails with this status.
     pub busy: Option<(Instant, u32)>,
-    /// The minor version that the server speaks; any but 0 when absent.
+    /// The minor version that the server speaks; if absent, any but 0.
     pub minor: Option<u32>,
     /// Connections are accepted, and nothing is answered.
     pub mute: bool,
@@ -153,7 +153,7 @@ impl Server {
         self.state().connections
     }
 
-    /// Sessions that there are.
+    /// Number of sessions.
     pub fn sessions(&self) -> usize {
         self.state().sessions.len()
     }
@@ -183,7 +183,7 @@ impl Server {
                 After::Cut => return,
                 After::Garbled(how, body) => how.bytes(xid, &body),
             };
-            // A client that hung up doesn't want it.
+            // The client may have closed the connection.
             let _ = stream.write_all(&bytes).await;
         }
     }

@@ -1,4 +1,4 @@
-//! Small files: read whole, created with their content, replaced at once.
+//! Small files: read as a whole, created with their content, replaced atomically.
 
 use super::attributes;
 use super::client::Client;
@@ -13,7 +13,7 @@ const READ: &str = "reading a file";
 pub(super) const CREATE: &str = "creating a file";
 const REPLACE: &str = "replacing a file";
 
-/// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3): we could not take a recall.
+/// share_access: reading or writing, and no delegation (RFC 8881 section 18.16.3), as this client receives no recalls.
 const ACCESS_READ: u32 = 0x1 | NO_DELEGATION;
 const ACCESS_WRITE: u32 = 0x2 | NO_DELEGATION;
 const NO_DELEGATION: u32 = 0x0400;
@@ -22,7 +22,7 @@ const FILE_SYNC: u32 = 2;
 /// Room for the headers of a reply that carries data, in bytes.
 const REPLY_HEADERS: usize = 2048;
 
-/// A file that was just opened, and perhaps is open still.
+/// A file that was just opened, and may still be open.
 struct Opened {
     stateid: StateId,
     node: FileRef,
@@ -52,7 +52,7 @@ pub(super) fn opened(reply: &mut Reply) -> Result<StateId, NfsError> {
         attributes::read_bitmap(results)?;
         match results.u32("delegation")? {
             0 => Ok(()),
-            // None, and why: contention and resources carry a promise to tell us later.
+            // OPEN_DELEGATE_NONE_EXT: two of its reasons carry a boolean.
             3 => match results.u32("reason for no delegation")? {
                 1 | 2 => results.boolean("promise of a delegation").map(drop),
                 _ => Ok(()),
@@ -100,7 +100,7 @@ pub(super) fn data(reply: &mut Reply, count: usize) -> Result<(bool, bytes::Byte
     reply.take(|results| Ok((results.boolean("end of file")?, results.opaque("data", count)?)))
 }
 
-/// Whether a server that refuses a READ so may take it from somebody who opened the file.
+/// Whether a server that refuses a READ with this status may accept it after an OPEN.
 fn wants_open(status: Status) -> bool {
     matches!(
         status,
@@ -173,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Reads from a file that is opened for that. An open whose reply was lost ends with its session.
+    /// Opens a file, reads from it and closes it. An open whose reply was lost ends with its session.
     async fn read_opened(
         &self,
         file: &FileHandle,
@@ -186,7 +186,7 @@ impl Client {
         open(compound.at(file), false, ACCESS_READ).u32(0).u32(4);
         read(&mut compound, StateId::CURRENT, offset, count);
         close(&mut compound, StateId::CURRENT);
-        // An open is state: its repetition on the slot must find it.
+        // An open is state: a retransmission must find it.
         compound.cache_reply = true;
         let mut reply = self.call(options, &compound).await?;
         reply.op(op::PUTFH)?;
@@ -198,10 +198,9 @@ impl Client {
         read
     }
 
-    /// Creates a file that does not exist, with its content, which goes in one request: a server that takes requests
-    /// shorter than that is answered with [`NfsError::Limit`]. It is for our own files: no more than 16 KiB
-    /// (`MAX_RECORD` in [`crate::export`]), where the shortest limit seen was 135,168 bytes (knfsd in a machine
-    /// with little memory).
+    /// Creates a file with its content, in one request: if the server accepts only smaller requests, it fails with
+    /// [`NfsError::Limit`]. Meant for small files: the lowest limit seen was 135,168 bytes (knfsd on a machine with little
+    /// memory).
     pub async fn create_file(
         &self,
         directory: &FileHandle,
@@ -237,7 +236,7 @@ impl Client {
         let stateid = opened(&mut reply)?;
         let (node, looked) = match split_status(reply.file_ref())? {
             Ok(node) => (node, true),
-            // The file is there, whatever is said of it.
+            // The file exists, whatever the status.
             Err(status) => match self.lookup(directory, name, options).await? {
                 Some(node) => (node, false),
                 None => return Err(NfsError::Status { action: CREATE, status }),
@@ -252,7 +251,7 @@ impl Client {
         match filled {
             Ok(()) => Ok(file.node),
             Err(error) => {
-                // A file without its content is worse than none: whoever reads it would take it for the whole.
+                // A file without its content is worse than none: a reader would mistake it for the complete file.
                 let _ = self
                     .remove_file(directory, name, file.node.attributes.fileid, options)
                     .await;
@@ -261,7 +260,7 @@ impl Client {
         }
     }
 
-    /// Takes the results of writing and closing; what did not come to pass in one compound is done in steps.
+    /// Decodes the results of WRITE and CLOSE; completes in steps what the compound did not.
     async fn filled(
         &self,
         reply: &mut Reply,
@@ -273,7 +272,7 @@ impl Client {
         if !content.is_empty() {
             match split_status(written(reply)) {
                 Ok(Ok(count)) => done = count,
-                // Put off, or the server does not know the current stateid: a compound of its own tells.
+                // Delayed, or the server does not support the current stateid: try a compound of its own.
                 Ok(Err(_)) => {
                     return self.write_and_close(file, content, options).await;
                 }
@@ -325,7 +324,7 @@ impl Client {
         }
     }
 
-    /// Writes what a short WRITE left, without an open.
+    /// Writes the rest after a short WRITE, without an open.
     async fn write_rest(
         &self,
         file: &mut Opened,
@@ -347,14 +346,14 @@ impl Client {
         Ok(())
     }
 
-    /// Closes an open. If that fails, it is closed already, or the server forgets it with the session.
+    /// Closes a file. If that fails, it is closed already, or closed with the session.
     async fn close_file(&self, file: &FileHandle, state: StateId, options: CallOptions) {
         let mut compound = Compound::new("closing a file");
         close(compound.at(file), state);
         let _ = self.call(options, &compound).await;
     }
 
-    /// Replaces a file's content at once: whoever reads it sees the old content or the new. As long as for
+    /// Replaces the content of a file atomically: a reader sees the old or the new content. Limited as
     /// [`Self::create_file`].
     pub async fn replace_file(
         &self,
@@ -368,7 +367,7 @@ impl Client {
             Err(NfsError::Status {
                 status: Status::Exists, ..
             }) => {
-                // Left by a replacement that was cut off: its name is for nothing else.
+                // Left by an interrupted replacement: the name has no other use.
                 if let Some(old) = self.lookup(directory, temporary, options).await? {
                     self.remove_file(directory, temporary, old.attributes.fileid, options)
                         .await?;

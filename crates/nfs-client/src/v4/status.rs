@@ -1,8 +1,8 @@
-//! From the protocol's status codes to [`Status`] (RFC 8881 section 15.1).
+//! Conversion of status codes to [`Status`] (RFC 8881 section 15.1).
 
 use crate::Status;
 
-/// What a status code other than OK means to the layers above.
+/// Returns the status for a code other than OK.
 pub fn status(code: u32) -> Status {
     match code {
         1 => Status::NotPermitted,

@@ -1,4 +1,4 @@
-//! What hostile or broken servers may send, and that none of it does more than fail.
+//! Data from malicious or broken servers: decoding it at most fails.
 
 use bytes::Bytes;
 use proptest::prelude::*;

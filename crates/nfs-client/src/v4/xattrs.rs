@@ -1,4 +1,4 @@
-//! User extended attributes (RFC 8276), in NFSv4.2 alone. Names come and go without `user.`.
+//! User extended attributes (RFC 8276), which need NFSv4.2. Names have no prefix `user.` on the wire.
 
 use bytes::Bytes;
 
@@ -11,24 +11,25 @@ use crate::{FileHandle, NfsError, Status};
 
 const LIST: &str = "listing extended attributes";
 
-/// The longest name in bytes, with room for the `user.` that some servers count (XATTR_NAME_MAX on Linux is 255).
+/// Maximum length of a name in bytes, with room for the `user.` that some servers count (XATTR_NAME_MAX on Linux is 255).
 const MAX_NAME: usize = 255;
-/// The longest value, in bytes (XATTR_SIZE_MAX on Linux).
+/// Maximum length of a value, in bytes (XATTR_SIZE_MAX on Linux).
 const MAX_VALUE: usize = 64 << 10;
-/// Names of one object in bytes (XATTR_LIST_MAX on Linux), which bounds their count as well: each takes 8 at least.
+/// Maximum size of all names of an object, in bytes (XATTR_LIST_MAX on Linux). Bounds their number too: each takes at least
+/// 8.
 const MAX_LIST: usize = 64 << 10;
-/// NFS4ERR_NOXATTR: it has no attribute by that name.
+/// NFS4ERR_NOXATTR: the attribute does not exist.
 const NO_XATTR: u32 = 10_095;
-/// setxattr_option4: whether or not it is there.
+/// setxattr_option4: create or replace.
 const EITHER: u32 = 0;
 
-/// Takes GETXATTR's result, after its status.
+/// Decodes the result of GETXATTR, after its status.
 pub(super) fn value(reply: &mut Reply) -> Result<Bytes, NfsError> {
     let value = reply.take(|results| results.opaque("attribute's value", MAX_VALUE))?;
     Ok(Bytes::copy_from_slice(&value))
 }
 
-/// Takes LISTXATTRS's result, after its status: where to go on, the names, and whether these were all.
+/// Decodes the result of LISTXATTRS, after its status: the next cookie, the names, and whether these are all.
 pub(super) fn names(reply: &mut Reply) -> Result<(u64, Vec<Bytes>, bool), NfsError> {
     let cookie = reply.take(|results| results.u64("cookie"))?;
     let count = reply.take(|results| results.count("attribute names", 4))?;
@@ -45,7 +46,7 @@ pub(super) fn names(reply: &mut Reply) -> Result<(u64, Vec<Bytes>, bool), NfsErr
 }
 
 impl Client {
-    /// The names of all user attributes.
+    /// Lists the names of all user attributes.
     pub async fn list_xattrs(&self, object: &FileHandle, options: CallOptions) -> Result<Vec<Bytes>, NfsError> {
         self.require_4_2(LIST)?;
         let (mut all, mut cookie, mut bytes) = (Vec::new(), 0, 0);
@@ -76,7 +77,7 @@ impl Client {
         }
     }
 
-    /// The value of an attribute.
+    /// Reads the value of an attribute.
     pub async fn get_xattr(
         &self,
         object: &FileHandle,

@@ -1,4 +1,4 @@
-//! How a scripted server gets to know its clients.
+//! EXCHANGE_ID and CREATE_SESSION of the scripted server.
 
 use std::collections::HashMap;
 
