@@ -1,55 +1,85 @@
 //! Removes what was begun for objects that no longer exist: unfinished directories of claims (by rmdir, and never where a
-//! volume names the path) and unfinished backups.
+//! volume names the path) and unfinished backups. Also creates the missing objects of archives.
 
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
+use tokio::sync::Notify;
 
-use crate::api::NfsArchive;
+use super::archive_objects::create_missing_objects;
+use super::runner::{self, BackendTask};
 use crate::api::names::VOLUME_BACKEND;
+use crate::api::{NfsArchive, RecoveryRequest};
 use crate::compat::nfs_subdir::location::directory_on;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ClaimRef, ExportError, ExportStore, RollbackOutcome};
 
-/// Removes what was begun for claims that are gone.
-pub async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
-    let began = Instant::now();
+/// Starts the garbage collection of a backend, which runs when it is requested.
+pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
+    runner::spawn(ctx, backend, GarbageCollector, Duration::MAX);
+}
+
+/// Runs beside the probes: it reads the object of each unfinished directory from the API server, which may be thousands, and
+/// must not delay the next probe.
+struct GarbageCollector;
+
+impl BackendTask for GarbageCollector {
+    const INTERRUPTIBLE: bool = false;
+
+    fn requested(backend: &Backend) -> &Arc<Notify> {
+        &backend.gc_requested
+    }
+
+    async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
+        let known = backend.known();
+        if let Some(export) = &known.store {
+            // A volume that is about to be recovered has no claim yet and must not be taken for an unfinished directory.
+            if RecoveryRequest::of(&known.object).is_none() {
+                gc_pending(ctx, backend, export).await;
+            }
+            create_missing_objects(ctx, backend, export).await;
+            gc_backups(ctx, backend, export).await;
+        }
+        Duration::MAX
+    }
+}
+
+/// Removes the unfinished directories of claims that no longer exist.
+async fn gc_pending(ctx: &Context, backend: &Backend, export: &ExportStore) {
+    let started = Instant::now();
     for (volume, claim) in backend.abandoned() {
-        let wanted = match ctx.capacity.saved_on(&volume) {
+        let needed = match ctx.capacity.saved_on(&volume) {
             Some(other) if other != backend.name => Ok(false),
             Some(_) => {
-                match yield_to_others(ctx, backend, export, &volume, &claim).await {
+                match roll_back_superseded(ctx, backend, export, &volume, &claim).await {
                     Ok(true) => backend.remove_pending(&volume),
                     Ok(false) => {}
-                    Err(error) => tracing::warn!(
-                        backend = backend.name,
-                        volume,
-                        "cannot look whose volume it is: {error}"
-                    ),
+                    Err(error) => tracing::warn!(backend = backend.name, volume, "failed to read the volume: {error}"),
                 }
                 continue;
             }
-            None => is_wanted(ctx, &volume, &claim).await,
+            None => is_needed(ctx, &volume, &claim).await,
         };
-        match wanted {
+        match needed {
             Ok(true) => {}
-            Ok(false) => remove(ctx, backend, export, &volume, &claim).await,
+            Ok(false) => roll_back(ctx, backend, export, &volume, &claim).await,
             Err(error) => tracing::warn!(
                 backend = backend.name,
                 volume,
-                "cannot look whether the claim is there: {error}"
+                "failed to read the claim of an unfinished directory: {error}"
             ),
         }
     }
-    backend.set_last_gc(began);
+    backend.set_last_gc(started);
 }
 
-/// Another provisioner of the same name made the volume while a directory was being made here. If that is another one than
-/// the volume's, it goes; the volume's own stays, and so does its record. False: look again at the next probe.
-async fn yield_to_others(
+/// Removes an unfinished directory whose volume another provisioner of the same name created, unless it is the directory of
+/// that volume. Returns false if the next run has to try again.
+async fn roll_back_superseded(
     ctx: &Context,
     backend: &Backend,
     export: &ExportStore,
@@ -57,13 +87,13 @@ async fn yield_to_others(
     claim: &ClaimRef,
 ) -> Result<bool, kube::Error> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
-    let Some(there) = volumes.get_opt(volume).await? else {
-        // It is gone, and the watch is about to tell.
+    let Some(existing) = volumes.get_opt(volume).await? else {
+        // It is gone; the watch has not reported that yet.
         return Ok(false);
     };
-    // At another address it may be the same directory all the same.
-    let ours = there.annotations().contains_key(VOLUME_BACKEND);
-    if ours || directory_on(&there, &backend.known().object).is_none() {
+    // A volume with another address may have the same directory.
+    let ours = existing.annotations().contains_key(VOLUME_BACKEND);
+    if ours || directory_on(&existing, &backend.known().object).is_none() {
         return Ok(true);
     }
     match export.rollback_superseded(volume, &claim.uid).await {
@@ -72,9 +102,9 @@ async fn yield_to_others(
             tracing::warn!(
                 backend = backend.name,
                 volume,
-                "another provisioner made the volume, and the directory begun for it cannot be removed: {error}"
+                "another provisioner created the volume; failed to remove the unfinished directory: {error}"
             );
-            // What is wrong with a record is an administrator's to see; all else may be otherwise at the next probe.
+            // A record with a fault needs an administrator; any other error may be gone at the next run.
             Ok(matches!(
                 error,
                 ExportError::RecordDamaged { .. }
@@ -86,8 +116,8 @@ async fn yield_to_others(
     }
 }
 
-/// Whether the claim or its volume is there: read live, because what follows removes things.
-async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
+/// Reports whether the claim or its volume exists. Read from the API server, because what follows removes data.
+async fn is_needed(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
     let client = ctx.clients.calls.clone();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace);
     if claims
@@ -101,48 +131,48 @@ async fn is_wanted(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool
     Ok(volumes.get_opt(volume).await?.is_some())
 }
 
-async fn remove(ctx: &Context, backend: &Backend, export: &ExportStore, volume: &str, claim: &ClaimRef) {
-    // A claim that came back to life under our hands would be a new one, with another uid and another volume.
-    let Some(active) = backend.begin_work(volume, claim) else {
+async fn roll_back(ctx: &Context, backend: &Backend, export: &ExportStore, volume: &str, claim: &ClaimRef) {
+    // A claim created in the meantime has another UID and another volume.
+    let Some(guard) = backend.begin_work(volume, claim) else {
         return;
     };
     match export.rollback(volume, &claim.uid).await {
         Ok(outcome) => {
             ctx.capacity.release(volume);
-            // What there was of a copy is in the trash.
+            // An incomplete copy is in the trash now.
             backend.purge_requested.notify_one();
             match outcome {
                 RollbackOutcome::Gone => tracing::info!(
                     backend = backend.name,
                     volume,
-                    "claim gone: its unused directory was removed"
+                    "claim deleted: removed its unused directory"
                 ),
                 RollbackOutcome::DirectoryKept => tracing::info!(
                     backend = backend.name,
                     volume,
-                    "claim gone: its directory was not made by us and stays"
+                    "claim deleted: kept its directory, which the operator did not create"
                 ),
                 RollbackOutcome::NotEmpty => tracing::warn!(
                     backend = backend.name,
                     volume,
-                    "claim gone without a volume, but its directory holds data and stays"
+                    "claim deleted without a volume: kept its directory, which is not empty"
                 ),
             }
         }
         Err(error) => {
-            tracing::warn!(backend = backend.name, volume, reason = ?error.kind(), "cannot remove the directory of a claim that is gone: {error}");
-            // The backend's condition tells of it until an administrator looks.
+            tracing::warn!(backend = backend.name, volume, reason = ?error.kind(), "failed to remove the directory of a deleted claim: {error}");
+            // The backend's condition reports an unsigned record until an administrator resolves it.
             if !matches!(error, ExportError::RecordUnsigned { .. }) {
                 return;
             }
         }
     }
-    drop(active);
+    drop(guard);
     backend.remove_pending(volume);
 }
 
 /// Removes a backend's unfinished backups whose object no longer exists or has another UID.
-pub async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
+async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
     let archives: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
     for (name, uid) in export.unfinished_archives() {
         let cached = ctx.stores.archives.get(&ObjectRef::new(&name));

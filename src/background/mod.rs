@@ -1,8 +1,8 @@
-//! Work on a backend beside its reconciler: purges, orphan scans, usage scans, garbage collection.
+//! Work on a backend beside its reconciler: purge, garbage collection, orphan scan, usage scan.
 
 pub mod archive_objects;
 pub mod garbage_collection;
-pub mod next_run;
 pub mod orphan_scan;
 pub mod purge;
+pub mod runner;
 pub mod usage;

@@ -1,23 +1,24 @@
-//! Volumes whose objects were lost with their cluster, made again from the records on the export: only when an
-//! administrator asks for it, and only from records that this cluster's key signed.
+//! Recreates volumes whose objects were lost with their cluster, from the records on the export: only if an administrator
+//! requests it, and only from records that this cluster's key signed.
 //!
-//! Beside the reconciler, as scans are: ten thousand volumes take minutes, and the probe goes on meanwhile.
+//! Runs beside the reconciler: ten thousand volumes take minutes, and probes continue meanwhile.
 
 mod condition;
 mod pass;
 mod volume;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
+use tokio::sync::Notify;
 
 pub use condition::condition;
 
 use crate::api::names::READOPT;
 use crate::api::{NfsBackend, NfsBackendStatus, RecoveryRequest};
-use crate::background::next_run::next_run;
+use crate::background::runner::{self, BackendTask};
 use crate::runtime::events::Severity;
 use crate::runtime::retry::jittered;
 use crate::runtime::writes::{self, WriteError};
@@ -26,95 +27,102 @@ use crate::state::context::Context;
 use crate::state::recovery::{BackendRevision, RecoveryOutcome};
 use pass::RecoveryPass;
 
-/// A backend that is asked to and not ready, or a pass that was cut off, is looked at again after this long.
-const AGAIN: Duration = Duration::from_secs(10);
-/// What was left out is looked at again after this long: its cause may be gone.
-const LATER: Duration = Duration::from_secs(300);
+/// Time until the next attempt if the backend is not ready or a pass was interrupted.
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
+/// Time until the next pass if volumes were left out: the causes may be gone.
+const LEFT_OUT_INTERVAL: Duration = Duration::from_secs(300);
 
-/// Re-adopts a backend's volumes whenever it is asked to, from now on.
-pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>) {
-    tokio::spawn(keep_looking(Arc::clone(ctx), Arc::downgrade(backend)));
+/// Starts the recovery of a backend's volumes, which runs whenever it is requested.
+pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
+    runner::spawn(ctx, backend, Recovery, Duration::MAX);
 }
 
-async fn keep_looking(ctx: Arc<Context>, backend: Weak<Backend>) {
-    let mut until = Duration::MAX;
-    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.recovery.requested, until).await {
-        let Some(pause) = ctx.shutdown.run_until_cancelled(look(&ctx, &backend)).await else {
-            return;
+struct Recovery;
+
+impl BackendTask for Recovery {
+    const INTERRUPTIBLE: bool = true;
+
+    fn requested(backend: &Backend) -> &Arc<Notify> {
+        &backend.recovery.requested
+    }
+
+    async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
+        let object = ctx.stores.backends.get(&ObjectRef::new(&backend.name));
+        let object = object.filter(|object| object.uid().as_ref() == Some(&backend.uid));
+        let Some((object, request)) =
+            object.and_then(|object| Some((Arc::clone(&object), RecoveryRequest::of(&object)?)))
+        else {
+            backend.recovery.clear();
+            return Duration::MAX;
         };
-        until = pause;
-    }
-}
-
-/// One look, and when the next one is due.
-async fn look(ctx: &Context, backend: &Backend) -> Duration {
-    let object = ctx.stores.backends.get(&ObjectRef::new(&backend.name));
-    let object = object.filter(|object| object.uid().as_ref() == Some(&backend.uid));
-    let Some((object, asked)) = object.and_then(|object| Some((Arc::clone(&object), RecoveryRequest::of(&object)?)))
-    else {
-        backend.recovery.clear();
-        return Duration::MAX;
-    };
-    let known = backend.known();
-    let confirmed = known.store.clone().filter(|export| backend.is_recovered_on(export));
-    let Some(export) = confirmed else {
-        return jittered(AGAIN);
-    };
-    let pass = RecoveryPass {
-        ctx,
-        backend,
-        object: &object,
-        export: &export,
-        request: &asked,
-        cluster_uid: &ctx.cluster_uid(),
-    };
-    match pass.run().await {
-        Ok(outcome) => {
-            end(ctx, backend, &object, outcome);
-            jittered(LATER)
-        }
-        Err(error) => {
-            tracing::warn!(backend = backend.name, "volumes are not all made again: {error}");
-            backend.recovery.fail(error.to_string());
-            ctx.request_probe(&backend.name);
-            jittered(AGAIN)
+        let known = backend.known();
+        let confirmed = known.store.clone().filter(|export| backend.is_recovered_on(export));
+        let Some(export) = confirmed else {
+            return jittered(RETRY_INTERVAL);
+        };
+        let pass = RecoveryPass {
+            ctx,
+            backend,
+            object: &object,
+            export: &export,
+            request: &request,
+            cluster_uid: &ctx.cluster_uid(),
+        };
+        match pass.run().await {
+            Ok(outcome) => {
+                publish(ctx, backend, &object, outcome);
+                jittered(LEFT_OUT_INTERVAL)
+            }
+            Err(error) => {
+                tracing::warn!(
+                    backend = backend.name,
+                    "the recovery of volumes was interrupted: {error}"
+                );
+                backend.recovery.fail(error.to_string());
+                ctx.request_probe(&backend.name);
+                jittered(RETRY_INTERVAL)
+            }
         }
     }
 }
 
-/// Tells it, and lets claims go on: those whose volume was left out find that they are meant.
-fn end(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: RecoveryOutcome) {
-    let told = condition::result_condition(&outcome);
+/// Publishes the outcome of a pass, and wakes the waiting claims: those of left-out volumes now report that.
+fn publish(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: RecoveryOutcome) {
+    let result = condition::result_condition(&outcome);
     if backend.recovery.finish(outcome) {
-        let severity = match told.status {
+        let severity = match result.status {
             Some(true) => Severity::Normal,
             _ => Severity::Warning,
         };
-        tracing::info!(backend = backend.name, reason = %told.reason, "{}", told.message);
-        ctx.events
-            .publish(object.object_ref(&()), severity, told.reason, "Readopt", &told.message);
+        tracing::info!(backend = backend.name, reason = %result.reason, "{}", result.message);
+        ctx.events.publish(
+            object.object_ref(&()),
+            severity,
+            result.reason,
+            "Readopt",
+            &result.message,
+        );
     }
     ctx.request_probe(&backend.name);
     ctx.waiting_claims.wake_all();
 }
 
-/// After a probe: asks for a look where there is something to look at, and takes the annotation off when all is done and
-/// the backend `said` so. Without the annotation, the condition is what is left to remember it by.
-pub(crate) async fn follow(
+/// Called after each probe: requests a pass if one is due, and removes the annotation when all volumes are recovered and the
+/// `written` status reports that. Without the annotation, only the condition shows the success.
+pub async fn after_probe(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
-    said: Option<&NfsBackendStatus>,
+    written: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
-    let asked = RecoveryRequest::of(object).is_some();
-    let told = said.is_some_and(|status| condition::has_success(&status.conditions));
+    let reported = written.is_some_and(|status| condition::has_success(&status.conditions));
     match backend.recovery.outcome(&BackendRevision::of(object)) {
-        _ if !asked => {
+        _ if RecoveryRequest::of(object).is_none() => {
             backend.recovery.clear();
             Ok(())
         }
-        // The pass came to its end after the status was put together.
-        Some(outcome) if outcome.left_out == 0 && !told => {
+        // The pass ended after the status was computed.
+        Some(outcome) if outcome.left_out == 0 && !reported => {
             ctx.request_probe(&backend.name);
             Ok(())
         }

@@ -20,7 +20,7 @@ pub(super) struct ClusterView<'a> {
     pub(super) cluster_uid: &'a str,
     /// The UID of the claim's namespace.
     pub(super) namespace_uid: Option<&'a str>,
-    /// The backend is_namespace_allowed that namespace.
+    /// The backend admits that namespace.
     pub(super) admitted: bool,
     /// The claim of that name, if the record was made in this cluster.
     pub(super) claim: Option<&'a PersistentVolumeClaim>,

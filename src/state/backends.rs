@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
 
 pub use known::ProbeSnapshot;
 
@@ -50,8 +51,8 @@ pub struct Backend {
     pub purge_requested: Arc<Notify>,
     purge_report: Mutex<PurgeReport>,
     swept: Mutex<Option<Instant>>,
-    /// Held by the one sweep that runs.
-    pub gc_lock: Arc<tokio::sync::Mutex<()>>,
+    /// Requests a garbage collection.
+    pub gc_requested: Arc<Notify>,
     /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
     pub scan_requested: Arc<Notify>,
     last_scan: Mutex<Option<ScanResult>>,
@@ -59,6 +60,7 @@ pub struct Backend {
     pub recovery: RecoveryState,
     /// The count of what its volumes hold.
     pub usage_scan: UsageScanState,
+    forgotten: CancellationToken,
 }
 
 /// What the last scan for orphans found.
@@ -110,10 +112,7 @@ impl Drop for PendingGuard<'_> {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // Who waits for the time of the next scan, which may be hours, is to find that there is none.
-        self.scan_requested.notify_one();
-        self.recovery.requested.notify_one();
-        self.usage_scan.requested.notify_one();
+        self.forgotten.cancel();
     }
 }
 
@@ -143,11 +142,12 @@ impl Backend {
             purge_requested: Arc::default(),
             purge_report: Mutex::default(),
             swept: Mutex::default(),
-            gc_lock: Arc::default(),
+            gc_requested: Arc::default(),
             scan_requested: Arc::default(),
             last_scan: Mutex::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),
+            forgotten: CancellationToken::new(),
         }
     }
 
@@ -161,6 +161,11 @@ impl Backend {
         }
         *last = Instant::now();
         Ok(())
+    }
+
+    /// Returns a token that is cancelled when the backend is forgotten and nothing uses it any more.
+    pub fn forgotten(&self) -> CancellationToken {
+        self.forgotten.clone()
     }
 
     /// What the last probe found.

@@ -1,55 +1,60 @@
-//! Slow scans of a backend's export for orphans: directories and volumes that have lost each other. They are reported,
-//! and never removed. What is signed on the way are records of volumes that agree with them.
+//! Scans a backend's export for orphans: directories without a volume, and volumes without a directory. Orphans are reported
+//! and never removed. A scan also signs the unsigned records of volumes that agree with them.
 //!
-//! Only names of ours are looked at: those of this cluster's records, and those that our volumes name. A scan begins with
-//! its export at peace and ends whole, or counts for nothing: what is cut off is begun again.
+//! Only names that this cluster's records and volumes contain are checked. An interrupted scan reports nothing; the next one
+//! starts from the beginning.
 
-mod judge;
-mod verdict;
-mod vouch;
-mod walk;
+mod classify;
+mod condition;
+mod scan;
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
-pub(crate) use verdict::verdict;
+pub use condition::condition;
+pub(super) use scan::is_export_error;
 
+use super::runner::{self, BackendTask};
+use crate::api::names::SCAN_NOW;
 use crate::api::{NfsBackend, OrphansStatus};
-use crate::background::next_run::next_run;
 use crate::runtime::retry::jittered;
 use crate::state::backends::{Backend, ScanResult};
 use crate::state::context::Context;
-pub(crate) use walk::speaks_of_the_export;
-use walk::{OrphanScan, ScanError};
+use scan::{OrphanScan, ScanError};
 
-/// The first scan of a life, and the next try after one that was cut off, come after this part of the interval: what a
-/// start has to do is over by then, and a process that is started anew ever and again comes to scan all the same.
-const SOONER: u32 = 12;
+/// The first scan after a start, and the next one after a failure, come after the interval divided by this: the work of a
+/// start is done by then, and a process that restarts repeatedly still gets to scan.
+const RETRY_DIVISOR: u32 = 12;
+/// Time until the next scan after a failure if there is no interval.
+const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// The same for one that was asked for, where there is no interval.
-const AGAIN: Duration = Duration::from_secs(600);
-
-/// Keeps a backend scanned from now on, and shows what a former life found until then.
-pub(crate) fn begin(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
-    let former = former(object);
-    let pause = first_pause(
+/// Starts to scan a backend, and shows the result of the previous process until the first scan is complete.
+pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
+    let previous = previous_result(object);
+    let delay = first_delay(
         ctx.settings.scan_interval,
-        former.as_ref().and_then(|former| age(&former.orphans)),
+        previous.as_ref().and_then(|previous| age(&previous.orphans)),
     );
-    if let Some(former) = former {
-        ctx.metrics.backend_scanned(&backend.name, &former.orphans, None);
-        backend.set_last_scan(former);
+    if let Some(previous) = previous {
+        ctx.metrics.backend_scanned(&backend.name, &previous.orphans, None);
+        backend.set_last_scan(previous);
     }
-    tokio::spawn(keep_scanned(Arc::clone(ctx), Arc::downgrade(backend), pause));
+    runner::spawn(ctx, backend, OrphanScanner, delay);
 }
 
-/// What the status says of the last scan of a former life.
-fn former(object: &NfsBackend) -> Option<ScanResult> {
+/// Returns the value of the annotation that requests a scan.
+pub fn request(object: &NfsBackend) -> Option<&str> {
+    object.annotations().get(SCAN_NOW).map(String::as_str)
+}
+
+/// Returns the result of the last scan of the previous process, from the status.
+fn previous_result(object: &NfsBackend) -> Option<ScanResult> {
     let status = object.status.as_ref()?;
     Some(ScanResult {
         export_id: status.export_id.clone()?,
@@ -57,44 +62,52 @@ fn former(object: &NfsBackend) -> Option<ScanResult> {
     })
 }
 
-/// How long ago a scan ended, by a clock that nothing hangs on.
+/// Returns how long ago a scan ended. A wrong clock only changes when the next scan begins.
 fn age(orphans: &OrphansStatus) -> Option<Duration> {
     let ended = orphans.last_scan.as_ref()?.0;
     Timestamp::now().duration_since(ended).try_into().ok()
 }
 
-/// When the first scan of a life is due, by how long ago a former life's was.
-fn first_pause(interval: Duration, age: Option<Duration>) -> Duration {
-    let rest = age.map_or(Duration::ZERO, |age| interval.saturating_sub(age));
-    pause(rest.max(interval / SOONER))
+/// Returns when the first scan is due, given the age of the previous process's last scan.
+fn first_delay(interval: Duration, age: Option<Duration>) -> Duration {
+    let left = age.map_or(Duration::ZERO, |age| interval.saturating_sub(age));
+    delay(left.max(interval / RETRY_DIVISOR))
 }
 
-/// That long and a little more, or for ever.
-fn pause(length: Duration) -> Duration {
+/// Returns the duration with jitter, or forever if it is zero.
+fn delay(length: Duration) -> Duration {
     if length.is_zero() {
         return Duration::MAX;
     }
     jittered(length)
 }
 
-/// Scans a backend's export whenever it is due or asked for, until the operator stops or the backend is forgotten.
-async fn keep_scanned(ctx: Arc<Context>, backend: Weak<Backend>, mut until: Duration) {
-    while let Some(backend) = next_run(&ctx.shutdown, &backend, |backend| &backend.scan_requested, until).await {
-        let Some(ended) = ctx.shutdown.run_until_cancelled(scan(&ctx, &backend)).await else {
-            return;
-        };
+struct OrphanScanner;
+
+impl BackendTask for OrphanScanner {
+    const INTERRUPTIBLE: bool = true;
+
+    fn requested(backend: &Backend) -> &Arc<Notify> {
+        &backend.scan_requested
+    }
+
+    async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
         let interval = ctx.settings.scan_interval;
-        until = match ended {
-            Ok(()) => pause(interval),
+        match scan(ctx, backend).await {
+            Ok(()) => delay(interval),
             Err(error) => {
                 tracing::warn!(backend = backend.name, "not scanned for orphans: {error}");
-                pause(if interval.is_zero() { AGAIN } else { interval / SOONER })
+                delay(if interval.is_zero() {
+                    RETRY_INTERVAL
+                } else {
+                    interval / RETRY_DIVISOR
+                })
             }
-        };
+        }
     }
 }
 
-/// One scan, and what it found made known.
+/// Scans once and publishes the result.
 async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
     let known = backend.known();
     let (Some(export), Some(identity)) = (known.store.clone(), &known.identity) else {
@@ -103,22 +116,22 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
     if !backend.is_recovered_on(&export) {
         return Err(ScanError::NotConfirmed);
     }
-    let began = Instant::now();
-    let (mut orphans, looked) = OrphanScan::new(ctx, backend, &known.object, &export, &identity.id)
+    let started = Instant::now();
+    let (mut orphans, checked) = OrphanScan::new(ctx, backend, &known.object, &export, &identity.id)
         .run()
         .await?;
-    let took = began.elapsed();
-    // What is written has whole seconds.
+    let took = started.elapsed();
+    // The API has whole seconds.
     orphans.last_scan = Timestamp::from_second(Timestamp::now().as_second()).ok().map(Time);
     tracing::info!(
         backend = backend.name,
-        looked,
+        looked = checked,
         orphans = orphans.total,
         skipped = orphans.skipped,
         seconds = took.as_secs_f64(),
         "scanned for orphans"
     );
-    // A backend that went meanwhile has no series any more.
+    // A backend that was removed in the meantime has no metrics any more.
     let current = ctx.backends.get(&backend.name);
     if current.is_some_and(|current| current.uid == backend.uid) {
         ctx.metrics.backend_scanned(&backend.name, &orphans, Some(took));
@@ -128,14 +141,6 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         orphans,
     });
     Ok(())
-}
-
-/// A scan is asked for by an annotation.
-pub(crate) fn is_asked_for(object: &NfsBackend) -> Option<&str> {
-    object
-        .annotations()
-        .get(crate::api::names::SCAN_NOW)
-        .map(String::as_str)
 }
 
 #[cfg(test)]
@@ -151,9 +156,9 @@ mod tests {
             (hours(6), Some(hours(100)), hours(6) / 12),
             (hours(6), Some(hours(6)), hours(6) / 12),
         ] {
-            let pause = first_pause(interval, age);
-            assert!(pause >= least && pause <= least.mul_f64(1.1), "{age:?}: {pause:?}");
+            let delay = first_delay(interval, age);
+            assert!(delay >= least && delay <= least.mul_f64(1.1), "{age:?}: {delay:?}");
         }
-        assert_eq!(first_pause(Duration::ZERO, None), Duration::MAX, "only when asked");
+        assert_eq!(first_delay(Duration::ZERO, None), Duration::MAX, "only when asked");
     }
 }

@@ -1,15 +1,15 @@
-//! Backends: probed on change and every `probeInterval`; their status kept; waiting claims woken.
+//! Backends: probes each on change and every `probeInterval`, writes its status, wakes waiting claims and starts its
+//! background tasks.
 
-mod address;
-mod cure;
-mod departure;
-mod expectation;
+mod expected_identity;
 mod probe;
 mod reconcile;
 mod records;
+mod removal;
 mod status;
-
-pub use address::{roots, target};
-pub use departure::Follower;
+mod target;
+mod unblocks;
 
 pub use reconcile::{on_error, reconcile};
+pub use removal::Follower;
+pub use target::{roots, target};

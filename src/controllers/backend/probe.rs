@@ -1,9 +1,9 @@
-//! A probe: is the export there, is it the one that it was, can it be written, is there room.
+//! A probe of a backend: can the export be reached, is its identity the expected one, can it be written, has it space.
 
 use std::sync::Arc;
 
-use super::address::{ObservedState, Owner, roots, still_fits, target};
-use super::expectation::expected_identity;
+use super::expected_identity::expected_identity;
+use super::target::{LeaseOwner, ObservedState, is_compatible, roots, target};
 use crate::api::NfsBackend;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::state::backends::{Backend, BackendConnection};
@@ -13,16 +13,16 @@ use export_store::{
 };
 use nfs_client::{self, Statistics};
 
-/// What a probe found, stage by stage; a stage that it did not come to is absent.
+/// The result of a probe. Checks after the first failed one are absent.
 #[derive(Clone)]
 pub struct Probe {
-    /// The connection, made anew or not.
+    /// The connection.
     pub export: Option<Arc<ExportStore>>,
-    /// The server answers and the export is there.
+    /// The server responds and the export exists.
     pub reachable: PlannedCondition,
-    /// The export is the one that it was.
+    /// The identity of the export, or why it is not confirmed.
     pub identity: Option<Result<Identity, PlannedCondition>>,
-    /// Directories can be made and removed.
+    /// Directories can be created and removed.
     pub writable: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<Statistics>,
@@ -33,7 +33,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    fn ended(reachable: PlannedCondition) -> Self {
+    fn unreachable(reachable: PlannedCondition) -> Self {
         Self {
             export: None,
             reachable,
@@ -54,46 +54,46 @@ impl Probe {
             .any(|verdict| verdict.reason == Reason::Fenced)
     }
 
-    /// The identity, if it was confirmed.
+    /// Returns the identity, if it was confirmed.
     pub fn confirmed(&self) -> Option<&Identity> {
         self.identity.as_ref()?.as_ref().ok()
     }
 }
 
-/// Probes a backend.
+/// Probes a backend. If another client took its lease, the connection is closed.
 pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
-    let found = look(ctx, object, backend).await;
-    if found.is_fenced() {
-        // Until the next probe has asked the API server whether we lead, and connected anew, nothing is written here.
+    let probe = run_checks(ctx, object, backend).await;
+    if probe.is_fenced() {
+        // The next probe reconnects if the API server confirms the leadership. Nothing is written until then.
         tracing::error!(
             backend = backend.name,
             "fenced off: another operator took the NFS lease of this backend"
         );
         backend.set_connection(None);
     }
-    found
+    probe
 }
 
-async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
+async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let export = match connection(ctx, object, backend).await {
         Ok(export) => export,
-        Err(verdict) => return Probe::ended(verdict),
+        Err(verdict) => return Probe::unreachable(verdict),
     };
     let statistics = match export.nfs().statistics().await {
         Ok(statistics) => statistics,
-        Err(error) => return Probe::ended(refusal(&unusable(object, error))),
+        Err(error) => return Probe::unreachable(failed(&unusable(object, error))),
     };
     let mut probe = Probe {
         export: Some(Arc::clone(&export)),
         statistics: Some(statistics),
-        ..Probe::ended(PlannedCondition::holds(
+        ..Probe::unreachable(PlannedCondition::holds(
             Reason::Ready,
-            "the server answers and the export is there",
+            "the server responds and the export exists",
         ))
     };
     let volumes = ctx.capacity.export_ids(&backend.name);
     let expected = expected_identity(object, backend.confirmed().as_ref(), &volumes).and_then(|expected| {
-        // A volume's directory is its user's: nothing of ours is made in it.
+        // A volume's directory belongs to its user: the operator's own folder is not created in it.
         let encloser = ctx
             .path_reservations
             .enclosing_holder(&roots(&object.spec))
@@ -101,28 +101,28 @@ async fn look(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
         encloser.map_or(Ok(expected), |holder| Err(enclosed(object, &holder)))
     });
     if !export.nfs().negotiated().protocol.supports_fencing() {
-        // The first change: making or confirming the identity. A later probe doesn't wait.
+        // Calls of the previous process may still be in flight, and the identity is the first change. Later probes do not wait.
         tokio::time::sleep_until(ctx.settings.previous_process_deadline()).await;
     }
     let identity = match expected {
-        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| refusal(&error)),
+        Ok(expected) => export.confirm_identity(expected).await.map_err(|error| failed(&error)),
         Err(verdict) => Err(verdict),
     };
     let confirmed = identity.clone();
     probe.identity = Some(identity);
     let Ok(confirmed) = confirmed else { return probe };
     backend.set_confirmed(confirmed);
-    probe.writable = Some(match settle_and_write(ctx, backend, &export).await {
+    probe.writable = Some(match check_writable(ctx, backend, &export).await {
         Ok(written) => writable(object, &written),
-        Err(error) => refusal(&error),
+        Err(error) => failed(&error),
     });
     probe.archives = Some(export.count_archives() as u64);
     probe.doubts = backend.is_recovered_on(&export).then(|| export.unsigned_records());
     probe
 }
 
-/// Takes in what a former life left, once for each connection, and looks whether the export can be written.
-async fn settle_and_write(
+/// Checks that the export can be written, and recovers what the previous process left, once for each connection.
+async fn check_writable(
     ctx: &Context,
     backend: &Backend,
     export: &Arc<ExportStore>,
@@ -133,12 +133,12 @@ async fn settle_and_write(
     }
     let has_volume = |name: &str| has_volume(ctx, &backend.name, name);
     let found = export.recover(&has_volume).await?;
-    // What was in use in a former cluster is no directory that was merely begun: its claim may come yet, and even an empty
-    // directory and its record are not to be taken for what nobody wants.
+    // A directory that was in use in an earlier cluster is not unfinished: its claim may still be recovered, so that even an
+    // empty directory and its record have to stay.
     let begun = found
         .open
         .iter()
-        .filter(|record| may_be_begun(record, &ctx.cluster_uid()));
+        .filter(|record| may_be_unfinished(record, &ctx.cluster_uid()));
     for record in begun {
         backend.add_pending(&record.volume, &record.claim);
         if record.restores.is_some() {
@@ -146,13 +146,13 @@ async fn settle_and_write(
         }
     }
     for record in &found.stuck {
-        tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was begun and its volume is gone: the directory stays until an administrator looks");
+        tracing::warn!(backend = backend.name, volume = record.volume, directory = %record.directory, "a reclaim was interrupted and its volume is gone: the directory stays until an administrator decides");
     }
     for (name, fault) in &found.damaged {
         tracing::warn!(
             backend = backend.name,
             name,
-            "a damaged record was left as it is: {fault}"
+            "a damaged record was left unchanged: {fault}"
         );
     }
     backend.set_recovered(export);
@@ -160,21 +160,21 @@ async fn settle_and_write(
     Ok(written)
 }
 
-/// Whether a directory without a volume may be one that this cluster, `home`, began and never saved a volume for. What is
-/// finished and says of another cluster, or of none, that its volume was there, was in use.
-fn may_be_begun(record: &Record, home: &str) -> bool {
+/// Reports whether a directory without a volume may be one that this cluster began and never created a volume for. A complete
+/// one that another cluster or an unknown one recorded was in use.
+fn may_be_unfinished(record: &Record, home: &str) -> bool {
     let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
     record.state == State::Creating || made_here
 }
 
-/// What could be written, against the owner that the backend asks for: giving a directory away needs root.
+/// Returns the condition Writable. Setting the owner that the backend requests needs root.
 fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     let directory = &object.spec.directory;
     let effective = |number: Option<u32>| number.map(i64::from);
     let other = |asked: Option<i64>, got: Option<u32>| asked.is_some() && asked != effective(got);
     let gives_away = other(directory.uid, written.effective_uid) || other(directory.gid, written.effective_gid);
     if !(written.squashed && gives_away) {
-        return PlannedCondition::holds(Reason::Ready, "files can be made and removed");
+        return PlannedCondition::holds(Reason::Ready, "files can be created and removed");
     }
     let text = |number: Option<u32>| number.map_or_else(|| "another user".to_owned(), |number| number.to_string());
     PlannedCondition::fails(
@@ -188,34 +188,34 @@ fn writable(object: &NfsBackend, written: &WriteProbe) -> PlannedCondition {
     )
 }
 
-/// Whether a volume object of this name may lie on this backend.
+/// Reports whether a volume object of this name may be on this backend.
 fn has_volume(ctx: &Context, backend: &str, name: &str) -> bool {
     match ctx.capacity.saved_on(name) {
         Some(on) => on == backend,
-        // Not made by us, or not told where: it may lie anywhere.
+        // Another provisioner created it, or it does not name its backend: it may be on this one.
         None => ctx.path_reservations.knows(&Holder::Volume(name.to_owned())),
     }
 }
 
-/// The connection to the backend's address: the one that is there, or a new one after the spec changed.
+/// Returns the connection to the backend's address: the existing one, or a new one if the spec changed.
 async fn connection(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
 ) -> Result<Arc<ExportStore>, PlannedCondition> {
-    let owner = Owner {
+    let owner = LeaseOwner {
         cluster_id: &ctx.cluster_id,
         backend_uid: &backend.uid,
         verifier: ctx.settings.verifier,
     };
-    let past = ObservedState {
+    let observed = ObservedState {
         version: object.status.as_ref().and_then(|status| status.nfs_version.as_deref()),
         has_volumes: ctx.capacity.totals(&backend.name).volumes > 0,
     };
-    let target = target(&object.spec, &past, &owner, ctx.settings.deadline)?;
+    let target = target(&object.spec, &observed, &owner, ctx.settings.deadline)?;
     let roots = roots(&object.spec);
     if let Some(connection) = backend.connection().filter(|connection| {
-        still_fits(
+        is_compatible(
             &connection.target,
             connection.store.nfs().negotiated().protocol,
             &target,
@@ -237,7 +237,7 @@ async fn connection(
     may_connect(ctx, backend).await?;
     let export = nfs_client::Client::connect(target.clone())
         .await
-        .map_err(|error| refusal(&unusable(object, error)))?;
+        .map_err(|error| failed(&unusable(object, error)))?;
     let guard = ctx.write_fence.clone();
     let export = ExportStore::new(export, keeper, Arc::clone(&ctx.path_reservations))
         .with_leadership_check(move || guard.may_write());
@@ -251,16 +251,16 @@ async fn connection(
     Ok(export)
 }
 
-/// Whether we may take the backend's NFS lease. Who was fenced off asks the API server first: two that both came back
-/// by themselves would evict each other for ever.
+/// Checks that this process may take the backend's NFS lease. After it was fenced off, the API server has to confirm the
+/// leadership first: two processes that reconnect automatically would evict each other forever.
 async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), PlannedCondition> {
     if backend.known().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {
         return Ok(());
     }
     Err(PlannedCondition::fails(
         Reason::Fenced,
-        "another operator took the NFS lease of this backend, and the API server does not say whether this one still \
-         leads: nothing is done here until it does",
+        "another operator took the NFS lease of this backend, and the API server does not confirm that this one is \
+         still the leader: nothing is changed until it does",
     ))
 }
 
@@ -283,7 +283,7 @@ fn enclosed(object: &NfsBackend, holder: &Holder) -> PlannedCondition {
     )
 }
 
-fn refusal(error: &ExportError) -> PlannedCondition {
+fn failed(error: &ExportError) -> PlannedCondition {
     PlannedCondition::fails(Reason::from(error.kind()), error.to_string())
 }
 
@@ -322,7 +322,7 @@ mod tests {
             (State::Creating, None, true),
         ] {
             let said = record(state.clone(), cluster);
-            assert_eq!(may_be_begun(&said, "home"), begun, "{state:?} {cluster:?}");
+            assert_eq!(may_be_unfinished(&said, "home"), begun, "{state:?} {cluster:?}");
         }
     }
 }

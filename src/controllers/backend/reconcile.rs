@@ -8,19 +8,15 @@ use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::cure::{self, Unblocks};
-use super::departure;
 use super::probe::{Probe, probe};
 use super::records;
+use super::removal::{deletion_blocker, finalize};
 use super::status::{self, Observed};
+use super::unblocks::{Unblocks, unblocks};
 use crate::api::conditions::{PlannedCondition, Reason};
-use crate::api::names::{ABANDON, ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
-use crate::api::{NfsBackend, NfsBackendStatus, RecoveryRequest};
-use crate::background::archive_objects::create_missing_objects;
-use crate::background::garbage_collection::{gc_backups, gc_pending};
-use crate::background::orphan_scan;
-use crate::background::purge::run_purger;
-use crate::background::usage;
+use crate::api::names::{ACCEPT_IDENTITY, BACKEND_FINALIZER, COUNT_NOW, SCAN_NOW, managers};
+use crate::api::{NfsBackend, NfsBackendStatus};
+use crate::background::{garbage_collection, orphan_scan, purge, usage};
 use crate::recovery;
 use crate::runtime::metrics::BackendMetrics;
 use crate::runtime::retry::jittered;
@@ -29,58 +25,68 @@ use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use crate::state::recovery::Missing;
-use export_store::ExportStore;
 
-/// A backend that cannot serve is probed at least this often: claims wait for it.
-const UNREADY_INTERVAL: Duration = Duration::from_secs(10);
-/// Doubts of many claims at once are one probe.
-const NOT_BEFORE: Duration = Duration::from_millis(500);
+/// Maximum interval between probes of a backend that is not ready: claims wait for it.
+const MAX_UNREADY_INTERVAL: Duration = Duration::from_secs(10);
+/// Minimum interval between probes: the requests of many claims result in one probe.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Probes a backend, keeps its status, and wakes the claims that wait for it.
+/// Probes a backend, writes its status, and wakes the claims that wait for it.
 pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Action, WriteError> {
     if !ctx.wait_for_sync().await {
         return Ok(Action::await_change());
     }
-    let backend = registered(&ctx, &object);
-    if too_soon(&backend, &object) {
-        return Ok(Action::requeue(NOT_BEFORE));
+    let backend = register(&ctx, &object);
+    if was_just_probed(&backend, &object) {
+        return Ok(Action::requeue(MIN_INTERVAL));
     }
-    ensure_finalizer(&ctx, &object).await?;
-    let found = probe(&ctx, &object, &backend).await;
-    let held = held(&ctx, &object, &backend, &found);
-    if object.metadata.deletion_timestamp.is_some() && held.is_none() {
-        return let_go(&ctx, &object, &backend).await;
+    writes::add_finalizer(&api(&ctx), &*object, BACKEND_FINALIZER).await?;
+    let probe = probe(&ctx, &object, &backend).await;
+    let blocker = deletion_blocker(&ctx, &object, &backend, &probe);
+    if object.metadata.deletion_timestamp.is_some() && blocker.is_none() {
+        return finalize(&ctx, &object, &backend).await;
     }
-    let (ready, status) = learn(&ctx, &object, &backend, &found, held);
-    // From now on, however long the API server takes for what follows: a backend is not believed for long.
-    let due = Instant::now() + jittered(next_probe(&object, &ready));
+    let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker);
+    // Counted from here, however long the following writes take: a probe is valid for a limited time.
+    let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
     let written = write_status(&ctx, &object, &status).await;
-    let said = written.is_ok().then_some(&status);
-    tidy(&ctx, &object, &backend, &found, said).await?;
+    let reported = written.is_ok().then_some(&status);
+    run_maintenance(&ctx, &object, &backend, &probe, reported).await?;
     written?;
-    Ok(Action::requeue(due.saturating_duration_since(Instant::now())))
+    Ok(Action::requeue(next_probe.saturating_duration_since(Instant::now())))
 }
 
-fn registered(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
-    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
-    let (backend, new) = ctx.backends.get_or_create(&name, &uid, ctx.settings.slots, object);
-    if new {
-        tokio::spawn(run_purger(Arc::downgrade(&backend)));
-        orphan_scan::begin(ctx, &backend, object);
-        recovery::begin(ctx, &backend);
-        usage::begin(ctx, &backend, object);
-        ctx.backends.object_appeared(&Missing::Backend(name));
-    }
-    backend
-}
-
-/// A failed write: the probe's result is known here all the same.
+/// Handles a failed write. The result of the probe is in memory nevertheless.
 pub fn on_error(object: Arc<NfsBackend>, error: &WriteError, _: Arc<Context>) -> Action {
     tracing::warn!(backend = object.name_any(), "{error}");
     Action::requeue(writes::AFTER_ERROR)
 }
 
-fn interval(object: &NfsBackend) -> Duration {
+/// Returns the state of this backend. Starts its background tasks if it is new.
+fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
+    let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
+    let (backend, new) = ctx.backends.get_or_create(&name, &uid, ctx.settings.slots, object);
+    if new {
+        purge::start(ctx, &backend);
+        garbage_collection::start(ctx, &backend);
+        orphan_scan::start(ctx, &backend, object);
+        usage::start(ctx, &backend, object);
+        recovery::start(ctx, &backend);
+        ctx.backends.object_appeared(&Missing::Backend(name));
+    }
+    backend
+}
+
+fn was_just_probed(backend: &Backend, object: &NfsBackend) -> bool {
+    let known = backend.known();
+    known.ready.reason != Reason::NotProbed
+        && known.probed_at.elapsed() < MIN_INTERVAL
+        && known.object.metadata.generation == object.metadata.generation
+        && known.object.annotations() == object.annotations()
+        && known.object.metadata.deletion_timestamp == object.metadata.deletion_timestamp
+}
+
+fn probe_interval(object: &NfsBackend) -> Duration {
     object
         .spec
         .probe_interval
@@ -88,126 +94,82 @@ fn interval(object: &NfsBackend) -> Duration {
         .map_or(Duration::from_secs(30), Duration::from)
 }
 
-fn next_probe(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
-    let asked = interval(object);
+fn probe_delay(object: &NfsBackend, ready: &PlannedCondition) -> Duration {
+    let interval = probe_interval(object);
     if ready.status == Some(true) {
-        asked
+        interval
     } else {
-        asked.min(UNREADY_INTERVAL)
+        interval.min(MAX_UNREADY_INTERVAL)
     }
 }
 
-fn too_soon(backend: &Backend, object: &NfsBackend) -> bool {
-    let known = backend.known();
-    known.ready.reason != Reason::NotProbed
-        && known.probed_at.elapsed() < NOT_BEFORE
-        && known.object.metadata.generation == object.metadata.generation
-        && known.object.annotations() == object.annotations()
-        && known.object.metadata.deletion_timestamp == object.metadata.deletion_timestamp
-}
-
-async fn ensure_finalizer(ctx: &Context, object: &NfsBackend) -> Result<(), WriteError> {
-    if object.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
-    match writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, true) {
-        Some(finalizers) => match writes::set_finalizers(&api(ctx), object, &finalizers).await {
-            // It was edited meanwhile: the next event tells, and this probe is of use all the same.
-            Err(WriteError::Conflict | WriteError::NotFound) => Ok(()),
-            written => written,
-        },
-        None => Ok(()),
-    }
-}
-
-/// Why a backend that is being deleted can't go yet.
-fn held(ctx: &Context, object: &NfsBackend, backend: &Backend, found: &Probe) -> Option<PlannedCondition> {
-    object.metadata.deletion_timestamp.as_ref()?;
-    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
-        return None;
-    }
-    let volumes = ctx.capacity.totals(&backend.name).volumes;
-    let last_known = || {
-        object
-            .status
-            .as_ref()
-            .and_then(|status| u64::try_from(status.archives?).ok())
-    };
-    // What has an object and was not seen now (its record is damaged, say) holds the backend too.
-    let objects = archives_of(ctx, &backend.name).len() as u64;
-    let archives = found.archives.or_else(last_known).unwrap_or(0).max(objects);
-    (volumes > 0 || archives > 0).then(|| {
-        PlannedCondition::fails(
-            Reason::Deleting,
-            format!(
-                "waits for {volumes} volumes and {archives} archives: delete them, or annotate the backend with \
-                 {ABANDON}=true to let it go and leave them on the export"
-            ),
-        )
-    })
-}
-
-/// The last word to a backend that goes: nothing on its export is touched.
-async fn let_go(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
-    if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
-        match writes::set_finalizers(&api(ctx), object, &finalizers).await {
-            Err(WriteError::NotFound) => {}
-            written => written?,
-        }
-    }
-    departure::forget(ctx, &backend.name, &backend.uid);
-    tracing::info!(backend = backend.name, "let go");
-    Ok(Action::await_change())
-}
-
-/// Takes in what a probe found: for the claims that wait first, then for the metrics and the status.
-fn learn(
+/// Applies the result of a probe: first for waiting claims, then for metrics. Returns the condition Ready and the status.
+fn apply_probe(
     ctx: &Context,
     object: &Arc<NfsBackend>,
     backend: &Backend,
-    found: &Probe,
-    held: Option<PlannedCondition>,
+    probe: &Probe,
+    blocker: Option<PlannedCondition>,
 ) -> (PlannedCondition, NfsBackendStatus) {
     let totals = ctx.capacity.totals(&backend.name);
     let purged = backend.purged();
-    // What was found on another export says nothing of this one.
-    let scanned = backend.scanned().filter(|scanned| {
-        let confirmed = found.confirmed();
-        confirmed.is_none_or(|identity| identity.id == scanned.export_id)
+    // A scan of another export is not this backend's.
+    let last_scan = backend.scanned().filter(|scan| {
+        let confirmed = probe.confirmed();
+        confirmed.is_none_or(|identity| identity.id == scan.export_id)
     });
     let observed = Observed {
         object,
-        probe: found,
+        probe,
         totals,
         purged: &purged,
-        orphans: scanned.as_ref().map(|scanned| &scanned.orphans),
-        readoption: backend.recovery.stage(),
+        orphans: last_scan.as_ref().map(|scan| &scan.orphans),
+        recovery: backend.recovery.stage(),
         usage: usage::status(ctx, object, backend),
-        held,
+        blocker,
         now: Timestamp::now(),
     };
     let ready = status::ready(&observed);
     let former = backend.known();
     let known = ProbeSnapshot {
         object: Arc::clone(object),
-        store: found.confirmed().and(found.export.clone()),
-        identity: found.confirmed().cloned(),
+        store: probe.confirmed().and(probe.export.clone()),
+        identity: probe.confirmed().cloned(),
         ready: ready.clone(),
         probed_at: Instant::now(),
-        interval: interval(object),
-        statistics: found.statistics,
+        interval: probe_interval(object),
+        statistics: probe.statistics,
         provisioned: totals.bytes,
     };
-    let cured = cure::of(&former, &known);
+    let unblocked = unblocks(&former, &known);
     backend.set_snapshot(known);
     if former.object.spec.usage != object.spec.usage {
         backend.usage_scan.requested.notify_one();
     }
+    wake_waiting(ctx, backend, unblocked);
+    if former.ready.reason != ready.reason {
+        tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
+    }
+    let figures = BackendMetrics {
+        ready: ready.status == Some(true),
+        statistics: probe.statistics,
+        volumes: totals.volumes,
+        provisioned: totals.bytes,
+        archives: probe.archives,
+        trash: purged.left.entries,
+        stuck: purged.failed,
+    };
+    ctx.metrics.backend_probed(&backend.name, &figures);
+    (ready.clone(), status::status(&observed, &ready))
+}
+
+/// Wakes whatever may proceed after a probe.
+fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
     backend.claims.wake_next(&ctx.waiting_claims);
     backend.reclaims.wake_next(&ctx.waiting_volumes);
-    match cured {
+    match unblocked {
         Unblocks::Nothing => {}
-        Unblocks::Doubt => ctx.waiting_claims.wake_debounced(),
+        Unblocks::StaleProbe => ctx.waiting_claims.wake_debounced(),
         Unblocks::Anything => {
             ctx.waiting_claims.wake_all();
             ctx.waiting_volumes.wake_all();
@@ -216,20 +178,6 @@ fn learn(
                 .for_each(|archive| ctx.requeue_archive(archive));
         }
     }
-    if former.ready.reason != ready.reason {
-        tracing::info!(backend = backend.name, reason = %ready.reason, "{}", ready.message);
-    }
-    let figures = BackendMetrics {
-        ready: ready.status == Some(true),
-        statistics: found.statistics,
-        volumes: totals.volumes,
-        provisioned: totals.bytes,
-        archives: found.archives,
-        trash: purged.left.entries,
-        stuck: purged.failed,
-    };
-    ctx.metrics.backend_probed(&backend.name, &figures);
-    (ready.clone(), status::status(&observed, &ready))
 }
 
 async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendStatus) -> Result<(), WriteError> {
@@ -237,69 +185,44 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
         return Ok(());
     }
     let fields = json!({"status": status});
-    writes::apply(
-        &api(ctx),
-        object,
-        managers::STATUS,
-        fields,
-        true,
-        "write the backend's status",
-    )
-    .await
+    let action = "write the backend's status";
+    writes::apply(&api(ctx), object, managers::STATUS, fields, true, action).await
 }
 
-/// What a confirmed export lets us tidy up: directories of claims that are gone, what was asked for by an annotation. `said`:
-/// the status, if it was written.
-async fn tidy(
-    ctx: &Arc<Context>,
+/// Starts what needs a confirmed export: garbage collection, and whatever annotations request. `reported`: the status, if it
+/// was written.
+async fn run_maintenance(
+    ctx: &Context,
     object: &NfsBackend,
-    backend: &Arc<Backend>,
-    found: &Probe,
-    said: Option<&NfsBackendStatus>,
+    backend: &Backend,
+    probe: &Probe,
+    reported: Option<&NfsBackendStatus>,
 ) -> Result<(), WriteError> {
-    let (Some(export), Some(_)) = (&found.export, found.confirmed()) else {
+    let (Some(export), Some(_)) = (&probe.export, probe.confirmed()) else {
         return Ok(());
     };
     if backend.is_recovered_on(export) {
         records::adopt(ctx, object, backend, export).await?;
     }
-    recovery::follow(ctx, object, backend, said).await?;
-    begin_sweep(ctx, object, backend, export);
-    if let Some(asked) = orphan_scan::is_asked_for(object) {
+    recovery::after_probe(ctx, object, backend, reported).await?;
+    backend.gc_requested.notify_one();
+    if let Some(value) = orphan_scan::request(object) {
         backend.scan_requested.notify_one();
-        writes::remove_annotation(&api(ctx), object, SCAN_NOW, asked).await?;
+        writes::remove_annotation(&api(ctx), object, SCAN_NOW, value).await?;
     }
-    if let Some(asked) = usage::is_asked_for(object) {
+    if let Some(value) = usage::request(object) {
         backend.usage_scan.update(|progress| progress.asked = true);
         backend.usage_scan.requested.notify_one();
-        writes::remove_annotation(&api(ctx), object, COUNT_NOW, asked).await?;
+        writes::remove_annotation(&api(ctx), object, COUNT_NOW, value).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {
-        // An acceptance holds once: left on the backend, it would accept the next copy of the export unasked.
+        // An acceptance is valid once: if it stayed, it would also accept the next copy of the export.
         Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,
         None => Ok(()),
     }
 }
 
-/// One sweep of a backend at a time, and beside the probes: it asks the API server about each directory that was begun, which
-/// may be thousands, and the next probe must not come late for that.
-fn begin_sweep(ctx: &Arc<Context>, object: &NfsBackend, backend: &Arc<Backend>, export: &Arc<ExportStore>) {
-    // What is to be made again must not be taken for what nobody wants.
-    let sweeps = RecoveryRequest::of(object).is_none();
-    let Ok(turn) = Arc::clone(&backend.gc_lock).try_lock_owned() else {
-        return;
-    };
-    let (ctx, backend, export) = (Arc::clone(ctx), Arc::clone(backend), Arc::clone(export));
-    tokio::spawn(async move {
-        if sweeps {
-            gc_pending(&ctx, &backend, &export).await;
-        }
-        create_missing_objects(&ctx, &backend, &export).await;
-        gc_backups(&ctx, &backend, &export).await;
-        drop(turn);
-    });
-}
-
-fn api(ctx: &Context) -> Api<NfsBackend> {
+/// The API of backends.
+pub(super) fn api(ctx: &Context) -> Api<NfsBackend> {
     Api::all(ctx.clients.calls.clone())
 }

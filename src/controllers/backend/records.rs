@@ -14,39 +14,44 @@ use export_store::{
     Adopted, ExportError, ExportStore, OtherCluster, RecordName, Trust, UnsignedRecord, UnsignedRecords,
 };
 
-/// Records that the condition names; a message of thousands helps nobody, and `nfs-operator archives` lists all.
-const NAMED: usize = 10;
+/// Maximum number of records that the condition names; `nfs-operator archives` lists all.
+const MAX_NAMED: usize = 10;
 
-/// Whether there are records that this cluster did not sign. Another cluster's are its own, and stop nothing.
-pub(crate) fn verdict(doubts: &UnsignedRecords) -> PlannedCondition {
-    let others: String = doubts.others.iter().map(of_another).collect();
+/// Returns the condition RecordsTrusted. The records of other clusters belong to them and are no fault.
+pub(super) fn condition(doubts: &UnsignedRecords) -> PlannedCondition {
+    let others: String = doubts.others.iter().map(describe_cluster).collect();
     if doubts.own.is_empty() {
-        let well = "every record without a volume is signed with this cluster's key";
-        return PlannedCondition::holds(Reason::RecordsSigned, format!("{well}{others}"));
+        let summary = "every record without a volume is signed with this cluster's key";
+        return PlannedCondition::holds(Reason::RecordsSigned, format!("{summary}{others}"));
     }
-    let named: Vec<String> = doubts.own.iter().take(NAMED).map(in_words).collect();
-    let more = match doubts.own.len().saturating_sub(NAMED) {
+    let named: Vec<String> = doubts.own.iter().take(MAX_NAMED).map(describe_record).collect();
+    let more = match doubts.own.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
     PlannedCondition::fails(
         Reason::RecordsUnsigned,
         format!(
-            "nothing is made of {} records that were not signed with this cluster's key: {}{more}. Restore the Secret with \
-             the key if it was lost; or look what each is about, and annotate the backend with {ADOPT_RECORD}: <volume> to \
-             have it believed{others}",
-            doubts.own.len(),
+            "this cluster's key did not sign {}, so nothing is created from them: {}{more}. Restore the Secret with \
+             the key if it was lost; or inspect each record, and annotate the backend with {ADOPT_RECORD}: <volume> to \
+             adopt it{others}",
+            count_records(doubts.own.len()),
             named.join(", ")
         ),
     )
 }
 
-fn in_words(doubted: &UnsignedRecord) -> String {
+fn count_records(number: usize) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} record{plural}")
+}
+
+fn describe_record(doubted: &UnsignedRecord) -> String {
     let UnsignedRecord {
         volume, claim, state, ..
     } = doubted;
     let signature = match doubted.trust {
-        Trust::Forged => "signed wrongly or with another key",
+        Trust::Forged => "signed incorrectly or with another key",
         Trust::Unsigned | Trust::Signed => "not signed",
     };
     format!(
@@ -55,19 +60,20 @@ fn in_words(doubted: &UnsignedRecord) -> String {
     )
 }
 
-fn of_another(other: &OtherCluster) -> String {
+fn describe_cluster(other: &OtherCluster) -> String {
     let OtherCluster { id, records, named } = other;
     let more = if *records > named.len() { ", …" } else { "" };
     format!(
-        "; cluster {id} has {records} records here ({}{more}), of which nothing is made unless the backend is annotated with \
+        "; cluster {id} has {} here ({}{more}), from which nothing is created unless the backend is annotated with \
          {ADOPT_RECORD}: {id}/<volume>",
+        count_records(*records),
         named.join(", ")
     )
 }
 
-/// Adopts the records that the annotation names, and says what became of each. The annotation goes, unless the export could
-/// not be reached.
-pub(crate) async fn adopt(
+/// Adopts the records that the annotation names, and reports each result. Removes the annotation, unless the export cannot be
+/// reached.
+pub(super) async fn adopt(
     ctx: &Context,
     object: &NfsBackend,
     backend: &Backend,
@@ -78,19 +84,29 @@ pub(crate) async fn adopt(
     };
     for text in asked.split(',').map(str::trim).filter(|text| !text.is_empty()) {
         match adopt_one(ctx, export, text).await {
-            Ok(adopted) => tell(ctx, object, Severity::Normal, Reason::RecordAdopted, &done(&adopted)),
+            Ok(adopted) => publish(
+                ctx,
+                object,
+                Severity::Normal,
+                Reason::RecordAdopted,
+                &describe_adopted(&adopted),
+            ),
             Err(error) if Reason::from(error.kind()).is_backend_wide() || error.outcome_unknown() => {
-                tracing::warn!(backend = backend.name, record = text, "not adopted yet: {error}");
+                tracing::warn!(
+                    backend = backend.name,
+                    record = text,
+                    "failed to adopt a record; retrying: {error}"
+                );
                 ctx.request_probe(&backend.name);
                 return Ok(());
             }
             Err(error) => {
                 let note = format!("{text:?}: {error}");
-                tell(ctx, object, Severity::Warning, Reason::RecordNotAdopted, &note);
+                publish(ctx, object, Severity::Warning, Reason::RecordNotAdopted, &note);
             }
         }
     }
-    // The condition is to say what is left.
+    // The next probe updates the condition.
     ctx.request_probe(&backend.name);
     let backends: Api<NfsBackend> = Api::all(ctx.clients.calls.clone());
     writes::remove_annotation(&backends, object, ADOPT_RECORD, asked).await
@@ -101,17 +117,17 @@ async fn adopt_one(ctx: &Context, export: &ExportStore, text: &str) -> Result<Ad
     export.adopt(&RecordName::parse(text)?, &is_backend).await
 }
 
-fn done(adopted: &Adopted) -> String {
+fn describe_adopted(adopted: &Adopted) -> String {
     let Adopted {
         volume,
         directory,
         archive,
     } = adopted;
     let what = if *archive { "archive" } else { "directory" };
-    format!("the record of volume {volume} is this cluster's own now, and so is its {what} {directory}")
+    format!("the record of volume {volume} now belongs to this cluster, and so does its {what} {directory}")
 }
 
-fn tell(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, note: &str) {
+fn publish(ctx: &Context, object: &NfsBackend, severity: Severity, reason: Reason, note: &str) {
     tracing::info!(backend = object.name_any(), %reason, "{note}");
     ctx.events
         .publish(object.object_ref(&()), severity, reason, "Adopt", note);
@@ -142,7 +158,7 @@ mod tests {
             records: 5,
             named: vec!["pvc-a".into(), "pvc-b".into()],
         }];
-        let said = verdict(&UnsignedRecords {
+        let said = condition(&UnsignedRecords {
             own: Vec::new(),
             others: others.clone(),
         });
@@ -153,22 +169,22 @@ mod tests {
             "{}",
             said.message
         );
-        assert!(!verdict(&UnsignedRecords::default()).message.contains("cluster 1111"));
+        assert!(!condition(&UnsignedRecords::default()).message.contains("cluster 1111"));
         let own = vec![doubted(1, Trust::Unsigned)];
-        assert!(verdict(&UnsignedRecords { own, others }).message.contains("1111"));
+        assert!(condition(&UnsignedRecords { own, others }).message.contains("1111"));
     }
 
     #[test]
     fn records_that_nobody_vouches_for_are_named_with_what_is_wrong_and_the_remedy() {
-        let mut own: Vec<UnsignedRecord> = (0..NAMED).map(|number| doubted(number, Trust::Unsigned)).collect();
-        own.push(doubted(NAMED, Trust::Forged));
-        own.swap(0, NAMED);
+        let mut own: Vec<UnsignedRecord> = (0..MAX_NAMED).map(|number| doubted(number, Trust::Unsigned)).collect();
+        own.push(doubted(MAX_NAMED, Trust::Forged));
+        own.swap(0, MAX_NAMED);
         let others = Vec::new();
-        let said = verdict(&UnsignedRecords { own, others });
+        let said = condition(&UnsignedRecords { own, others });
         assert_eq!((said.status, said.reason), (Some(false), Reason::RecordsUnsigned));
         for part in [
             "11 records",
-            "pvc-10 (archived, of claim team/data, signed wrongly or with another key)",
+            "pvc-10 (archived, of claim team/data, signed incorrectly or with another key)",
             "pvc-1 (archived, of claim team/data, not signed)",
             "and 1 more",
             "nfs-operator.io/adopt-record: <volume>",

@@ -1,11 +1,11 @@
-//! What a probe means for the backend's conditions and status. Pure.
+//! The conditions and status of a backend after a probe. Pure.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::address::only_cluster_resolves;
 use super::probe::Probe;
 use super::records;
+use super::target::only_cluster_resolves;
 use crate::api::backend::{CapacityStatus, NfsBackend, NfsBackendStatus, SourcePort, TrashStatus};
 use crate::api::conditions::{BackendCondition, PlannedCondition, Reason};
 use crate::api::{OrphansStatus, RecoveryRequest, UsageStatus};
@@ -17,33 +17,33 @@ use crate::state::recovery::RecoveryStage;
 use export_store::PurgeReport;
 use nfs_client::Statistics;
 
-/// Figures change all the time; they are written at most this often, in seconds.
-const FIGURES_EVERY: i64 = 60;
+/// Minimum interval between writes of numbers that change constantly, in seconds.
+const MIN_WRITE_INTERVAL: i64 = 60;
 
-/// What a status is made of.
-pub struct Observed<'a> {
-    /// The backend as it was probed.
+/// What the status is computed from.
+pub(super) struct Observed<'a> {
+    /// The backend's object at the probe.
     pub object: &'a NfsBackend,
-    /// What the probe found.
+    /// The result of the probe.
     pub probe: &'a Probe,
-    /// What volumes and promises take.
+    /// The sum of volumes and reservations.
     pub totals: Totals,
-    /// What the last purge reported.
+    /// The result of the last purge.
     pub purged: &'a PurgeReport,
-    /// What the last scan for orphans found.
+    /// The result of the last scan for orphans.
     pub orphans: Option<&'a OrphansStatus>,
-    /// How far the re-adoption of its volumes is.
-    pub readoption: RecoveryStage,
-    /// What its volumes hold, where that is counted.
+    /// The progress of the recovery of its volumes.
+    pub recovery: RecoveryStage,
+    /// What its volumes use, if that is counted.
     pub usage: Option<UsageStatus>,
-    /// Why the backend can't go although it is being deleted.
-    pub held: Option<PlannedCondition>,
-    /// Now.
+    /// Why the deletion of the backend is blocked.
+    pub blocker: Option<PlannedCondition>,
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// Whether claims can be provisioned, of all that the probe found: the first thing that stands in the way.
-pub fn ready(observed: &Observed<'_>) -> PlannedCondition {
+/// Returns the condition Ready: the first obstacle that the probe found, if any.
+pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
     let probe = observed.probe;
     let identity = probe
         .identity
@@ -53,7 +53,7 @@ pub fn ready(observed: &Observed<'_>) -> PlannedCondition {
         .statistics
         .map(|statistics| capacity(observed.object, &statistics));
     let stages = [
-        observed.held.clone(),
+        observed.blocker.clone(),
         Some(probe.reachable.clone()),
         identity,
         probe.writable.clone(),
@@ -69,7 +69,7 @@ pub fn ready(observed: &Observed<'_>) -> PlannedCondition {
     if observed.object.spec.suspend {
         return PlannedCondition::fails(
             Reason::Suspended,
-            "spec.suspend is true: no new volumes here; reclaim goes on",
+            "spec.suspend is true: no new volumes here; reclaim continues",
         );
     }
     PlannedCondition::holds(
@@ -81,7 +81,7 @@ pub fn ready(observed: &Observed<'_>) -> PlannedCondition {
     )
 }
 
-/// What an administrator should know, although it stops nothing.
+/// Returns what an administrator should know although claims can be provisioned.
 fn warnings(observed: &Observed<'_>) -> Vec<String> {
     let spec = &observed.object.spec;
     let mut warnings = Vec::new();
@@ -98,7 +98,8 @@ fn warnings(observed: &Observed<'_>) -> Vec<String> {
         .as_ref()
         .is_some_and(|export| !export.nfs().negotiated().reserved_port);
     if unreserved && spec.nfs.source_port == SourcePort::Reserved {
-        warnings.push("no source port below 1024 could be had; servers that want one will refuse".to_owned());
+        warnings
+            .push("no source port below 1024 was available; servers that require one refuse the connection".to_owned());
     }
     warnings.extend(
         observed
@@ -110,7 +111,7 @@ fn warnings(observed: &Observed<'_>) -> Vec<String> {
     warnings
 }
 
-/// Whether there is room for any new volume.
+/// Returns the condition CapacityAvailable.
 fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
     if statistics.available == 0 {
         return PlannedCondition::fails(Reason::NoSpace, "the export has no space left: free some, or grow it");
@@ -132,18 +133,18 @@ fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
             "the free space is below spec.capacity.reserve: free some, or lower it",
         );
     }
-    PlannedCondition::holds(Reason::Ready, "there is room")
+    PlannedCondition::holds(Reason::Ready, "the export has space")
 }
 
-/// The status to be, given the one that is.
-pub fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendStatus {
+/// Returns the status to write; the former one if only constantly changing numbers differ.
+pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendStatus {
     let former = observed.object.status.clone().unwrap_or_default();
     let probe = observed.probe;
     let generation = observed.object.metadata.generation;
     let confirmed = probe.confirmed();
-    let unknown = || PlannedCondition::unknown(Reason::NotProbed, "the probe did not come to this");
+    let unknown = || PlannedCondition::unknown(Reason::NotProbed, "not checked: an earlier check failed");
     let identity = match &probe.identity {
-        Some(Ok(_)) => PlannedCondition::holds(Reason::Ready, "the export is the one that it was"),
+        Some(Ok(_)) => PlannedCondition::holds(Reason::Ready, "export identity verified"),
         Some(Err(verdict)) => verdict.clone(),
         None => unknown(),
     };
@@ -161,16 +162,16 @@ pub fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendSt
                 .statistics
                 .map_or_else(unknown, |figures| capacity(observed.object, &figures)),
         ),
-        (BackendCondition::TrashPurged, trash_verdict(observed.purged)),
-        (BackendCondition::NoOrphans, orphan_scan::verdict(observed.orphans)),
+        (BackendCondition::TrashPurged, trash_condition(observed.purged)),
+        (BackendCondition::NoOrphans, orphan_scan::condition(observed.orphans)),
         (
             BackendCondition::RecordsTrusted,
-            probe.doubts.as_ref().map_or_else(unknown, records::verdict),
+            probe.doubts.as_ref().map_or_else(unknown, records::condition),
         ),
     ];
     let readopted = recovery::condition(
         RecoveryRequest::of(observed.object).as_ref(),
-        &observed.readoption,
+        &observed.recovery,
         &former.conditions,
     );
     let verdicts = verdicts
@@ -224,7 +225,7 @@ fn figures(statistics: Option<Statistics>, totals: Totals) -> CapacityStatus {
 fn trash(purged: &PurgeReport) -> TrashStatus {
     TrashStatus {
         entries: i64::try_from(purged.left.entries).unwrap_or(i64::MAX),
-        // What is written has whole seconds; a fraction here would be news at every probe.
+        // The API has whole seconds; a fraction would be a change at every probe.
         oldest: purged
             .left
             .oldest
@@ -237,9 +238,9 @@ fn trash(purged: &PurgeReport) -> TrashStatus {
     }
 }
 
-fn trash_verdict(purged: &PurgeReport) -> PlannedCondition {
+fn trash_condition(purged: &PurgeReport) -> PlannedCondition {
     match (purged.left.entries, purged.failures.first()) {
-        (0, _) => PlannedCondition::holds(Reason::TrashEmpty, "nothing waits to be purged"),
+        (0, _) => PlannedCondition::holds(Reason::TrashEmpty, "the trash is empty"),
         (_, Some(failure)) => PlannedCondition::fails(
             Reason::TrashStuck,
             format!(
@@ -251,12 +252,12 @@ fn trash_verdict(purged: &PurgeReport) -> PlannedCondition {
     }
 }
 
-/// Whether there is news: anything but the figures of a disk in use, which change all the time, and when it was looked.
+/// Reports whether anything changed except numbers that change constantly, and times.
 fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
-        // That they are counted, or no more, or all were counted once again.
+        // Only whether usage is counted, and when the last scan was complete.
         usage: status.usage.as_ref().map(|usage| UsageStatus {
             last_completed: usage.last_completed.clone(),
             ..UsageStatus::default()
@@ -274,7 +275,7 @@ fn due(former: &NfsBackendStatus, now: Timestamp) -> bool {
     former
         .last_probe_time
         .as_ref()
-        .is_none_or(|last| now.as_second() - last.0.as_second() >= FIGURES_EVERY)
+        .is_none_or(|last| now.as_second() - last.0.as_second() >= MIN_WRITE_INTERVAL)
 }
 
 #[cfg(test)]

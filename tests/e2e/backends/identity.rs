@@ -241,7 +241,7 @@ async fn a_deleted_backend_waits_for_its_volumes_and_archives_unless_an_annotati
     says("2 volumes and 0 archives").await?;
     // Reclaim continues, and new claims are refused.
     shared::reclaim(&env, &first_claim, &first, "VolumeArchived").await?;
-    let message = says("1 volumes and 1 archives").await?;
+    let message = says("1 volume and 1 archive").await?;
     assert!(message.contains("nfs-operator.io/abandon-volumes"), "{message}");
     let waiting = env.objects.create(&env.claim("waiting", &class)).await?;
     shared::wait_refused(&env, &waiting, "Deleting").await?;

@@ -103,7 +103,7 @@ async fn a_volume_shows_its_usage_and_its_claim_reports_usage_above_the_request(
         (&over["status"], &over["reason"]),
         (&json!("True"), &json!("OverRequest"))
     );
-    assert!(text(over, "/message").contains("asks for 1Mi"), "{over}");
+    assert!(text(over, "/message").contains("requests 1Mi"), "{over}");
     env.objects.wait_event(&claim, "OverRequest", TIMEOUT).await?;
     let metrics = env.operator.metrics().await?;
     let of_volume = format!(

@@ -199,7 +199,7 @@ async fn a_cluster_rebuilt_without_its_secret_recovers_nothing_reports_it_and_ad
     said(
         &env,
         "RecordsSigned",
-        &[&format!("cluster {id} has 1 records here"), live],
+        &[&format!("cluster {id} has 1 record here"), live],
     )
     .await?;
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
@@ -234,7 +234,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
         "2 records",
         text(&edited, "/metadata/name"),
         "pvc-made-up",
-        "of claim of-a-thief/edited, signed wrongly",
+        "of claim of-a-thief/edited, signed incorrectly",
     ];
     said(&env, "RecordsUnsigned", &named).await?;
     assert_eq!(Vec::from_iter(env.archives().await?), [text(&own, "/metadata/name")]);

@@ -46,9 +46,9 @@ fn judged(object: &NfsBackend, probe: &Probe, at: i64) -> (PlannedCondition, Nfs
         totals: Totals::default(),
         purged: &purged,
         orphans: None,
-        readoption: RecoveryStage::default(),
+        recovery: RecoveryStage::default(),
         usage: None,
-        held: None,
+        blocker: None,
         now: Timestamp::from_second(at).unwrap(),
     };
     let ready = ready(&observed);
@@ -182,9 +182,9 @@ fn a_full_trash_is_no_news_once_it_was_told() {
             totals: Totals::default(),
             purged: &purged,
             orphans: None,
-            readoption: RecoveryStage::default(),
+            recovery: RecoveryStage::default(),
             usage: None,
-            held: None,
+            blocker: None,
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
@@ -227,8 +227,8 @@ fn that_all_was_counted_is_news_and_how_far_a_count_is_waits_for_a_minute() {
             purged: &purged,
             orphans: None,
             usage,
-            readoption: RecoveryStage::default(),
-            held: None,
+            recovery: RecoveryStage::default(),
+            blocker: None,
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);
@@ -271,9 +271,9 @@ fn what_a_scan_found_is_news_and_when_it_ended_is_not() {
             totals: Totals::default(),
             purged: &purged,
             orphans,
-            readoption: RecoveryStage::default(),
+            recovery: RecoveryStage::default(),
             usage: None,
-            held: None,
+            blocker: None,
             now: Timestamp::from_second(at).unwrap(),
         };
         let ready = ready(&observed);

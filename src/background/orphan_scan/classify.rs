@@ -1,74 +1,80 @@
-//! Whether something is alone, by all that was seen of it. Pure.
+//! Classifies what a scan found of a volume. Pure.
 
 use crate::api::OrphanKind;
 use export_store::{Found, Inspection, PathState, Record, State};
 
-/// What the cluster has of a volume, seen from one backend.
+/// What a volume is to one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Volume {
-    /// There is none of that name, or it is on another export.
-    Gone,
-    /// It is here.
+pub(super) enum VolumeView {
+    /// There is no such volume, or it is on another export.
+    Absent,
+    /// The volume is on this backend.
     Here {
-        /// The fileid of its directory, as it knows it.
+        /// The fileid of its directory, as the volume records it.
         file_id: Option<u64>,
     },
-    /// It is here, and nfs-subdir made it: it has no record before its reclaim, and knows no fileid.
-    Inherited,
-    /// It is another backend's of this export, not made by us, or being reclaimed: nothing is said of it here.
-    Theirs,
+    /// The volume is on this backend, and nfs-subdir created it: it has no record before its reclaim, and no fileid.
+    Legacy,
+    /// Another backend of this export, another provisioner or the reclaim is responsible for it.
+    Foreign,
 }
 
-/// In which way it is alone, if it is. `waited_for`: the claim that the record was made for is there, and has no lost
-/// volume: one may yet come.
-pub(crate) fn classify(look: &Inspection, volume: Volume, waited_for: bool) -> Option<OrphanKind> {
-    match (volume, &look.record) {
-        (Volume::Theirs, _) | (Volume::Gone, Found::Nothing) => None,
+/// Returns the kind of orphan, if it is one. `claim_waits`: the claim of the record exists and has no lost volume, so that
+/// its volume may still be created.
+pub(super) fn classify(inspection: &Inspection, volume: VolumeView, claim_waits: bool) -> Option<OrphanKind> {
+    let directory = inspection.directory;
+    match (volume, &inspection.record) {
+        (VolumeView::Foreign, _) | (VolumeView::Absent, Found::Nothing) => None,
         (_, Found::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
-        (Volume::Inherited, Found::Nothing) => with_volume(None, look.directory),
-        (Volume::Here { file_id }, Found::Nothing) => {
-            Some(with_volume(file_id, look.directory).unwrap_or(OrphanKind::VolumeWithoutRecord))
+        (VolumeView::Legacy, Found::Nothing) => classify_volume(None, directory),
+        (VolumeView::Here { file_id }, Found::Nothing) => {
+            Some(classify_volume(file_id, directory).unwrap_or(OrphanKind::VolumeWithoutRecord))
         }
-        (Volume::Here { file_id }, Found::Record(record, _)) => with_volume(file_id.or(record.file_id), look.directory),
-        (Volume::Inherited, Found::Record(record, _)) => with_volume(record.file_id, look.directory),
-        (Volume::Gone, Found::Record(record, _)) if waited_for && record.state.is_open() => None,
-        (Volume::Gone, Found::Record(record, _)) => alone(record, look),
+        (VolumeView::Here { file_id }, Found::Record(record, _)) => {
+            classify_volume(file_id.or(record.file_id), directory)
+        }
+        (VolumeView::Legacy, Found::Record(record, _)) => classify_volume(record.file_id, directory),
+        (VolumeView::Absent, Found::Record(record, _)) if claim_waits && record.state.is_open() => None,
+        (VolumeView::Absent, Found::Record(record, _)) => classify_record(record, inspection),
     }
 }
 
-/// A volume that is there, and what is at its directory's path. Without a fileid, any directory will do.
-fn with_volume(file_id: Option<u64>, directory: PathState) -> Option<OrphanKind> {
+/// Classifies a volume by what is at the path of its directory. Without a fileid, any directory matches.
+fn classify_volume(file_id: Option<u64>, directory: PathState) -> Option<OrphanKind> {
     match directory {
         PathState::Nothing => Some(OrphanKind::VolumeWithoutDirectory),
         PathState::Unknown => None,
-        directory if is_it(file_id, directory) => None,
+        directory if is_directory(file_id, directory) => None,
         PathState::Directory { .. } | PathState::Other => Some(OrphanKind::VolumeWithOtherDirectory),
     }
 }
 
-/// A record whose volume is gone.
-fn alone(record: &Record, look: &Inspection) -> Option<OrphanKind> {
-    // Its directory is the one that is copied, and the sweep asks whether somebody still wants the copy.
+/// Classifies a record without a volume.
+fn classify_record(record: &Record, inspection: &Inspection) -> Option<OrphanKind> {
+    // Its directory is the source of the copy; garbage collection checks whether the copy is still needed.
     if matches!(record.state, State::Copying(_)) {
         return None;
     }
-    if is_it(record.file_id, look.directory) {
-        // A volume of another name has the directory: somebody took the data into use again.
-        return look.shared_with.is_none().then_some(OrphanKind::DirectoryWithoutVolume);
+    if is_directory(record.file_id, inspection.directory) {
+        // If a volume with another name has the directory, the data is in use again.
+        return inspection
+            .shared_with
+            .is_none()
+            .then_some(OrphanKind::DirectoryWithoutVolume);
     }
     match record.state {
         State::Creating | State::Live => Some(OrphanKind::RecordWithoutDirectory),
-        State::Archiving(_) | State::Archived(_) if is_it(record.file_id, look.archive) => None,
+        State::Archiving(_) | State::Archived(_) if is_directory(record.file_id, inspection.archive) => None,
         State::Archiving(_) | State::Archived(_) => Some(OrphanKind::ArchiveWithoutDirectory),
-        // On its way: the archive's own object says how far.
+        // In progress: the archive's object reports it.
         State::Purging { .. } | State::Restoring { .. } | State::Copying(_) => None,
-        // It has done its work: the next start removes it, the purge a tombstone's.
+        // Done: the next start removes the record, the purge that of a tombstone.
         State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => None,
     }
 }
 
-fn is_it(file_id: Option<u64>, there: PathState) -> bool {
-    matches!(there, PathState::Directory { file_id: found } if file_id.is_none_or(|known| known == found))
+fn is_directory(file_id: Option<u64>, found: PathState) -> bool {
+    matches!(found, PathState::Directory { file_id: found } if file_id.is_none_or(|known| known == found))
 }
 
 #[cfg(test)]
@@ -85,7 +91,7 @@ mod tests {
 
     const OURS: PathState = PathState::Directory { file_id: 7 };
     const OTHER: PathState = PathState::Directory { file_id: 8 };
-    const HERE: Volume = Volume::Here { file_id: Some(7) };
+    const HERE: VolumeView = VolumeView::Here { file_id: Some(7) };
 
     fn record(state: State, file_id: Option<u64>) -> Found {
         let record = Record {
@@ -135,11 +141,11 @@ mod tests {
             (live(), OTHER, HERE, Some(VolumeWithOtherDirectory)),
             (live(), PathState::Other, HERE, Some(VolumeWithOtherDirectory)),
             // What the volume says goes before what the record says.
-            (live(), OTHER, Volume::Here { file_id: Some(8) }, None),
+            (live(), OTHER, VolumeView::Here { file_id: Some(8) }, None),
             (
                 live(),
                 OTHER,
-                Volume::Here { file_id: None },
+                VolumeView::Here { file_id: None },
                 Some(VolumeWithOtherDirectory),
             ),
             // A volume that was made again for an archive that was moved back.
@@ -161,19 +167,19 @@ mod tests {
                 Some(RecordUnreadable),
             ),
             // nfs-subdir's have no record before their reclaim.
-            (Found::Nothing, OURS, Volume::Inherited, None),
+            (Found::Nothing, OURS, VolumeView::Legacy, None),
             (
                 Found::Nothing,
                 PathState::Nothing,
-                Volume::Inherited,
+                VolumeView::Legacy,
                 Some(VolumeWithoutDirectory),
             ),
-            (Found::Nothing, PathState::Unknown, Volume::Inherited, None),
-            (live(), OTHER, Volume::Inherited, Some(VolumeWithOtherDirectory)),
+            (Found::Nothing, PathState::Unknown, VolumeView::Legacy, None),
+            (live(), OTHER, VolumeView::Legacy, Some(VolumeWithOtherDirectory)),
             // What is another backend's, or nobody's that we know, is for others to tell.
-            (Found::Nothing, PathState::Nothing, Volume::Theirs, None),
-            (live(), OTHER, Volume::Theirs, None),
-            (Found::Unreadable(RecordError::Short), OURS, Volume::Theirs, None),
+            (Found::Nothing, PathState::Nothing, VolumeView::Foreign, None),
+            (live(), OTHER, VolumeView::Foreign, None),
+            (Found::Unreadable(RecordError::Short), OURS, VolumeView::Foreign, None),
         ] {
             let look = seen(found, directory, PathState::Nothing);
             assert_eq!(classify(&look, volume, false), expected, "{look:?} {volume:?}");
@@ -302,22 +308,22 @@ mod tests {
         ] {
             let open = state.is_open();
             let look = seen(record(state, file_id), directory, archive);
-            assert_eq!(classify(&look, Volume::Gone, false), expected, "{look:?}");
+            assert_eq!(classify(&look, VolumeView::Absent, false), expected, "{look:?}");
             let waited_for = expected.filter(|_| !open);
             assert_eq!(
-                classify(&look, Volume::Gone, true),
+                classify(&look, VolumeView::Absent, true),
                 waited_for,
                 "its claim is there: {look:?}"
             );
         }
         let gone = seen(Found::Nothing, PathState::Nothing, PathState::Nothing);
-        assert_eq!(classify(&gone, Volume::Gone, false), None);
+        assert_eq!(classify(&gone, VolumeView::Absent, false), None);
         let broken = seen(
             Found::Unreadable(RecordError::Short),
             PathState::Nothing,
             PathState::Nothing,
         );
-        assert_eq!(classify(&broken, Volume::Gone, false), Some(RecordUnreadable));
+        assert_eq!(classify(&broken, VolumeView::Absent, false), Some(RecordUnreadable));
     }
 
     #[test]
@@ -326,6 +332,6 @@ mod tests {
             shared_with: Some("by-hand".into()),
             ..seen(record(State::Live, Some(7)), OURS, PathState::Nothing)
         };
-        assert_eq!(classify(&look, Volume::Gone, false), None);
+        assert_eq!(classify(&look, VolumeView::Absent, false), None);
     }
 }

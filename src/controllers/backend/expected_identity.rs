@@ -1,4 +1,4 @@
-//! Which identity the export must have. Pure.
+//! The identity that the export must have. Pure.
 
 use std::collections::BTreeSet;
 
@@ -8,11 +8,11 @@ use crate::api::names::ACCEPT_IDENTITY;
 use export_store::{ExpectedIdentity, Identity};
 use kube::ResourceExt;
 
-/// What the identity must be, from the administrator's word, the status, what was `confirmed` by this process last, and the
-/// volumes' annotations.
+/// Returns the expected identity, from the administrator's annotation, the status, the identity that this process `confirmed`
+/// last, and the annotations of volumes.
 ///
-/// An identity may be made only where none is known: an unmounted disk must not get a new one. The status may be written and
-/// not yet seen, or not be written yet.
+/// An identity may be created only if none is known: an unmounted disk must not get a new one (data-safety rule 2). The status
+/// in the cache may be older than the last confirmation.
 pub fn expected_identity(
     backend: &NfsBackend,
     confirmed: Option<&Identity>,
@@ -51,7 +51,7 @@ pub fn expected_identity(
         (Some(id), None) => Ok(known(id, None)),
         (Some(one), Some(other)) => Err(PlannedCondition::fails(
             Reason::IdentityMismatch,
-            format!("volumes of this backend are on exports {one} and {other}: pin one with spec.exportID"),
+            format!("volumes of this backend are on exports {one} and {other}: pin one of them with spec.exportID"),
         )),
     }
 }

@@ -1,41 +1,40 @@
-//! Whether a probe found something that claims and volumes may have waited for. Pure.
+//! What may proceed after a probe. Pure.
 
 use crate::api::RecoveryRequest;
 use crate::state::backends::ProbeSnapshot;
 
-/// What a probe may have cured.
+/// What a probe may unblock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unblocks {
-    /// Nothing that is known of.
+pub(super) enum Unblocks {
+    /// Nothing.
     Nothing,
-    /// That the former probe was too old to be believed: who looked meanwhile waits for this one. It cures no failure, or
-    /// thousands of failing claims would be tried at once whenever the operator is too busy to probe in time, and would
-    /// make it late again.
-    Doubt,
+    /// Claims that found the previous probe too old. Failing claims stay blocked: otherwise thousands would be retried at
+    /// once whenever the operator is too busy to probe in time, and would delay the next probe again.
+    StaleProbe,
     /// Whatever could not be served before.
     Anything,
 }
 
-/// What may be served by what is known now, and could not be before.
+/// Returns what may proceed after a probe and could not before.
 ///
-/// Waking everybody at every probe would make each backend's probe a look at every waiting claim of the cluster.
-pub fn of(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
+/// Each probe of each backend would otherwise reconcile every waiting claim of the cluster.
+pub(super) fn unblocks(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
     if may_serve_more(former, now) {
         Unblocks::Anything
     } else if now.is_ready() && former.ready_now(now.probed_at).status != Some(true) {
-        Unblocks::Doubt
+        Unblocks::StaleProbe
     } else {
         Unblocks::Nothing
     }
 }
 
 fn may_serve_more(former: &ProbeSnapshot, now: &ProbeSnapshot) -> bool {
-    let turned_ready = now.is_ready() && !former.is_ready();
+    let became_ready = now.is_ready() && !former.is_ready();
     let total = |known: &ProbeSnapshot| known.statistics.map(|statistics| statistics.total);
-    let asks = |known: &ProbeSnapshot| RecoveryRequest::of(&known.object).is_some();
-    turned_ready
-        // Claims waited for its volumes, and nobody asks for them any more.
-        || (asks(former) && !asks(now))
+    let requests = |known: &ProbeSnapshot| RecoveryRequest::of(&known.object).is_some();
+    became_ready
+        // The request to recover volumes was withdrawn; claims waited for them.
+        || (requests(former) && !requests(now))
         || former.object.spec != now.object.spec
         || former.object.metadata.labels != now.object.metadata.labels
         || former.object.metadata.deletion_timestamp != now.object.metadata.deletion_timestamp
@@ -74,18 +73,18 @@ mod tests {
             probed_at: former.probed_at + Duration::from_secs(seconds),
             ..former.clone()
         };
-        assert_eq!(of(&former, &after(90)), Unblocks::Nothing);
-        assert_eq!(of(&former, &after(91)), Unblocks::Doubt);
+        assert_eq!(unblocks(&former, &after(90)), Unblocks::Nothing);
+        assert_eq!(unblocks(&former, &after(91)), Unblocks::StaleProbe);
         let unready = ProbeSnapshot {
             ready: PlannedCondition::fails(Reason::NoSpace, ""),
             ..former.clone()
         };
-        assert_eq!(of(&unready, &after(1)), Unblocks::Anything);
-        assert_eq!(of(&former, &unready), Unblocks::Nothing);
+        assert_eq!(unblocks(&unready, &after(1)), Unblocks::Anything);
+        assert_eq!(unblocks(&former, &unready), Unblocks::Nothing);
         let mut asking = former.clone();
         let annotations = [(READOPT.to_owned(), "true".to_owned())];
         Arc::make_mut(&mut asking.object).metadata.annotations = Some(annotations.into());
-        assert_eq!(of(&asking, &former), Unblocks::Anything);
-        assert_eq!(of(&former, &asking), Unblocks::Nothing);
+        assert_eq!(unblocks(&asking, &former), Unblocks::Anything);
+        assert_eq!(unblocks(&former, &asking), Unblocks::Nothing);
     }
 }

@@ -1,4 +1,4 @@
-//! Who is told what was counted: the volume in annotations, its claim in a condition and an event, an archive in its status.
+//! Publishes usage: in annotations of the volume, a condition and an event of its claim, and the status of an archive.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::judge::{is_news, over};
+use super::plan::{needs_write, over_request};
 use crate::api::archive::NfsArchive;
 use crate::api::conditions::Reason;
 use crate::api::names::{
@@ -22,43 +22,44 @@ use crate::state::usage::VolumeUsage;
 use export_store::Content;
 use export_store::text::format_bytes;
 
-/// Tells volume and claim, as far as it is news to them. The claim first: what stands on the volume says that both know.
-pub(crate) async fn volume(
+/// Writes the usage of a volume where it changed. The claim is written first: the annotations on the volume then prove that
+/// both are.
+pub(super) async fn volume(
     ctx: &Context,
     backend: &Backend,
     volume: &PersistentVolume,
     content: &Content,
 ) -> Result<(), WriteError> {
     let (figures, now) = (VolumeUsage::from(content), Timestamp::now());
-    let mut news = is_news(volume, &figures, now);
+    let mut changed = needs_write(volume, &figures, now);
     if let Some(claim) = claim_of(ctx, volume).await? {
-        let (said, over) = (condition(&claim), over(&claim, &figures));
-        news |= said.is_some() != over.is_some();
-        match (over, said) {
-            (Some(message), said) if news => raise(ctx, &claim, message, said, now).await?,
-            (None, Some(_)) => lower(ctx, &claim).await?,
+        let (existing, over) = (condition(&claim), over_request(&claim, &figures));
+        changed |= existing.is_some() != over.is_some();
+        match (over, existing) {
+            (Some(message), existing) if changed => set_condition(ctx, &claim, message, existing, now).await?,
+            (None, Some(_)) => clear_condition(ctx, &claim).await?,
             _ => {}
         }
     }
-    if news {
+    if changed {
         write(ctx, volume, annotations(&figures, now)).await?;
     }
     ctx.usage.set(volume, &backend.name, figures);
     Ok(())
 }
 
-/// Takes off whatever was told.
-pub(crate) async fn nothing(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
+/// Removes the usage of a volume.
+pub(super) async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
     if let Some(claim) = claim_of(ctx, volume).await?
         && condition(&claim).is_some()
     {
-        lower(ctx, &claim).await?;
+        clear_condition(ctx, &claim).await?;
     }
     write(ctx, volume, json!({})).await
 }
 
-/// Tells an archive.
-pub(crate) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Content) -> Result<(), WriteError> {
+/// Writes the usage of an archive.
+pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Content) -> Result<(), WriteError> {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let usage = ArchiveUsage {
         bytes: number(content.used),
@@ -68,35 +69,35 @@ pub(crate) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Conte
         unread: number(content.unread),
     };
     let api: Api<NfsArchive> = Api::all(ctx.clients.calls.clone());
-    let (fields, action) = (json!({"status": {"usage": usage}}), "write what an archive takes");
+    let (fields, action) = (json!({"status": {"usage": usage}}), "write the usage of an archive");
     unless_gone(writes::apply(&api, archive, managers::USAGE, fields, true, action).await)
 }
 
 fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
-    // To the second: nobody needs more.
+    // The precision of a second is enough.
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
-    let mut told = json!({
+    let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
         VOLUME_APPARENT_BYTES: figures.apparent.to_string(),
         VOLUME_USED_FILES: figures.files.to_string(),
         VOLUME_COUNTED_AT: at.to_string(),
     });
     if figures.unread > 0
-        && let Some(told) = told.as_object_mut()
+        && let Some(annotations) = annotations.as_object_mut()
     {
-        told.insert(VOLUME_UNREAD.to_owned(), figures.unread.to_string().into());
+        annotations.insert(VOLUME_UNREAD.to_owned(), figures.unread.to_string().into());
     }
-    told
+    annotations
 }
 
 async fn write(ctx: &Context, volume: &PersistentVolume, annotations: Value) -> Result<(), WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let fields = json!({"metadata": {"annotations": annotations}});
-    let action = "write on a volume what it holds";
+    let action = "write the usage of a volume";
     unless_gone(writes::apply(&api, volume, managers::USAGE, fields, false, action).await)
 }
 
-/// The claim that has the volume, as it is now.
+/// Reads the claim that is bound to the volume.
 async fn claim_of(ctx: &Context, volume: &PersistentVolume) -> Result<Option<PersistentVolumeClaim>, WriteError> {
     let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
         return Ok(None);
@@ -120,15 +121,15 @@ fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCond
         .find(|condition| condition.type_ == OVER_REQUEST_CONDITION)
 }
 
-/// Says that a claim has more than it asked for; with an event when that is new.
-async fn raise(
+/// Sets the condition that a claim uses more than it requests, with an event if it is new.
+async fn set_condition(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
     message: String,
-    said: Option<&PersistentVolumeClaimCondition>,
+    existing: Option<&PersistentVolumeClaimCondition>,
     now: Timestamp,
 ) -> Result<(), WriteError> {
-    let since = said.and_then(|said| said.last_transition_time.clone());
+    let since = existing.and_then(|existing| existing.last_transition_time.clone());
     let condition = PersistentVolumeClaimCondition {
         type_: OVER_REQUEST_CONDITION.to_owned(),
         status: "True".to_owned(),
@@ -137,8 +138,8 @@ async fn raise(
         last_transition_time: Some(since.unwrap_or(Time(now))),
         last_probe_time: Some(Time(now)),
     };
-    set(ctx, claim, json!({"status": {"conditions": [condition]}})).await?;
-    if said.is_none() {
+    apply_status(ctx, claim, json!({"status": {"conditions": [condition]}})).await?;
+    if existing.is_none() {
         ctx.events.publish(
             claim.object_ref(&()),
             Severity::Warning,
@@ -150,17 +151,17 @@ async fn raise(
     Ok(())
 }
 
-async fn lower(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
-    set(ctx, claim, json!({"status": {}})).await
+async fn clear_condition(ctx: &Context, claim: &PersistentVolumeClaim) -> Result<(), WriteError> {
+    apply_status(ctx, claim, json!({"status": {}})).await
 }
 
-async fn set(ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Result<(), WriteError> {
+async fn apply_status(ctx: &Context, claim: &PersistentVolumeClaim, fields: Value) -> Result<(), WriteError> {
     let api = claims(ctx, &claim.namespace().unwrap_or_default());
-    let action = "tell a claim what its volume holds";
+    let action = "write the usage condition of a claim";
     unless_gone(writes::apply(&api, claim, managers::USAGE, fields, true, action).await)
 }
 
-/// Nobody is left to be told.
+/// An object that no longer exists needs no usage.
 fn unless_gone(written: Result<(), WriteError>) -> Result<(), WriteError> {
     match written {
         Err(WriteError::NotFound) => Ok(()),

@@ -1,4 +1,4 @@
-//! Where a backend's export is, as the NFS client and the ledger want it. Pure.
+//! The address of a backend's export, for the NFS client and for path reservations. Pure.
 
 use std::time::Duration;
 
@@ -10,29 +10,29 @@ use export_store::naming::{ExportPathError, check_export_path};
 use nfs_client::address::check_server;
 use nfs_client::{self, Protocol, VersionChoice};
 
-/// What distinguishes one operator's lease on a server from another's.
-pub struct Owner<'a> {
-    /// The cluster's id.
+/// What distinguishes the lease of one operator on a server from that of another.
+pub struct LeaseOwner<'a> {
+    /// The cluster ID.
     pub cluster_id: &'a str,
-    /// The backend's uid.
+    /// The backend's UID.
     pub backend_uid: &'a str,
     /// New for each start of the operator.
     pub verifier: [u8; 8],
 }
 
-/// What was before on a backend, as far as it binds the choice of the version.
+/// The state of a backend that restricts the choice of the NFS version.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ObservedState<'a> {
-    /// `status.nfsVersion`: what worked last.
+    /// `status.nfsVersion`: the last version that worked.
     pub version: Option<&'a str>,
-    /// Volumes of the backend exist.
+    /// The backend has volumes.
     pub has_volumes: bool,
 }
 
-/// Which versions may be tried. Volumes' paths and mount options are of one major version, so a backend with volumes
-/// stays with it until an administrator pins another.
-fn version(asked: NfsVersion, past: &ObservedState<'_>) -> VersionChoice {
-    let worked = past.version.filter(|_| past.has_volumes);
+/// Returns the versions to try. The paths and mount options of volumes depend on the major version, so that a backend with
+/// volumes keeps it until an administrator pins another.
+fn version(asked: NfsVersion, observed: &ObservedState<'_>) -> VersionChoice {
+    let worked = observed.version.filter(|_| observed.has_volumes);
     match (asked, worked) {
         (NfsVersion::Auto, None) => VersionChoice::Auto,
         (NfsVersion::Auto, Some("3")) | (NfsVersion::V3, _) => VersionChoice::Exactly(Protocol::V3),
@@ -43,9 +43,9 @@ fn version(asked: NfsVersion, past: &ObservedState<'_>) -> VersionChoice {
     }
 }
 
-/// Whether a connection that was made for `former`, and agreed on `protocol`, does for `wanted` as well: so that the first
-/// volume of a backend, which narrows the choice of versions, doesn't cost it its connection.
-pub fn still_fits(former: &nfs_client::Target, protocol: Protocol, wanted: &nfs_client::Target) -> bool {
+/// Reports whether a connection to `former` that negotiated `protocol` is valid for `wanted` too. The first volume of a
+/// backend restricts the choice of versions and must not cause a reconnection.
+pub fn is_compatible(former: &nfs_client::Target, protocol: Protocol, wanted: &nfs_client::Target) -> bool {
     let chosen = matches!(former.version, VersionChoice::Auto | VersionChoice::Newest4);
     let allowed = match wanted.version {
         VersionChoice::Auto => true,
@@ -67,14 +67,14 @@ fn port(number: i32, field: &str) -> Result<u16, PlannedCondition> {
         .map_err(|_| PlannedCondition::fails(Reason::InvalidSpec, format!("spec.nfs.{field} is out of range")))
 }
 
-/// The NFS client's target for a backend.
+/// Returns the NFS client's target for a backend.
 pub fn target(
     spec: &NfsBackendSpec,
-    past: &ObservedState<'_>,
-    owner: &Owner<'_>,
+    observed: &ObservedState<'_>,
+    owner: &LeaseOwner<'_>,
     deadline: Duration,
 ) -> Result<nfs_client::Target, PlannedCondition> {
-    let version = version(spec.nfs.version, past);
+    let version = version(spec.nfs.version, observed);
     let number = |value: i64, field: &str| {
         u32::try_from(value).map_err(|_| {
             PlannedCondition::fails(
@@ -83,7 +83,7 @@ pub fn target(
             )
         })
     };
-    // The schema says the same; an object that was stored under another one doesn't get round it.
+    // The schema validates this too; an object may be stored under an older schema.
     check_server(&spec.server)
         .map_err(ExportPathError::from)
         .and_then(|()| check_export_path(&spec.path))
@@ -118,7 +118,7 @@ pub fn target(
     })
 }
 
-/// The places of a backend's root, under its address and its former ones.
+/// Returns the paths of a backend's root, under its address and its former ones.
 pub fn roots(spec: &NfsBackendSpec) -> Vec<ReservedPath> {
     let former = spec
         .former_addresses
@@ -130,7 +130,7 @@ pub fn roots(spec: &NfsBackendSpec) -> Vec<ReservedPath> {
         .collect()
 }
 
-/// Whether nodes may be unable to resolve this name, because only the cluster's DNS knows it.
+/// Reports whether nodes may be unable to resolve this name, because only the cluster's DNS knows it.
 pub fn only_cluster_resolves(server: &str) -> bool {
     let name = server.to_ascii_lowercase();
     name.ends_with(".svc") || name.ends_with(".cluster.local")
@@ -154,7 +154,7 @@ mod tests {
             (Auto, Some("4.1"), false, VersionChoice::Auto),
             (Auto, Some("3"), true, pinned_3),
             (Auto, Some("4.1"), true, VersionChoice::Newest4),
-            // Never probed, and there are volumes: the identity that they know decides.
+            // Never probed, but volumes exist: their identity decides.
             (Auto, None, true, VersionChoice::Auto),
             (V3, Some("4.2"), true, pinned_3),
             (V4_2, Some("3"), true, VersionChoice::Exactly(Protocol::V4_2)),
@@ -197,9 +197,9 @@ mod tests {
             (Exactly(V4_1), V4_1, Auto, false),
             (Exactly(V4_1), V4_1, Exactly(V4_1), true),
         ] {
-            let fits = still_fits(&target(former, "a"), protocol, &target(wanted, "a"));
+            let fits = is_compatible(&target(former, "a"), protocol, &target(wanted, "a"));
             assert_eq!(fits, kept, "{former:?} {protocol} {wanted:?}");
-            assert!(!still_fits(&target(former, "a"), protocol, &target(wanted, "b")));
+            assert!(!is_compatible(&target(former, "a"), protocol, &target(wanted, "b")));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One count of all: the volumes by name, then the archives that were never counted.
+//! One scan: the volumes by name, then the archives that were never counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,63 +9,67 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use tokio::time::{Interval, MissedTickBehavior};
 
-use super::judge::{begun, is_halted, lies_at, past};
-use super::tell;
+use super::plan::{advance, begin_attempt, is_halted, location};
+use super::publish;
 use crate::api::archive::NfsArchive;
 use crate::api::usage::CountUnderWay;
-use crate::background::orphan_scan::speaks_of_the_export;
+use crate::background::orphan_scan::is_export_error;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{Content, ExportError, ExportStore, RateLimiter, TreePlace};
 
-/// Volumes begun in a second, however small they are: each is two reads of the API server and three calls on the export.
-/// Ten thousand of them take 17 minutes.
-const VOLUMES_A_SECOND: u32 = 10;
-/// Volumes gone through at a time: bounds what a count has in memory.
-const SOME: usize = 500;
+/// Maximum number of volumes counted per second, however small they are. Each is two reads from the API server and three
+/// calls on the export. Ten thousand volumes take 17 minutes.
+const VOLUMES_PER_SECOND: u32 = 10;
+/// Volumes per batch. Limits the memory of a scan.
+const BATCH: usize = 500;
 
-/// Why a count did not come to its end: it goes on later.
+/// Why a scan was interrupted; it resumes later.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum CountError {
-    /// There is no export to count on.
-    #[error("the export is not confirmed to be the one that it was")]
+pub(super) enum UsageScanError {
+    /// The export is not ready to be scanned.
+    #[error("the identity of the export is not confirmed")]
     NotConfirmed,
-    /// The backend is gone, suspended, or has another connection, or its volumes are not to be counted any more.
+    /// The backend was removed or suspended, has another connection, or no longer requests the scan.
     #[error("nothing is to be counted on the backend now, or it changed meanwhile")]
     Unwanted,
-    /// The export could not be read.
+    /// The export cannot be read.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// The API server could not be asked.
+    /// A request to the API server failed.
     #[error(transparent)]
     Api(#[from] WriteError),
 }
 
-/// A count on its way.
-pub(crate) struct UsageScan<'a> {
+/// A scan in progress.
+pub(super) struct UsageScan<'a> {
     ctx: &'a Context,
     backend: &'a Backend,
     known: &'a ProbeSnapshot,
     export: Arc<ExportStore>,
     export_id: String,
-    pace: RateLimiter,
-    each: Interval,
+    rate: RateLimiter,
+    ticks: Interval,
 }
 
 fn ticks() -> Interval {
-    let mut each = tokio::time::interval(Duration::from_secs(1) / VOLUMES_A_SECOND);
-    each.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    each
+    let mut ticks = tokio::time::interval(Duration::from_secs(1) / VOLUMES_PER_SECOND);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 impl<'a> UsageScan<'a> {
-    pub(crate) fn new(ctx: &'a Context, backend: &'a Backend, known: &'a ProbeSnapshot) -> Result<Self, CountError> {
+    pub(super) fn new(
+        ctx: &'a Context,
+        backend: &'a Backend,
+        known: &'a ProbeSnapshot,
+    ) -> Result<Self, UsageScanError> {
         let (Some(export), Some(identity)) = (known.store.clone(), &known.identity) else {
-            return Err(CountError::NotConfirmed);
+            return Err(UsageScanError::NotConfirmed);
         };
         if is_halted(&known.object, &known.ready) {
-            return Err(CountError::Unwanted);
+            return Err(UsageScanError::Unwanted);
         }
         Ok(Self {
             ctx,
@@ -73,38 +77,38 @@ impl<'a> UsageScan<'a> {
             known,
             export,
             export_id: identity.id.clone(),
-            pace: RateLimiter::of(ctx.settings.count_rate),
-            each: ticks(),
+            rate: RateLimiter::of(ctx.settings.count_rate),
+            ticks: ticks(),
         })
     }
 
-    /// Goes on where the last one stopped, or begins.
-    pub(crate) async fn run(mut self) -> Result<(), CountError> {
-        let began = Instant::now();
+    /// Resumes the scan or starts a new one.
+    pub(super) async fn run(mut self) -> Result<(), UsageScanError> {
+        let started = Instant::now();
         let mut at = self
             .backend
             .usage_scan
             .progress()
             .under_way
-            .unwrap_or_else(|| self.first());
+            .unwrap_or_else(|| self.begin());
         loop {
-            let some = self.next(&at);
-            if some.is_empty() && at.archives {
+            let batch = self.next_batch(&at);
+            if batch.is_empty() && at.archives {
                 break;
             }
-            if some.is_empty() {
+            if batch.is_empty() {
                 at = CountUnderWay {
                     archives: true,
                     ..CountUnderWay::default()
                 };
             }
-            for name in some {
-                at = self.one(&at, &name).await?;
+            for name in batch {
+                at = self.count_next(&at, &name).await?;
             }
         }
         self.backend.usage_scan.update(|progress| {
             progress.under_way = None;
-            // What is written has whole seconds.
+            // The API has whole seconds.
             progress.last_completed = Timestamp::from_second(Timestamp::now().as_second()).ok();
         });
         let total = self.ctx.usage.total(&self.backend.name);
@@ -114,36 +118,36 @@ impl<'a> UsageScan<'a> {
             bytes = total.bytes,
             files = total.files,
             skipped = self.backend.usage_scan.progress().skipped,
-            seconds = began.elapsed().as_secs_f64(),
+            seconds = started.elapsed().as_secs_f64(),
             "counted what volumes hold"
         );
         Ok(())
     }
 
-    /// The beginning.
-    fn first(&self) -> CountUnderWay {
+    /// Starts a new scan.
+    fn begin(&self) -> CountUnderWay {
         self.backend
             .usage_scan
             .update(|progress| (progress.skipped, progress.asked) = (0, false));
         CountUnderWay::default()
     }
 
-    /// The volumes, or archives without figures, that come next, by name.
-    fn next(&self, at: &CountUnderWay) -> Vec<String> {
+    /// Returns the next volumes, or the next archives without a result, by name.
+    fn next_batch(&self, at: &CountUnderWay) -> Vec<String> {
         if !at.archives {
-            return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, SOME);
+            return self.ctx.capacity.volumes_after(&self.backend.name, &at.after, BATCH);
         }
         let archives = self.ctx.stores.archives.state();
-        let left = archives.iter().filter(|archive| self.is_left(archive));
-        let mut names: Vec<String> = left.map(|archive| archive.name_any()).collect();
+        let uncounted = archives.iter().filter(|archive| self.is_uncounted(archive));
+        let mut names: Vec<String> = uncounted.map(|archive| archive.name_any()).collect();
         names.retain(|name| *name > at.after);
         names.sort_unstable();
-        names.truncate(SOME);
+        names.truncate(BATCH);
         names
     }
 
-    /// Whether an archive is here and was not counted yet.
-    fn is_left(&self, archive: &NfsArchive) -> bool {
+    /// Reports whether an archive is on this backend and was not counted yet.
+    fn is_uncounted(&self, archive: &NfsArchive) -> bool {
         let counted = archive.status.as_ref().is_some_and(|status| status.usage.is_some());
         archive.is_complete()
             && archive.spec.backend == self.backend.name
@@ -152,42 +156,43 @@ impl<'a> UsageScan<'a> {
             && !counted
     }
 
-    /// Counts one; answers how far the count is then. That it was begun is said first: it may be the one that ends us.
-    async fn one(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, CountError> {
-        let (begun, once_more) = begun(at);
+    /// Counts one volume or archive and returns the new progress. The attempt is recorded first, because the volume may be
+    /// the one that makes the process fail.
+    async fn count_next(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, UsageScanError> {
+        let (begun, allowed) = begin_attempt(at);
         self.backend
             .usage_scan
             .update(|progress| progress.under_way = Some(begun));
-        match (once_more, at.archives) {
-            (false, _) => self.skip(name, "it was begun several times, and cut off each time"),
-            (true, false) => self.volume(name).await?,
-            (true, true) => self.archive(name).await?,
+        match (allowed, at.archives) {
+            (false, _) => self.skip(name, "several attempts were interrupted"),
+            (true, false) => self.count_volume(name).await?,
+            (true, true) => self.count_archive(name).await?,
         }
-        let past = past(at, name);
+        let next = advance(at, name);
         self.backend
             .usage_scan
-            .update(|progress| progress.under_way = Some(past.clone()));
-        Ok(past)
+            .update(|progress| progress.under_way = Some(next.clone()));
+        Ok(next)
     }
 
-    async fn volume(&mut self, name: &str) -> Result<(), CountError> {
-        self.each.tick().await;
+    async fn count_volume(&mut self, name: &str) -> Result<(), UsageScanError> {
+        self.ticks.tick().await;
         let Some(volume) = read(self.ctx, name).await? else {
             return Ok(());
         };
         let here = (self.backend.name.as_str(), &*self.known.object, self.export_id.as_str());
-        let Some((directory, file_id)) = lies_at(&volume, &self.ctx.settings, here) else {
+        let Some((directory, file_id)) = location(&volume, &self.ctx.settings, here) else {
             return Ok(());
         };
         let place = TreePlace::Directory(&directory);
         match self.count(name, (place, file_id)).await? {
-            Some(content) => Ok(tell::volume(self.ctx, self.backend, &volume, &content).await?),
+            Some(content) => Ok(publish::volume(self.ctx, self.backend, &volume, &content).await?),
             None => Ok(()),
         }
     }
 
-    async fn archive(&mut self, name: &str) -> Result<(), CountError> {
-        self.each.tick().await;
+    async fn count_archive(&mut self, name: &str) -> Result<(), UsageScanError> {
+        self.ticks.tick().await;
         let Some(archive) = self.ctx.stores.archives.get(&ObjectRef::new(name)) else {
             return Ok(());
         };
@@ -197,23 +202,27 @@ impl<'a> UsageScan<'a> {
         };
         let place = TreePlace::Archive(&archive.spec.directory);
         match self.count(name, (place, Some(file_id))).await? {
-            Some(content) => Ok(tell::archive(self.ctx, &archive, &content).await?),
+            Some(content) => Ok(publish::archive(self.ctx, &archive, &content).await?),
             None => Ok(()),
         }
     }
 
-    /// None: this one could not be counted, and that says nothing of the others.
-    async fn count(&mut self, volume: &str, of: (TreePlace<'_>, Option<u64>)) -> Result<Option<Content>, CountError> {
+    /// Returns none if only this volume or archive cannot be counted.
+    async fn count(
+        &mut self,
+        volume: &str,
+        of: (TreePlace<'_>, Option<u64>),
+    ) -> Result<Option<Content>, UsageScanError> {
         let (ctx, backend, export) = (self.ctx, self.backend, &self.export);
-        let wanted = || is_wanted(ctx, backend, export);
-        let counted = self.export.count(of, &mut self.pace, |_| wanted()).await;
-        if !wanted() {
-            return Err(CountError::Unwanted);
+        let requested = || is_requested(ctx, backend, export);
+        let counted = self.export.count(of, &mut self.rate, |_| requested()).await;
+        if !requested() {
+            return Err(UsageScanError::Unwanted);
         }
         let why = match counted {
             Ok(Some(content)) => return Ok(Some(content)),
-            Ok(None) => "its directory is not there, or was replaced meanwhile".to_owned(),
-            Err(error) if speaks_of_the_export(&error) => return Err(error.into()),
+            Ok(None) => "its directory does not exist, or was replaced in the meantime".to_owned(),
+            Err(error) if is_export_error(&error) => return Err(error.into()),
             Err(error) => error.to_string(),
         };
         self.skip(volume, &why);
@@ -226,7 +235,7 @@ impl<'a> UsageScan<'a> {
     }
 }
 
-fn is_wanted(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> bool {
+fn is_requested(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> bool {
     let known = backend.known();
     ctx.backends
         .get(&backend.name)
@@ -245,16 +254,16 @@ async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, Wri
         .map_err(WriteError::action("read a volume to count it"))
 }
 
-/// Takes off what was told of volumes that are not counted any more: figures that nobody renews are worse than none.
-pub(crate) async fn clear(ctx: &Context, backend: &Backend) -> Result<(), CountError> {
-    let mut each = ticks();
+/// Removes the results from volumes that are no longer counted: outdated numbers are worse than none.
+pub(super) async fn remove_results(ctx: &Context, backend: &Backend) -> Result<(), UsageScanError> {
+    let mut ticks = ticks();
     for name in ctx.usage.volumes_of(&backend.name) {
         if backend.known().object.spec.usage.is_some() {
-            return Err(CountError::Unwanted);
+            return Err(UsageScanError::Unwanted);
         }
-        each.tick().await;
+        ticks.tick().await;
         if let Some(volume) = read(ctx, &name).await? {
-            tell::nothing(ctx, &volume).await?;
+            publish::remove(ctx, &volume).await?;
         }
         ctx.usage.forget(&name);
     }

@@ -38,7 +38,11 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
         (&asked, 10_000, 0),
         (&cut_off, 10_000, 0),
     ] {
-        assert_eq!(wait(progress, hour, at(now)).as_secs(), expected, "{progress:?} {now}");
+        assert_eq!(
+            time_until_scan(progress, hour, at(now)).as_secs(),
+            expected,
+            "{progress:?} {now}"
+        );
     }
 }
 
@@ -50,18 +54,18 @@ fn what_is_cut_off_again_and_again_is_left_out_and_the_next_one_begins_afresh() 
         attempts: 0,
     };
     let mut tries = 0;
-    while let (begun, true) = begun(&at) {
+    while let (begun, true) = begin_attempt(&at) {
         (at, tries) = (begun, tries + 1);
         assert!(tries < 10 && at.archives && at.after == "a", "{at:?}");
     }
     assert_eq!(tries, 3);
-    let next = past(&at, "b");
+    let next = advance(&at, "b");
     assert_eq!((next.archives, next.after.as_str(), next.attempts), (true, "b", 0));
     let nonsense = CountUnderWay {
         attempts: i64::MAX,
         ..at
     };
-    assert!(!begun(&nonsense).1);
+    assert!(!begin_attempt(&nonsense).1);
 }
 
 #[test]
@@ -153,17 +157,29 @@ fn what_differs_noticeably_is_news_and_so_is_what_is_a_week_old() {
         (VolumeUsage { files: 1101, ..before }, 1, true),
         (VolumeUsage { unread: 1, ..before }, 1, true),
     ] {
-        assert_eq!(is_news(&told(before, 0), &now, at(age)), news, "{now:?} after {age} s");
+        assert_eq!(
+            needs_write(&told(before, 0), &now, at(age)),
+            news,
+            "{now:?} after {age} s"
+        );
     }
     let small = VolumeUsage {
         bytes: 4096,
         ..VolumeUsage::default()
     };
-    assert!(!is_news(&told(small, 0), &VolumeUsage { bytes: MIB, ..small }, at(1)));
+    assert!(!needs_write(
+        &told(small, 0),
+        &VolumeUsage { bytes: MIB, ..small },
+        at(1)
+    ));
     let unread = VolumeUsage { unread: 1, ..before };
-    assert!(!is_news(&told(unread, 0), &VolumeUsage { unread: 2, ..before }, at(1)));
+    assert!(!needs_write(
+        &told(unread, 0),
+        &VolumeUsage { unread: 2, ..before },
+        at(1)
+    ));
     let never: PersistentVolume = serde_json::from_value(json!({"metadata": {"name": "v"}})).unwrap();
-    assert!(is_news(&never, &before, at(0)));
+    assert!(needs_write(&never, &before, at(0)));
 }
 
 #[test]
@@ -177,10 +193,10 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
         files: 3,
         ..VolumeUsage::default()
     };
-    assert_eq!(over(&claim("1Gi"), &holds(GIB)), None);
-    let message = over(&claim("1Gi"), &holds(GIB + 1)).unwrap();
+    assert_eq!(over_request(&claim("1Gi"), &holds(GIB)), None);
+    let message = over_request(&claim("1Gi"), &holds(GIB + 1)).unwrap();
     assert!(
-        message.contains("asks for 1Gi") && message.contains(&(GIB + 1).to_string()),
+        message.contains("requests 1Gi") && message.contains(&(GIB + 1).to_string()),
         "{message}"
     );
     assert!(!message.contains("at least"), "{message}");
@@ -188,8 +204,8 @@ fn a_claim_is_over_its_request_from_the_first_byte_above_it() {
         unread: 1,
         ..holds(GIB + 1)
     };
-    assert!(over(&claim("1Gi"), &partly).unwrap().contains("at least 1Gi"));
-    assert_eq!(over(&claim("nonsense"), &holds(u64::MAX)), None);
+    assert!(over_request(&claim("1Gi"), &partly).unwrap().contains("at least 1Gi"));
+    assert_eq!(over_request(&claim("nonsense"), &holds(u64::MAX)), None);
 }
 
 fn settings() -> Settings {
@@ -234,7 +250,7 @@ fn only_what_lies_on_this_backends_export_and_is_not_being_reclaimed_is_counted(
         ("ours", but(VOLUME_DIRECTORY, Some("../up")), "Bound", None),
     ] {
         let volume = volume(by, annotations, status);
-        let found = lies_at(&volume, &settings(), ("main", &object, "id"));
+        let found = location(&volume, &settings(), ("main", &object, "id"));
         let found = found.map(|(directory, file_id)| {
             assert_eq!(directory.to_string(), "team/data");
             file_id

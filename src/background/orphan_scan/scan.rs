@@ -1,0 +1,393 @@
+//! One scan: first the records without a volume, then the volumes, in batches.
+//!
+//! A suspect is checked again after a while, then together with its volume and claim as read from the API server: what is
+//! being provisioned or reclaimed is no orphan.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, ResourceExt};
+use tokio::time::{Interval, MissedTickBehavior};
+
+use super::classify::{VolumeView, classify};
+use crate::api::backend::OnDelete;
+use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
+use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
+use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
+use crate::decide::policy::{Decision, decide};
+use crate::decide::quantity::bytes;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use crate::state::volume_metadata;
+use export_store::naming::DirectoryPath;
+use export_store::{ClaimRef, ExportError, ExportStore, Found, Holder, Inspection, State, Trust};
+
+/// Checks per second, one at a time. Each is two or three calls, so that a single disk with a cold cache, at about a hundred
+/// seeks per second, keeps most of them for its users. Ten thousand volumes take 17 minutes.
+const CHECKS_PER_SECOND: u32 = 10;
+/// Time until a suspect is checked again, at most half the scan interval. Longer than one attempt to provision, save or
+/// reclaim a volume, and than a garbage collection.
+const GRACE: Duration = Duration::from_secs(60);
+/// Volumes per batch. Limits the memory of a scan and, if all are suspects, its duration.
+const BATCH: usize = 500;
+/// Maximum number of orphans that a scan logs; the count includes all.
+const MAX_LOGGED: i64 = 1000;
+
+/// Why a scan was interrupted.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScanError {
+    /// The export is not ready to be scanned.
+    #[error("the identity of the export is not confirmed")]
+    NotConfirmed,
+    /// The export cannot be read.
+    #[error("{0}")]
+    Export(#[from] ExportError),
+    /// A request to the API server failed.
+    #[error("failed to read a volume or its claim: {0}")]
+    Api(#[from] Box<kube::Error>),
+}
+
+/// A scan in progress.
+pub(super) struct OrphanScan<'a> {
+    ctx: &'a Context,
+    backend: &'a Backend,
+    object: &'a NfsBackend,
+    export: &'a ExportStore,
+    export_id: &'a str,
+    ticks: Interval,
+    checked: u64,
+    found: OrphansStatus,
+}
+
+impl<'a> OrphanScan<'a> {
+    pub(super) fn new(
+        ctx: &'a Context,
+        backend: &'a Backend,
+        object: &'a NfsBackend,
+        export: &'a ExportStore,
+        export_id: &'a str,
+    ) -> Self {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / CHECKS_PER_SECOND);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            ctx,
+            backend,
+            object,
+            export,
+            export_id,
+            ticks,
+            checked: 0,
+            found: OrphansStatus::default(),
+        }
+    }
+
+    /// Returns the orphans and the number of checks.
+    pub(super) async fn run(mut self) -> Result<(OrphansStatus, u64), ScanError> {
+        let (ctx, backend, id) = (self.ctx, &self.backend.name, self.export_id);
+        let known = |volume: &str| cached_view(ctx, backend, id, volume) != VolumeView::Absent;
+        let records = self.export.recorded_volumes(&known).await?;
+        for batch in records.chunks(BATCH) {
+            self.scan_batch(batch).await?;
+        }
+        drop(records);
+        let mut after = String::new();
+        loop {
+            let batch = ctx.capacity.volumes_after(backend, &after, BATCH);
+            let Some(last) = batch.last() else { break };
+            after.clone_from(last);
+            self.scan_batch(&batch).await?;
+        }
+        Ok((self.found, self.checked))
+    }
+
+    /// Checks a batch of volumes, and its suspects again after a while.
+    async fn scan_batch(&mut self, volumes: &[String]) -> Result<(), ScanError> {
+        let (started, mut suspects) = (Instant::now(), Vec::new());
+        for volume in volumes {
+            if self.is_suspect(volume).await? {
+                suspects.push(volume);
+            }
+        }
+        if suspects.is_empty() {
+            return Ok(());
+        }
+        let interval = self.ctx.settings.scan_interval;
+        tokio::time::sleep(if interval.is_zero() {
+            GRACE
+        } else {
+            GRACE.min(interval / 2)
+        })
+        .await;
+        for volume in suspects {
+            if let Some((kind, orphan)) = self.find_orphan(volume, started).await? {
+                self.add(kind, orphan);
+            }
+        }
+        Ok(())
+    }
+
+    /// The first check, against what is in memory: it needs no request to the API server.
+    async fn is_suspect(&mut self, volume: &str) -> Result<bool, ScanError> {
+        let view = cached_view(self.ctx, &self.backend.name, self.export_id, volume);
+        let path = match view {
+            VolumeView::Foreign => return Ok(false),
+            // Only the object itself has the path of its directory.
+            VolumeView::Legacy => path_of(self.read_volume(volume).await?.as_ref(), self.object),
+            VolumeView::Here { .. } | VolumeView::Absent => None,
+        };
+        let inspection = self.inspect(volume, path.as_ref()).await?;
+        if matches!(view, VolumeView::Here { .. })
+            && let Some(inspection) = &inspection
+        {
+            self.complete_record(volume, inspection).await?;
+        }
+        Ok(inspection.is_some_and(|inspection| classify(&inspection, view, false).is_some()))
+    }
+
+    /// The second check, between two reads of the volume from the API server.
+    async fn find_orphan(
+        &mut self,
+        volume: &str,
+        suspected: Instant,
+    ) -> Result<Option<(OrphanKind, Orphan)>, ScanError> {
+        let before = self.read_volume(volume).await?;
+        let path = path_of(before.as_ref(), self.object);
+        let Some(inspection) = self.inspect(volume, path.as_ref()).await? else {
+            return Ok(None);
+        };
+        let now = self.read_volume(volume).await?;
+        let uid = |volume: &Option<PersistentVolume>| volume.as_ref().and_then(ResourceExt::uid);
+        if uid(&before) != uid(&now) {
+            return Ok(None);
+        }
+        let claim_waits = match &inspection.record {
+            Found::Record(record, _) => self.claim_waits(&record.claim).await?,
+            _ => false,
+        };
+        let view = self.view(now.as_ref());
+        let kind = classify(&inspection, view, claim_waits)
+            .filter(|_| view != VolumeView::Absent || self.is_ours(&inspection));
+        let Some(kind) = kind.filter(|_| !self.is_in_progress(volume, suspected)) else {
+            return Ok(None);
+        };
+        let orphan = Orphan {
+            volume: volume.to_owned(),
+            directory: directory(&inspection, kind).or(path.map(|path| path.to_string())),
+        };
+        Ok(Some((kind, orphan)))
+    }
+
+    /// Reports whether the volume's directory is being worked on, or no garbage collection has run since the first check.
+    fn is_in_progress(&self, volume: &str, suspected: Instant) -> bool {
+        let awaits_gc = || self.backend.has_pending(volume) && !self.backend.has_gc_run_since(suspected);
+        self.backend.is_in_work(volume) || awaits_gc()
+    }
+
+    /// Inspects a volume's record and directory. Returns none if only this volume cannot be inspected.
+    async fn inspect(&mut self, volume: &str, path: Option<&DirectoryPath>) -> Result<Option<Inspection>, ScanError> {
+        self.ticks.tick().await;
+        self.checked += 1;
+        match self.export.inspect(volume, path).await {
+            Ok(inspection) => Ok(Some(inspection)),
+            Err(error) if is_export_error(&error) => Err(error.into()),
+            Err(error) => {
+                self.found.skipped += 1;
+                tracing::warn!(backend = self.backend.name, volume, reason = ?error.kind(), "failed to inspect the volume: {error}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Reads a volume from the API server.
+    async fn read_volume(&mut self, name: &str) -> Result<Option<PersistentVolume>, ScanError> {
+        self.ticks.tick().await;
+        let api: Api<PersistentVolume> = Api::all(self.ctx.clients.calls.clone());
+        api.get_opt(name).await.map_err(|error| Box::new(error).into())
+    }
+
+    /// Reports whether the claim exists and may still get its volume.
+    async fn claim_waits(&mut self, claim: &ClaimRef) -> Result<bool, ScanError> {
+        self.ticks.tick().await;
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.ctx.clients.calls.clone(), &claim.namespace);
+        let found = api.get_opt(&claim.name).await.map_err(Box::new)?;
+        let found = found.filter(|found| found.uid().as_ref() == Some(&claim.uid));
+        Ok(found.is_some_and(|found| found.status.and_then(|status| status.phase).as_deref() != Some("Lost")))
+    }
+
+    /// Returns what a volume is to this backend, from its object.
+    fn view(&self, volume: Option<&PersistentVolume>) -> VolumeView {
+        let Some(volume) = volume else {
+            return VolumeView::Absent;
+        };
+        let settings = &self.ctx.settings;
+        let decision = decide(volume, &settings.provisioners(), OnDelete::Archive);
+        if matches!(decision, Decision::Reclaim(_) | Decision::Refuse(_)) {
+            // The reclaim reports its own problems.
+            return VolumeView::Foreign;
+        }
+        if alias_backend(volume, &settings.aliases) == Some(self.backend.name.as_str()) {
+            return VolumeView::Legacy;
+        }
+        let annotation = |name: &str| volume.annotations().get(name).map(String::as_str);
+        if !annotation(PROVISIONED_BY).is_some_and(|by| settings.serves(by)) {
+            return VolumeView::Foreign;
+        }
+        let file_id = annotation(VOLUME_FILE_ID).and_then(|text| text.parse().ok());
+        view_by_export(
+            self.export_id,
+            annotation(VOLUME_EXPORT_ID),
+            annotation(VOLUME_BACKEND) == Some(&self.backend.name),
+            file_id,
+        )
+    }
+
+    /// Reports whether this backend reports a record without a volume: it created the record, or the backend that did no
+    /// longer exists and this is the first of the backends on the export.
+    fn is_ours(&self, inspection: &Inspection) -> bool {
+        let Found::Record(record, _) = &inspection.record else {
+            // The record does not name its backend.
+            return self.is_first();
+        };
+        record.backend == self.backend.name || (!self.exists(&record.backend) && self.is_first())
+    }
+
+    fn exists(&self, backend: &str) -> bool {
+        self.ctx.stores.backends.get(&ObjectRef::new(backend)).is_some()
+    }
+
+    fn is_first(&self) -> bool {
+        let here = |backend: &Backend| {
+            let known = backend.known();
+            known
+                .identity
+                .as_ref()
+                .is_some_and(|identity| identity.id == self.export_id)
+        };
+        // By name.
+        let all = self.ctx.backends.all();
+        let first = all.iter().find(|backend| here(backend));
+        first.is_none_or(|first| first.name == self.backend.name)
+    }
+
+    fn add(&mut self, kind: OrphanKind, orphan: Orphan) {
+        if self.found.total < MAX_LOGGED {
+            tracing::warn!(
+                backend = self.backend.name,
+                volume = orphan.volume,
+                directory = orphan.directory,
+                %kind,
+                "orphan: {}",
+                kind.remedy()
+            );
+        }
+        self.found.add(kind, orphan);
+    }
+
+    /// Makes sure that the record of a volume in use is signed and complete, so that the volume can be recovered if its
+    /// object is lost. A record is unsigned if an earlier release wrote it, or if the key was lost.
+    async fn complete_record(&mut self, volume: &str, inspection: &Inspection) -> Result<(), ScanError> {
+        let unsigned = matches!(inspection.record, Found::Record(_, Trust::Unsigned | Trust::Forged));
+        if unsigned {
+            self.sign_record(volume).await?;
+        }
+        if (unsigned || lacks_metadata(inspection, self.ctx.capacity.size_of(volume)))
+            && let Some(object) = self.read_volume(volume).await?
+        {
+            volume_metadata::save(self.ctx, &object).await;
+        }
+        Ok(())
+    }
+
+    /// Signs the record of a volume if the volume's object agrees with it.
+    async fn sign_record(&mut self, volume: &str) -> Result<(), ScanError> {
+        let Some(object) = self.read_volume(volume).await? else {
+            return Ok(());
+        };
+        let backend = &self.backend.name;
+        let request = match self.backend.known().reclaim_request(&object) {
+            Ok(request) => request,
+            Err(cause) => {
+                tracing::warn!(backend, volume, reason = %cause.reason, "its record is not signed: {}", cause.message);
+                return Ok(());
+            }
+        };
+        match self.export.sign_confirmed(&request).await {
+            Ok(()) => tracing::info!(
+                backend,
+                volume = object.name_any(),
+                "signed the record of a volume, which agrees with it"
+            ),
+            Err(error) if is_export_error(&error) => return Err(error.into()),
+            Err(error) => {
+                tracing::warn!(backend, volume, reason = ?error.kind(), "its record is not signed: {error}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reports whether the record of a live volume of this size lacks what a recovery needs: its writer stopped too early, or
+/// it was signed because the volume agreed with it, which leaves out what the volume does not confirm.
+fn lacks_metadata(inspection: &Inspection, size: Option<u128>) -> bool {
+    let Found::Record(record, _) = &inspection.record else {
+        return false;
+    };
+    let recorded = record.note.as_ref().and_then(|note| bytes(&note.size));
+    record.state == State::Live && recorded != size
+}
+
+/// Returns what a volume is to a backend, from the caches.
+fn cached_view(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> VolumeView {
+    let holder = || Holder::Volume(volume.to_owned());
+    match ctx.capacity.location_of(volume) {
+        Some((on, None)) if on == backend => VolumeView::Legacy,
+        Some((on, id)) => {
+            let file_id = ctx.path_reservations.file_of(&holder()).map(|(_, file_id)| file_id);
+            view_by_export(export_id, id.as_deref(), on == backend, file_id)
+        }
+        // Not provisioned by this operator: it may have the directory.
+        None if ctx.path_reservations.knows(&holder()) => VolumeView::Foreign,
+        None => VolumeView::Absent,
+    }
+}
+
+/// Returns what a volume of this operator is to a backend, from the export ID in its annotation.
+fn view_by_export(export_id: &str, annotated: Option<&str>, on_backend: bool, file_id: Option<u64>) -> VolumeView {
+    match annotated {
+        Some(annotated) if annotated != export_id => VolumeView::Absent,
+        Some(_) if on_backend => VolumeView::Here { file_id },
+        // Without an export ID, its reclaim fails and reports what is missing.
+        _ => VolumeView::Foreign,
+    }
+}
+
+/// Returns the path of a volume's directory on this backend.
+fn path_of(volume: Option<&PersistentVolume>, backend: &NfsBackend) -> Option<DirectoryPath> {
+    let volume = volume?;
+    let named = volume.annotations().get(VOLUME_DIRECTORY).map(String::as_str);
+    DirectoryPath::parse(named.or_else(|| directory_on(volume, backend))?).ok()
+}
+
+/// Returns the directory to report for an orphan.
+fn directory(inspection: &Inspection, kind: OrphanKind) -> Option<String> {
+    let Found::Record(record, _) = &inspection.record else {
+        return None;
+    };
+    match &record.state {
+        State::Archiving(note) | State::Archived(note) if kind == OrphanKind::ArchiveWithoutDirectory => {
+            Some(note.target.clone())
+        }
+        _ => Some(record.directory.to_string()),
+    }
+}
+
+/// Reports whether an error concerns the whole export, and not one name on it.
+pub(crate) fn is_export_error(error: &ExportError) -> bool {
+    let reason = Reason::from(error.kind());
+    reason.is_connectivity()
+        || matches!(
+            reason,
+            Reason::Fenced | Reason::IdentityMismatch | Reason::IdentityNotConfirmed | Reason::StaleHandle
+        )
+}

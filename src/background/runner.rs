@@ -1,0 +1,48 @@
+//! Runs the background tasks of a backend.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Notify;
+
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+
+/// Work on a backend that is done again and again, beside its reconciler.
+pub trait BackendTask: Send + 'static {
+    /// Whether a shutdown may interrupt a run. A task that changes the export is not interrupted between two calls.
+    const INTERRUPTIBLE: bool;
+
+    /// Returns the notification that requests a run at once.
+    fn requested(backend: &Backend) -> &Arc<Notify>;
+
+    /// Runs once. Returns the time until the next run.
+    fn run(&mut self, ctx: &Context, backend: &Backend) -> impl Future<Output = Duration> + Send;
+}
+
+/// Runs a task after `delay`, whenever it is due, and whenever it is requested, until the operator stops or the backend is
+/// forgotten. The task does not keep the backend alive between two runs.
+pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut task: T, mut delay: Duration) {
+    let ctx = Arc::clone(ctx);
+    let (requested, forgotten) = (Arc::clone(T::requested(backend)), backend.forgotten());
+    let backend = Arc::downgrade(backend);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                () = ctx.shutdown.cancelled() => return,
+                () = forgotten.cancelled() => return,
+                () = requested.notified() => {}
+                () = tokio::time::sleep(delay) => {}
+            }
+            let Some(backend) = backend.upgrade() else { return };
+            let run = task.run(&ctx, &backend);
+            delay = match T::INTERRUPTIBLE {
+                true => match ctx.shutdown.run_until_cancelled(run).await {
+                    Some(next) => next,
+                    None => return,
+                },
+                false => run.await,
+            };
+        }
+    });
+}

@@ -1,0 +1,125 @@
+//! Removal of a backend: what blocks its deletion, and how it is forgotten once its object is gone.
+
+use std::collections::{HashMap, HashSet};
+
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use kube::runtime::watcher::Event;
+
+use super::probe::Probe;
+use super::reconcile::api;
+use crate::api::NfsBackend;
+use crate::api::conditions::{PlannedCondition, Reason};
+use crate::api::names::{ABANDON, BACKEND_FINALIZER};
+use crate::runtime::writes::{self, WriteError};
+use crate::state::archives::archives_of;
+use crate::state::backends::Backend;
+use crate::state::context::Context;
+use export_store::Holder;
+
+/// Returns why a backend that is being deleted cannot be removed yet.
+pub(super) fn deletion_blocker(
+    ctx: &Context,
+    object: &NfsBackend,
+    backend: &Backend,
+    probe: &Probe,
+) -> Option<PlannedCondition> {
+    object.metadata.deletion_timestamp.as_ref()?;
+    if object.annotations().get(ABANDON).is_some_and(|value| value == "true") {
+        return None;
+    }
+    let volumes = ctx.capacity.totals(&backend.name).volumes;
+    let last_known = || {
+        object
+            .status
+            .as_ref()
+            .and_then(|status| u64::try_from(status.archives?).ok())
+    };
+    // An archive that the probe did not count, for example because its record is damaged, counts if it has an object.
+    let objects = archives_of(ctx, &backend.name).len() as u64;
+    let archives = probe.archives.or_else(last_known).unwrap_or(0).max(objects);
+    (volumes > 0 || archives > 0).then(|| {
+        PlannedCondition::fails(
+            Reason::Deleting,
+            format!(
+                "waits for {} and {}: delete them, or annotate the backend with {ABANDON}=true to remove it and leave them on \
+                 the export",
+                count(volumes, "volume"),
+                count(archives, "archive")
+            ),
+        )
+    })
+}
+
+fn count(number: u64, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// Removes the finalizer and forgets the backend. Nothing on its export is changed.
+pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Result<Action, WriteError> {
+    if let Some(finalizers) = writes::with_finalizer(&object.metadata, BACKEND_FINALIZER, false) {
+        match writes::set_finalizers(&api(ctx), object, &finalizers).await {
+            Err(WriteError::NotFound) => {}
+            written => written?,
+        }
+    }
+    forget(ctx, &backend.name, &backend.uid);
+    tracing::info!(backend = backend.name, "removed the finalizer of a deleted backend");
+    Ok(Action::await_change())
+}
+
+/// Forgets a backend: releases its root, closes its connection and wakes what waits for it.
+fn forget(ctx: &Context, name: &str, uid: &str) {
+    let Some(backend) = ctx.backends.remove(name, uid) else {
+        return;
+    };
+    ctx.path_reservations.remove(&Holder::BackendRoot(name.to_owned()));
+    ctx.metrics.backend_gone(name);
+    ctx.usage.turn_off(name);
+    if let Some(connection) = backend.set_connection(None) {
+        tokio::spawn(async move { connection.store.nfs().clone().close().await });
+    }
+    ctx.waiting_claims.wake_debounced();
+    ctx.waiting_volumes.wake_all();
+    archives_of(ctx, name)
+        .into_iter()
+        .for_each(|archive| ctx.requeue_archive(archive));
+}
+
+/// Forgets the backends whose objects vanish from the watch: a finalizer can be removed by force, and a watch that is
+/// listed again reports no deletions.
+#[derive(Default)]
+pub struct Follower {
+    known: HashMap<String, String>,
+    listed: HashSet<String>,
+}
+
+impl Follower {
+    /// Processes one event of the watch.
+    pub fn observe(&mut self, event: &Event<NfsBackend>, ctx: &Context) {
+        match event {
+            Event::Init => self.listed.clear(),
+            Event::InitApply(object) => {
+                self.listed.insert(object.uid().unwrap_or_default());
+                self.known.insert(object.uid().unwrap_or_default(), object.name_any());
+            }
+            Event::InitDone => {
+                let listed = std::mem::take(&mut self.listed);
+                self.known
+                    .iter()
+                    .filter(|(uid, _)| !listed.contains(*uid))
+                    .for_each(|(uid, name)| forget(ctx, name, uid));
+                self.known.retain(|uid, _| listed.contains(uid));
+            }
+            Event::Apply(object) => {
+                self.known.insert(object.uid().unwrap_or_default(), object.name_any());
+            }
+            Event::Delete(object) => {
+                let uid = object.uid().unwrap_or_default();
+                self.known.remove(&uid);
+                forget(ctx, &object.name_any(), &uid);
+            }
+        }
+    }
+}
