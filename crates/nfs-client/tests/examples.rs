@@ -20,7 +20,15 @@ use rig::{Export, NfsOptions, NfsServer, RunDir};
 
 /// The programs by name. `cargo test` with a selection of tests does not build them.
 static EXAMPLES: LazyLock<HashMap<String, PathBuf>> = LazyLock::new(|| {
-    let built = Command::new(env!("CARGO"))
+    let mut cargo = Command::new(env!("CARGO"));
+    // Build scripts of dependencies run again if these differ from those of the surrounding cargo, and all that depends on
+    // them is compiled again.
+    for (name, _) in std::env::vars() {
+        if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
+            cargo.env_remove(name);
+        }
+    }
+    let built = cargo
         .args([
             "build",
             "--quiet",
