@@ -1,4 +1,5 @@
-//! The folders of `src` are layers: each uses only those before it. Crates hold their own walls; this test holds these.
+//! The folders of `src` are layers: each uses only those below it. `cargo` enforces that between crates, this test between
+//! the folders.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-/// From the bottom to the top. A folder uses itself and what stands before it.
+/// From the bottom to the top. A folder uses only itself and those before it.
 const LAYERS: [&str; 10] = [
     "api",
     "decide",
@@ -24,7 +25,7 @@ const LAYERS: [&str; 10] = [
     "cli",
 ];
 
-/// Every source file below a folder.
+/// Returns every source file below a folder.
 fn sources(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -38,7 +39,7 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The first `depth` names of every path that begins with `crate::` or `nfs_operator::` in a file's code.
+/// Returns the first `depth` names of every path that begins with `crate::` or `nfs_operator::` in a file's code.
 fn used(text: &str, depth: usize) -> BTreeSet<Vec<String>> {
     let code = text
         .lines()
@@ -47,8 +48,7 @@ fn used(text: &str, depth: usize) -> BTreeSet<Vec<String>> {
         .join("\n");
     let mut paths = BTreeSet::new();
     for root in ["crate::", "nfs_operator::"] {
-        for (start, _) in code.match_indices(root) {
-            let rest = &code[start + root.len()..];
+        for rest in code.split(root).skip(1) {
             assert!(
                 !rest.starts_with('{'),
                 "write one path for each folder: {root}{{…}} hides them"
@@ -63,7 +63,7 @@ fn used(text: &str, depth: usize) -> BTreeSet<Vec<String>> {
     paths
 }
 
-/// Uses of folders below `root`, by folder: an edge for each pair, with a file that has it.
+/// Returns which folder below `root` uses which other one, each pair with a file that does.
 fn edges(root: &Path, prefix: &[&str]) -> BTreeMap<(String, String), PathBuf> {
     let mut edges = BTreeMap::new();
     for file in sources(root) {

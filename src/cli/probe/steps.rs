@@ -233,7 +233,7 @@ async fn read_identity(export: &Client, credential: Credential, findings: &mut F
         Ok(Some(identity)) => findings.add(
             "identity",
             StepResult::Ok,
-            [&[identity.id.clone()], identity.warnings.as_slice()]
+            [std::slice::from_ref(&identity.id), identity.warnings.as_slice()]
                 .concat()
                 .join("; "),
             json!({ "exportID": identity.id }),
