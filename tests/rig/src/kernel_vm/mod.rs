@@ -89,8 +89,12 @@ impl KernelVm {
 fn arguments(assets: &KernelVmAssets, log: &std::path::Path, ports: [u16; 3]) -> Vec<String> {
     let forwarded = ports.map(|port| format!(",hostfwd=tcp:127.0.0.1:{port}-:{port}"));
     let [agent, nfs, mount] = ports;
-    // The kernel passes parameters that it does not know to the first process as environment variables.
-    let line = format!("console=ttyS0 panic=-1 mitigations=off AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}");
+    // The kernel passes parameters that it does not know to the first process as environment variables. Without
+    // no_timer_check, it panics at boot if a busy host delays the emulated timer.
+    let line = format!(
+        "console=ttyS0 panic=-1 no_timer_check mitigations=off \
+         AGENT_PORT={agent} NFS_PORT={nfs} MOUNT_PORT={mount}"
+    );
     let mut args: Vec<String> = ["-n", "5"].map(String::from).to_vec();
     args.push(assets.emulator.display().to_string());
     // Without RDRAND the machine waits half a minute for entropy before it creates its first UUIDs.
