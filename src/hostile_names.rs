@@ -7,11 +7,12 @@ use k8s_openapi::api::core::v1::{NFSVolumeSource, PersistentVolume, PersistentVo
 use serde_json::json;
 
 use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLUME_FILE_ID};
+use crate::decide::directory_pattern::{Pattern, PatternValues};
 use crate::decide::mount_options::claim_options;
+use crate::decide::object_name::is_object_name;
 use crate::decide::policy::{ExpectedLocation, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
-use export_store::naming::{DirectoryPath, Pattern, PatternValues, is_object_name};
-use export_store::naming::{check_export_path, parse_export_address};
+use export_store::naming::{DirectoryPath, check_export_path, parse_export_address};
 use export_store::{Record, layout};
 use nfs_client::address::check_server;
 use nfs_client::fuzzing::{lists, v3_fuzzing};

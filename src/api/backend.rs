@@ -237,13 +237,16 @@ pub struct DirectorySettings {
     pub existing: Existing,
 }
 
+/// Directory pattern of a backend that sets none.
+pub const DEFAULT_PATTERN: &str = "${pvc.namespace}-${pvc.name}-${pv.name}";
+
 impl Default for DirectorySettings {
     fn default() -> Self {
         Self {
             mode: "0777".into(),
             uid: None,
             gid: None,
-            pattern: export_store::naming::DEFAULT_PATTERN.into(),
+            pattern: DEFAULT_PATTERN.into(),
             existing: Existing::Refuse,
         }
     }

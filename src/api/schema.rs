@@ -102,7 +102,7 @@ checked_string! {
         "x-kubernetes-validations": [
             {"rule": "self.split('/').all(s, s != '' && s != '.' && s != '..')",
              "message": "pattern must be relative, without empty, `.` or `..` segments"},
-            // What `export_store::naming::Pattern` reads.
+            // What `decide::directory_pattern::Pattern` reads.
             {"rule": "self.matches('^([^$]|[$][{](pv[.]name|pvc[.]uid|(pvc|[.]PVC)[.](namespace|name|(labels|annotations)[.][^}]+))[}])*$')",
              "message": "`$` must start one of ${pvc.namespace}, ${pvc.name}, ${pvc.uid}, ${pv.name}, ${pvc.labels.KEY}, ${pvc.annotations.KEY}"},
         ],

@@ -7,7 +7,9 @@
 //! - [`quantity`]: parser of Kubernetes quantities.
 
 pub mod archive_object;
+pub mod directory_pattern;
 pub mod mount_options;
+pub mod object_name;
 pub mod placement;
 pub mod policy;
 pub mod quantity;

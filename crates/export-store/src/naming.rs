@@ -1,4 +1,4 @@
-//! Names on the export: which are allowed, and how a pattern becomes one. Pure.
+//! Names on an export: which ones are allowed, and how long ones are shortened. Pure.
 
 use std::fmt;
 
@@ -7,17 +7,11 @@ use sha2::{Digest, Sha256};
 use nfs_client::Name;
 use nfs_client::address::{AddressError, ExportAddress, path_components};
 
-mod pattern;
-
-pub use pattern::{DEFAULT_PATTERN, Pattern, PatternValues};
-
 /// The longest name that an NFS server takes, in bytes (`NAME_MAX` of the file systems in the field).
 pub const LONGEST_NAME: usize = 255;
 /// The longest directory, in bytes, separators counted: the remainder of `PATH_MAX` (4,096) is the node's, which puts
 /// its own path in front, and a mount call takes no more than 1,024 (RFC 1813, `MNTPATHLEN`).
 pub const LONGEST_PATH: usize = 1024;
-/// The longest name of an object of Kubernetes, in bytes (a DNS subdomain).
-const LONGEST_OBJECT_NAME: usize = 253;
 /// What the name of an archive begins with.
 pub const ARCHIVE_PREFIX: &str = "archived-";
 
@@ -70,6 +64,21 @@ impl DirectoryPath {
             check_length(segment, LONGEST_NAME)
         })?;
         Ok(Self(segments))
+    }
+
+    /// Creates a directory path from segments, of which the last one may be too long: it is shortened so that the name of
+    /// its archive fits in 255 bytes. For a server with a lower limit, call [`DirectoryPath::fit`] on the result.
+    ///
+    /// # Errors
+    /// The path is too long, or a segment breaks a rule.
+    pub fn from_segments(segments: Vec<String>) -> Result<Self, NamingError> {
+        // Checked before it is shortened: nobody wants a name that is cut from a value of 256 KiB.
+        let length = length_of(&segments);
+        if length > LONGEST_PATH {
+            return Err(NamingError::PathTooLong { length });
+        }
+        segments.iter().try_for_each(|segment| check_segment(segment))?;
+        Self::of_segments(fitted(segments, LONGEST_NAME)?)
     }
 
     /// The segments, at least one.
@@ -133,19 +142,6 @@ pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max
 pub fn is_archive_name(name: &[u8]) -> bool {
     name.get(..ARCHIVE_PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(ARCHIVE_PREFIX.as_bytes()))
-}
-
-/// Whether an object of Kubernetes can have this name: a DNS subdomain (RFC 1123). What a tenant wrote where the API server
-/// takes any text must not become a part of a request's path before this.
-pub fn is_object_name(text: &str) -> bool {
-    let label = |label: &str| {
-        let edge = |byte: Option<&u8>| byte.is_some_and(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit());
-        let all = label
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
-        all && edge(label.as_bytes().first()) && edge(label.as_bytes().last())
-    };
-    text.len() <= LONGEST_OBJECT_NAME && text.split('.').all(label)
 }
 
 /// Why something is no path of an export that a backend may have.
@@ -253,45 +249,13 @@ pub enum NamingError {
         /// The server's limit.
         limit: usize,
     },
-    /// `${` without `}`.
-    #[error("pattern {pattern} has a `${{` without `}}`: close it")]
-    UnclosedVariable {
-        /// The pattern, shortened for reading.
-        pattern: String,
-    },
-    /// A variable that there is not.
-    #[error(
-        "unknown variable {variable}: known are ${{pvc.namespace}}, ${{pvc.name}}, ${{pvc.uid}}, ${{pv.name}}, \
-         ${{pvc.labels.KEY}}, ${{pvc.annotations.KEY}}, and ${{.PVC.…}} for namespace, name, labels and annotations"
-    )]
-    UnknownVariable {
-        /// The variable as written, shortened for reading.
-        variable: String,
-    },
-    /// The claim lacks a label or annotation.
-    #[error("the claim has no value for {variable}: set the label or annotation, or change the pattern")]
-    MissingValue {
-        /// The variable as written.
-        variable: String,
-    },
-    /// A value that would add segments.
-    #[error("the value {value} of {variable} holds `/`: a value names one segment; put the `/` into the pattern")]
-    SlashInValue {
-        /// The variable as written.
-        variable: String,
-        /// The value, shortened for reading.
-        value: String,
-    },
-    /// Only variables, and none has a value.
-    #[error("pattern {pattern} expands to nothing: set a value for its variables on the claim")]
-    ExpandsToNothing {
-        /// The pattern, shortened for reading.
-        pattern: String,
-    },
 }
 
-/// Every rule for one segment but its length.
-fn check_segment(segment: &str) -> Result<(), NamingError> {
+/// Checks every rule for one segment except its length.
+///
+/// # Errors
+/// The rule that the segment breaks.
+pub fn check_segment(segment: &str) -> Result<(), NamingError> {
     if RESERVED.iter().any(|name| segment.eq_ignore_ascii_case(name)) {
         return Err(NamingError::Reserved {
             segment: quoted(segment),
@@ -306,7 +270,11 @@ fn check_segment(segment: &str) -> Result<(), NamingError> {
     check_archive_prefix(segment)
 }
 
-fn check_alphabet(segment: &str) -> Result<(), NamingError> {
+/// Checks that a text contains only characters that segments may contain.
+///
+/// # Errors
+/// The first other character.
+pub fn check_alphabet(segment: &str) -> Result<(), NamingError> {
     let forbidden = |character: &char| !(character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-'));
     match segment.chars().find(forbidden) {
         Some(character) => Err(NamingError::ForbiddenCharacter {
@@ -317,7 +285,11 @@ fn check_alphabet(segment: &str) -> Result<(), NamingError> {
     }
 }
 
-fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
+/// Checks that a segment does not start like the name of an archive.
+///
+/// # Errors
+/// It does.
+pub fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
     if is_archive_name(segment.as_bytes()) {
         return Err(NamingError::ArchivePrefix {
             segment: quoted(segment),
@@ -326,7 +298,11 @@ fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
     Ok(())
 }
 
-fn check_length(segment: &str, limit: usize) -> Result<(), NamingError> {
+/// Checks the length of one segment.
+///
+/// # Errors
+/// It has more than `limit` bytes.
+pub fn check_length(segment: &str, limit: usize) -> Result<(), NamingError> {
     if segment.len() > limit {
         return Err(NamingError::SegmentTooLong {
             segment: quoted(segment),
@@ -376,8 +352,8 @@ fn length_of(segments: &[String]) -> usize {
 /// The longest piece of somebody's text that a message repeats, in bytes.
 const LONGEST_QUOTE: usize = 80;
 
-/// A tenant's or server's text for a message: escaped and bounded.
-fn quoted(text: &str) -> String {
+/// Returns a text that a tenant or server wrote as messages show it: escaped and bounded.
+pub fn quoted(text: &str) -> String {
     let end = text.floor_char_boundary(LONGEST_QUOTE);
     match text.get(..end) {
         Some(start) if end < text.len() => format!("{start:?}…"),
@@ -385,7 +361,5 @@ fn quoted(text: &str) -> String {
     }
 }
 
-#[cfg(test)]
-mod nfs_subdir_tests;
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,9 @@
 //! The directory of a claim, by the pattern of its class or its backend. Pure.
 
+use crate::api::backend::DEFAULT_PATTERN;
 use crate::api::conditions::{PlannedCondition, Reason};
-use export_store::naming::{DEFAULT_PATTERN, DirectoryPath, NamingError, Pattern, PatternValues};
+use crate::decide::directory_pattern::{Pattern, PatternError, PatternValues};
+use export_store::naming::DirectoryPath;
 
 /// A directory that a pattern expands to.
 #[derive(Debug, PartialEq)]
@@ -26,7 +28,7 @@ impl DirectoryChoice {
     ) -> Result<Self, PlannedCondition> {
         match class {
             Some(text) if under_alias => match expand(Pattern::parse_as_nfs_subdir(text), values) {
-                Err(NamingError::ExpandsToNothing { .. }) => {
+                Err(PatternError::ExpandsToNothing { .. }) => {
                     expand(Pattern::parse(DEFAULT_PATTERN), values).map_err(|error| invalid(DEFAULT_PATTERN, &error))
                 }
                 chosen => chosen.map_err(|error| invalid(text, &error)),
@@ -39,7 +41,7 @@ impl DirectoryChoice {
     }
 }
 
-fn expand(pattern: Result<Pattern, NamingError>, values: &PatternValues<'_>) -> Result<DirectoryChoice, NamingError> {
+fn expand(pattern: Result<Pattern, PatternError>, values: &PatternValues<'_>) -> Result<DirectoryChoice, PatternError> {
     let pattern = pattern?;
     Ok(DirectoryChoice {
         directory: pattern.expand(values)?,
@@ -47,7 +49,7 @@ fn expand(pattern: Result<Pattern, NamingError>, values: &PatternValues<'_>) -> 
     })
 }
 
-fn invalid(pattern: &str, error: &NamingError) -> PlannedCondition {
+fn invalid(pattern: &str, error: &PatternError) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::InvalidDirectoryName,
         format!("directory pattern {pattern:?}: {error}"),

@@ -7,10 +7,10 @@ use kube::ResourceExt;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE, STORAGE_PROVISIONER};
 use crate::api::parameters::ClassParameters;
+use crate::decide::object_name::is_object_name;
 use crate::decide::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
-use export_store::naming::is_object_name;
 
 /// What to do about a claim.
 #[derive(Debug)]

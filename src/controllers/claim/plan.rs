@@ -9,10 +9,10 @@ use super::volume_object::{VolumeParts, volume_object};
 use super::volume_settings::VolumeSettings;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::volume_name;
+use crate::decide::directory_pattern::PatternValues;
 use crate::decide::topology;
 use crate::state::backends::ProbeSnapshot;
 use crate::state::volume_metadata::volume_metadata;
-use export_store::naming::PatternValues;
 use export_store::{ArchiveRef, ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use nfs_client::Negotiated;
 

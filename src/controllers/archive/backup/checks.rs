@@ -2,7 +2,7 @@
 
 use crate::api::archive::{ArchivedClaim, NfsArchive, NfsArchiveSpec};
 use crate::api::conditions::{PlannedCondition, Reason};
-use export_store::naming::is_object_name;
+use crate::decide::object_name::is_object_name;
 use export_store::{ClaimRef, RecordedArchive};
 
 /// What a backup copies.

@@ -1,12 +1,55 @@
-//! Directory patterns: text and variables that become a directory for one claim.
+//! Directory patterns: text and variables that expand to the directory of a claim.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::{
-    DirectoryPath, LONGEST_NAME, LONGEST_PATH, NamingError, check_alphabet, check_archive_prefix, check_segment,
-    fitted, length_of, quoted,
+use export_store::naming::{
+    DirectoryPath, LONGEST_NAME, LONGEST_PATH, NamingError, check_alphabet, check_archive_prefix, check_length,
+    check_segment, quoted,
 };
+
+/// Why a pattern cannot be expanded to a directory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// The directory cannot have the name.
+    #[error(transparent)]
+    Name(#[from] NamingError),
+    /// `${` without `}`.
+    #[error("pattern {pattern} has a `${{` without `}}`: close it")]
+    UnclosedVariable {
+        /// The pattern, shortened for reading.
+        pattern: String,
+    },
+    /// A variable that there is not.
+    #[error(
+        "unknown variable {variable}: known are ${{pvc.namespace}}, ${{pvc.name}}, ${{pvc.uid}}, ${{pv.name}}, \
+         ${{pvc.labels.KEY}}, ${{pvc.annotations.KEY}}, and ${{.PVC.…}} for namespace, name, labels and annotations"
+    )]
+    UnknownVariable {
+        /// The variable as written, shortened for reading.
+        variable: String,
+    },
+    /// The claim lacks a label or annotation.
+    #[error("the claim has no value for {variable}: set the label or annotation, or change the pattern")]
+    MissingValue {
+        /// The variable as written.
+        variable: String,
+    },
+    /// A value that would add segments.
+    #[error("the value {value} of {variable} holds `/`: a value names one segment; put the `/` into the pattern")]
+    SlashInValue {
+        /// The variable as written.
+        variable: String,
+        /// The value, shortened for reading.
+        value: String,
+    },
+    /// Only variables, and none has a value.
+    #[error("pattern {pattern} expands to nothing: set a value for its variables on the claim")]
+    ExpandsToNothing {
+        /// The pattern, shortened for reading.
+        pattern: String,
+    },
+}
 
 /// A directory pattern, such as `${pvc.namespace}/${pvc.name}`.
 ///
@@ -52,15 +95,12 @@ enum Variable {
     Nothing,
 }
 
-/// The directory of a claim when nobody says otherwise.
-pub const DEFAULT_PATTERN: &str = "${pvc.namespace}-${pvc.name}-${pv.name}";
-
 impl Pattern {
     /// Reads a pattern in our spelling (`${pvc.name}`) or nfs-subdir's (`${.PVC.name}`).
     ///
     /// # Errors
     /// What no claim's values could cure: an unknown or unclosed variable, an empty segment, text that is not allowed.
-    pub fn parse(source: &str) -> Result<Self, NamingError> {
+    pub fn parse(source: &str) -> Result<Self, PatternError> {
         Self::of_segments(source, segments(source, Variable::parse)?)
     }
 
@@ -69,7 +109,7 @@ impl Pattern {
     ///
     /// # Errors
     /// As [`Pattern::parse`].
-    pub fn parse_as_nfs_subdir(source: &str) -> Result<Self, NamingError> {
+    pub fn parse_as_nfs_subdir(source: &str) -> Result<Self, PatternError> {
         let unknown = |name: &str| name.starts_with(".PVC.").then_some(Variable::Nothing);
         let mut segments = segments(source, |name| Variable::parse(name).or_else(|| unknown(name)))?;
         let says_nothing = |parts: &[Part]| match parts {
@@ -80,12 +120,12 @@ impl Pattern {
         segments.retain(|parts| !says_nothing(parts));
         if segments.is_empty() {
             // That was the export's own root.
-            return Err(NamingError::Empty);
+            return Err(NamingError::Empty.into());
         }
         Self::of_segments(source, segments)
     }
 
-    fn of_segments(source: &str, segments: Vec<Vec<Part>>) -> Result<Self, NamingError> {
+    fn of_segments(source: &str, segments: Vec<Vec<Part>>) -> Result<Self, PatternError> {
         for (position, segment) in (1..).zip(&segments) {
             check_parts(segment, source, position)?;
         }
@@ -100,9 +140,9 @@ impl Pattern {
     ///
     /// # Errors
     /// A missing value, a value with `/` in it, or a name that the values make forbidden.
-    pub fn expand(&self, values: &PatternValues<'_>) -> Result<DirectoryPath, NamingError> {
+    pub fn expand(&self, values: &PatternValues<'_>) -> Result<DirectoryPath, PatternError> {
         if self.is_nothing(values) {
-            return Err(NamingError::ExpandsToNothing {
+            return Err(PatternError::ExpandsToNothing {
                 pattern: quoted(&self.source),
             });
         }
@@ -111,13 +151,7 @@ impl Pattern {
             .iter()
             .map(|segment| segment.iter().map(|part| part.text(values)).collect())
             .collect::<Result<Vec<String>, _>>()?;
-        // Bounded before it is shortened: a value may have 256 KiB, and a name cut from that is nobody's wish.
-        let length = length_of(&segments);
-        if length > LONGEST_PATH {
-            return Err(NamingError::PathTooLong { length });
-        }
-        segments.iter().try_for_each(|segment| check_segment(segment))?;
-        DirectoryPath::of_segments(fitted(segments, LONGEST_NAME)?)
+        Ok(DirectoryPath::from_segments(segments)?)
     }
 
     /// Does the pattern hold labels or annotations? Those are a tenant's free choice, so what it expands to is never
@@ -151,19 +185,19 @@ impl fmt::Display for Pattern {
 }
 
 impl Part {
-    fn text<'a>(&'a self, values: &PatternValues<'a>) -> Result<&'a str, NamingError> {
+    fn text<'a>(&'a self, values: &PatternValues<'a>) -> Result<&'a str, PatternError> {
         let (written, variable) = match self {
             Self::Text(text) => return Ok(text),
             Self::Variable { written, variable } => (written, variable),
         };
         match variable.value(values).filter(|value| !value.is_empty()) {
-            None => Err(NamingError::MissingValue {
+            None => Err(PatternError::MissingValue {
                 variable: written.clone(),
             }),
             // The author of a value is a tenant, the author of the pattern the administrator. With `/` in a value, a
             // tenant whose place is `${pvc.namespace}-${pvc.labels.team}` would choose the parent directory too,
             // and with that lie in another namespace's.
-            Some(value) if value.contains('/') => Err(NamingError::SlashInValue {
+            Some(value) if value.contains('/') => Err(PatternError::SlashInValue {
                 variable: written.clone(),
                 value: quoted(value),
             }),
@@ -207,12 +241,12 @@ impl Variable {
 }
 
 /// Takes a pattern apart: variables first, since an annotation's key may hold `/`, then segments.
-fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec<Vec<Part>>, NamingError> {
+fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec<Vec<Part>>, PatternError> {
     if source.is_empty() {
-        return Err(NamingError::Empty);
+        return Err(NamingError::Empty.into());
     }
     if source.len() > LONGEST_PATH {
-        return Err(NamingError::PathTooLong { length: source.len() });
+        return Err(NamingError::PathTooLong { length: source.len() }.into());
     }
     let (mut done, mut current) = (Vec::new(), Vec::new());
     let mut rest = source;
@@ -233,11 +267,11 @@ fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec
         rest = match after {
             None => "",
             Some(after) => {
-                let (name, after) = after.split_once('}').ok_or_else(|| NamingError::UnclosedVariable {
+                let (name, after) = after.split_once('}').ok_or_else(|| PatternError::UnclosedVariable {
                     pattern: quoted(source),
                 })?;
                 let written = format!("${{{name}}}");
-                let variable = read(name).ok_or_else(|| NamingError::UnknownVariable {
+                let variable = read(name).ok_or_else(|| PatternError::UnknownVariable {
                     variable: quoted(&written),
                 })?;
                 current.push(Part::Variable { written, variable });
@@ -258,7 +292,7 @@ fn check_parts(parts: &[Part], source: &str, position: usize) -> Result<(), Nami
         }),
         [Part::Text(text)] => {
             check_segment(text)?;
-            super::check_length(text, LONGEST_NAME)
+            check_length(text, LONGEST_NAME)
         }
         _ => {
             for part in parts {
@@ -278,3 +312,8 @@ fn check_parts(parts: &[Part], source: &str, position: usize) -> Result<(), Nami
         }
     }
 }
+
+#[cfg(test)]
+mod nfs_subdir_tests;
+#[cfg(test)]
+mod tests;

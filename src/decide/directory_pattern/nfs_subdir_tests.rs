@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-fn expand(pattern: &str) -> Result<String, NamingError> {
+fn expand(pattern: &str) -> Result<String, PatternError> {
     let map = |key: &str, value: &str| BTreeMap::from([(key.to_owned(), value.to_owned())]);
     Pattern::parse_as_nfs_subdir(pattern)?
         .expand(&PatternValues {
@@ -44,7 +44,7 @@ fn variables_without_a_value_and_nothing_else_expand_to_nothing() {
     ] {
         let error = expand(pattern).unwrap_err();
         assert!(
-            matches!(error, NamingError::ExpandsToNothing { .. }),
+            matches!(error, PatternError::ExpandsToNothing { .. }),
             "{pattern}: {error}"
         );
     }
@@ -59,7 +59,7 @@ fn a_missing_value_inside_a_longer_pattern_is_refused() {
         "x${.PVC.labels.a}",
     ] {
         let error = expand(pattern).unwrap_err();
-        assert!(matches!(error, NamingError::MissingValue { .. }), "{pattern}: {error}");
+        assert!(matches!(error, PatternError::MissingValue { .. }), "{pattern}: {error}");
     }
 }
 
