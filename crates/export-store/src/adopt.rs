@@ -1,7 +1,7 @@
-//! Taking a record that this cluster did not sign for its own, on an administrator's word for this one record.
+//! Adoption of one record that this cluster did not sign, as an administrator requested.
 //!
-//! The word is that the record may be believed, and nothing more: its names, the directory's place and fileid, and who
-//! else is there are looked at all the same (data-safety rules 5, 8).
+//! The request confirms only the record itself: its names, the directory's path and file ID, and conflicts are
+//! checked as usual (data-safety rules 5 and 8).
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
@@ -13,16 +13,16 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, other_clusters, paths, records, unsigned_records};
 use nfs_client::{FileRef, Name, Status};
 
-/// Which record is meant.
+/// Reference to a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordName {
-    /// The cluster in whose folder it lies; absent: this one's.
+    /// ID of the cluster that has the record; unset for this cluster.
     pub cluster: Option<String>,
     /// The volume that it is about.
     pub volume: String,
 }
 
-/// A record that is this cluster's own now.
+/// A record that was adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
     /// The volume that it is about.
@@ -49,7 +49,7 @@ impl RecordName {
     }
 }
 
-/// Whether one became the other when it was adopted.
+/// Reports whether an own record was adopted from another one.
 fn is_same(theirs: &Record, own: &Record) -> bool {
     (&theirs.claim, theirs.file_id, &theirs.directory) == (&own.claim, own.file_id, &own.directory)
 }
@@ -83,7 +83,7 @@ pub(crate) async fn adopt(
     }
 }
 
-/// A record in this cluster's folder without a good signature.
+/// Adopts a record in this cluster's folder without a valid signature.
 async fn adopt_own(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -108,7 +108,8 @@ async fn adopt_own(
     Ok(adopted(&record))
 }
 
-/// A record of another cluster: ours first, and then theirs goes, so that one of the two is there at any time.
+/// Adopts a record of another cluster. Writes the own record before it removes the other one, so that one exists at
+/// any time.
 async fn adopt_foreign(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -135,7 +136,7 @@ async fn adopt_foreign(
         (Found::Nothing, Some(own)) => return Ok(adopted(&own)),
         (Found::Nothing, None) => return Err(refused(volume, &format!("cluster {cluster} has no such record"))),
         (Found::Unreadable(why), _) => return Err(refused(volume, &why.to_string())),
-        // An adoption that was cut off.
+        // An interrupted adoption.
         (Found::Record(theirs, _), Some(own)) if is_same(&theirs, &own) => *own,
         (Found::Record(..), Some(_)) => {
             return Err(refused(volume, "this cluster has another record of that name"));
@@ -158,7 +159,7 @@ async fn adopt_foreign(
     Ok(adopted(&record))
 }
 
-/// The record as ours, if all that it says is so.
+/// Returns the record as an own one, if it matches the export.
 async fn verify_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -231,8 +232,8 @@ async fn find_directory(
     Ok(paths::leaf(&nodes, directory).cloned())
 }
 
-/// What a record says that nobody vouched for must not delete anything: it neither expires nor goes with its object,
-/// and a directory is archived where the policy says Delete.
+/// Returns the record as an own one. It must not cause a deletion: the archive never expires, and the directory is
+/// archived even if the policy is Delete.
 fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
         State::Archived(note) => State::Archived(note.on(&RetentionTerms {

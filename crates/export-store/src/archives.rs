@@ -1,8 +1,7 @@
-//! Archives after they were made: looked at, their terms written down, purged through the trash, spared (data-safety rule 7).
+//! Archives: their names, retention and permissions, and their purge through the trash (data-safety rule 7).
 //!
-//! A purge is two steps, between which the object's deletion is asked for: [`ExportStore::begin_purge`] writes down
-//! what comes, [`ExportStore::end_purge`] does it. Whoever dies between them, or finds the archive held, may take the
-//! first one back.
+//! A purge has two steps, and the object is deleted between them: [`ExportStore::begin_purge`] records it,
+//! [`ExportStore::end_purge`] does it. Until then it can be canceled.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
@@ -16,12 +15,12 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
 use nfs_client::{FileRef, SetAttributes, Status};
 
-/// Names tried: the plain one, one with the volume's own part, and numbers after it.
+/// Maximum number of names to try: the plain one, one with the volume's hash, and numbered ones.
 const NAMES: u32 = 100;
-/// How often what is there may change under one attempt.
+/// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 8;
 
-/// Which archive is meant: the name alone could be another's by now.
+/// Reference to an archive. The name alone could be reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveRef {
     /// The volume that it was; of a copy, the name of the object that asked for it.
@@ -32,7 +31,7 @@ pub struct ArchiveRef {
     pub file_id: u64,
 }
 
-/// How far an archive is.
+/// State of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
     /// It is kept.
@@ -43,7 +42,7 @@ pub enum Stage {
     Restoring(RestoreTarget),
 }
 
-/// An archive as the export has it.
+/// An archive as recorded on the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedArchive {
     /// The volume that it was; of a copy, the name of the object that asked for it.
@@ -56,24 +55,24 @@ pub struct RecordedArchive {
     pub file_id: u64,
     /// What the record says of it.
     pub note: ArchiveState,
-    /// How far it is.
+    /// State.
     pub stage: Stage,
     /// The directory is where the archive should be.
     pub there: bool,
     /// The export's identity.
     pub export_id: String,
-    /// How far the record can be believed.
+    /// Result of checking the record's signature.
     pub trust: Trust,
 }
 
 impl RecordedArchive {
-    /// The volume whose data they are.
+    /// Returns the volume whose data the archive contains.
     pub fn of_volume(&self) -> &str {
         self.note.copy.as_ref().map_or(&self.volume, |copy| &copy.volume)
     }
 }
 
-/// Whether a rename met something else than what was looked at: looking tells.
+/// Reports whether a rename failed because the directory or its target changed meanwhile.
 pub(super) fn changed_meanwhile(status: Option<Status>) -> bool {
     matches!(
         status,
@@ -101,7 +100,7 @@ fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
 
-/// The archive that is kept of a volume, if it is one of this backend's.
+/// Returns the archive of a volume, if it belongs to this backend.
 pub(crate) async fn find(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -137,7 +136,7 @@ pub(crate) async fn find(
     }))
 }
 
-/// Writes down what the object says shall become of the archive.
+/// Saves the retention terms of an archive.
 pub(crate) async fn save_retention(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -221,7 +220,7 @@ pub(crate) async fn end_purge(
     })
 }
 
-/// Takes back a purge that was announced and not done; false when it was done.
+/// Cancels a recorded purge. Returns false if it was done already.
 pub(crate) async fn cancel_purge(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -238,7 +237,7 @@ pub(crate) async fn cancel_purge(
     }
 }
 
-/// The volume that an archive was restored to is there: the archive's own record has done its work.
+/// Removes the record of an archive whose directory was restored to a volume.
 pub(crate) async fn finish_restore(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -267,7 +266,7 @@ pub(crate) async fn finish_restore(
     Ok(())
 }
 
-/// The record of an archive, if it is the one that is meant and this cluster signed it.
+/// Returns the record of an archive, if it matches the reference and is signed by this cluster.
 pub(crate) async fn signed_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -279,7 +278,7 @@ pub(crate) async fn signed_record(
     }
 }
 
-/// The same, whoever wrote it.
+/// Returns the record of an archive, signed or not, if it matches the reference.
 pub(crate) async fn matching_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -313,7 +312,7 @@ pub(crate) async fn matching_record(
     Ok((record, trust))
 }
 
-/// The archive's directory, if it is where it should be.
+/// Returns the archive's directory, if it exists.
 ///
 /// # Errors
 /// [`ExportError::Disagrees`] when something is under way and what has the name has the fileid and another handle:
@@ -342,7 +341,7 @@ pub(crate) async fn find_directory(
     })
 }
 
-/// The directory of an archive that is kept, neither purged nor restored, and what its record says of it.
+/// Returns the directory and the metadata of an archive that is neither being purged nor restored.
 pub(crate) async fn find_available(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -363,7 +362,7 @@ pub(crate) async fn find_available(
     }
 }
 
-/// What is being copied stays where it is.
+/// Fails while the archive is being copied.
 pub(crate) fn refuse_while_copied(store: &ExportStore, volume: &str) -> Result<(), ExportError> {
     if store.is_being_copied(volume) {
         let volume = volume.to_owned();
@@ -372,7 +371,7 @@ pub(crate) fn refuse_while_copied(store: &ExportStore, volume: &str) -> Result<(
     Ok(())
 }
 
-/// Whose volume object is still there is not an archive alone: its reclaim comes first.
+/// Fails while the volume's object exists: its reclaim must end first.
 pub(crate) fn refuse_while_volume_exists(store: &ExportStore, record: &Record) -> Result<(), ExportError> {
     let holder = Holder::Volume(record.volume.clone());
     if store.reservations.knows(&holder) {
@@ -390,8 +389,7 @@ pub(crate) fn untrack(store: &ExportStore, volume: &str) {
     store.state().archives.remove(volume);
 }
 
-/// Signs an archive's record, with which its object agrees. A purge that it speaks of is taken back if there is anything
-/// left to keep: whether its time has come is found out anew.
+/// Signs an archive's record that its object confirms. Cancels a purge in an unsigned record if the directory exists.
 pub(crate) async fn sign_confirmed(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -420,7 +418,7 @@ pub(crate) fn reserved_paths(store: &ExportStore, verified: &VerifiedRoot, targe
     paths::reserved_paths(store, &verified.identity.id, target)
 }
 
-/// A name for the archive of a record that nothing has, held.
+/// Reserves an unused name for the archive of a record.
 pub(crate) async fn reserve_name(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -449,7 +447,8 @@ pub(crate) async fn reserve_name(
     })
 }
 
-/// Mode 0700 of the operator's own. Answers what could not be done.
+/// Restricts an archive to the operator: its owner and mode 0700. Returns warnings for attributes that could not be
+/// set.
 pub(crate) async fn restrict(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -477,7 +476,7 @@ pub(crate) async fn restrict(
     for (what, part) in parts {
         match store.for_write(verified)?.set_attributes(&archive.handle, part).await {
             Ok(_) => {}
-            // It is archived all the same, and who could read it before still can: worth a warning.
+            // It is archived nevertheless. Clients that could read it before still can, so warn.
             Err(error) if error.status().is_some_and(|status| status != nfs_client::Status::Stale) => {
                 warnings.push(format!("the {what} of {name} stays as it was: {error}"));
             }
@@ -487,7 +486,7 @@ pub(crate) async fn restrict(
     Ok(warnings)
 }
 
-/// Enters an archive into the ledger and the count.
+/// Reserves an archive's path and remembers it.
 pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
     let Some(note) = record.state.archive() else { return };
     store.reservations.insert(

@@ -22,10 +22,10 @@ use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsEr
 
 /// The deepest directory that is gone into, as in a purge: a path has 4,096 bytes on Linux, so 2,048 components.
 const DEEPEST: usize = 1024;
-/// Names that are counted in one tree. A listing without end must not keep us for ever; at the usual pace, this many take
+/// Maximum number of names counted in one tree, so that an endless listing ends. At the default rate, this many take
 /// three days.
 const MOST_NAMES: u64 = 500_000_000;
-/// How often a listing starts again that the server can't go on with (its directory is being changed).
+/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
 /// A call that the server did not answer is asked again after this long, and so often: a restart of the server, or of
 /// what is between, is not to cost the count of a large tree. Ten minutes, as long as its handles may well live.
@@ -56,7 +56,7 @@ fn page_of(depth: usize) -> u32 {
 struct Step {
     handle: FileHandle,
     fileid: u64,
-    /// Where its listing goes on.
+    /// Where the listing continues.
     next: Next,
     /// Directories of the last page that are still to be gone into.
     inside: Vec<Name>,
@@ -95,7 +95,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         }
     }
 
-    /// Counts to the end; `None` when it was told not to go on.
+    /// Counts to the end. Returns `None` if the callback stopped it.
     pub(super) async fn run(mut self) -> Result<Option<Content>, NfsError> {
         let handle = self.way.first().map(|root| root.handle.clone());
         if let Some(handle) = handle {
@@ -261,9 +261,7 @@ impl Step {
     }
 }
 
-/// Counts the tree of a directory. `go_on` is told what was counted so far after each page, and says whether to go on.
-///
-/// `None`: there is no such directory, or not the one with this fileid, or no longer at the end; or `go_on` said no.
+/// Counts the tree of a directory; see [`ExportStore::count`].
 pub(crate) async fn count(
     store: &ExportStore,
     (place, file_id): (Place<'_>, Option<u64>),
@@ -279,7 +277,7 @@ pub(crate) async fn count(
     };
     let counted = Count::new(&store.nfs, &root, pace, go_on).run().await.while_(doing);
     let counted = store.with_hints(counted).await?;
-    // Renamed, removed, or another export since: then nobody knows what was counted.
+    // If the directory was renamed, removed or replaced meanwhile, the result is meaningless.
     let still = verified_tree(store, place, file_id).await?;
     Ok(counted.filter(|_| still.is_some_and(|still| still.handle == root.handle)))
 }
@@ -305,7 +303,7 @@ async fn find_tree(
             let nodes = paths::walk(store, verified, directory).await?;
             paths::leaf(&nodes, directory).cloned()
         }
-        // Its name is an object's word.
+        // The name comes from an object and may be anything.
         Place::Archive(name) if !layout::is_archive_name(name) => None,
         Place::Archive(name) => {
             let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;

@@ -1,4 +1,4 @@
-//! What can go wrong with what the operator keeps on an export.
+//! Errors of operations on an export.
 
 use crate::error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 use crate::path_reservations::{Conflict, Holder};
@@ -6,7 +6,8 @@ use crate::record::RecordError;
 use crate::request::ClaimRef;
 use nfs_client::{NfsError, Status};
 
-/// Why something on an export could not be done. Nothing that a message names was touched, unless it says so.
+/// Error of an operation on an export. The directory that a message names is unchanged unless the message says
+/// otherwise.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ExportError {
     /// A call failed.
@@ -116,7 +117,7 @@ pub enum ExportError {
     RecordBusy {
         /// The volume.
         volume: String,
-        /// How far it is.
+        /// State.
         state: &'static str,
         /// What was asked.
         asked: &'static str,
@@ -279,7 +280,7 @@ pub enum ExportError {
     ArchiveTaken {
         /// The volume that it was.
         volume: String,
-        /// How far it is.
+        /// State.
         state: &'static str,
     },
     /// The archive is being copied.
@@ -383,7 +384,7 @@ impl ExportError {
         }
     }
 
-    /// Whether what was asked may have been done in part: only asking again tells.
+    /// Reports whether the operation may have been done in part. Repeating it shows the result.
     pub fn outcome_unknown(&self) -> bool {
         match self {
             Self::Nfs { source, .. } => source.outcome_unknown(),
@@ -392,9 +393,8 @@ impl ExportError {
         }
     }
 
-    /// Whether it was refused for good and nothing is left of the attempt: another backend may be tried at once.
-    ///
-    /// False where we could not look whether an earlier attempt left something: the claim has to stay.
+    /// Reports whether the operation was definitely refused and left nothing behind, so that another backend may be
+    /// tried at once.
     pub fn definite_refusal(&self) -> bool {
         match self {
             Self::Nfs { source, .. } => matches!(
@@ -444,9 +444,9 @@ impl ExportError {
     }
 }
 
-/// Says what was being done when a call failed.
+/// Adds context to an NFS error.
 pub(crate) trait ErrorContext<T> {
-    /// Adds what was being done.
+    /// Adds a description of the operation.
     fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError>;
 }
 

@@ -1,14 +1,14 @@
-//! Our own directories, made where they are missing and judged wherever they are found (data-safety rule 1).
+//! The operator's own folders: created if missing, and checked whenever they are looked up (data-safety rule 1).
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::layout;
 use crate::store::ExportStore;
 use nfs_client::{FileKind, FileRef, SetAttributes, Status};
 
-/// How often it is looked again when a rival is faster.
+/// Maximum number of attempts while another process creates the same folder.
 const ATTEMPTS: u32 = 4;
 
-/// Whether a directory of ours is as we made it (data-safety rule 1): anybody may have put something in its place.
+/// Checks a folder of the operator (data-safety rule 1): any client may have replaced it.
 pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, path: &str) -> Result<(), ExportError> {
     let found = &node.attributes;
     let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
@@ -27,7 +27,7 @@ pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, pat
     owner.map_or(Ok(()), |owner| judge_owner(node, owner, path))
 }
 
-/// Whether something of ours has the owner that all of it has, and nobody else may read it.
+/// Checks that a file of the operator has the expected owner and is not accessible to others.
 pub(super) fn judge_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result<(), ExportError> {
     let (found, wanted) = (&node.attributes, &owner.attributes);
     let same = match (found.uid, wanted.uid) {
@@ -52,7 +52,7 @@ pub(super) fn judge_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result
     })
 }
 
-/// The cluster's folder, its records and its trash; made where they are missing.
+/// Returns the cluster's folder, its records and its trash. Creates them if missing.
 pub(crate) async fn ensure_folders(
     store: &ExportStore,
     root: &FileRef,
@@ -95,7 +95,7 @@ pub(crate) async fn ensure_folder(
                 judge(&made.node, root, owner, path)?;
                 return Ok(made.node);
             }
-            // A rival was faster.
+            // Another process created it first.
             Err(error) if error.status() == Some(Status::Exists) => {}
             Err(error) => return Err(error).while_(|| format!("making {path}")),
         }

@@ -1,5 +1,5 @@
-//! Which export this is (data-safety rule 2): a random id in a file, kept together with the root's fileid, because a copied
-//! export carries a copied file.
+//! Identity of an export (data-safety rule 2): a random ID in a file, with the root's file ID, because a copied
+//! export contains a copied file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::verified_root::VerifiedRoot;
 use crate::{folders, layout};
 use nfs_client::{FileRef, FsId, Name, Status};
 
-/// More than an identity ever takes.
+/// Maximum size of an identity file, in bytes.
 const LONGEST_IDENTITY: usize = 4096;
 /// The version of the format that this release writes, and the newest that it reads.
 const VERSION: u32 = 1;
-/// How often, and how long apart, a file is read that another operator is writing at the moment (servers without LINK).
+/// Number of reads, and their interval, of a file that another operator is writing (servers without LINK).
 const PATIENCE: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
-/// How often identity is read again when the connection changes meanwhile.
+/// Maximum number of attempts while the connection changes.
 const ATTEMPTS: u32 = 4;
 
 /// The file's content.
@@ -220,7 +220,7 @@ async fn confirm_once(
             return Ok(VerifiedRoot::new(generation, identity, root, reserved.clone(), folders));
         }
     }
-    // Nothing is made here unless nobody knows an identity: an unmounted disk looks just like this.
+    // Never create an identity if one is expected: an unmounted disk looks the same.
     if expected.export_id.is_some() || !expected.may_create {
         return Err(ExportError::IdentityMismatch {
             expected: expected.export_id.clone(),
@@ -270,7 +270,7 @@ async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<O
     ))
 }
 
-/// Publishes an identity, or reads the one that another was faster with.
+/// Publishes an identity, or reads the one that another process published first.
 async fn publish(
     store: &ExportStore,
     root: &FileRef,
@@ -281,7 +281,7 @@ async fn publish(
     let file = IdentityFile::new(root);
     let content = file.to_bytes()?;
     let (name, draft_name) = (layout::name(layout::IDENTITY)?, layout::identity_draft(&file.id)?);
-    // Linked when it is complete and synced: so nobody ever reads half an identity, whenever we die.
+    // Linked once it is complete and synced, so that no process ever reads a partial identity.
     let draft = create_fresh_file(store, cluster, &draft_name, &content).await?;
     match store.nfs.link(&draft.handle, &reserved.handle, &name).await {
         Ok(()) => {}
@@ -317,7 +317,7 @@ async fn publish(
     })
 }
 
-/// Creates a file whose name only this cluster uses; one that is left from an interrupted life goes first.
+/// Creates a file under a name that only this cluster uses. Removes one left by an interrupted process first.
 pub(crate) async fn create_fresh_file(
     store: &ExportStore,
     folder: &FileRef,
@@ -344,7 +344,7 @@ pub(crate) async fn create_fresh_file(
     Err(ExportError::Unsettled { doing: doing() })
 }
 
-/// An administrator accepted another root for this identity: it is the one from now on.
+/// Saves the root that an administrator accepted for this identity.
 async fn accept_root(
     store: &ExportStore,
     reserved: &FileRef,

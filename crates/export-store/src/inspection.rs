@@ -1,4 +1,4 @@
-//! A look at what is kept of a volume, to compare it with the cluster: nothing is changed here.
+//! Inspection of what the export holds of a volume, to compare it with the cluster. Changes nothing.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
@@ -10,10 +10,10 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
 use nfs_client::FileRef;
 
-/// What has a name on the export.
+/// What exists under a name on the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathState {
-    /// Not known: nobody said where to look.
+    /// Unknown: no path was given.
     Unknown,
     /// Nothing.
     Nothing,
@@ -26,20 +26,20 @@ pub enum PathState {
     Other,
 }
 
-/// What the export has of a volume.
+/// What the export holds of a volume.
 #[derive(Debug)]
 pub struct Inspection {
     /// Its record.
     pub record: Found,
-    /// What is at the directory's path, by the record; without one, by who asked.
+    /// State of the directory's path. The path is the record's, or without a record the caller's.
     pub directory: PathState,
-    /// What has the archive's name, where the record names one.
+    /// State of the archive's name, if the record has one.
     pub archive: PathState,
-    /// Another volume that is at the same path, by its object.
+    /// Another volume with the same path.
     pub shared_with: Option<String>,
 }
 
-/// More records than any export of ours holds; a listing that goes on and on is not followed.
+/// Maximum number of records in a listing: an endless listing must not exhaust the memory.
 const MOST_RECORDS: usize = 1_000_000;
 
 fn what_is(verified: &VerifiedRoot, node: &FileRef) -> PathState {
@@ -63,7 +63,7 @@ pub(crate) async fn recorded_volumes(
         seen += page.entries.len();
         let names = page.entries.iter().filter(|entry| !layout::is_draft(&entry.name));
         let names = names.filter_map(|entry| std::str::from_utf8(entry.name.as_bytes()).ok());
-        // Ten thousand volumes that are well are as good as none in memory.
+        // Names that the caller leaves out take no memory.
         let kept = names.filter(|name| layout::record(name).is_ok() && !leave_out(name));
         volumes.extend(kept.map(str::to_owned));
         if seen > MOST_RECORDS {
@@ -132,7 +132,7 @@ async fn state_at_root(store: &ExportStore, verified: &VerifiedRoot, name: &str)
     Ok(found.map_or(PathState::Nothing, |node| what_is(verified, &node)))
 }
 
-/// A volume of another name that has this very path: made by hand, perhaps, to use the data again.
+/// Returns another volume with the same path, such as one created manually to reuse the data.
 fn volume_sharing_path(
     store: &ExportStore,
     verified: &VerifiedRoot,

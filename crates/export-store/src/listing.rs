@@ -22,7 +22,7 @@ use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie
 const MOST_ROWS: usize = 100_000;
 /// Names that are gone through in one directory: a listing without end must not keep us.
 const MOST_NAMES: usize = 1_000_000;
-/// How often a listing begins again that the server can't go on with, because its directory is being changed.
+/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
 /// Records read at a time.
 const READS: usize = 16;

@@ -72,7 +72,7 @@ impl DirectoryPath {
     /// # Errors
     /// The path is too long, or a segment breaks a rule.
     pub fn from_segments(segments: Vec<String>) -> Result<Self, NamingError> {
-        // Checked before it is shortened: nobody wants a name that is cut from a value of 256 KiB.
+        // Checked before it is shortened: a name cut from a value of 256 KiB is never intended.
         let length = length_of(&segments);
         if length > LONGEST_PATH {
             return Err(NamingError::PathTooLong { length });
@@ -349,7 +349,7 @@ fn length_of(segments: &[String]) -> usize {
     segments.iter().map(String::len).sum::<usize>() + segments.len().saturating_sub(1)
 }
 
-/// The longest piece of somebody's text that a message repeats, in bytes.
+/// Maximum number of bytes of a quoted text in a message.
 const LONGEST_QUOTE: usize = 80;
 
 /// Returns a text that a tenant or server wrote as messages show it: escaped and bounded.

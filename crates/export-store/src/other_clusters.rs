@@ -1,4 +1,5 @@
-//! What other clusters keep on the same export: read, never changed (data-safety rule 1), so as not to take what is theirs.
+//! Directories of other clusters on the same export, to avoid them. They are read and never changed (data-safety rule
+//! 1).
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
 use nfs_client::{FileHandle, FileKind, FileRef};
 
-/// How long what was read is good enough to judge parent directories by. Taking something over reads anew.
+/// Maximum age of the records of other clusters for checks of parent directories. Adoption always reads them again.
 const FRESH: Duration = Duration::from_secs(60);
-/// Records read at a time: enough to hide the round trips, few enough to leave the connection to claims.
+/// Number of concurrent reads of records.
 const READS: usize = 16;
-/// Clusters and records a cluster that are looked at. Beyond, it is no export that clusters share.
+/// Maximum numbers of other clusters, and of records of one cluster.
 const MOST_CLUSTERS: usize = 64;
 const MOST_RECORDS: usize = 100_000;
 
@@ -39,13 +40,13 @@ pub struct ForeignDirectory {
     pub cluster: String,
     /// The volume.
     pub volume: String,
-    /// The backend that it was made through.
+    /// Name of the backend.
     pub backend: String,
     /// Whose it is.
     pub claim: ClaimRef,
 }
 
-/// The directories of all other clusters, as of some moment.
+/// The directories of all other clusters, as read at one time.
 #[derive(Debug)]
 pub(super) struct OtherClusters {
     read: Instant,
@@ -53,8 +54,8 @@ pub(super) struct OtherClusters {
 }
 
 impl OtherClusters {
-    /// The cluster whose directory this is, lies in, or contains, by path or by the fileid of something on the way. One
-    /// record, by cluster and volume, may be left out.
+    /// Returns the cluster that has an overlapping directory, by path or by the file ID of a node on the path. `but`
+    /// names one record, by cluster and volume, to ignore.
     pub(super) fn holder(&self, directory: &DirectoryPath, way: &[FileRef], but: Option<(&str, &str)>) -> Option<&str> {
         let ours = directory.folded();
         let mut others = self
@@ -82,12 +83,12 @@ fn refusal(directory: &DirectoryPath, holder: Option<&str>) -> Result<(), Export
     }
 }
 
-/// Whether the directory of this record still has its name, and is not merely copied for it.
+/// Reports whether the record's directory is in use at its path, and not merely the source of a copy.
 fn holds_directory(record: &Record) -> bool {
     !matches!(record.state, State::Copying(_)) && record.state.archive().is_none()
 }
 
-/// Refuses a directory that is another cluster's, lies in one, or contains one.
+/// Fails if a directory overlaps one of another cluster.
 pub(crate) async fn refuse(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -99,7 +100,8 @@ pub(crate) async fn refuse(
     refusal(directory, foreign.holder(directory, way, None))
 }
 
-/// The same, by what is there now, for one that is adopted from another cluster's record.
+/// Fails if a directory overlaps one of another cluster, except that of the record being adopted. Reads the records
+/// again.
 pub(crate) async fn refuse_except(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -143,7 +145,7 @@ async fn read_directories(store: &ExportStore, verified: &VerifiedRoot) -> Resul
     Ok(directories)
 }
 
-/// The volumes in use of all other clusters.
+/// Returns the volumes in use of all other clusters.
 pub(crate) async fn live_volumes(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -206,9 +208,9 @@ async fn read_folder(
                     return Ok(None);
                 };
                 match records::read_in(store, verified, records, volume).await {
-                    // Signed or not: to keep out of a directory's way, the mere word is enough.
+                    // An unsigned record is enough to avoid a directory.
                     Ok(Found::Record(record, _)) => Ok(Some(*record)),
-                    // No record of a release that we know: there is nothing to learn from it.
+                    // An unreadable record has no information.
                     Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
                     Err(error) => Err(error),
                 }

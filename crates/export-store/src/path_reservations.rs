@@ -1,4 +1,4 @@
-//! Every place that is taken, in memory, shared by all backends of the operator: what refuses overlap (data-safety rule 5).
+//! Path reservations in memory, shared by all backends, to refuse overlaps (data-safety rule 5).
 //!
 //! Pure: fed by the controllers with volumes and backend roots, by this layer with reservations and archives. The
 //! lock inside is never held over an await.
@@ -13,7 +13,7 @@ use index::{Key, PathIndex};
 #[cfg(test)]
 mod tests;
 
-/// What a path is relative to.
+/// Root that a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum PathRoot {
     /// A server, as `spec.server` spells it, in lower case; the path is absolute.
@@ -22,8 +22,7 @@ enum PathRoot {
     Export(String),
 }
 
-/// A path that somebody holds. Compare-ready: in lower case, because servers may fold case. Cheap to clone: a cluster
-/// has ten thousands of them, in several maps.
+/// A path that a holder has. Stored in lower case, because servers may fold case, and cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReservedPath(Arc<PathInner>);
 
@@ -97,7 +96,7 @@ impl fmt::Display for ReservedPath {
     }
 }
 
-/// Who holds a place.
+/// Holder of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
     /// The volume with this name, ours or not.
@@ -129,7 +128,7 @@ pub enum Relation {
     Contains,
 }
 
-/// A place that cannot be taken, and who is in the way.
+/// A conflict with the reservation of another holder.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{place} {} {holder}", match relation {
     Relation::Same => "is",
@@ -148,14 +147,14 @@ pub struct Conflict {
 /// The thing at a place: the export's identity and the fileid.
 pub type FileKey = (String, u64);
 
-/// The book of taken places. Cheap to share; every call is O(log n).
+/// The reserved paths of all backends. Every call is O(log n).
 #[derive(Debug, Default)]
 pub struct PathReservations {
     book: Mutex<PathIndex>,
 }
 
 impl PathReservations {
-    /// An empty ledger.
+    /// Creates an empty set of reservations.
     pub fn new() -> Self {
         Self::default()
     }
@@ -165,14 +164,14 @@ impl PathReservations {
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says what a holder has: this replaces what it had before, a kept reservation included.
+    /// Sets the paths of a holder. Replaces its former paths and a kept reservation.
     pub fn insert(&self, holder: Holder, places: Vec<ReservedPath>, file: Option<FileKey>) {
         let mut book = self.book();
         book.remove(&Key::Kept(holder.clone()));
         book.insert(Key::Known(holder), places, file);
     }
 
-    /// Forgets a holder, its kept reservation included.
+    /// Removes a holder and its kept reservation.
     pub fn remove(&self, holder: &Holder) {
         let mut book = self.book();
         book.remove(&Key::Known(holder.clone()));
@@ -184,7 +183,7 @@ impl PathReservations {
         self.book().contains(&Key::Known(holder.clone()))
     }
 
-    /// The volumes that were said to exist.
+    /// Returns the volumes that exist.
     pub fn volumes(&self) -> Vec<String> {
         let book = self.book();
         let volumes = book.known().filter_map(|holder| match holder {
@@ -211,7 +210,7 @@ impl PathReservations {
         self.book().encloser(places)
     }
 
-    /// Who holds the thing with this fileid, apart from `except`.
+    /// Returns the holder of a file ID, except `except`.
     pub fn holder_of(&self, file: &FileKey, except: Option<&Holder>) -> Option<Holder> {
         self.book().holder_of(file, except)
     }

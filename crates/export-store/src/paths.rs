@@ -1,4 +1,4 @@
-//! The ground that changes stand on: handles that were got after the identity was read on the present connection.
+//! Paths on an export: lookups, reservations, and checks of parent directories (data-safety rule 5).
 
 use futures::future::try_join_all;
 
@@ -11,7 +11,7 @@ use crate::verified_root::VerifiedRoot;
 use crate::{Conflict, ReservedPath, layout, other_clusters};
 use nfs_client::{FileHandle, FileKind, FileRef, Name, Status};
 
-/// The names in a directory, at most so many.
+/// Lists a directory. Fails if it has more than `most` entries.
 pub(crate) async fn list_names(
     store: &ExportStore,
     directory: &FileHandle,
@@ -41,7 +41,7 @@ pub(crate) async fn list_names(
     }
 }
 
-/// The places that a path relative to the export's root takes.
+/// Returns the paths to reserve for a path relative to the export's root.
 pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -> Vec<ReservedPath> {
     let on_servers = store.config.roots.iter().map(|root| root.below(path));
     std::iter::once(ReservedPath::on_export(export_id, path))
@@ -49,8 +49,8 @@ pub(crate) fn reserved_paths(store: &ExportStore, export_id: &str, path: &str) -
         .collect()
 }
 
-/// Walks down a directory's path; shorter than the path where something is missing. What is met on the way and
-/// is no directory ends it with `PathUnusable`.
+/// Looks up the nodes of a directory's path, up to the first missing one. Fails with `PathUnusable` if a node on the
+/// path is not a directory.
 pub(crate) async fn walk(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -72,7 +72,7 @@ pub(crate) async fn walk(
     }
 }
 
-/// The node that a directory lies in, and its name there, among the nodes that lead to it.
+/// Returns the parent directory among the nodes of a path.
 pub(crate) fn parent<'a>(verified: &'a VerifiedRoot, nodes: &'a [FileRef], directory: &DirectoryPath) -> &'a FileRef {
     directory
         .segments()
@@ -82,12 +82,12 @@ pub(crate) fn parent<'a>(verified: &'a VerifiedRoot, nodes: &'a [FileRef], direc
         .unwrap_or(&verified.root)
 }
 
-/// The node that has the directory's whole path, if it is there.
+/// Returns the directory itself among the nodes of its path, if it exists.
 pub(crate) fn leaf<'a>(nodes: &'a [FileRef], directory: &DirectoryPath) -> Option<&'a FileRef> {
     nodes.get(directory.segments().len().checked_sub(1)?)
 }
 
-/// Who else holds the place or the thing.
+/// Returns a conflict with a path reservation of another holder.
 pub(crate) fn conflict(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -99,7 +99,7 @@ pub(crate) fn conflict(
     store.reservations.overlap(&places, &holder, &store.config.backend)
 }
 
-/// Takes a directory's places for a volume, if nobody is in the way.
+/// Reserves a directory's paths for a volume. Fails on a conflict.
 pub(crate) fn reserve(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -115,7 +115,7 @@ pub(crate) fn reserve(
     })
 }
 
-/// Whether a directory holds nothing.
+/// Reports whether a directory is empty.
 pub(crate) async fn is_empty(
     store: &ExportStore,
     node: &FileRef,
@@ -138,14 +138,14 @@ pub(crate) async fn is_empty(
     }
 }
 
-/// Whether this directory is the root of a backend, perhaps another cluster's.
+/// Reports whether a directory is the root of a backend of any cluster.
 pub(crate) async fn is_backend_root(store: &ExportStore, node: &FileRef, path: &str) -> Result<bool, ExportError> {
     let name = layout::name(layout::RESERVED)?;
     let found = store.nfs.lookup(&node.handle, &name).await;
     Ok(found.while_(|| format!("looking into {path}"))?.is_some())
 }
 
-/// Whether the way to a directory leads through nothing that is anybody's (data-safety rule 5).
+/// Checks that no parent of a directory belongs to a holder or to another cluster (data-safety rule 5).
 pub(crate) async fn check_parents_and_clusters(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -160,7 +160,7 @@ pub(crate) async fn check_parents_and_clusters(
     }
 }
 
-/// The same, without a look at what other clusters have.
+/// Checks the parents of a directory, without those of other clusters.
 pub(crate) async fn check_parents(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -203,11 +203,11 @@ pub(crate) async fn check_parents(
     try_join_all(look).await.map(drop)
 }
 
-/// Keeps a directory's place taken although it has no volume (yet).
+/// Reserves a recorded directory that has no volume yet.
 pub(crate) fn hold(store: &ExportStore, verified: &VerifiedRoot, record: &Record) {
     let places = reserved_paths(store, &verified.identity.id, &record.directory.to_string());
     let holder = Holder::Volume(record.volume.clone());
-    // In somebody's way already: then that one has it, and provisioning or undoing says so.
+    // On a conflict, the other holder keeps the path, and provisioning or rollback reports it.
     if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
         reservation.keep(record.file_id.map(|id| verified.file_key(id)));
     }

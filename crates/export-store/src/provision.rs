@@ -1,4 +1,5 @@
-//! Making a claim's directory: the record first (data-safety rule 3), then parents and directory, then judge and say so.
+//! Provisioning of a claim's directory: first the record (data-safety rule 3), then parents and directory, then its
+//! attributes.
 
 mod applied_attributes;
 pub(crate) mod create;
@@ -20,10 +21,10 @@ use crate::verified_root::VerifiedRoot;
 use crate::{other_clusters, paths, records, rollback, volume_record};
 use nfs_client::FileRef;
 
-/// How often what is there may change under one attempt.
+/// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 8;
 
-/// What was read where the record should be, as far as it lets us go on.
+/// A record that provisioning can start from.
 enum Recorded {
     Nothing,
     Short,
@@ -88,12 +89,12 @@ pub(crate) async fn provision(
             }
             match trust {
                 Trust::Signed => Recorded::Open(record),
-                // Nobody vouches for what it says: it counts as one that was being written, and is written anew.
+                // Nothing confirms its content: it is treated as incomplete and replaced.
                 Trust::Unsigned | Trust::Forged => Recorded::Short,
             }
         }
     };
-    // Once recorded, a claim's directory never changes, whatever became of pattern and labels.
+    // Once recorded, a claim's directory never changes, even if pattern or labels change.
     let directory = match &record {
         Recorded::Open(record) => record.directory.clone(),
         _ => request.directory.clone(),
@@ -119,7 +120,7 @@ pub(crate) async fn provision(
     if !error.definite_refusal() {
         return Err(error);
     }
-    // Refused for good: nothing is left of it, so that the claim can go elsewhere.
+    // A definite refusal: clean up, so that the claim can use another backend.
     match rollback::rollback(store, verified, volume, &request.claim.uid, false).await {
         Ok(RollbackOutcome::Gone | RollbackOutcome::DirectoryKept) => Err(error),
         Ok(RollbackOutcome::NotEmpty) => Err(ExportError::LeftBehind {
@@ -160,7 +161,7 @@ async fn create(
     })
 }
 
-/// Looks, decides, acts; `None` when it is to be looked at again.
+/// Observes, plans and takes one step. Returns `None` if another step follows.
 async fn step(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -179,7 +180,7 @@ async fn step(
             create::create_directory(store, verified, request, directory, record, &nodes).await
         }
         (Step::TakeUp { write }, Some(leaf)) => {
-            // It could be another cluster's, made in the same moment as ours.
+            // Another cluster may have created it at the same time.
             other_clusters::refuse(store, verified, directory, &nodes, true).await?;
             write_record(store, verified, request, directory, record, write, None).await?;
             let mode = Some(request.mode);
@@ -194,7 +195,7 @@ async fn step(
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
             }
-            // Its mode is as its owner wants it, unless somebody says otherwise.
+            // Keep the mode of an adopted directory unless one is requested.
             let mode = request.mode_asked.then_some(request.mode);
             let made = Made {
                 adopted: true,
@@ -233,7 +234,7 @@ async fn step(
     }
 }
 
-/// Whether what is there may be taken over (data-safety rule 3).
+/// Checks whether an existing directory may be adopted (data-safety rule 3).
 async fn refuse_adoption(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -256,7 +257,7 @@ async fn refuse_adoption(
     other_clusters::refuse(store, verified, directory, nodes, true).await
 }
 
-/// Writes the record that announces the next step; false when somebody else wrote it meanwhile.
+/// Writes the record that announces the next step.
 async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -293,14 +294,14 @@ async fn write_record(
     Ok(true)
 }
 
-/// Whether a claim that nothing was begun for is refused as things are.
+/// Checks whether a claim without a record would be refused.
 pub(crate) async fn dry_run(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
 ) -> Result<(), ExportError> {
     let DirectoryRequest { volume, directory, .. } = request;
-    // What was begun is there to be gone on with.
+    // An unfinished attempt can always continue.
     if !matches!(records::read(store, verified, volume).await?, Found::Nothing) {
         return Ok(());
     }
@@ -318,7 +319,7 @@ pub(crate) async fn dry_run(
     }
 }
 
-/// What is on the way and at its end, and what is to be done next.
+/// Looks up the path and plans the next step.
 async fn observe(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -348,7 +349,7 @@ async fn observe(
     Ok((nodes, step))
 }
 
-/// Who else has what is there.
+/// Returns another holder of an existing directory.
 fn other_holder(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -360,7 +361,7 @@ fn other_holder(
     store.reservations.holder_of(&file, Some(&holder))
 }
 
-/// The error of a step that is a refusal of what is there.
+/// Returns the error of a step that refuses an existing directory.
 async fn refuse(
     store: &ExportStore,
     verified: &VerifiedRoot,

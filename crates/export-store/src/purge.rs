@@ -1,8 +1,7 @@
-//! Removing trees: by handle, depth first, without recursion, so that neither depth nor breadth costs memory that
-//! somebody else chose.
+//! Removes trees by handle, depth first and without recursion, in bounded memory.
 //!
-//! A directory is visited: its files are removed, its subdirectories are handed out. When these are done, it is
-//! visited again, removes those that became empty, and lists again, until nothing is left or nothing moves any more.
+//! A visit removes the files of a directory and returns its subdirectories. When these are done, the directory is
+//! visited again, until nothing is left or nothing more can be removed.
 
 mod batch;
 mod visit;
@@ -25,11 +24,11 @@ use nfs_client::{Credential, FileHandle, FileRef, Name};
 const VISITS: usize = 8;
 /// Compounds of REMOVEs in flight: 4 of 75 names keep a server busy; the rest of the connection is for claims.
 const REMOVALS: usize = 6;
-/// How often a directory is emptied that is found to hold something afterwards.
+/// Maximum number of times to empty a directory that does not stay empty.
 const PATIENCE: u32 = 3;
-/// Failures that are told one by one; the others are counted.
+/// Maximum number of failures to report individually.
 const TOLD: usize = 10;
-/// The longest path in a report, in characters: its end is what tells.
+/// Maximum length of a path in a report, in characters. Its end is kept.
 const LONGEST_PATH: usize = 300;
 
 /// Where a purge begins.
@@ -277,7 +276,7 @@ impl Tree {
         told.into_iter().map(|(name, why)| (whole(name), why)).collect()
     }
 
-    /// Takes a directory off; answers what is to be told.
+    /// Removes a finished directory. Returns a failure to report.
     fn finish(&mut self, id: u64, is_empty: bool) -> Option<(String, String)> {
         let path = self.path(id);
         let directory = self.directories.remove(&id)?;

@@ -1,6 +1,6 @@
-//! Reclaiming a volume's directory: look, decide, record, act, until it is done (data-safety rules 4, 6, 7, 8).
+//! Reclaim of a volume's directory: observe, plan, record, act, until it is done (data-safety rules 4, 6, 7 and 8).
 //!
-//! Cut off anywhere, the same reclaim goes on where the record and the fileid say that it is.
+//! An interrupted reclaim resumes from the record and the file ID.
 
 mod archive;
 pub(crate) mod plan;
@@ -20,25 +20,25 @@ use crate::volume_record::Recorded;
 use crate::{archives, layout, paths, records, trash, volume_record};
 use nfs_client::{FileRef, Name, Status};
 
-/// How often what is there may change under one attempt.
+/// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 24;
 
-/// One reclaim on its way.
+/// State of one reclaim.
 struct Reclaim<'a> {
     verified: &'a VerifiedRoot,
     record: Record,
-    /// The directory's fileid, on which volume and record agree.
+    /// The directory's file ID, which volume and record agree on.
     file_id: u64,
     wish: ReclaimAction,
-    /// What an archive's record is to say.
+    /// Metadata for the record of an archive.
     keeping: ArchiveMetadata,
-    /// What leads to the directory.
+    /// The nodes of the directory's path.
     nodes: Vec<FileRef>,
     seen: Seen,
     warnings: Vec<String>,
-    /// The longest name that the server takes, as far as it is known.
+    /// Maximum name length of the server, as far as known.
     longest_name: usize,
-    /// Holds the archive's name until it is taken.
+    /// Reserves the archive's name until the rename.
     target: Option<Reservation>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> Reclaim<'a> {
     }
 }
 
-/// The present time, in seconds since 1970, and later than the one that is recorded already.
+/// Returns the current time in seconds since 1970, or later if that time is recorded already.
 fn later(state: &State) -> i64 {
     let now = jiff::Timestamp::now().as_second();
     match state {
@@ -201,7 +201,7 @@ fn replaced_error(reclaim: &Reclaim<'_>) -> ExportError {
     }
 }
 
-/// Looks what is where.
+/// Looks up the directory and its target.
 async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let verified = reclaim.verified;
     let record = reclaim.record.clone();
@@ -245,7 +245,7 @@ async fn check_empty(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(
     }
 }
 
-/// Whether somebody else is in the directory, around it, or has it too (data-safety rule 5).
+/// Fails if another holder has the directory, a parent of it, or a path inside it (data-safety rule 5).
 async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<(), ExportError> {
     let (verified, record) = (reclaim.verified, &reclaim.record);
     if let Some(conflict) = paths::conflict(store, verified, &record.volume, &record.directory) {
@@ -295,8 +295,7 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: Next)
     };
     records::replace(store, reclaim.verified, &record).await?;
     reclaim.record = record;
-    // Where it is to go was free when it was chosen, in the trash because nobody else makes names there. Whatever
-    // is there all the same is met when it is moved.
+    // The target was free when it was chosen. If it is taken meanwhile, the rename reports that.
     reclaim.seen.moved = At::Nothing;
     Ok(())
 }
@@ -312,7 +311,7 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     match removed {
         Ok(()) => reclaim.seen.source = At::Nothing,
         Err(error) => match error.status() {
-            // Written into since we looked, by a pod that still has it: that is data, and kept.
+            // A pod that still mounts it wrote to it meanwhile. The data is kept.
             Some(Status::NotEmpty) => reclaim.seen.empty = Some(false),
             Some(Status::NotFound | Status::NotSame | Status::NotDirectory) => observe(store, reclaim).await?,
             _ => return Err(error).while_(|| format!("removing {}", reclaim.directory())),
@@ -321,7 +320,7 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     Ok(())
 }
 
-/// Renames the directory to where the record says.
+/// Renames the directory to the recorded target.
 async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let names = reclaim.directory().names();
     let (Some(name), Some((folder, target))) = (names.last(), destination(reclaim)?) else {
@@ -352,7 +351,7 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
     }
 }
 
-/// Where the record's state says that the directory goes: a folder and the name there.
+/// Returns the target that the record's state announces: a folder and a name.
 fn destination<'a>(reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a FileRef, Name)>, ExportError> {
     let (verified, volume) = (reclaim.verified, &reclaim.record.volume);
     Ok(match &reclaim.record.state {
@@ -360,7 +359,7 @@ fn destination<'a>(reclaim: &'a Reclaim<'_>) -> Result<Option<(&'a FileRef, Name
         State::Deleting { since } => Some((&verified.trash, layout::trashed(volume, *since)?)),
         State::Tombstone { .. } => {
             let depth = reclaim.directory().segments().len();
-            // A parent that is gone took the tombstone with it.
+            // If a parent is missing, the tombstone is missing, too.
             (reclaim.nodes.len() + 1 >= depth).then_some((
                 paths::parent(verified, &reclaim.nodes, reclaim.directory()),
                 layout::tombstone(volume)?,

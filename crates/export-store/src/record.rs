@@ -1,7 +1,7 @@
-//! The record: the small file on the export that says whose a directory is.
+//! The record: a small file on the export that identifies the volume and claim of a directory.
 //!
-//! Read from a place where anybody may have written, so nothing in it is trusted as a path: the directory is parsed
-//! as a pattern's outcome is, names of archives are checked, and its size is bounded before it is read.
+//! Any client may have written the file. Paths and archive names in it are therefore checked, and its size is bounded
+//! before it is read.
 
 mod state;
 mod volume_metadata;
@@ -23,40 +23,40 @@ pub const LONGEST_RECORD: usize = 16 * 1024;
 /// The version of the format that this release writes, and the newest that it reads.
 const VERSION: u32 = 1;
 
-/// Whose a directory is, and how far.
+/// The owner and the state of a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// The volume's name; of a copy that somebody asked for, that of the object that asks.
+    /// Name of the volume, or of the object that requested a copy.
     pub volume: String,
-    /// The backend that it was made through.
+    /// Name of the backend.
     pub backend: String,
-    /// The claim that it was made for.
+    /// The claim.
     pub claim: ClaimRef,
-    /// Where it is, relative to the export's path.
+    /// Path of the directory, relative to the export's path.
     pub directory: DirectoryPath,
-    /// Its fileid, known once it was made.
+    /// File ID of the directory, once it exists.
     pub file_id: Option<u64>,
     /// Its file handle in hexadecimal, as of the latest change of state. A fileid is given to another directory once
     /// this one is removed (ext4 does so at once); a handle is not. Servers may change handles when they are moved or
     /// upgraded, so it counts only while something is under way.
     pub handle: Option<String>,
-    /// It was there before: it is archived where the policy says Delete.
+    /// The directory existed before. It is archived even if the policy is Delete.
     pub adopted: bool,
-    /// The volume whose archive its data were, when they were put back from one.
+    /// Volume whose archive was restored to this directory.
     pub restores: Option<String>,
-    /// What its volume is; written only while it has one or is about to, and absent when that is too long.
+    /// Metadata of the volume; only while it exists or is being created, and unset if too long.
     pub note: Option<VolumeMetadata>,
-    /// How far it is.
+    /// State.
     pub state: State,
 }
 
-/// Why a file is no record.
+/// Why a file is not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It ends early: it was being written when the writer, the server or the space came to its end.
+    /// It is incomplete: the writer or the server stopped, or the space ran out.
     #[error("it is incomplete")]
     Short,
-    /// It is no record at all.
+    /// It is not a record.
     #[error("it is damaged: {0}")]
     Damaged(String),
     /// A newer release wrote it.
@@ -91,7 +91,7 @@ struct Version {
 }
 
 impl Record {
-    /// The file's content before it is signed. Ends with a newline, so that it can be read with `cat`.
+    /// Returns the file's content without a signature. It ends with a newline, for `cat`.
     pub fn to_bytes(&self) -> Result<Vec<u8>, RecordError> {
         let wire = RecordFile {
             version: VERSION,
@@ -114,7 +114,7 @@ impl Record {
         Ok(bytes)
     }
 
-    /// Reads the record of `volume`.
+    /// Parses the record of `volume`.
     pub fn parse(volume: &str, bytes: &[u8]) -> Result<Self, RecordError> {
         // Some file systems leave a file of the right length and full of zeros after a crash.
         if bytes.iter().all(|byte| *byte == 0) {
@@ -174,14 +174,14 @@ impl Record {
         })
     }
 
-    /// Whether this is the directory that a change under way is about.
+    /// Reports whether a node is the recorded directory. Compares file handles only while a change is in progress.
     pub fn is_about(&self, node: &FileRef) -> bool {
         let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
     }
 
-    /// What the name of its archive is made of: copies that somebody asked for have the name that he gave them.
+    /// Returns the base of the archive's name: the name of a requested copy, otherwise the directory's.
     pub fn archive_stem(&self) -> &str {
         match self.state.note() {
             Some(ArchiveState { copy: Some(_), .. }) => &self.volume,
@@ -189,14 +189,14 @@ impl Record {
         }
     }
 
-    /// This record in another state.
+    /// Returns a copy of this record in another state.
     #[must_use]
     pub fn in_state(&self, state: State) -> Self {
         Self { state, ..self.clone() }
     }
 }
 
-/// A node's handle as a record has it.
+/// Returns a node's file handle as records store it.
 pub fn handle_of(node: &FileRef) -> String {
     format!("{:?}", node.handle)
 }

@@ -1,4 +1,4 @@
-//! The records of this cluster on the export: created exclusively, replaced atomically, removed by fileid.
+//! Records on the export: created exclusively, replaced atomically, removed by file ID.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::{LONGEST_RECORD, Record, RecordError};
@@ -8,19 +8,19 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, unsigned_records};
 use nfs_client::{FileHandle, NfsError, Status};
 
-/// What stands where a volume's record should be.
+/// Result of reading a volume's record.
 #[derive(Debug)]
 pub enum Found {
     /// Nothing.
     Nothing,
-    /// The record, and how far it can be believed. Where the volume's or archive's own object, or a claim, says the same,
-    /// that does not matter; nothing is made on the word of a record alone unless it is signed.
+    /// The record, and the result of checking its signature. Nothing may be created from an unsigned record unless an
+    /// object confirms it.
     Record(Box<Record>, Trust),
-    /// Something that can't be read as one.
+    /// A file that is not a valid record.
     Unreadable(RecordError),
 }
 
-/// Whether a record could be created.
+/// Result of creating a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Created {
     Yes,
@@ -32,7 +32,7 @@ pub(crate) async fn read(store: &ExportStore, verified: &VerifiedRoot, volume: &
     read_in(store, verified, &verified.records.handle, volume).await
 }
 
-/// Reads a record of any cluster. Another one's has no signature that is good here.
+/// Reads a record of any cluster. The signature of another cluster is never valid here.
 pub(crate) async fn read_in(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -87,7 +87,7 @@ pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record
     Ok(())
 }
 
-/// Removes a volume's record; that it is not there is fine.
+/// Removes a volume's record, if it exists.
 pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<(), ExportError> {
     let doing = || format!("removing the record of volume {volume}");
     let name = layout::record(volume)?;
@@ -105,7 +105,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     }
     match removed {
         Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
-        // Replaced since we looked: by a call of ours that was still on its way.
+        // An earlier call that was still in flight replaced it.
         Err(error) if error.status() == Some(Status::NotSame) => Err(ExportError::Unsettled { doing: doing() }),
         other => other.while_(doing),
     }

@@ -1,5 +1,4 @@
-//! Volumes that have a record here and no object any more: judged before they are made again (data-safety rule 8). Nothing is
-//! changed here.
+//! Assessment of volumes that have a record and no object (data-safety rule 8). Changes nothing.
 
 use crate::error::ExportError;
 use crate::other_clusters::ForeignDirectory;
@@ -12,25 +11,25 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{other_clusters, paths, records};
 
-/// What is left of a volume.
+/// Whether a volume can be recreated from its record.
 #[derive(Debug)]
 pub enum Recoverability {
     /// Nothing that a volume could be made of: no record, or an archive's, or one of a directory on its way in or out.
     Nothing,
-    /// A volume in use of another backend, by a signed record.
+    /// A signed record names it as a volume in use of another backend.
     Elsewhere {
         /// That backend's name.
         backend: String,
         /// Whose it was.
         claim: ClaimRef,
     },
-    /// Its directory, as its record says.
+    /// It can be recreated.
     Volume(Box<RecordedVolume>),
-    /// Something that must not be made a volume of.
+    /// It must not be recreated.
     Unfit {
-        /// Whose it was, as far as that can be read.
+        /// The claim, if the record is readable.
         claim: Option<ClaimRef>,
-        /// What is wrong.
+        /// Why.
         why: String,
     },
 }
@@ -48,7 +47,7 @@ pub struct RecordedVolume {
     pub export_id: String,
 }
 
-/// What a record that is no live one of this backend says. Pure.
+/// Assesses a record that is not of a live volume of this backend. Pure.
 fn elsewhere(record: Record, trust: Trust) -> Recoverability {
     let released = record.note.is_some_and(|note| note.released);
     if record.state != State::Live || released || trust != Trust::Signed {
@@ -60,7 +59,7 @@ fn elsewhere(record: Record, trust: Trust) -> Recoverability {
     }
 }
 
-/// Whether an error speaks of this one volume, and not of the way to the export.
+/// Reports whether an error concerns this volume only, and not the connection.
 fn is_about_it(error: &ExportError) -> bool {
     matches!(
         error,
@@ -74,7 +73,7 @@ fn is_about_it(error: &ExportError) -> bool {
     )
 }
 
-/// The claim that a live volume of this backend was for, by its record, whatever that is worth.
+/// Returns the claim of a live volume of this backend, signed or not.
 pub(crate) async fn recorded_claim(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -131,7 +130,7 @@ pub(crate) async fn assess(
     }
 }
 
-/// The volumes of a backend of this name that other clusters' records know.
+/// Returns the volumes on a backend of this name in records of other clusters.
 pub(crate) async fn foreign_directories(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -145,7 +144,7 @@ fn is_live_here(store: &ExportStore, record: &Record) -> bool {
     record.state == State::Live && record.backend == store.config.backend
 }
 
-/// The directory's fileid, if the directory is the one that the record knows, and nobody else's.
+/// Returns the directory's file ID, if it matches the record and has no other holder.
 async fn check_directory(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<u64, ExportError> {
     let directory = &record.directory;
     let nodes = paths::walk(store, verified, directory).await?;

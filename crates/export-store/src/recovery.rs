@@ -1,4 +1,4 @@
-//! At the start: what former lives left open.
+//! Recovery after a start: completes or reports what an earlier process left unfinished.
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 
@@ -14,17 +14,17 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, paths, records, trash, unsigned_records};
 use nfs_client::{FileKind, Name};
 
-/// Records looked at side by side.
+/// Number of concurrent reads of records.
 const READS: usize = 16;
-/// More records than any export of ours holds; a listing that goes on and on is not kept in memory.
+/// Maximum number of records in a listing: an endless listing must not exhaust the memory.
 const MOST_RECORDS: usize = 1_000_000;
 
-/// What a file among the records is.
+/// Result of recovering one record.
 enum Kind {
     Open(Record),
     Stuck(Record),
     Damaged(String, String),
-    /// Nothing that anybody has to look at.
+    /// Nothing to report.
     Settled,
 }
 
@@ -60,7 +60,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     let Ok(volume) = std::str::from_utf8(name.as_bytes()) else {
         return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
     };
-    // A record that a claim is just being provisioned under is looked at when that is over.
+    // Waits for an operation on the volume to end.
     let _turn = store.locks.lock(volume).await;
     let (record, trust) = match records::read(store, verified, volume).await {
         Ok(Found::Record(record, trust)) => (*record, trust),
@@ -109,7 +109,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     }
 }
 
-/// Removes what a probe or the making of an identity left when it was cut off.
+/// Removes files left by an interrupted probe or creation of an identity.
 async fn remove_probe_leftovers(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
     let path = "the cluster's folder";
     let names = paths::list_names(store, &verified.cluster.handle, path, MOST_RECORDS).await?;
@@ -131,7 +131,7 @@ async fn remove_leftovers(
         if node.attributes.kind != FileKind::Regular {
             continue;
         }
-        // Whoever removes or replaces it at the same time is welcome.
+        // It is no error if another process removes or replaces it at the same time.
         let removed = store
             .for_write(verified)?
             .remove_file(&folder.handle, name, node.attributes.fileid)

@@ -48,8 +48,7 @@ pub(crate) async fn register(
     Ok(leaf.attributes.fileid)
 }
 
-/// What a provisioning here had begun for the same volume when the other provisioner finished it: the record, if it is
-/// about the same directory. One about another directory is taken back.
+/// Returns the record of an unfinished attempt for the same directory. Rolls back one for another directory.
 async fn earlier_attempt(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -68,7 +67,7 @@ async fn earlier_attempt(
     Ok(None)
 }
 
-/// The directory of a volume that has no record, if it is nobody else's.
+/// Returns the directory of a volume without a record, if it has no other holder.
 async fn find_unclaimed(
     store: &ExportStore,
     verified: &VerifiedRoot,

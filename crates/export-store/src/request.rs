@@ -1,4 +1,4 @@
-//! What is asked of a [`ExportStore`](super::ExportStore), and what it answers.
+//! Requests to an [`ExportStore`](super::ExportStore), and their results.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use crate::record::{ArchiveState, Record, RetentionTerms, VolumeMetadata};
 use crate::signature::RecordsKey;
 use nfs_client::{Attributes, Credential, FsId};
 
-/// Which backend of which cluster an export is kept for.
+/// Configuration of an [`ExportStore`](super::ExportStore).
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
     /// The cluster's name on exports: that of its folder.
@@ -27,7 +27,7 @@ pub struct StoreConfig {
 }
 
 impl StoreConfig {
-    /// Of an export that is only looked at, by somebody who keeps nothing there: writes no record, and has no folder.
+    /// Returns the configuration for an export that is only read: without records and folders.
     pub fn read_only(credential: Credential) -> Self {
         Self {
             cluster_id: String::new(),
@@ -95,7 +95,7 @@ pub struct WriteProbe {
     pub squashed: bool,
 }
 
-/// What was found at the start.
+/// Result of a recovery.
 #[derive(Debug, Default)]
 pub struct RecoveryReport {
     /// Records of directories that have no volume. If the claim is still there, its reconciliation goes on with
@@ -157,7 +157,7 @@ pub struct ProvisionedDirectory {
     pub mode_not_kept: Option<u32>,
 }
 
-/// What became of a directory whose volume will not be.
+/// Result of a rollback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RollbackOutcome {
     /// Directory and record are gone, or were never there.
@@ -215,7 +215,7 @@ impl ArchiveMetadata {
     }
 }
 
-/// What became of a volume's directory.
+/// Result of a reclaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reclaimed {
     /// Kept under this name at the export's root.
@@ -235,7 +235,7 @@ pub enum Reclaimed {
     Retained,
 }
 
-/// How much to do in one go.
+/// Limits of one purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgeLimits {
     /// Names to remove, about.
@@ -263,7 +263,7 @@ pub struct TrashContent {
     pub oldest: Option<jiff::Timestamp>,
 }
 
-/// What a purge did.
+/// Result of a purge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PurgeReport {
     /// What is left.

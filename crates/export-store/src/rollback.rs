@@ -1,4 +1,4 @@
-//! Taking back what was made for a claim that will have no volume: by rmdir only.
+//! Rollback of what was created for a claim that gets no volume. Uses only RMDIR, and undoes restores.
 
 use crate::archives::changed_meanwhile;
 use crate::copy;
@@ -14,7 +14,7 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, other_clusters, paths, records, trash};
 use nfs_client::{FileRef, Status};
 
-/// How often what is there may change under one attempt.
+/// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 8;
 
 pub(crate) async fn rollback(
@@ -33,7 +33,7 @@ pub(crate) async fn rollback(
     }
     let outcome = match records::read(store, verified, volume).await? {
         Found::Nothing => RollbackOutcome::Gone,
-        // It ended while it was written, and so before anything was made.
+        // The writer stopped before it created anything.
         Found::Unreadable(RecordError::Short) => {
             records::remove(store, verified, volume).await?;
             RollbackOutcome::Gone
@@ -59,7 +59,7 @@ pub(crate) async fn rollback(
                 asked: "undoing",
             });
         }
-        // The word of whoever wrote it is not enough to remove anything.
+        // An unsigned record is no reason to remove anything.
         Found::Record(record, Trust::Unsigned | Trust::Forged) => {
             return Err(ExportError::RecordUnsigned { volume: record.volume });
         }
@@ -77,7 +77,7 @@ pub(crate) async fn rollback(
             outcome
         }
     };
-    // Only what was kept for this volume: another volume by that name would be known.
+    // Only this volume's reservation: another volume of that name would be known.
     if !store.reservations.knows(&holder) {
         store.reservations.remove(&holder);
     }
@@ -111,21 +111,21 @@ async fn remove_directory(
     }
     let nodes = match paths::walk(store, verified, directory).await {
         Ok(nodes) => nodes,
-        // Something else has taken the place of a parent: what we made is not there.
+        // A parent was replaced, so the directory does not exist.
         Err(ExportError::PathUnusable { .. }) => return Ok(RollbackOutcome::DirectoryKept),
         Err(error) => return Err(error),
     };
     let Some(leaf) = paths::leaf(&nodes, directory) else {
         return Ok(RollbackOutcome::Gone);
     };
-    // By its handle too: once it is removed, a stranger's may get its fileid.
+    // Compare the handle, too: another directory may reuse the file ID.
     let other = record.file_id.is_some_and(|id| id != leaf.attributes.fileid)
         || record.handle.as_ref().is_some_and(|handle| *handle != handle_of(leaf));
     if !verified.is_plain_directory(leaf) || other {
         return Ok(RollbackOutcome::DirectoryKept);
     }
     if let Some(holder) = other_holder(store, verified, record, leaf, superseded) {
-        // Without a fileid nothing says that it is ours. With one, two volumes have the same directory.
+        // Without a file ID, nothing shows that it is the operator's. With one, two volumes share the directory.
         if record.file_id.is_none() {
             return Ok(RollbackOutcome::DirectoryKept);
         }
@@ -140,7 +140,7 @@ async fn remove_directory(
             other => other?,
         }
     }
-    // A copy that was given its name, and never got as far as a volume: nobody saw it, and it is not empty.
+    // A complete copy that never became a volume. No pod has used it, and it is not empty.
     if record.state == State::Creating && record.file_id.is_some() {
         let parent = paths::parent(verified, &nodes, directory);
         let names = directory.names();
@@ -152,7 +152,7 @@ async fn remove_directory(
     remove_empty(store, verified, record, &nodes, leaf).await
 }
 
-/// Who has the directory or its place. The volume that superseded this one has its name, and no part in it.
+/// Returns another holder of the directory or its path. The superseding volume has the same name and does not count.
 fn other_holder(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -190,7 +190,7 @@ async fn remove_empty(
         Ok(()) => Ok(RollbackOutcome::Gone),
         Err(error) => match error.status() {
             Some(Status::NotFound) => Ok(RollbackOutcome::Gone),
-            // We never learnt the fileid, and there is something in it: it was somebody else's all along.
+            // The file ID is unknown and the directory is not empty, so it belongs to someone else.
             Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
             Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
             Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),
@@ -199,8 +199,8 @@ async fn remove_empty(
     }
 }
 
-/// Gives back what the volume of `own` has of the archive of volume `old`. False: the archive's record is gone, so the
-/// restore had come to its end, and the directory is the volume's.
+/// Moves a restored directory back to its archive. Returns false if the archive's record is gone: the restore was
+/// complete, and the directory is the volume's.
 pub(crate) async fn undo_restore(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -223,12 +223,12 @@ pub(crate) async fn undo_restore(
         let State::Restoring { archive, to } = &record.state else {
             return Ok(true);
         };
-        // Another claim was faster: nothing of it is this one's.
+        // The archive is being restored to another claim.
         if to.volume != own.volume || to.claim.uid != own.claim.uid {
             return Ok(true);
         }
         if let Some(node) = archives::find_directory(store, verified, &record, archive).await? {
-            // Whatever could not be closed was no better closed before.
+            // Ignore warnings: the archive was not restricted more before.
             archives::restrict(store, verified, &node, &archive.target).await?;
             let archived = record.in_state(State::Archived(archive.clone()));
             records::replace(store, verified, &archived).await?;
@@ -275,7 +275,7 @@ async fn move_back(
     }
 }
 
-/// Somebody made something of the archive's name meanwhile: it gets another one, which the record says first.
+/// Records another name for the archive, because the old one is taken.
 async fn rename_archive(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -285,7 +285,7 @@ async fn rename_archive(
     let State::Restoring { to, .. } = &record.state else {
         return Ok(());
     };
-    // Held until it is written down: the next look at it enters it.
+    // Reserved until it is recorded. The next step reserves the recorded name.
     let (target, _held) = archives::reserve_name(store, verified, record, LONGEST_NAME).await?;
     let archive = ArchiveState {
         target,

@@ -1,4 +1,4 @@
-//! Signatures on records: whether what lies on an export is what this cluster wrote there.
+//! Signatures of records: they show whether this cluster wrote a record.
 //!
 //! The last field of a record is an HMAC-SHA256 of all bytes before it. The cluster's id, the export's identity and the
 //! volume's name go into it, so that a record that was copied elsewhere does not verify. It tells nothing of the time: an
@@ -30,7 +30,7 @@ pub(super) const SIGNATURE_LENGTH: usize = BEFORE.len() + DIGITS + AFTER.len() -
 #[derive(Clone)]
 pub struct RecordsKey(hmac::Key);
 
-/// How far a record can be believed.
+/// Result of checking a record's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trust {
     /// This cluster wrote it, for this volume on this export.

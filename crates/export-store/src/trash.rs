@@ -1,4 +1,4 @@
-//! What is in the trash, and purging all of it: the folder's entries and the tombstones (data-safety rule 6).
+//! The trash: its content and its purge, including tombstones (data-safety rule 6).
 
 use std::time::{Duration, Instant};
 
@@ -11,14 +11,14 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
 use nfs_client::{FileRef, Name, Status};
 
-/// How often a name in the trash is tried that is taken: it ends with the second.
+/// Maximum number of names to try in the trash. Names end with a time in seconds.
 const TRASH_NAMES: i64 = 8;
-/// Entries of the trash that are counted; volumes that are deleted at a time are fewer by far.
+/// Maximum number of trash entries to count.
 const MOST_COUNTED: usize = 1_000_000;
-/// Time that is given to counting them.
+/// Maximum duration of counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
-/// Renames something of ours with this fileid into the trash.
+/// Renames a directory of the operator with this file ID into the trash.
 pub(crate) async fn move_to_trash(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -48,7 +48,7 @@ pub(crate) async fn move_to_trash(
         .while_(|| format!("moving {name} into the trash"))
 }
 
-/// Remembers a tombstone for the purge.
+/// Remembers a tombstone, so that it is purged.
 pub(crate) fn track_tombstone(store: &ExportStore, record: &Record) {
     store.state().tombstones.insert(record.volume.clone(), record.clone());
 }
@@ -74,7 +74,7 @@ pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Res
         }
         listed += page.entries.len();
         match page.next {
-            // What is counted is for people: a listing that never ends must not keep us.
+            // The count is informational: stop on an endless listing.
             Some(next) if listed < MOST_COUNTED && began.elapsed() < COUNTING => from = Some(next),
             _ => break,
         }

@@ -1,4 +1,4 @@
-//! Records that this cluster did not sign: told, and never acted upon by themselves.
+//! Records that this cluster did not sign. They are reported, and never acted upon without confirmation.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::Record;
@@ -9,14 +9,14 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{FileKind, FileRef, Name};
 
-/// Clusters that are told of. Beyond, it is no export that clusters share.
+/// Maximum number of other clusters to report.
 const MOST_CLUSTERS: usize = 64;
-/// Records of another cluster that are counted; more are told as so many.
+/// Maximum number of records of another cluster to count.
 const MOST_COUNTED: usize = 100_000;
-/// Records of another cluster that are named: enough to see what they are. `nfs-operator archives` lists all.
+/// Number of records of another cluster to name. `nfs-operator archives` lists all.
 const NAMED: usize = 3;
 
-/// A record in this cluster's folder that has no volume here and no good signature.
+/// A record in this cluster's folder without a volume and without a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsignedRecord {
     /// The volume that it is about.
@@ -29,7 +29,7 @@ pub struct UnsignedRecord {
     pub trust: Trust,
 }
 
-/// What another cluster keeps on the export.
+/// Another cluster that has records on the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherCluster {
     /// Its id: the name of its folder.
@@ -40,7 +40,7 @@ pub struct OtherCluster {
     pub named: Vec<String>,
 }
 
-/// What is on an export beside the records that this cluster signed.
+/// The records on an export that this cluster did not sign.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnsignedRecords {
     /// In this cluster's own folder, by volume.
@@ -49,7 +49,7 @@ pub struct UnsignedRecords {
     pub others: Vec<OtherCluster>,
 }
 
-/// Records without a good signature, as far as [`settle`](Self::settle) met them.
+/// Returns the records without a valid signature that recovery found.
 pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
     let state = store.state();
     UnsignedRecords {
@@ -68,12 +68,12 @@ pub(crate) fn track(store: &ExportStore, record: &Record, trust: Trust) {
     store.state().unsigned.insert(record.volume.clone(), unsigned);
 }
 
-/// The record was written by us, or is gone.
+/// Removes a record that was signed or removed meanwhile.
 pub(crate) fn untrack(store: &ExportStore, volume: &str) {
     store.state().unsigned.remove(volume);
 }
 
-/// Counts what other clusters keep here. A folder that can't be looked into stops nothing: it is not ours.
+/// Counts the records of other clusters. A folder that cannot be read causes only a warning.
 pub(crate) async fn refresh_other_clusters(store: &ExportStore, verified: &VerifiedRoot) {
     match list_other_clusters(store, verified).await {
         Ok(others) => store.state().other_clusters = others,
@@ -110,7 +110,7 @@ async fn list_other_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Re
     Ok(others)
 }
 
-/// The folder with another cluster's records. A file, such as the identity, or a link is none, and not gone through.
+/// Returns the folder with another cluster's records. Ignores files, such as the identity, and links.
 pub(crate) async fn records_folder(
     store: &ExportStore,
     verified: &VerifiedRoot,

@@ -1,4 +1,4 @@
-//! What the record of a volume says beside the volume (data-safety rule 8).
+//! Comparison of a volume with its record (data-safety rule 8), and updates of the record of a volume in use.
 
 use crate::error::ExportError;
 use crate::reclaim::plan::At;
@@ -10,16 +10,16 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{paths, records};
 
-/// What was found about a volume.
+/// Result of comparing a volume with its record.
 pub(crate) enum Recorded {
-    /// The record and the volume agree; with the directory's fileid.
+    /// The record matches the volume. Includes the directory's file ID.
     Agreed(Box<Record>, u64),
-    /// There is no record; and this at the volume's path.
+    /// There is no record. Includes what the volume's path holds.
     Nothing(At),
 }
 
-/// Compares what the volume says with the record (data-safety rule 8). One that this cluster did not sign is signed if they agree:
-/// the volume vouches for it.
+/// Compares a volume with its record (data-safety rule 8). Signs an unsigned record that matches: the volume confirms
+/// it.
 pub(crate) async fn compare_and_sign(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -32,7 +32,7 @@ pub(crate) async fn compare_and_sign(
     Ok(recorded)
 }
 
-/// Signs a record that agrees with its volume, if this cluster did not.
+/// Signs a record that matches its volume, unless it is signed already.
 pub(crate) async fn ensure_signed(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -45,7 +45,7 @@ pub(crate) async fn ensure_signed(
     }
 }
 
-/// The same, and nothing is signed.
+/// Compares a volume with its record without signing it.
 pub(crate) async fn compare(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -89,7 +89,7 @@ pub(crate) async fn compare(
         (Some(known), _) => {
             let record = match trust {
                 Trust::Signed => record,
-                // Whose it was is the volume's word too; what the record says that the volume is, nobody vouches for.
+                // The volume confirms the claim. Nothing confirms the metadata of an unsigned record.
                 Trust::Unsigned | Trust::Forged => Box::new(Record {
                     claim: request.claim.clone(),
                     note: None,
@@ -102,7 +102,7 @@ pub(crate) async fn compare(
     }
 }
 
-/// The fileid on which a volume in use and its record agree.
+/// Returns the file ID that a volume in use and its record agree on.
 pub(crate) async fn confirmed_file_id(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -112,7 +112,7 @@ pub(crate) async fn confirmed_file_id(
     Ok(file_id)
 }
 
-/// The record of a volume in use, if it agrees with what the volume says.
+/// Returns the record of a volume in use, if it matches the volume.
 pub(crate) async fn confirmed_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -157,7 +157,7 @@ pub(crate) async fn save_metadata(
     if signed && record.note.as_ref() == Some(note) {
         return Ok(());
     }
-    // What is signed now is believed later: whose it is, the volume knows better than a record that anybody wrote.
+    // A signed record is trusted later, so its claim must be the volume's, not one that any client could write.
     let mut claim = request.claim.clone();
     if claim.namespace_uid.is_empty() {
         claim.namespace_uid.clone_from(&record.claim.namespace_uid);
@@ -178,7 +178,7 @@ pub(crate) async fn transfer(
     to: &ClaimRef,
     note: &VolumeMetadata,
 ) -> Result<(), ExportError> {
-    // Done by a former life, which died before it could say so.
+    // An earlier process transferred it already.
     let request = match records::read(store, verified, &request.volume).await? {
         Found::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
             claim: to.clone(),
@@ -198,7 +198,7 @@ pub(crate) async fn transfer(
     records::replace(store, verified, &handed).await
 }
 
-/// A directory that was finished by a former life, for a volume that is going to be another one than it was then.
+/// Updates the metadata of a directory that an earlier process created for the same volume.
 pub(crate) async fn update_metadata(
     store: &ExportStore,
     verified: &VerifiedRoot,

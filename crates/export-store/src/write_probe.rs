@@ -1,4 +1,4 @@
-//! Whether we may write, whom the server takes us for, and whether our own directories are safe (data-safety rule 1).
+//! Test of write access, of the effective user, and of the operator's folders (data-safety rule 1).
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::folders::judge_owner;

@@ -102,7 +102,7 @@ pub(crate) async fn open_record(
     match records::read(store, verified, &volume).await? {
         Found::Nothing => Ok(None),
         Found::Unreadable(RecordError::Short) => {
-            // It ended while it was written, and so before anything was made.
+            // The writer stopped before it created anything.
             records::remove(store, verified, &volume).await?;
             Ok(None)
         }
@@ -118,7 +118,7 @@ pub(crate) async fn open_record(
         }),
         Found::Record(record, Trust::Signed) => Ok(Some(*record)),
         Found::Record(..) => {
-            // Nobody vouches for what it says: it counts as one that was being written.
+            // Nothing confirms its content: it is treated as incomplete.
             records::remove(store, verified, &volume).await?;
             Ok(None)
         }

@@ -14,7 +14,7 @@ const DEEPEST: usize = 1024;
 /// Names of directories whose turn is to come, in all: 100,000 are about 10 MiB. Only a tree that somebody made for it
 /// has that many beside the way to where we are.
 const MOST_WAITING: usize = 100_000;
-/// How often a listing starts again that the server can't go on with (its directory is being changed).
+/// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
 /// What is not complete is nobody's but ours.
 const UNFINISHED: u32 = 0o700;

@@ -50,7 +50,7 @@ impl UsageTotals {
         self.add(size, used, links);
     }
 
-    /// A name of which the listing tells nothing; it is looked up.
+    /// Counts a name whose attributes the listing lacks. It is looked up afterwards.
     pub(super) fn unknown(&mut self) {
         self.counts.names += 1;
     }
@@ -70,7 +70,7 @@ impl UsageTotals {
         self.counts.unread += 1;
     }
 
-    /// A server may say anything: sums end at the top instead of beginning anew.
+    /// Adds saturating, because a server may report any size.
     fn add(&mut self, size: u64, used: u64, links: u32) {
         let share = |bytes: u64| (u128::from(bytes) << SHIFT) / u128::from(links.max(1));
         self.size = self.size.saturating_add(share(size));

@@ -1,4 +1,4 @@
-//! What is told of an export.
+//! Types of an export listing.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ const LONGEST_TEXT: usize = 253;
 /// What lies on an export.
 #[derive(Debug, Default)]
 pub struct ExportListing {
-    /// The export's identity; absent where there is none, or none that can be believed.
+    /// Identity of the export; unset if it has none, or an invalid one.
     pub identity: Option<String>,
     /// In the order of clusters and volumes; what has no record comes last.
     pub rows: Vec<ListedDirectory>,
@@ -19,13 +19,13 @@ pub struct ExportListing {
     pub unseen: Vec<String>,
 }
 
-/// How far a row's record can be believed.
+/// Result of checking the signature of a row's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Signature {
     /// The key says that its cluster wrote it.
     Signed,
-    /// It has none: an earlier release wrote it, or somebody else.
+    /// It has none: an earlier release or another client wrote it.
     Unsigned,
     /// It has one that the key says is wrong: changed, copied from elsewhere, or another cluster's.
     Wrong,
@@ -35,7 +35,7 @@ pub enum Signature {
     None,
 }
 
-/// Whether a directory is where its record says.
+/// Whether a directory is at its recorded path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Presence {
@@ -45,7 +45,7 @@ pub enum Presence {
     Other,
     /// Nothing has.
     Missing,
-    /// Nobody says where to look.
+    /// No path is known.
     Unknown,
 }
 

@@ -1,4 +1,4 @@
-//! The maps behind the ledger.
+//! Index of the path reservations.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::path_reservations::{Conflict, FileKey, Holder, PathInner, PathRoot, R
 /// A holder in one of the ways it can be in the book.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
-    /// Somebody said that the holder exists.
+    /// The holder exists.
     Known(Holder),
     /// A reservation that was kept: the directory is there, its volume was not seen yet.
     Kept(Holder),
@@ -62,7 +62,7 @@ impl PathIndex {
         self.held.contains_key(key)
     }
 
-    /// The holders that somebody said exist.
+    /// Returns the holders that exist.
     pub(super) fn known(&self) -> impl Iterator<Item = &Holder> {
         self.held.keys().filter_map(|key| match &**key {
             Key::Known(holder) => Some(holder),

@@ -1,10 +1,10 @@
-//! Whether the server keeps mode and owner as they were asked for (data-safety rule 10). Pure.
+//! Checks whether the server set mode and owner as requested (data-safety rule 10). Pure.
 
 use crate::error::ExportError;
 use crate::request::DirectoryRequest;
 use nfs_client::{Attributes, Credential, Status};
 
-/// What was found after mode and owner were set.
+/// Attributes after mode and owner were set.
 #[derive(Debug)]
 pub(super) struct AppliedAttributes<'a> {
     pub attributes: &'a Attributes,
@@ -12,7 +12,7 @@ pub(super) struct AppliedAttributes<'a> {
     pub owner_refused: Option<Status>,
 }
 
-/// Judges; answers the mode that the server reports instead of the default one.
+/// Checks the attributes. Returns the mode that the server set instead of the default one.
 pub(super) fn judge(
     request: &DirectoryRequest,
     directory: &str,
@@ -55,7 +55,7 @@ fn judge_owner(
     if named || kept.owner_refused == Some(Status::BadOwner) {
         return Err(ExportError::IdMappingRequired { directory, asked, got });
     }
-    // What we make would be ours if the server took us for who we are. Giving it to another user needs root.
+    // Without squashing, a new directory belongs to the operator's user. Only root may change its owner.
     let refused = matches!(kept.owner_refused, Some(Status::NotPermitted | Status::Access));
     if refused && found.uid != Some(credential.uid) {
         return Err(ExportError::RootSquashed {

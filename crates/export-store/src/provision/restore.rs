@@ -18,7 +18,7 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, paths, records, volume_record};
 use nfs_client::FileRef;
 
-/// How often what is there may change under one attempt.
+/// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 12;
 
 /// A restore on its way.
@@ -91,7 +91,7 @@ pub(super) async fn restore(
     })
 }
 
-/// Looks, decides, acts; `None` when it is to be looked at again.
+/// Observes, plans and takes one step. Returns `None` if another step follows.
 async fn restore_step(
     store: &ExportStore,
     verified: &VerifiedRoot,

@@ -10,7 +10,7 @@ const BATCH: usize = 1024;
 /// A part of a listing.
 pub(super) struct Batch {
     pub entries: Vec<Entry>,
-    /// Where it goes on.
+    /// Where the listing continues.
     pub next: Option<PageCookie>,
     /// Why it could not be read any further than this.
     pub failure: Option<NfsError>,

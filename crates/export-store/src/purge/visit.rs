@@ -21,7 +21,7 @@ const DEEPEST: usize = 1024;
 const CHUNK: usize = 64;
 /// Lookups of subdirectories at a time.
 const LOOKUPS: usize = 8;
-/// Removed by nobody: for a directory whose group is root's, when we act as its owner.
+/// Group to act with as the owner of a directory whose group is root.
 const NOBODY: u32 = 65_534;
 
 /// What to visit.
@@ -71,7 +71,7 @@ pub(super) struct Visit {
     pub failures: Vec<(Option<Name>, String)>,
 }
 
-/// How many subdirectories to hand out: many where trees are broad, one where somebody built a tower.
+/// Returns the maximum number of subdirectories to visit: many near the root, few at great depth.
 fn breadth(depth: usize) -> usize {
     match depth {
         0..8 => 256,
@@ -246,7 +246,7 @@ impl Visitor<'_> {
         {
             match outcome {
                 RemoveOutcome::Removed => self.visit.removed += 1,
-                // Somebody else removed it; or the server lists what is not there, which is no progress.
+                // Another client removed it, or the server lists names that do not exist. That is no progress.
                 RemoveOutcome::Absent => {}
                 RemoveOutcome::Refused(Status::NotEmpty | Status::Exists | Status::IsDirectory) => {
                     subdirectories.push(name);
@@ -319,7 +319,7 @@ impl Visitor<'_> {
         self.visit.given_up.push((met, Some(name), why.to_owned()));
     }
 
-    /// Notes what the server refused, and goes on. Anything but an answer of the server ends the purge.
+    /// Records what the server refused, and continues. Any error other than a server reply ends the purge.
     fn refused(&mut self, name: Option<Name>, error: NfsError) -> Result<(), ExportError> {
         let Some(status) = error.status() else {
             return Err(error).while_(|| "purging the trash".into());

@@ -9,12 +9,12 @@ use crate::store::ExportStore;
 use crate::{archives, layout, paths, reclaim, records};
 use nfs_client::FileRef;
 
-/// The shortest limits on names that servers are known to have, below the usual 255 (encrypted shares: 143).
+/// Lower limits on name lengths of known servers, below the usual 255 (encrypted shares: 143).
 const SHORTER: [usize; 2] = [143, 64];
 
-/// A name for the archive that nothing has, and holds it.
+/// Reserves an unused name for the archive.
 pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<ArchiveState, ExportError> {
-    // The one that was tried before is somebody else's.
+    // The name that was tried before is taken.
     reclaim.target = None;
     let chosen = archives::reserve_name(store, reclaim.verified, &reclaim.record, reclaim.longest_name);
     let (target, reserved) = chosen.await?;
@@ -24,8 +24,8 @@ pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) 
     Ok(reclaim.keeping.note(target, was))
 }
 
-/// An nfs-subdir that still runs archives the same volumes under the same names. If the directory, told by fileid and
-/// handle, is where that one puts it, this is recorded as if it had been done here.
+/// A running nfs-subdir archives the same volumes under the same names. If the directory, identified by file ID and
+/// handle, is at that name, this is recorded as an own archive.
 pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let record = &reclaim.record;
     let archives = reclaim.wish == ReclaimAction::Archive || record.adopted;
@@ -51,7 +51,7 @@ pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>
     Ok(())
 }
 
-/// Holds the name that a former life chose. Somebody else may have it by now: then another one is chosen.
+/// Reserves the archive name that an earlier process chose. If it has another holder, a new one is chosen.
 pub(crate) fn reserve_recorded_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) {
     let State::Archiving(note) = &reclaim.record.state else {
         return;
@@ -68,7 +68,7 @@ pub(crate) fn reserve_recorded_name(store: &ExportStore, reclaim: &mut Reclaim<'
     }
 }
 
-/// After the server refused a name as too long: whether there is a shorter one to try.
+/// Lowers the name limit after the server refused a name as too long. Returns false if there is no lower one.
 pub(crate) fn shorten_name(reclaim: &mut Reclaim<'_>) -> bool {
     match SHORTER.iter().find(|shorter| **shorter < reclaim.longest_name) {
         Some(shorter) if matches!(reclaim.record.state, State::Archiving(_)) => {
@@ -79,8 +79,7 @@ pub(crate) fn shorten_name(reclaim: &mut Reclaim<'_>) -> bool {
     }
 }
 
-/// Closes the archive to everybody but the operator, so that pods that still have it mounted lose it, and records
-/// that it is one.
+/// Restricts the archive to the operator, so that pods that still mount it lose access, and records it as archived.
 pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let State::Archiving(note) = reclaim.record.state.clone() else {
         return Ok(());

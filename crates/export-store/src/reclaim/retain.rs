@@ -1,4 +1,4 @@
-//! Giving up a directory: Retain, and records that have done their work. And the record of a volume that others made.
+//! Removal of records without their directories: Retain, and records that are no longer needed.
 
 use crate::error::ExportError;
 use crate::reclaim::{At, Reclaim, ReclaimAction, Recorded, archive};
@@ -56,7 +56,7 @@ pub(crate) async fn forget_volume(
     Ok(())
 }
 
-/// Removes a record that has done its work; false when it has not.
+/// Removes a record that is no longer needed. Returns false if it is still needed.
 pub(crate) async fn remove_finished_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -70,13 +70,13 @@ pub(crate) async fn remove_finished_record(
     Ok(true)
 }
 
-/// Whether the directory is no longer at its volume's path.
+/// Reports whether the directory is no longer at its volume's path.
 async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
     let seen = observe_record(store, verified, record).await?;
     Ok(seen.is_none_or(|seen| seen.source != At::Ours))
 }
 
-/// What is where, for a record; nothing when it was never finished.
+/// Observes the directory of a record. Returns `None` if it has no file ID yet.
 async fn observe_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -94,7 +94,7 @@ async fn observe_record(
     Ok(Some(reclaim.seen))
 }
 
-/// A rename to an archive that went through before its end was recorded: records it.
+/// Completes the record of an archive whose rename was done.
 pub(crate) async fn complete_archive(
     store: &ExportStore,
     verified: &VerifiedRoot,
