@@ -1,4 +1,4 @@
-//! Questions about archives that the watch caches answer.
+//! Queries about archives, answered from the watch caches.
 
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -7,14 +7,14 @@ use crate::api::NfsArchive;
 use crate::decide::retention;
 use crate::state::context::Context;
 
-/// Returns the archives that name a backend.
+/// Returns the archives of a backend.
 pub fn archives_of(ctx: &Context, backend: &str) -> Vec<ObjectRef<NfsArchive>> {
     let all = ctx.stores.archives.state();
     let named = all.iter().filter(|archive| archive.spec.backend == backend);
     named.map(|archive| ObjectRef::from_obj(archive.as_ref())).collect()
 }
 
-/// Returns why an archive has expired at that time, or none if it has not.
+/// Returns why an archive has expired at `now`, or `None` if it has not.
 pub fn expiry_reason(ctx: &Context, archive: &NfsArchive, now: Timestamp) -> Option<String> {
     let backend = ctx.stores.backends.get(&ObjectRef::new(&archive.spec.backend))?;
     let policy = &backend.spec.archive_policy;

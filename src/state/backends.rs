@@ -1,4 +1,4 @@
-//! What is known of each backend now, and how many calls it may hold up at once.
+//! State of each backend, and limits on its concurrent work.
 
 mod known;
 
@@ -20,83 +20,83 @@ use crate::state::usage::UsageScanState;
 use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
-/// Archives of a backend looked at at a time.
+/// Maximum number of archives of one backend that are reconciled concurrently.
 const ARCHIVES: usize = 4;
 
-/// All backends by name.
+/// All backends, by name.
 #[derive(Default)]
 pub struct BackendRegistry {
     by_name: RwLock<BTreeMap<String, Arc<Backend>>>,
 }
 
-/// One backend while the operator runs.
+/// Runtime state of one backend.
 pub struct Backend {
-    /// The object's name.
+    /// Name of the object.
     pub name: String,
-    /// The object's uid: a backend made anew under the same name is another one.
+    /// UID of the object. It distinguishes a recreated backend from a deleted one of the same name.
     pub uid: String,
-    /// Lets claims in.
+    /// Limits concurrent work on claims.
     pub claims: ConcurrencyLimiter<ClaimRef>,
-    /// Lets reclaims in: a hanging backend must not hold up those of others.
+    /// Limits concurrent reclaims, so that a hanging backend does not block the reclaims of others.
     pub reclaims: ConcurrencyLimiter<VolumeRef>,
-    /// How many of its archives are looked at at a time: enough to hide round trips, few beside its claims.
+    /// Limits concurrent work on archives: enough to hide round trips, but few compared to claims.
     pub archives: Semaphore,
-    /// When the last archive was purged because its time was over, or this process began.
+    /// Time of the last purge of an expired archive; initially, the start of the process.
     expiry: Mutex<Instant>,
     snapshot: RwLock<Arc<ProbeSnapshot>>,
     confirmed: Mutex<Option<Identity>>,
     connection: Mutex<Option<BackendConnection>>,
     open: Mutex<HashMap<String, PendingDirectory>>,
-    /// Rung when there is something to purge.
+    /// Notified when there is data to purge.
     pub purge_requested: Arc<Notify>,
     purge_report: Mutex<PurgeReport>,
     swept: Mutex<Option<Instant>>,
-    /// Requests a garbage collection.
+    /// Notified when a garbage collection is requested.
     pub gc_requested: Arc<Notify>,
-    /// Rung when the export is to be scanned for orphans now, and when the backend is forgotten.
+    /// Notified when an orphan scan is requested.
     pub scan_requested: Arc<Notify>,
     last_scan: Mutex<Option<ScanResult>>,
-    /// Volumes made again after their objects were lost.
+    /// Recovery of volumes whose objects were lost.
     pub recovery: RecoveryState,
-    /// The count of what its volumes hold.
+    /// State of the usage scan.
     pub usage_scan: UsageScanState,
     forgotten: CancellationToken,
 }
 
-/// What the last scan for orphans found.
+/// Result of the last orphan scan.
 #[derive(Debug, Clone)]
 pub struct ScanResult {
-    /// The identity of the export that was scanned.
+    /// Identity of the scanned export.
     pub export_id: String,
-    /// What was found.
+    /// Orphans found.
     pub orphans: OrphansStatus,
 }
 
-/// A connection, and what it was made for.
+/// Connection to the export of a backend.
 #[derive(Clone)]
 pub struct BackendConnection {
-    /// Address, credential and all else that makes another connection necessary when it changes.
+    /// Address, credential and all other settings whose change requires a new connection.
     pub target: Target,
-    /// The places of the backend's root, under all its addresses.
+    /// Paths of the backend's root, under all its addresses.
     pub roots: Vec<ReservedPath>,
-    /// The export at its other end.
+    /// Export that the connection leads to.
     pub store: Arc<ExportStore>,
-    /// What a former life left there was taken in.
+    /// True if the state that the previous process left on the export is recovered.
     pub recovered: bool,
 }
 
-/// A directory that was begun and has no volume yet.
+/// Directory that was started and has no volume yet.
 #[derive(Debug, Clone)]
 pub struct PendingDirectory {
-    /// Whose it is.
+    /// Claim that the directory belongs to.
     pub claim: export_store::ClaimRef,
-    /// Being worked on right now: nobody else may touch it.
+    /// True while the directory is being worked on; no other task may change it.
     pub active: bool,
-    /// It becomes what an archive was, by moving that.
+    /// True if an archive is moved to the directory.
     pub moves: bool,
 }
 
-/// A volume's directory is being worked on, until this is dropped.
+/// Exclusive right to work on the directory of a volume, until dropped.
 pub struct PendingGuard<'a> {
     backend: &'a Backend,
     volume: String,
@@ -151,8 +151,10 @@ impl Backend {
         }
     }
 
-    /// Whether an archive whose time is over may be purged now, or how long to wait: one in each `pause`. Whoever is told
-    /// that he may, has taken the turn.
+    /// Acquires the right to purge one expired archive now. At most one is granted per `pause`.
+    ///
+    /// # Errors
+    /// The time left until the next purge is allowed.
     pub fn acquire_purge_slot(&self, pause: Duration) -> Result<(), Duration> {
         let mut last = self.expiry.lock().unwrap_or_else(PoisonError::into_inner);
         let left = pause.saturating_sub(last.elapsed());
@@ -163,32 +165,32 @@ impl Backend {
         Ok(())
     }
 
-    /// Returns a token that is cancelled when the backend is forgotten and nothing uses it any more.
+    /// Returns a token that is cancelled when the backend is removed and not in use anymore.
     pub fn forgotten(&self) -> CancellationToken {
         self.forgotten.clone()
     }
 
-    /// What the last probe found.
+    /// Returns the result of the last probe.
     pub fn known(&self) -> Arc<ProbeSnapshot> {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A probe ended.
+    /// Records the result of a probe.
     pub fn set_snapshot(&self, known: ProbeSnapshot) {
         *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
     }
 
-    /// The identity that was confirmed last, however long ago: the object's status may not say it yet.
+    /// Returns the identity that was last confirmed, regardless of its age. The object's status may not show it yet.
     pub fn confirmed(&self) -> Option<Identity> {
         self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// An identity was made, or found to be the one that it must be.
+    /// Records an identity that was created or verified.
     pub fn set_confirmed(&self, identity: Identity) {
         *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
     }
 
-    /// Begins to work on a volume's directory; none when somebody else is at it.
+    /// Starts work on the directory of a volume. Returns `None` if another task is working on it.
     pub fn begin_work(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<PendingGuard<'_>> {
         let mut open = self.open_directories();
         let former = open.get(volume);
@@ -207,7 +209,7 @@ impl Backend {
         })
     }
 
-    /// A directory that a former life began.
+    /// Records a directory that the previous process started.
     pub fn add_pending(&self, volume: &str, claim: &export_store::ClaimRef) {
         self.open_directories()
             .entry(volume.to_owned())
@@ -218,39 +220,39 @@ impl Backend {
             });
     }
 
-    /// An archive is moved to a directory that is open.
+    /// Records that an archive is moved to the pending directory of a volume.
     pub fn mark_as_move(&self, volume: &str) {
         if let Some(open) = self.open_directories().get_mut(volume) {
             open.moves = true;
         }
     }
 
-    /// Whether an archive is moved to a directory that is open.
+    /// Returns true if an archive is moved to the pending directory of a volume.
     pub fn is_move(&self, volume: &str) -> bool {
         self.open_directories().get(volume).is_some_and(|open| open.moves)
     }
 
-    /// Whether a directory was begun here for a volume that is not saved yet.
+    /// Returns true if a directory was started for a volume that is not saved yet.
     pub fn has_pending(&self, volume: &str) -> bool {
         self.open_directories().contains_key(volume)
     }
 
-    /// Whether a volume's directory is being worked on right now.
+    /// Returns true while the directory of a volume is being worked on.
     pub fn is_in_work(&self, volume: &str) -> bool {
         self.open_directories().get(volume).is_some_and(|open| open.active)
     }
 
-    /// Whether it is known what a former life began here.
+    /// Returns true if the state that the previous process left on the connected export is recovered.
     pub fn is_recovered(&self) -> bool {
         self.connection().is_some_and(|connection| connection.recovered)
     }
 
-    /// A directory has its volume, or is gone.
+    /// Forgets a directory that has its volume or is removed.
     pub fn remove_pending(&self, volume: &str) {
         self.open_directories().remove(volume);
     }
 
-    /// The directories that were begun, have no volume yet, and nobody works on.
+    /// Returns the pending directories that no task is working on.
     pub fn abandoned(&self) -> Vec<(String, export_store::ClaimRef)> {
         let open = self.open_directories();
         open.iter()
@@ -259,18 +261,18 @@ impl Backend {
             .collect()
     }
 
-    /// The connection, if there is one.
+    /// Returns the current connection.
     pub fn connection(&self) -> Option<BackendConnection> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether what a former life left on this export was taken in.
+    /// Returns true if the state that the previous process left on this export is recovered.
     pub fn is_recovered_on(&self, export: &Arc<ExportStore>) -> bool {
         self.connection()
             .is_some_and(|connection| connection.recovered && Arc::ptr_eq(&connection.store, export))
     }
 
-    /// What a former life left on this export was taken in.
+    /// Records that the state that the previous process left on this export is recovered.
     pub fn set_recovered(&self, export: &Arc<ExportStore>) {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(connection) = connection
@@ -281,7 +283,7 @@ impl Backend {
         }
     }
 
-    /// Takes another connection, and answers the former one.
+    /// Replaces the connection, and returns the previous one.
     pub fn set_connection(&self, connection: Option<BackendConnection>) -> Option<BackendConnection> {
         std::mem::replace(
             &mut *self.connection.lock().unwrap_or_else(PoisonError::into_inner),
@@ -289,33 +291,33 @@ impl Backend {
         )
     }
 
-    /// What the last purge of the trash reported.
+    /// Returns the report of the last purge of the trash.
     pub fn purged(&self) -> PurgeReport {
         self.purge_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A purge ended.
+    /// Records the report of a purge.
     pub fn set_purge_report(&self, report: PurgeReport) {
         *self.purge_report.lock().unwrap_or_else(PoisonError::into_inner) = report;
     }
 
-    /// A sweep of directories that were left open ended; it began then.
+    /// Records when the last completed garbage collection began.
     pub fn set_last_gc(&self, began: Instant) {
         *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
     }
 
-    /// Whether a sweep began after that, and has ended.
+    /// Returns true if a garbage collection began after `moment` and has completed.
     pub fn has_gc_run_since(&self, moment: Instant) -> bool {
         let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
         swept.is_some_and(|began| began > moment)
     }
 
-    /// What the last scan found, this life's or a former one's.
+    /// Returns the result of the last orphan scan, which may be one of the previous process.
     pub fn scanned(&self) -> Option<ScanResult> {
         self.last_scan.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A scan came to its end.
+    /// Records the result of an orphan scan.
     pub fn set_last_scan(&self, scanned: ScanResult) {
         *self.last_scan.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
     }
@@ -326,7 +328,7 @@ impl Backend {
 }
 
 impl BackendRegistry {
-    /// The backend of this object, and whether it was made just now.
+    /// Returns the backend of this object, and true if it was created by this call.
     pub fn get_or_create(&self, name: &str, uid: &str, slots: usize, object: &Arc<NfsBackend>) -> (Arc<Backend>, bool) {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(backend) = by_name.get(name).filter(|backend| backend.uid == uid) {
@@ -337,7 +339,7 @@ impl BackendRegistry {
         (backend, true)
     }
 
-    /// The backend of this name.
+    /// Returns the backend with this name.
     pub fn get(&self, name: &str) -> Option<Arc<Backend>> {
         self.by_name
             .read()
@@ -346,7 +348,7 @@ impl BackendRegistry {
             .cloned()
     }
 
-    /// All backends.
+    /// Returns all backends.
     pub fn all(&self) -> Vec<Arc<Backend>> {
         self.by_name
             .read()
@@ -356,14 +358,14 @@ impl BackendRegistry {
             .collect()
     }
 
-    /// Something is there that volumes may wait for which are to be made again.
+    /// Notifies all backends of an object that volumes to recover may wait for.
     pub fn object_appeared(&self, what: &Missing) {
         self.all()
             .iter()
             .for_each(|backend| backend.recovery.object_appeared(what));
     }
 
-    /// A backend is gone.
+    /// Removes a backend if its UID matches, and returns it.
     pub fn remove(&self, name: &str, uid: &str) -> Option<Arc<Backend>> {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.get(name).filter(|backend| backend.uid == uid)?;

@@ -1,4 +1,4 @@
-//! The backends as placement sees them: each object as it is now, with the result of its last probe.
+//! Input of placement: the current object of each backend, with the result of its last probe.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +11,17 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::capacity::CapacityState;
 use crate::state::context::Context;
 
-/// One backend at one moment.
+/// State of one backend at one point in time.
 pub struct BackendView {
     object: Arc<NfsBackend>,
-    /// The running backend; none before its first reconciliation.
+    /// Runtime state of the backend; `None` before its first reconciliation.
     pub backend: Option<Arc<Backend>>,
     snapshot: Option<Arc<ProbeSnapshot>>,
     ready: PlannedCondition,
 }
 
 impl BackendView {
-    /// Returns all backends as they are now. A backend in `refused` has that condition instead of its own.
+    /// Returns all current backends. A backend in `refused` has that condition instead of its own.
     pub fn all(ctx: &Context, refused: &[(String, PlannedCondition)]) -> Vec<Self> {
         let now = Instant::now();
         let view = |object: Arc<NfsBackend>| {
@@ -49,7 +49,7 @@ impl BackendView {
         ctx.stores.backends.state().into_iter().map(view).collect()
     }
 
-    /// The backend's name.
+    /// Returns the name of the backend.
     pub fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()
     }
@@ -61,7 +61,7 @@ impl BackendView {
             .is_some_and(|snapshot| snapshot.ready.reason != Reason::NotProbed)
     }
 
-    /// Returns what placement needs to know of this backend. `all` are the backends that may share its export.
+    /// Returns the placement candidate for this backend. `all` are the backends that may share its export.
     pub fn candidate<'a>(&'a self, all: &[Self], allocated: &CapacityState) -> Candidate<'a> {
         let spec = &self.object.spec;
         let totals = allocated.totals(self.name());

@@ -1,38 +1,38 @@
-//! Which volumes lie on which backend, and what was promised to claims whose volume does not exist yet.
+//! Capacity that volumes use on each backend, and capacity reserved for claims whose volume does not exist yet.
 //!
-//! Placement counts with these numbers under one lock, so claims that race for the last room can't both get it.
+//! Placement reads these numbers under one lock, so that concurrent claims cannot both get the last free space.
 
 use std::collections::{BTreeSet, BinaryHeap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The books; cheap to read, never locked over an await.
+/// Tracks used and reserved capacity. The lock is never held across an await point.
 #[derive(Default)]
 pub struct CapacityTracker {
     books: Mutex<CapacityState>,
 }
 
-/// What is held by volumes and promised to claims.
+/// Capacity used by volumes and reserved for claims.
 #[derive(Default)]
 pub struct CapacityState {
     holdings: HashMap<String, Allocation>,
     totals: HashMap<Arc<str>, Totals>,
-    /// The few identities that thousands of volumes share.
+    /// Export identities, shared by the volumes to save memory.
     export_ids: HashSet<Arc<str>>,
 }
 
-/// There is one for each volume in the cluster: it is kept small.
+/// Capacity of one volume. There is one for each volume in the cluster, so it must be small.
 struct Allocation {
     backend: Arc<str>,
     bytes: u128,
-    /// The identity of the export, of a volume that exists.
+    /// Identity of the export; present only for a volume that exists.
     export_id: Option<Arc<str>>,
-    /// What it is about to have; boxed, for hardly any volume grows at a time.
+    /// Size after the expansion in progress; boxed because few volumes are expanded at the same time.
     growing_to: Option<Box<u128>>,
     confirm: bool,
 }
 
 impl Allocation {
-    /// What it takes of its backend's room, in bytes.
+    /// Returns the bytes that count on the backend.
     fn taken(&self) -> u128 {
         self.growing_to
             .as_deref()
@@ -40,17 +40,17 @@ impl Allocation {
     }
 }
 
-/// Sums over a backend's volumes and promises.
+/// Totals of the volumes and reservations of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Number of volumes.
+    /// Number of volumes and reservations.
     pub volumes: u64,
-    /// Sum of the requests, in bytes.
+    /// Sum of the requested sizes, in bytes.
     pub bytes: u128,
 }
 
 impl CapacityState {
-    /// A backend's sums.
+    /// Returns the totals of a backend.
     pub fn totals(&self, backend: &str) -> Totals {
         self.totals.get(backend).copied().unwrap_or_default()
     }
@@ -63,7 +63,7 @@ impl CapacityState {
         self.holdings.insert(volume.to_owned(), holding);
     }
 
-    /// A backend's name as the totals have it.
+    /// Returns the shared copy of a backend's name.
     fn backend(&self, name: &str) -> Arc<str> {
         let known = self.totals.get_key_value(name);
         known.map_or_else(|| name.into(), |(known, _)| Arc::clone(known))
@@ -89,9 +89,10 @@ impl CapacityState {
 }
 
 impl CapacityTracker {
-    /// Lets `choose` pick a backend for a volume with the books as they are without it, and notes the promise. A former
-    /// promise stays where nothing is picked: something may have been made for it. A volume that exists, by another
-    /// provisioner's hand meanwhile, needs no promise, and is not to be released with one.
+    /// Reserves capacity for a volume on the backend that `choose` selects. `choose` gets the state without this
+    /// volume. If it selects none, an earlier reservation remains, because a directory may exist for it. A volume that
+    /// exists, for example because another provisioner created it in the meantime, needs no reservation and is not
+    /// released with one.
     pub fn reserve<T>(
         &self,
         volume: &str,
@@ -120,10 +121,10 @@ impl CapacityTracker {
         answer
     }
 
-    /// A volume exists, on the export with that identity.
+    /// Records a volume that exists, on the export with this identity.
     pub fn saved(&self, volume: &str, backend: &str, bytes: u128, export_id: Option<&str>) {
         let mut books = self.books();
-        // What it is about to have counts until it has that: this may be how it was before.
+        // The expanded size counts until the volume has it: this may be the volume before the expansion.
         let former = books.take(volume).and_then(|former| former.growing_to);
         let growing_to = former.filter(|growing_to| **growing_to > bytes);
         let backend = books.backend(backend);
@@ -140,8 +141,8 @@ impl CapacityTracker {
         );
     }
 
-    /// Lets `check` say, with the books as they are without it, whether a volume may have so many bytes; if so, they are
-    /// counted from now on.
+    /// Counts a volume with its new size of `bytes` if `check` allows the expansion. `check` gets the state without
+    /// this volume.
     pub fn grow<E>(
         &self,
         volume: &str,
@@ -160,7 +161,7 @@ impl CapacityTracker {
         answer
     }
 
-    /// A volume that was to grow no longer is: what it has counts.
+    /// Ends the expansion of a volume that is not expanded anymore: its current size counts.
     pub fn finish_growth(&self, volume: &str) {
         let mut books = self.books();
         if books
@@ -176,12 +177,12 @@ impl CapacityTracker {
         }
     }
 
-    /// A volume is gone.
+    /// Forgets a deleted volume.
     pub fn remove(&self, volume: &str) {
         self.books().take(volume);
     }
 
-    /// A promise is off: nothing was made for it, or what was made is removed. A saved volume stays.
+    /// Releases a reservation whose directory was not created or is removed. A saved volume remains.
     pub fn release(&self, volume: &str) {
         let mut books = self.books();
         if books.holdings.get(volume).is_some_and(|holding| !holding.confirm) {
@@ -189,12 +190,12 @@ impl CapacityTracker {
         }
     }
 
-    /// Whether a volume object of this name is known.
+    /// Returns true if a volume object with this name is known.
     pub fn is_saved(&self, volume: &str) -> bool {
         self.books().holdings.get(volume).is_some_and(|holding| holding.confirm)
     }
 
-    /// The backend that the volume object of this name is on, if there is one.
+    /// Returns the backend of the volume object with this name.
     pub fn saved_on(&self, volume: &str) -> Option<String> {
         self.books()
             .holdings
@@ -203,7 +204,7 @@ impl CapacityTracker {
             .map(|holding| holding.backend.to_string())
     }
 
-    /// The size of the volume object of this name, in bytes.
+    /// Returns the size of the volume object with this name, in bytes.
     pub fn size_of(&self, volume: &str) -> Option<u128> {
         let books = self.books();
         books
@@ -213,7 +214,8 @@ impl CapacityTracker {
             .map(|holding| holding.bytes)
     }
 
-    /// The backend and, where the volume says it, the identity of the export that the volume object of this name is on.
+    /// Returns the backend of the volume object with this name and, if the volume records it, the identity of the
+    /// export.
     pub fn location_of(&self, volume: &str) -> Option<(String, Option<String>)> {
         let books = self.books();
         let holding = books.holdings.get(volume).filter(|holding| holding.confirm)?;
@@ -221,8 +223,8 @@ impl CapacityTracker {
         Some((holding.backend.to_string(), export_id))
     }
 
-    /// The volumes that exist on a backend, by name: the first so many after that one. So all can be gone through a few at
-    /// a time, while some come and go.
+    /// Returns at most `most` names of existing volumes on a backend, in order, starting after `after`. This allows
+    /// iteration in batches while volumes are created and deleted.
     pub fn volumes_after(&self, backend: &str, after: &str, most: usize) -> Vec<String> {
         let books = self.books();
         let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
@@ -237,7 +239,7 @@ impl CapacityTracker {
         first.into_sorted_vec().into_iter().cloned().collect()
     }
 
-    /// The identities of exports that a backend's volumes know.
+    /// Returns the identities of exports that the volumes of a backend record.
     pub fn export_ids(&self, backend: &str) -> BTreeSet<String> {
         let books = self.books();
         let on_backend = books.holdings.values().filter(|holding| *holding.backend == *backend);
@@ -245,12 +247,12 @@ impl CapacityTracker {
         ids.into_iter().map(str::to_owned).collect()
     }
 
-    /// A backend's sums.
+    /// Returns the totals of a backend.
     pub fn totals(&self, backend: &str) -> Totals {
         self.books().totals(backend)
     }
 
-    /// The volumes that exist.
+    /// Returns the names of the volumes that exist.
     pub fn saved_volumes(&self) -> HashSet<String> {
         let books = self.books();
         let saved = books.holdings.iter().filter(|(_, holding)| holding.confirm);
@@ -258,7 +260,7 @@ impl CapacityTracker {
     }
 
     fn books(&self) -> MutexGuard<'_, CapacityState> {
-        // The books are whole between any two statements above: a panic elsewhere leaves nothing half-written.
+        // The state is consistent between any two statements above, so a panic leaves no partial update.
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -313,12 +315,12 @@ mod tests {
         assert_eq!(inventory.totals("a"), Totals { volumes: 2, bytes: 20 });
         assert_eq!(inventory.grow("w", 6, fits(6)), Err(5));
         assert!(!inventory.reserve("x", 1, within(20)));
-        // The watch tells how it was before, then how it is.
+        // The watch reports the volume before the expansion, then after it.
         inventory.saved("v", "a", 5, None);
         assert_eq!(inventory.totals("a").bytes, 20);
         inventory.saved("v", "a", 15, None);
         assert_eq!(inventory.totals("a").bytes, 20);
-        // Given up: what it has counts again.
+        // After a cancelled expansion, the current size counts again.
         assert_eq!(inventory.grow("v", 10, fits(10)), Ok(()), "no less than it has");
         assert_eq!(inventory.totals("a").bytes, 20);
         inventory.finish_growth("v");

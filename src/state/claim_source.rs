@@ -1,4 +1,4 @@
-//! A bound claim whose data is copied, for another claim or for an on-demand archive.
+//! Bound claim whose data is copied, for another claim or for an on-demand archive.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{ExportStore, ReclaimRequest};
 
-/// The location of a claim's data.
+/// Location of a claim's data.
 pub(crate) struct ClaimSource {
-    /// The backend.
+    /// Backend of the volume.
     pub(crate) backend: Arc<Backend>,
-    /// The result of its last probe.
+    /// Result of the backend's last probe.
     pub(crate) snapshot: Arc<ProbeSnapshot>,
-    /// Its export.
+    /// Export of the backend.
     pub(crate) export: Arc<ExportStore>,
-    /// The volume's directory and claim, as its annotations have them.
+    /// Directory and claim from the annotations of the volume.
     pub(crate) request: ReclaimRequest,
 }
 
-/// Reads a bound claim and its volume, both live.
+/// Reads a bound claim and its volume from the API server.
 pub(crate) async fn read_bound_claim(
     ctx: &Context,
     namespace: &str,
@@ -43,7 +43,7 @@ pub(crate) async fn read_bound_claim(
     Ok(volume.map(|volume| (claim, volume)).ok_or_else(lost))
 }
 
-/// Returns the claim and its volume's name, if the claim is bound and not being deleted. Pure.
+/// Returns the claim and the name of its volume if the claim is bound and not being deleted. Pure.
 fn check_bound(
     claim: Option<PersistentVolumeClaim>,
     name: &str,
@@ -66,7 +66,7 @@ fn check_bound(
     }
 }
 
-/// Checks that the volume is bound to that claim and was made by this operator. Pure.
+/// Checks that the volume is bound to that claim and was provisioned by this operator. Pure.
 pub(crate) fn check_ownership(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
@@ -92,7 +92,7 @@ pub(crate) fn check_ownership(
     Ok(())
 }
 
-/// Returns the location of a claim's data, if its volume agrees with its backend.
+/// Returns the location of a claim's data if its volume matches its backend.
 pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> Result<ClaimSource, PlannedCondition> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let Some(backend) = ctx.backends.get(&name) else {
@@ -117,12 +117,12 @@ pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> R
     }
 }
 
-/// The claim cannot be copied yet.
+/// Returns the condition of a claim that cannot be copied yet.
 fn not_ready(claim: &str, what: &str) -> PlannedCondition {
     PlannedCondition::fails(Reason::CopySourceNotReady, format!("source claim {claim} {what}"))
 }
 
-/// The claim cannot be copied.
+/// Returns the condition of a claim that cannot be copied.
 pub(crate) fn unsuitable(claim: &str, what: &str) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::CopySourceUnsuitable,

@@ -1,4 +1,4 @@
-//! What every reconciler is handed.
+//! Shared state of all reconcilers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,31 +32,31 @@ use crate::state::usage::UsageStore;
 use export_store::{PathReservations, RecordsKey};
 use tokio_util::sync::CancellationToken;
 
-/// How this operator was started.
+/// Settings from the command line and the environment.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The provisioner name that we serve.
+    /// Provisioner name of this operator.
     pub provisioner: String,
-    /// Other provisioner names that we serve, each with the one backend that its classes reach.
+    /// Additional provisioner names, each with the one backend that serves its classes.
     pub aliases: BTreeMap<String, String>,
-    /// Claims worked on at the same time, for each backend on its own.
+    /// Maximum number of claims processed concurrently, per backend.
     pub slots: usize,
-    /// New for each start: a server ends the session of a former life (design 6.11).
+    /// Client verifier, new for each start: the server ends the session of the previous process (data-safety rule 11).
     pub verifier: [u8; 8],
-    /// Of each backend, one archive whose time is over is purged in this time.
+    /// Minimum interval between purges of expired archives on one backend.
     pub purge_pause: Duration,
-    /// The longest time that a call on an export may take.
+    /// Maximum duration of a call on an export.
     pub deadline: Duration,
-    /// How often each export is scanned for orphans; zero: only when somebody asks.
+    /// Interval between orphan scans of an export; zero if scans only run on request.
     pub scan_interval: Duration,
-    /// How many names are counted in a second of each backend whose volumes are.
+    /// Maximum number of files that a usage scan reads per second, per backend.
     pub count_rate: u32,
-    /// When this life began.
+    /// Start time of this process.
     pub started_at: Instant,
 }
 
 impl Settings {
-    /// All the provisioner names that we serve.
+    /// Returns all provisioner names that this operator serves.
     pub fn provisioners(&self) -> Vec<&str> {
         std::iter::once(&self.provisioner)
             .chain(self.aliases.keys())
@@ -64,13 +64,13 @@ impl Settings {
             .collect()
     }
 
-    /// When the calls of a former life have come to their deadlines. Where no fence ends them at once (NFSv3), nothing
-    /// is changed before that (design 6.11).
+    /// Returns the time at which all calls of the previous process have exceeded their deadline. Without fencing
+    /// (NFSv3), nothing is changed before that time (data-safety rule 11).
     pub fn previous_process_deadline(&self) -> Instant {
         self.started_at + self.deadline
     }
 
-    /// Parses a class's parameters; under an alias, they have the meaning that nfs-subdir gives them.
+    /// Parses the parameters of a class. Under an alias, they have the same semantics as in nfs-subdir.
     pub fn class_parameters(&self, class: &StorageClass) -> Result<ClassParameters, ParameterError> {
         let parameters = class.parameters.clone().unwrap_or_default();
         if self.aliases.contains_key(&class.provisioner) {
@@ -80,7 +80,7 @@ impl Settings {
         }
     }
 
-    /// Whether a provisioner name is ours.
+    /// Returns true if this operator serves the provisioner name.
     pub fn serves(&self, provisioner: &str) -> bool {
         self.provisioner == provisioner || self.aliases.contains_key(provisioner)
     }
@@ -88,7 +88,7 @@ impl Settings {
 
 #[cfg(test)]
 impl Settings {
-    /// Those of an operator that serves `provisioner`, and each alias with its backend, in a unit test.
+    /// Returns the settings of an operator with this provisioner name and these aliases, each with its backend.
     pub fn for_tests(provisioner: &str, aliases: &[(&str, &str)]) -> Self {
         let owned = |(alias, backend): &(&str, &str)| ((*alias).to_owned(), (*backend).to_owned());
         Self {
@@ -105,94 +105,94 @@ impl Settings {
     }
 }
 
-/// The watch caches.
+/// Watch caches.
 pub struct Stores {
-    /// All claims.
+    /// PersistentVolumeClaims.
     pub claims: Store<PersistentVolumeClaim>,
-    /// All volumes.
+    /// PersistentVolumes.
     pub volumes: Store<PersistentVolume>,
-    /// All classes.
+    /// StorageClasses.
     pub classes: Store<StorageClass>,
-    /// All namespaces: names, uids and labels.
+    /// Namespaces: names, UIDs and labels.
     pub namespaces: Store<PartialObjectMeta<Namespace>>,
-    /// All nodes: names and labels.
+    /// Nodes: names and labels.
     pub nodes: Store<PartialObjectMeta<Node>>,
-    /// All backends.
+    /// NfsBackends.
     pub backends: Store<NfsBackend>,
-    /// All archives.
+    /// NfsArchives.
     pub archives: Store<NfsArchive>,
 }
 
-/// What every reconciler is handed.
+/// Shared state of all reconcilers.
 pub struct Context {
-    /// Access to the API.
+    /// API clients.
     pub clients: Clients,
-    /// The cluster's name on exports.
+    /// Name of the cluster on exports.
     pub cluster_id: String,
-    /// The key that records on exports are signed with.
+    /// Key that signs the records on exports.
     pub records_key: RecordsKey,
-    /// How this operator was started.
+    /// Settings from the command line and the environment.
     pub settings: Settings,
-    /// The watch caches.
+    /// Watch caches.
     pub stores: Stores,
-    /// What is known of each backend now.
+    /// Runtime state of the backends.
     pub backends: BackendRegistry,
-    /// Which volumes lie where, and what is promised.
+    /// Capacity used by volumes and reserved for claims.
     pub capacity: CapacityTracker,
-    /// Which directories are taken.
+    /// Reserved directories.
     pub path_reservations: Arc<PathReservations>,
-    /// Claims that wait.
+    /// Waiting claims.
     pub waiting_claims: Arc<WaitSet<ClaimRef>>,
-    /// Volumes whose reclaim waits.
+    /// Volumes whose reclaim is waiting.
     pub waiting_volumes: WaitSet<VolumeRef>,
-    /// Events.
+    /// Recorder of Kubernetes events.
     pub events: Events,
-    /// Copies that are being made.
+    /// Background copies.
     pub copy_jobs: CopyJobs,
-    /// What volumes hold, as far as they were counted.
+    /// Measured storage usage of volumes.
     pub usage: UsageStore,
-    /// Metrics.
+    /// Prometheus metrics.
     pub metrics: Arc<Metrics>,
-    /// Pauses of claims that failed.
+    /// Backoff of failed claims.
     pub claim_retries: Backoff,
-    /// Pauses of volumes whose reclaim failed.
+    /// Backoff of volumes whose reclaim failed.
     pub volume_retries: Backoff,
-    /// Pauses of archives whose copy failed.
+    /// Backoff of archives whose copy failed.
     pub archive_retries: Backoff,
-    /// Volumes that were made again and are kept for their claims.
+    /// Recovered volumes that are reserved for their claims.
     pub recovery_holds: RecoveryHolds,
-    /// Selected nodes that no backend serves, and when they are given back.
+    /// Backoff of selected nodes that no backend serves.
     pub reschedules: RescheduleBackoff,
-    /// What was last said of volumes that could not be reclaimed.
+    /// Conditions last reported for volumes that could not be reclaimed.
     pub last_reported: LastReported,
-    /// Which watch caches are not filled yet.
+    /// Watch caches that are not synced yet.
     pub readiness: Readiness,
-    /// Whether this process may write now.
+    /// Allows writes only while this process is the leader.
     pub write_fence: WriteFence,
-    /// Asks the API server whether this process leads.
+    /// Checks with the API server that this process is the leader.
     pub leadership: Leadership,
-    /// The word that the operator is to stop.
+    /// Cancelled when the operator shuts down.
     pub shutdown: CancellationToken,
-    /// Asks for a backend to be probed now.
+    /// Sends requests to probe a backend now.
     pub probe_requests: mpsc::UnboundedSender<ObjectRef<NfsBackend>>,
-    /// Asks for an archive to be looked at now.
+    /// Sends requests to reconcile an archive now.
     pub archive_requests: mpsc::UnboundedSender<ObjectRef<NfsArchive>>,
 }
 
 impl Context {
-    /// Asks for a backend to be probed now.
+    /// Requests an immediate probe of a backend.
     pub fn request_probe(&self, backend: &str) {
-        // The receiver ends only with the operator.
+        // The receiver is dropped only at shutdown.
         let _ = self.probe_requests.send(ObjectRef::new(backend));
     }
 
-    /// Asks for an archive to be looked at now.
+    /// Requests an immediate reconciliation of an archive.
     pub fn requeue_archive(&self, archive: ObjectRef<NfsArchive>) {
-        // As above.
+        // The receiver is dropped only at shutdown.
         let _ = self.archive_requests.send(archive);
     }
 
-    /// Wakes the claims that request an archive as their data source: it changed.
+    /// Wakes the claims that use a changed archive as their data source.
     pub fn wake_restores(&self, archive: &str) {
         for claim in self.stores.claims.state() {
             if requested_archive(&claim) == Some(archive) {
@@ -201,9 +201,9 @@ impl Context {
         }
     }
 
-    /// Ends when every watch cache was filled once: what is missing in one of them before that may well exist.
+    /// Waits until all watch caches are synced. Before that, an object that is missing in a cache may exist.
     ///
-    /// False: the operator stops before that, and nothing may be decided.
+    /// Returns false if the operator shuts down first; the caller must then make no decision.
     pub async fn wait_for_sync(&self) -> bool {
         self.shutdown
             .run_until_cancelled(self.readiness.wait_until_ready())
@@ -211,8 +211,8 @@ impl Context {
             .is_some()
     }
 
-    /// The uid of the kube-system namespace: which cluster this is, whatever it is called on exports. Known once the caches
-    /// are filled.
+    /// Returns the UID of the kube-system namespace, which identifies the cluster regardless of its name on exports.
+    /// Empty until the caches are synced.
     pub fn cluster_uid(&self) -> String {
         let namespace = self.namespace("kube-system");
         namespace
@@ -220,12 +220,12 @@ impl Context {
             .unwrap_or_default()
     }
 
-    /// A node's labels.
+    /// Returns the name and labels of a node.
     pub fn node(&self, name: &str) -> Option<Arc<PartialObjectMeta<Node>>> {
         self.stores.nodes.get(&ObjectRef::new(name))
     }
 
-    /// A namespace's uid and labels.
+    /// Returns the UID and labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<Arc<PartialObjectMeta<Namespace>>> {
         self.stores.namespaces.get(&ObjectRef::new(name))
     }

@@ -1,8 +1,8 @@
-//! Copies that are being made in the background: a bounded number at a time, each known by the uid of the claim, or of the
-//! archive's object, that asked for it.
+//! Background copies. Each is identified by the UID of the claim, or of the archive object, that requested it.
 //!
-//! A copy takes as long as its bytes take. So it holds no place of a reconciler: that begins it, looks how far it is, and is
-//! woken when it ended. What is in memory here is lost with the process, and the next one begins the copy anew.
+//! A limited number of copies runs concurrently. The duration of a copy depends on the amount of data, so a copy does
+//! not block a reconciler: the reconciler starts the copy, reads its progress, and is woken when the copy ends. The
+//! state is in memory only; after a restart, the copy starts again.
 
 use std::collections::HashMap;
 use std::fmt::{self, Display};
@@ -19,47 +19,47 @@ use tokio::task::JoinHandle;
 use crate::api::conditions::{PlannedCondition, Reason};
 use export_store::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
 
-/// Copies at a time: they share the memory and the calls of one budget, and more of them would each be slower.
+/// Maximum number of concurrent copies. They share the memory and the calls of one budget.
 const AT_A_TIME: usize = 4;
 
-/// Who has a copy made.
+/// Identification of a copy, and the labels of its metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyLabels {
-    /// The uid of the claim, or of the archive's object.
+    /// UID of the claim or of the archive object.
     pub uid: String,
-    /// The claim's namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// The claim's name; of an archive, that of the claim that is copied.
+    /// Name of the claim; for an archive, name of the claim that is copied.
     pub claim: String,
-    /// The archive's name; empty for a claim.
+    /// Name of the archive; empty for a claim.
     pub archive: String,
 }
 
-/// What a copy became.
+/// Result of a successful copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopyResult {
-    /// The directory of a claim's volume.
+    /// Directory of a claim's volume.
     Directory(ProvisionedDirectory),
-    /// An archive: its record says the rest.
+    /// Archive; its record has the details.
     Archive,
 }
 
-/// How a copy ended, and what was copied.
+/// Result of a copy, and the amount of data copied.
 pub type CopyOutcome = (Result<CopyResult, CopyError>, TallySnapshot);
 
-/// How far a copy is.
+/// Progress of a copy.
 #[derive(Debug)]
 pub enum Progress {
-    /// There is none: not begun by this process, or its end was told already.
+    /// No copy: this process did not start one, or it ended.
     None,
-    /// Others go first.
+    /// Waiting for other copies.
     Waiting,
-    /// It is being made.
+    /// In progress.
     Copying(TallySnapshot),
 }
 
 impl Progress {
-    /// Returns the condition to report while data is copied from `source`, or none if it is not.
+    /// Returns the condition to report while data is copied from `source`, or `None` if there is no copy.
     pub fn condition(&self, source: impl Display) -> Option<PlannedCondition> {
         let message = match self {
             Self::None => return None,
@@ -104,7 +104,7 @@ impl Default for Inner {
 }
 
 impl CopyJobs {
-    /// Begins a copy, unless there is one for that uid; `ended` is called when it came to its end.
+    /// Starts a copy unless one exists for the UID. Calls `ended` when the copy ends.
     pub fn start<F>(
         &self,
         of: CopyLabels,
@@ -121,7 +121,7 @@ impl CopyJobs {
         let making = make(self.0.budget.clone(), Arc::clone(&tally));
         let (copies, uid) = (self.clone(), of.uid.clone());
         let task = tokio::spawn(async move {
-            // Never closed.
+            // The semaphore is never closed.
             let place = Arc::clone(&copies.0.places).acquire_owned().await;
             copies.turn_to(&uid, State::Copying);
             let outcome = making.await;
@@ -140,7 +140,7 @@ impl CopyJobs {
         );
     }
 
-    /// How far a claim's copy is.
+    /// Returns the progress of the copy with this UID.
     pub fn progress(&self, uid: &str) -> Progress {
         match self.jobs().get(uid) {
             None => Progress::None,
@@ -152,7 +152,7 @@ impl CopyJobs {
         }
     }
 
-    /// Takes the end of a claim's copy, if it came to one: it is told once.
+    /// Removes and returns the result of the copy with this UID, or `None` if it has not ended.
     pub fn take_result(&self, uid: &str) -> Option<CopyOutcome> {
         let mut jobs = self.jobs();
         let job = jobs.remove(uid)?;
@@ -165,19 +165,19 @@ impl CopyJobs {
         }
     }
 
-    /// Ends a claim's copy: nobody wants it any more. What was copied is for the sweep.
+    /// Aborts the copy with this UID. Garbage collection removes the partial data.
     pub fn abort(&self, uid: &str) {
         if let Some(job) = self.jobs().remove(uid) {
             job.task.abort();
         }
     }
 
-    /// The same, and waits until nothing is at it any more.
+    /// Aborts the copy with this UID, and waits until its task has ended.
     pub async fn abort_and_wait(&self, uid: &str) {
         let job = self.jobs().remove(uid);
         if let Some(job) = job {
             job.task.abort();
-            // How it ended is nobody's concern.
+            // The result of an aborted copy is not needed.
             let _ = job.task.await;
         }
     }
@@ -199,7 +199,7 @@ impl fmt::Debug for CopyJobs {
     }
 }
 
-/// What is told of each copy: name behind `nfs_operator_copy_`, help, and the figure.
+/// Metric of a copy: name after `nfs_operator_copy_`, help text and value.
 type Figure = (&'static str, &'static str, fn(&TallySnapshot) -> u64);
 const FIGURES: [Figure; 4] = [
     ("files", "Files of a copy that are done", |tally| tally.files),

@@ -1,22 +1,22 @@
-//! What was last said of an object that has no condition to say it in, so that it is said once.
+//! Conditions last reported for objects that have none in their status, so that each is reported once.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use crate::api::conditions::PlannedCondition;
 
-/// The last words, by the object's uid; only objects that something is wrong with are in it.
+/// Last reported conditions by object UID. Contains only objects with a failure.
 #[derive(Default)]
 pub struct LastReported(Mutex<HashMap<String, PlannedCondition>>);
 
 impl LastReported {
-    /// Whether this was not the last thing said, and notes it.
+    /// Records the condition. Returns true if it differs from the last one.
     pub fn changed(&self, uid: &str, verdict: &PlannedCondition) -> bool {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         told.insert(uid.to_owned(), verdict.clone()).as_ref() != Some(verdict)
     }
 
-    /// The object is well, or gone.
+    /// Forgets an object that has recovered or is deleted.
     pub fn forget(&self, uid: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
     }

@@ -1,4 +1,4 @@
-//! What the operator remembers between two reconciliations. All of it is rebuilt at each start.
+//! In-memory state between reconciliations. It is rebuilt at each start.
 
 pub mod archives;
 pub mod backends;

@@ -1,4 +1,4 @@
-//! Backends whose volumes are being made again from their records, and the claims that must not be provisioned meanwhile.
+//! Recovery of volumes from the records on their backends, and the claims that must not be provisioned in the meantime.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,16 +13,16 @@ use crate::api::names::{VOLUME_BACKEND, VOLUME_READOPTED, volume_name};
 /// Namespace and name of a claim.
 pub type ClaimName = (String, String);
 
-/// A volume that was left out.
+/// Volume that was skipped by a recovery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SkippedVolume {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Why, and the remedy.
+    /// Reason, and the remedy.
     pub why: String,
 }
 
-/// What is not there, and a volume can't be made without.
+/// Missing object that a volume requires before it can be recovered.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Missing {
     /// A namespace.
@@ -31,10 +31,10 @@ pub enum Missing {
     Backend(String),
 }
 
-/// Left-out volumes that the condition names; all are in the log.
+/// Maximum number of skipped volumes in the condition; all are in the log.
 const NAMED: usize = 10;
 
-/// What an administrator says on a backend, at one moment.
+/// Annotations and generation of a backend object at one point in time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackendRevision {
     annotations: BTreeMap<String, String>,
@@ -42,7 +42,7 @@ pub struct BackendRevision {
 }
 
 impl BackendRevision {
-    /// What the object says.
+    /// Returns the revision of a backend object.
     pub fn of(object: &NfsBackend) -> Self {
         Self {
             annotations: object.annotations().clone(),
@@ -51,27 +51,27 @@ impl BackendRevision {
     }
 }
 
-/// What one pass over a backend's records came to.
+/// Result of one pass over the records of a backend.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RecoveryOutcome {
-    /// The administrator's word when the pass began: another one asks for another pass.
+    /// Revision of the backend when the pass began. Another revision requires another pass.
     pub revision: BackendRevision,
-    /// Volumes in use that the records know, and that are there now.
+    /// Number of recorded volumes in use that exist now.
     pub there: u64,
-    /// Those of them that this pass made again.
+    /// Number of those that this pass recreated.
     pub made: u64,
-    /// How many were left out.
+    /// Number of skipped volumes.
     pub left_out: u64,
-    /// The first of them.
+    /// The first skipped volumes.
     pub first: Vec<SkippedVolume>,
-    /// Claims whose volume was left out: provisioned anew, they would begin with nothing.
+    /// Claims whose volume was skipped, with the name of that volume. A new volume for such a claim would be empty.
     pub claims: HashMap<ClaimName, String>,
-    /// What some of those left out wait for.
+    /// Missing objects that skipped volumes wait for.
     pub missing: BTreeSet<Missing>,
 }
 
 impl RecoveryOutcome {
-    /// Notes a volume that was left out, and the claim that has to wait for a word about it.
+    /// Records a skipped volume, and the claim that must not be provisioned because of it.
     pub fn leave_out(&mut self, volume: &str, why: String, claim: Option<ClaimName>) {
         self.left_out += 1;
         if let Some(claim) = claim {
@@ -84,32 +84,32 @@ impl RecoveryOutcome {
     }
 }
 
-/// How far the re-adoption of a backend is.
+/// Progress of the recovery of a backend.
 #[derive(Debug, Clone, Default)]
 pub struct RecoveryStage {
-    /// Records looked at, and how many there are.
+    /// Number of processed records, and total number of records.
     pub progress: Option<(u64, u64)>,
-    /// What the last pass came to that got to its end.
+    /// Result of the last completed pass.
     pub outcome: Option<Arc<RecoveryOutcome>>,
-    /// Why the last pass did not.
+    /// Error that interrupted the last pass.
     pub trouble: Option<String>,
 }
 
-/// The re-adoption of one backend.
+/// State of the recovery of a backend.
 #[derive(Default)]
 pub struct RecoveryState {
     stage: Mutex<RecoveryStage>,
-    /// Rung when there is something to look at.
+    /// Notified when a pass is requested.
     pub requested: Arc<Notify>,
 }
 
 impl RecoveryState {
-    /// How far it is.
+    /// Returns the current progress.
     pub fn stage(&self) -> RecoveryStage {
         self.lock().clone()
     }
 
-    /// What the last pass came to that got to its end, if it was asked by this word.
+    /// Returns the result of the last completed pass if it began with this revision.
     pub fn outcome(&self, revision: &BackendRevision) -> Option<Arc<RecoveryOutcome>> {
         self.lock()
             .outcome
@@ -117,12 +117,12 @@ impl RecoveryState {
             .filter(|outcome| outcome.revision == *revision)
     }
 
-    /// So many of so many records were looked at.
+    /// Records the number of processed records and the total.
     pub fn set_progress(&self, done: u64, of: u64) {
         self.lock().progress = Some((done, of));
     }
 
-    /// A pass came to its end. Answers whether it came to something else than the one before.
+    /// Records a completed pass. Returns true if its result differs from the previous one.
     pub fn finish(&self, outcome: RecoveryOutcome) -> bool {
         let mut stage = self.lock();
         let comparable = |outcome: &RecoveryOutcome| (outcome.left_out, outcome.first.clone(), outcome.made > 0);
@@ -134,7 +134,7 @@ impl RecoveryState {
         news
     }
 
-    /// Something is there: volumes that were left out may wait for it.
+    /// Requests a pass if skipped volumes wait for this object.
     pub fn object_appeared(&self, what: &Missing) {
         let outcome = self.lock().outcome.clone();
         if outcome.is_some_and(|outcome| outcome.missing.contains(what)) {
@@ -142,12 +142,12 @@ impl RecoveryState {
         }
     }
 
-    /// A pass was cut off.
+    /// Records the error that interrupted a pass.
     pub fn fail(&self, trouble: String) {
         self.lock().trouble = Some(trouble);
     }
 
-    /// Nobody asks for it any more.
+    /// Clears the state when recovery is no longer requested.
     pub fn clear(&self) {
         *self.lock() = RecoveryStage::default();
     }
@@ -157,8 +157,8 @@ impl RecoveryState {
     }
 }
 
-/// The volumes that were made again, by the claim that each is kept for. As long as there is one for a claim, that claim is
-/// not provisioned: the control plane may be about to bind it.
+/// Recovered volumes by the claim that each is reserved for. A claim with such a volume is not provisioned, because the
+/// control plane may be about to bind it.
 #[derive(Default)]
 pub struct RecoveryHolds(Mutex<Pairs>);
 
@@ -166,15 +166,15 @@ pub struct RecoveryHolds(Mutex<Pairs>);
 struct Pairs {
     by_volume: HashMap<String, ClaimName>,
     by_claim: HashMap<ClaimName, String>,
-    /// By the claim's uid, once the control plane gave the volume to it: the claim itself says so later, and the watch of
-    /// claims may be later still. A uid never comes back, so these stay.
+    /// Recovered volumes by the UID of the claim that the control plane bound them to. The claim object is updated
+    /// later, and the watch of claims may be later still. UIDs are not reused, so these entries are never removed.
     bound: HashMap<String, String>,
 }
 
 impl Pairs {
     fn part(&mut self, volume: &str) {
         let claim = self.by_volume.remove(volume);
-        // Of two volumes for one claim, the other one's word stands.
+        // If two volumes are reserved for one claim, the entry of the other one remains.
         if let Some(claim) = claim.filter(|claim| self.by_claim.get(claim).is_some_and(|other| other == volume)) {
             self.by_claim.remove(&claim);
         }
@@ -182,7 +182,7 @@ impl Pairs {
 }
 
 impl RecoveryHolds {
-    /// A volume was seen, or made.
+    /// Records a volume that was observed or recreated.
     pub fn observe(&self, volume: &PersistentVolume) {
         let (mut pairs, name) = (self.lock(), volume.name_any());
         pairs.part(&name);
@@ -194,12 +194,12 @@ impl RecoveryHolds {
         }
     }
 
-    /// A volume is gone.
+    /// Forgets a deleted volume.
     pub fn remove(&self, volume: &str) {
         self.lock().part(volume);
     }
 
-    /// The volume that is kept for a claim of this name, or was given to the one with this uid.
+    /// Returns the volume that is reserved for a claim of this name, or bound to the claim with this UID.
     pub fn held_for(&self, claim: &ClaimName, uid: &str) -> Option<String> {
         let pairs = self.lock();
         pairs.bound.get(uid).or_else(|| pairs.by_claim.get(claim)).cloned()
@@ -210,7 +210,7 @@ impl RecoveryHolds {
     }
 }
 
-/// The claim that a volume waits for: named, and of no uid yet.
+/// Returns the claim that a recovered volume is reserved for: its claim reference has a name and no UID yet.
 fn waits_for(volume: &PersistentVolume) -> Option<ClaimName> {
     if !volume.annotations().contains_key(VOLUME_READOPTED) || volume.metadata.deletion_timestamp.is_some() {
         return None;
@@ -222,7 +222,7 @@ fn waits_for(volume: &PersistentVolume) -> Option<ClaimName> {
     Some((claim.namespace.clone()?, claim.name.clone()?))
 }
 
-/// The uid of the claim that has a volume of ours which was made for another one first.
+/// Returns the UID of the bound claim of a volume of this operator that was provisioned for another claim.
 fn bound_to(volume: &PersistentVolume) -> Option<&str> {
     let claim = volume.spec.as_ref()?.claim_ref.as_ref()?;
     let uid = claim.uid.as_deref().filter(|uid| !uid.is_empty())?;

@@ -1,29 +1,29 @@
-//! Selected nodes that no backend serves, and when they are given back to the scheduler.
+//! Backoff before a selected node that no backend serves is returned to the scheduler.
 //!
-//! The scheduler may select the same node again at once, since it does not know what backends serve. Without a pause
-//! that grows, the two would chase each other as fast as they can.
+//! The scheduler does not know which nodes the backends serve, so it may immediately select the same node again. The
+//! increasing delay prevents a tight loop.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The first pause: a change that is on its way (a backend turning Ready, a node's label) should come before it ends.
+/// Initial delay. It gives a pending change, such as a backend that becomes Ready or a new node label, time to arrive.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// The longest: a person who corrects the class or the pod waits no longer than this.
+/// Maximum delay, and therefore the longest wait after an administrator corrects the class or the pod.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// What is known of each claim, by uid, that has got a node nobody serves.
+/// Backoff state of each claim, by UID, whose selected node no backend serves.
 #[derive(Default)]
 pub struct RescheduleBackoff(Mutex<HashMap<String, Entry>>);
 
 struct Entry {
     record: u32,
-    /// The node that is to be given back, and when.
+    /// The node to return to the scheduler, and the time to do so.
     due: Option<(String, Instant)>,
 }
 
 impl RescheduleBackoff {
-    /// How long the node that was selected for a claim is kept still; zero: give it back now.
+    /// Returns how long to wait until the selected node of a claim is returned to the scheduler; zero if it is due now.
     pub fn remaining(&self, uid: &str, node: &str, now: Instant) -> Duration {
         let mut entries = self.entries();
         let entry = entries.entry(uid.to_owned()).or_insert(Entry { record: 0, due: None });
@@ -37,7 +37,7 @@ impl RescheduleBackoff {
         }
     }
 
-    /// The node was given back: the next one is kept for longer.
+    /// Records that the node was returned to the scheduler, and increases the delay for the next node.
     pub fn given_back(&self, uid: &str) {
         if let Some(entry) = self.entries().get_mut(uid) {
             entry.record = entry.record.saturating_add(1);
@@ -45,7 +45,7 @@ impl RescheduleBackoff {
         }
     }
 
-    /// The claim is served, or gone.
+    /// Forgets a claim that is provisioned or deleted.
     pub fn forget(&self, uid: &str) {
         self.entries().remove(uid);
     }
@@ -74,7 +74,7 @@ mod tests {
         assert_eq!(reschedules.remaining("u", "n1", at(1)), 2 * SHORTEST);
         assert_eq!(reschedules.remaining("other", "n1", at(1)), SHORTEST);
         assert_eq!(reschedules.remaining("u", "n1", at(2)), SHORTEST, "asked early");
-        // Another node was selected meanwhile: its time begins now.
+        // Another node was selected in the meantime: its delay starts now.
         assert_eq!(reschedules.remaining("u", "n2", at(2)), 2 * SHORTEST);
         reschedules.forget("u");
         assert_eq!(reschedules.remaining("u", "n2", at(9)), SHORTEST);

@@ -1,5 +1,5 @@
-//! What volumes hold, as far as they were counted: the book behind status and metrics. It is fed by the annotations on
-//! volumes, so that a start knows what was counted before it.
+//! Measured storage usage of volumes, for status and metrics. It is read from the annotations of the volumes, so that
+//! it survives a restart.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,54 +18,54 @@ use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES,
 use crate::api::usage::CountUnderWay;
 use export_store::Content;
 
-/// How far the count of a backend's volumes is.
+/// Progress of the usage scan of a backend.
 #[derive(Debug, Clone, Default)]
 pub struct UsageProgress {
-    /// While one goes on: how far it is.
+    /// Position of the scan in progress.
     pub under_way: Option<CountUnderWay>,
-    /// Somebody asked for one more.
+    /// True if another scan is requested.
     pub asked: bool,
-    /// Volumes and archives that could not be counted, in this or else the last count.
+    /// Number of volumes and archives that could not be scanned, in the scan in progress or otherwise in the last one.
     pub skipped: i64,
-    /// When the last one ended.
+    /// Time when the last complete scan ended.
     pub last_completed: Option<Timestamp>,
 }
 
-/// The count of what a backend's volumes hold.
+/// State of the usage scan of a backend.
 #[derive(Default)]
 pub struct UsageScanState {
-    /// Rung when they are to be counted now or no more, and when the backend is forgotten.
+    /// Notified when a scan is requested, and when the usage settings of the backend change.
     pub requested: Arc<Notify>,
     progress: Mutex<UsageProgress>,
 }
 
 impl UsageScanState {
-    /// How far it is.
+    /// Returns the current progress.
     pub fn progress(&self) -> UsageProgress {
         self.progress.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// It goes on, ends, or is asked for.
+    /// Updates the progress.
     pub fn update(&self, change: impl FnOnce(&mut UsageProgress)) {
         change(&mut self.progress.lock().unwrap_or_else(PoisonError::into_inner));
     }
 }
 
-/// What a volume holds.
+/// Measured storage usage of a volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeUsage {
-    /// Bytes on the server's disk.
+    /// Bytes on disk.
     pub bytes: u64,
-    /// Bytes that its files say they have.
+    /// Sum of the file sizes, in bytes.
     pub apparent: u64,
-    /// Names.
+    /// Number of files, directories and links.
     pub files: u64,
-    /// Directories that could not be read.
+    /// Number of directories that could not be read.
     pub unread: u64,
 }
 
 impl VolumeUsage {
-    /// What a volume's annotations say; none when it was not counted.
+    /// Reads the usage from the annotations of a volume. Returns `None` if the volume was not scanned.
     pub fn of(volume: &PersistentVolume) -> Option<Self> {
         let number = |name: &str| volume.annotations().get(name).and_then(|text| text.parse().ok());
         Some(Self {
@@ -88,18 +88,18 @@ impl From<&Content> for VolumeUsage {
     }
 }
 
-/// Sums over a backend's volumes.
+/// Total usage of the volumes of a backend.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Total {
-    /// Volumes that were counted.
+    /// Number of scanned volumes.
     pub volumes: u64,
-    /// Bytes on the server's disk.
+    /// Bytes on disk.
     pub bytes: u64,
-    /// Names.
+    /// Number of files, directories and links.
     pub files: u64,
 }
 
-/// What volumes hold. Cheap to clone; clones are one book.
+/// Measured storage usage of all volumes. Clones share the same data.
 #[derive(Clone, Default)]
 pub struct UsageStore(Arc<Mutex<Book>>);
 
@@ -107,19 +107,19 @@ pub struct UsageStore(Arc<Mutex<Book>>);
 struct Book {
     of_each_volume: bool,
     volumes: HashMap<String, VolumeEntry>,
-    /// The backends whose volumes are counted, and when they last were.
+    /// Backends with usage measurement enabled, and the time of their last complete scan.
     backends: BTreeMap<Arc<str>, Option<Timestamp>>,
 }
 
 struct VolumeEntry {
     backend: Arc<str>,
     figures: VolumeUsage,
-    /// Namespace and name of its claim; only where each volume has series of its own: ten thousand are two megabytes.
+    /// Namespace and name of the volume's claim. Present only if per-volume metrics are enabled, to save memory.
     claim: Option<Box<(String, String)>>,
 }
 
 impl UsageStore {
-    /// Returns an empty store. With `of_each_volume`, the metrics have series for each volume.
+    /// Returns an empty store. With `of_each_volume`, usage metrics are exported per volume.
     pub fn new(of_each_volume: bool) -> Self {
         Self(Arc::new(Mutex::new(Book {
             of_each_volume,
@@ -127,7 +127,7 @@ impl UsageStore {
         })))
     }
 
-    /// A volume of a backend exists, and says this.
+    /// Records the usage that the annotations of a volume contain, or forgets the volume if they contain none.
     pub fn observe(&self, volume: &PersistentVolume, backend: &str) {
         match VolumeUsage::of(volume) {
             Some(figures) => self.set(volume, backend, figures),
@@ -135,7 +135,7 @@ impl UsageStore {
         }
     }
 
-    /// A volume was counted.
+    /// Records the usage of a scanned volume.
     pub fn set(&self, volume: &PersistentVolume, backend: &str, figures: VolumeUsage) {
         let mut book = self.book();
         let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
@@ -153,29 +153,29 @@ impl UsageStore {
         book.volumes.insert(volume.name_any(), counted);
     }
 
-    /// A volume is gone, or not counted any more.
+    /// Forgets a volume that is deleted or not measured anymore.
     pub fn forget(&self, volume: &str) {
         self.book().volumes.remove(volume);
     }
 
-    /// The volumes of a backend that were counted.
+    /// Returns the names of the scanned volumes of a backend.
     pub fn volumes_of(&self, backend: &str) -> Vec<String> {
         let book = self.book();
         let of_it = book.volumes.iter().filter(|(_, counted)| &*counted.backend == backend);
         of_it.map(|(name, _)| name.clone()).collect()
     }
 
-    /// A backend's volumes are counted, and were so last at that time.
+    /// Enables the metrics of a backend, and records the time of its last complete scan.
     pub fn turn_on(&self, backend: &str, last_completed: Option<Timestamp>) {
         self.book().backends.insert(backend.into(), last_completed);
     }
 
-    /// A backend's volumes are not counted any more, or it is gone: its series end.
+    /// Disables the metrics of a backend that is removed or not measured anymore.
     pub fn turn_off(&self, backend: &str) {
         self.book().backends.remove(backend);
     }
 
-    /// A backend's sums.
+    /// Returns the total usage of the volumes of a backend.
     pub fn total(&self, backend: &str) -> Total {
         self.book().total(backend)
     }
@@ -202,7 +202,7 @@ impl fmt::Debug for UsageStore {
     }
 }
 
-/// What is told of each backend: name behind `nfs_operator_backend_`, help, and the figure.
+/// Metric of a backend: name after `nfs_operator_backend_`, help text and value.
 type OfBackend = (&'static str, &'static str, fn(&Total, Option<Timestamp>) -> Option<u64>);
 const OF_BACKENDS: [OfBackend; 4] = [
     (
@@ -225,7 +225,7 @@ const OF_BACKENDS: [OfBackend; 4] = [
     ),
 ];
 
-/// What is told of each volume: name behind `nfs_operator_volume_`, help, and the figure.
+/// Metric of a volume: name after `nfs_operator_volume_`, help text and value.
 type OfVolume = (&'static str, &'static str, fn(&VolumeUsage) -> u64);
 const OF_VOLUMES: [OfVolume; 2] = [
     (

@@ -1,4 +1,4 @@
-//! Keeps capacity and path reservations in step with the volumes of the cluster.
+//! Keeps capacity and path reservations in sync with the volumes of the cluster.
 
 use std::collections::HashSet;
 
@@ -14,13 +14,13 @@ use crate::state::context::{Context, Settings};
 use export_store::path_reservations::FileKey;
 use export_store::{Holder, PathReservations, ReservedPath};
 
-/// Indexes the volumes of the volume watch: each counts, and its directory is reserved, as soon as it is seen.
+/// Indexes the volumes of the volume watch: counts each one and reserves its directory as soon as it is observed.
 #[derive(Default)]
 pub struct VolumeIndexer {
     relist: RelistDiff,
 }
 
-/// Compares a new list of volumes with those indexed before.
+/// Compares a new list of volumes with the volumes indexed before.
 #[derive(Default)]
 struct RelistDiff {
     before: HashSet<String>,
@@ -28,14 +28,14 @@ struct RelistDiff {
 }
 
 impl RelistDiff {
-    /// Starts when a list is requested.
+    /// Starts a comparison when a list is requested.
     fn begin(before: HashSet<String>) -> Self {
         let listed = HashSet::new();
         Self { before, listed }
     }
 
-    /// Returns the deleted volumes at the end of the list. A volume created after the request is in no page of the list
-    /// and was not known before, so it is not among them; the watch reports it.
+    /// Returns the deleted volumes at the end of the list. A volume created after the request is not among them: no
+    /// page of the list contains it, and it was not indexed before. The watch reports it.
     fn deleted(&mut self) -> Vec<String> {
         let Self { before, listed } = std::mem::take(self);
         before.into_iter().filter(|name| !listed.contains(name)).collect()
@@ -81,7 +81,7 @@ fn add(volume: &PersistentVolume, ctx: &Context) {
     }
 }
 
-/// Forgets a deleted volume. Claims may have waited for its capacity or its path.
+/// Forgets a deleted volume, and wakes the claims that may wait for its capacity or its path.
 fn remove(name: &str, ctx: &Context) {
     ctx.capacity.remove(name);
     ctx.recovery_holds.remove(name);
@@ -90,7 +90,7 @@ fn remove(name: &str, ctx: &Context) {
     ctx.waiting_claims.wake_debounced();
 }
 
-/// Indexes a volume that exists: a volume of this operator counts on its backend; any volume reserves its directory.
+/// Indexes a volume that exists. A volume of this operator counts on its backend; any volume reserves its directory.
 pub fn index_volume(
     volume: &PersistentVolume,
     settings: &Settings,
@@ -101,14 +101,14 @@ pub fn index_volume(
     let annotations = volume.annotations();
     let provisioner = annotations.get(names::PROVISIONED_BY);
     let ours = provisioner.is_some_and(|provisioner| settings.serves(provisioner));
-    // A volume that nfs-subdir made under an alias counts on the alias's backend, which is where it can be reclaimed.
+    // A volume that nfs-subdir provisioned under an alias counts on the alias's backend, where it can be reclaimed.
     let aliased = provisioner.and_then(|provisioner| settings.aliases.get(provisioner));
     let backend = annotations.get(names::VOLUME_BACKEND).or(aliased);
     if let Some(backend) = backend.filter(|_| ours) {
         let export_id = annotations.get(names::VOLUME_EXPORT_ID).map(String::as_str);
         capacity.saved(&name, backend, size_of(volume), export_id);
         if is_released(volume) {
-            // It cannot be expanded anymore. The deletion of its claim may have been missed.
+            // A released volume cannot be expanded. The deletion of its claim may have been missed.
             capacity.finish_growth(&name);
         }
     }
@@ -141,7 +141,8 @@ fn file_key(volume: &PersistentVolume) -> Option<FileKey> {
     Some((annotations.get(names::VOLUME_EXPORT_ID)?.clone(), file_id))
 }
 
-/// Returns a volume's size in bytes; 0 if it has no valid size, which no volume of this operator lacks.
+/// Returns the size of a volume in bytes. Returns 0 if the size is missing or invalid; the volumes of this operator
+/// always have a valid size.
 fn size_of(volume: &PersistentVolume) -> u128 {
     volume
         .spec

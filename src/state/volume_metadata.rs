@@ -1,4 +1,4 @@
-//! The metadata of a volume in its record on the export: what recreates the volume after its object was lost.
+//! Metadata of a volume in its record on the export, used to recreate the volume if its object is lost.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -8,8 +8,8 @@ use crate::decide::policy::is_released;
 use crate::state::context::Context;
 use export_store::VolumeMetadata;
 
-/// Returns the metadata to record for a volume. None if the volume has no size, or if its metadata does not fit into a
-/// record; then it cannot be recreated. `cluster_uid` is the UID of the kube-system namespace.
+/// Returns the metadata to record for a volume. Returns `None` if the volume has no size, or if its metadata does not
+/// fit into a record; the volume then cannot be recreated. `cluster_uid` is the UID of the kube-system namespace.
 pub fn volume_metadata(volume: &PersistentVolume, cluster_uid: &str) -> Option<VolumeMetadata> {
     let spec = volume.spec.clone()?;
     let annotation = |name: &str| volume.annotations().get(name).cloned();
@@ -21,7 +21,7 @@ pub fn volume_metadata(volume: &PersistentVolume, cluster_uid: &str) -> Option<V
         class: spec.storage_class_name.filter(|name| !name.is_empty()),
         access_modes: spec.access_modes.unwrap_or_default(),
         mount_options: spec.mount_options.unwrap_or_default(),
-        // Kubernetes' default for volumes (core/v1 `persistentVolumeReclaimPolicy`).
+        // Default of Kubernetes for volumes (core/v1 `persistentVolumeReclaimPolicy`).
         reclaim_policy: spec
             .persistent_volume_reclaim_policy
             .unwrap_or_else(|| "Retain".to_owned()),
@@ -32,8 +32,8 @@ pub fn volume_metadata(volume: &PersistentVolume, cluster_uid: &str) -> Option<V
     metadata.if_it_fits()
 }
 
-/// Saves the current metadata of a volume in its record. A failure is only logged: the next scan that finds the
-/// metadata outdated saves it.
+/// Saves the current metadata of a volume in its record. A failure is only logged: the next scan that finds outdated
+/// metadata saves it.
 pub async fn save(ctx: &Context, volume: &PersistentVolume) {
     let Some(metadata) = volume_metadata(volume, &ctx.cluster_uid()) else {
         return;

@@ -1,4 +1,4 @@
-//! What a backend's last probe found, and for how long that is believed.
+//! Result of the last probe of a backend, and how long it is valid.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,37 +11,37 @@ use crate::decide::reclaim_request::reclaim_request;
 use export_store::{ExportStore, Identity, ReclaimRequest};
 use nfs_client::Statistics;
 
-/// A backend is believed for this many probe intervals (design 6.13).
+/// Number of probe intervals for which a probe result is valid (data-safety rule 13).
 const INTERVALS_BELIEVED: u32 = 3;
 
-/// What the last probe found.
+/// Result of the last probe.
 #[derive(Clone)]
 pub struct ProbeSnapshot {
-    /// The object as the probe saw it.
+    /// Object at the time of the probe.
     pub object: Arc<NfsBackend>,
-    /// The export, once its identity was confirmed.
+    /// Export; present once its identity is confirmed.
     pub store: Option<Arc<ExportStore>>,
-    /// The identity found.
+    /// Identity found on the export.
     pub identity: Option<Identity>,
-    /// Whether claims can be provisioned here.
+    /// Condition that shows if claims can be provisioned on the backend.
     pub ready: PlannedCondition,
-    /// When the probe ended.
+    /// Time when the probe ended.
     pub probed_at: Instant,
-    /// How often it is probed.
+    /// Interval between probes.
     pub interval: Duration,
-    /// Space and inodes.
+    /// Space and inodes of the export.
     pub statistics: Option<Statistics>,
-    /// What volumes and promises took when the statistics were read, in bytes.
+    /// Bytes used by volumes and reservations when the statistics were read.
     pub provisioned: u128,
 }
 
 impl ProbeSnapshot {
-    /// Whether the probe found that claims can be provisioned here, however long ago.
+    /// Returns true if the probe found the backend ready, regardless of its age.
     pub fn is_ready(&self) -> bool {
         self.ready.status == Some(true)
     }
 
-    /// The ID of the export's identity, once confirmed.
+    /// Returns the ID of the export's identity, once confirmed.
     pub fn export_id(&self) -> Option<&str> {
         self.identity.as_ref().map(|identity| identity.id.as_str())
     }
@@ -49,12 +49,12 @@ impl ProbeSnapshot {
     /// Returns the request to reclaim a volume on this backend.
     ///
     /// # Errors
-    /// The condition that explains what does not agree; the data stays.
+    /// The condition that describes the mismatch; the data is retained.
     pub fn reclaim_request(&self, volume: &PersistentVolume) -> Result<ReclaimRequest, PlannedCondition> {
         reclaim_request(volume, &self.object, self.export_id())
     }
 
-    /// Whether claims can be provisioned here, and not while the probe is too old to be believed.
+    /// Returns the current Ready condition; Unknown if the probe found the backend ready but is outdated.
     pub fn ready_now(&self, now: Instant) -> PlannedCondition {
         let age = now.saturating_duration_since(self.probed_at);
         if self.is_ready() && age > self.interval * INTERVALS_BELIEVED {
