@@ -1,4 +1,4 @@
-//! In the place of an nfs-subdir-external-provisioner: its export as the backend `default`.
+//! Replacement of an nfs-subdir-external-provisioner: its export becomes the backend `default`.
 
 use std::time::Duration;
 
@@ -11,56 +11,56 @@ use crate::decide::policy::same_server;
 use crate::runtime::clients::Clients;
 use crate::runtime::writes::http_status;
 
-/// The backend that the export becomes.
+/// Name of the backend for the export.
 pub const BACKEND: &str = "default";
 
-/// Until the API server answers again.
+/// Delay between attempts while the API server is unavailable.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The export that NFS_SERVER and NFS_PATH name.
+/// Export that NFS_SERVER and NFS_PATH define.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InheritedExport {
     server: String,
     path: String,
 }
 
-/// Why the operator does not start.
+/// Error that prevents the start of the operator.
 #[derive(Debug, thiserror::Error)]
 pub enum DropInError {
-    /// The backend is another export.
+    /// The backend exists with another address.
     #[error(
         "backend {BACKEND} is {found}, and NFS_SERVER and NFS_PATH say {wanted}: correct one of them, or leave NFS_SERVER, \
          NFS_PATH and PROVISIONER_NAME out and name the backend with --provisioner-alias"
     )]
     OtherAddress {
-        /// Its address.
+        /// Address of the existing backend.
         found: String,
-        /// The environment's.
+        /// Address from the environment.
         wanted: String,
     },
-    /// The kind is not there.
+    /// The CRDs are not installed.
     #[error("the API server knows no NfsBackend: install the CRDs with `nfs-operator crd --apply`")]
     NoKind,
-    /// It may not, or what the environment says can't be a backend.
+    /// The API server denies the request, or the environment does not define a valid backend.
     #[error("cannot {action} backend {BACKEND} for NFS_SERVER and NFS_PATH: {cause}")]
     Api {
-        /// What was tried.
+        /// Action that failed.
         action: &'static str,
-        /// The API server's answer.
+        /// Error of the API server.
         #[source]
         cause: Box<kube::Error>,
     },
 }
 
 impl InheritedExport {
-    /// The address, cleaned as nfs-subdir cleaned it for its volumes.
+    /// Returns the export, with the address normalized as in nfs-subdir.
     pub fn new(server: &str, path: &str) -> Self {
         let bare = server.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let segments = path.split('/').filter(|segment| !matches!(*segment, "" | "."));
         let joined = segments.collect::<Vec<_>>().join("/");
         Self {
             server: bare.unwrap_or(server).to_owned(),
-            // A path that is not absolute is refused with the backend, in the API server's words.
+            // A relative path is left as it is: the API server rejects the backend.
             path: if path.starts_with('/') {
                 format!("/{joined}")
             } else {
@@ -69,19 +69,20 @@ impl InheritedExport {
         }
     }
 
-    /// Looks whether the backend, if it is there, is this export; for a replica that may not write yet.
+    /// Checks that the backend, if it exists, has the address of this export; for a replica that may not write yet.
+    /// Retries while the API server is unavailable.
     ///
     /// # Errors
-    /// It has another address. An API server that does not answer is waited for.
+    /// The backend has another address, or the API server denies the request.
     pub async fn check(&self, clients: &Clients) -> Result<(), DropInError> {
-        // Before the Lease is ours, `calls` send nothing.
+        // `calls` cannot send requests before this process is the leader.
         self.find(&Api::all(clients.lease.clone())).await.map(drop)
     }
 
-    /// Makes the backend if it is missing.
+    /// Creates the backend if it does not exist. Retries while the API server is unavailable.
     ///
     /// # Errors
-    /// It has another address, or it can't be made. An API server that does not answer is waited for.
+    /// The backend has another address, or cannot be created.
     pub async fn ensure(&self, clients: &Clients) -> Result<(), DropInError> {
         let api: Api<NfsBackend> = Api::all(clients.calls.clone());
         while !self.find(&api).await? {
@@ -91,7 +92,7 @@ impl InheritedExport {
                     tracing::info!(server = self.server, path = self.path, "made backend {BACKEND}");
                     return Ok(());
                 }
-                // Somebody was faster: what that one made is looked at.
+                // Created concurrently: the next attempt compares it.
                 Err(error) if http_status(&error) == Some(409) => {}
                 Err(error) if http_status(&error) == Some(404) => return Err(DropInError::NoKind),
                 Err(error) => wait_or_fail(action, error).await?,
@@ -100,7 +101,7 @@ impl InheritedExport {
         Ok(())
     }
 
-    /// Whether the backend is there.
+    /// Returns true if the backend exists with the address of this export.
     async fn find(&self, api: &Api<NfsBackend>) -> Result<bool, DropInError> {
         loop {
             match api.get_opt(BACKEND).await {
@@ -122,7 +123,7 @@ impl InheritedExport {
         })
     }
 
-    /// As nfs-subdir treated its export.
+    /// Returns the backend with the settings that match the behavior of nfs-subdir.
     fn backend(&self, action: &'static str) -> Result<NfsBackend, DropInError> {
         serde_json::from_value(json!({
             "apiVersion": "nfs-operator.io/v1alpha1",
@@ -142,7 +143,7 @@ impl InheritedExport {
     }
 }
 
-/// A refusal ends it; silence and a server in trouble do not.
+/// Returns an error if a retry cannot help; otherwise waits before the next attempt.
 async fn wait_or_fail(action: &'static str, error: kube::Error) -> Result<(), DropInError> {
     match http_status(&error) {
         Some(code) if code < 500 && !matches!(code, 408 | 409 | 429) => Err(DropInError::Api {

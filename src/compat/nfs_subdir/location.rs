@@ -1,6 +1,7 @@
-//! Volumes that nfs-subdir-external-provisioner made under a name that is an alias now. Pure.
+//! Location of volumes that nfs-subdir-external-provisioner created under a name that is now an alias. Pure.
 //!
-//! They say nothing of themselves but an address: it must lead to one backend and one directory, or the data stays.
+//! Such a volume has only an address. The address must lead to exactly one backend and one directory; otherwise, the
+//! data is retained.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +18,7 @@ use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::decide::policy::{Refusal, annotation, escape, reclaim_unsafe, same_server};
 use export_store::naming::DirectoryPath;
 
-/// What the operator writes on its own volumes.
+/// Annotations that the operator writes on its own volumes.
 const OURS: [&str; 6] = [
     VOLUME_BACKEND,
     VOLUME_DIRECTORY,
@@ -27,9 +28,10 @@ const OURS: [&str; 6] = [
     VOLUME_ON_DELETE,
 ];
 
-/// The backend of the alias that a volume was made under, if nothing on the volume is ours.
+/// Returns the backend of the alias that a volume was created under, if the volume has no annotation or finalizer of
+/// this operator.
 ///
-/// A volume that has lost some of our annotations is not taken for one of these.
+/// A volume of this operator that has lost only some of its annotations does not match.
 pub fn alias_backend<'a>(volume: &PersistentVolume, aliases: &'a BTreeMap<String, String>) -> Option<&'a str> {
     let backend = aliases.get(annotation(volume, PROVISIONED_BY)?)?;
     let held = || {
@@ -40,10 +42,11 @@ pub fn alias_backend<'a>(volume: &PersistentVolume, aliases: &'a BTreeMap<String
     (!marked && !held()).then_some(backend)
 }
 
-/// What becomes of the data, by the class as it is now: kept as an archive where it says nothing, or is gone.
+/// Returns the deletion policy of the volume's current class; [`OnDelete::Archive`] if the class sets none or does not
+/// exist.
 ///
 /// # Errors
-/// [`Reason::InvalidParameter`] when the class can't be read: the data stays as it is.
+/// [`Reason::InvalidParameter`] if the parameters of the class are invalid; the data is retained.
 pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<OnDelete, Refusal> {
     match class {
         None => Ok(OnDelete::Archive),
@@ -58,11 +61,11 @@ pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<
     }
 }
 
-/// Where a volume's directory is, by its address alone.
+/// Returns the directory of a volume, from its address only.
 ///
 /// # Errors
-/// [`Reason::ReclaimUnsafe`] when the volume's name is not its claim's, or its address does not lead to exactly one of
-/// `backends`, the alias', and a directory below it. The data stays.
+/// [`Reason::ReclaimUnsafe`] if the name of the volume does not match its claim, or if its address does not lead to a
+/// directory below exactly one of `backends`, which must be the backend of the alias. The data is retained.
 pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) -> Result<DirectoryPath, Refusal> {
     check_name(volume)?;
     let Some(source) = volume.spec.as_ref().and_then(|spec| spec.nfs.as_ref()) else {
@@ -101,12 +104,12 @@ pub fn locate(volume: &PersistentVolume, alias: &str, backends: &[&NfsBackend]) 
     }
 }
 
-/// A volume's directory as a backend's address has it, relative to the backend's path.
+/// Returns the directory of a volume on a backend, relative to the path of the backend.
 pub fn directory_on<'a>(volume: &'a PersistentVolume, backend: &NfsBackend) -> Option<&'a str> {
     below(volume, backend).map(|(_, rest)| rest)
 }
 
-/// The length of the longest of the backend's paths that the volume lies strictly below, and what remains of its own.
+/// Returns the length of the longest path of the backend that contains the volume, and the path of the volume below it.
 fn below<'a>(volume: &'a PersistentVolume, backend: &NfsBackend) -> Option<(usize, &'a str)> {
     let source = volume.spec.as_ref()?.nfs.as_ref()?;
     let spec = &backend.spec;
@@ -121,7 +124,8 @@ fn below<'a>(volume: &'a PersistentVolume, backend: &NfsBackend) -> Option<(usiz
     remainders.max_by_key(|(length, _)| *length)
 }
 
-/// nfs-subdir names a volume after its claim's uid: any other was renamed or made by hand.
+/// Checks that the volume is named after the UID of its claim, as nfs-subdir names volumes. Any other volume was
+/// renamed or created manually.
 fn check_name(volume: &PersistentVolume) -> Result<(), Refusal> {
     let claim = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
     let uid = claim.and_then(|claim| claim.uid.as_deref()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! nfs-subdir-external-provisioner: its environment, its volumes and its directories.
+//! Compatibility with nfs-subdir-external-provisioner: its environment, volumes and directories.
 
 pub mod backend;
 pub mod environment;

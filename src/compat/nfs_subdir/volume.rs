@@ -1,5 +1,5 @@
-//! Reclaim of volumes that nfs-subdir-external-provisioner made under a name that is now an alias: each is located on
-//! the export and recorded there before anything is touched (data-safety rule 8).
+//! Reclaim of volumes that nfs-subdir-external-provisioner created under a name that is now an alias. Each is located
+//! on the export and recorded there before any data is changed (data-safety rule 8).
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -20,18 +20,18 @@ use crate::state::context::Context;
 use export_store::naming::DirectoryPath;
 use export_store::{ExportError, ExportStore, ReclaimRequest};
 
-/// A volume that nfs-subdir made, and the backend of its alias.
+/// Volume that nfs-subdir created, and the backend of its alias.
 pub(crate) struct NfsSubdirVolume<'a> {
     ctx: &'a Context,
     volume: &'a PersistentVolume,
     alias: &'a str,
 }
 
-/// Why a volume cannot be reclaimed now.
+/// Reason why a volume cannot be reclaimed now.
 pub(crate) enum PrepareError {
-    /// The objects in the cluster do not agree.
+    /// The objects in the cluster do not match.
     Condition(PlannedCondition),
-    /// The export does not agree, or cannot be read.
+    /// The export does not match, or cannot be read.
     Export(ExportError),
 }
 
@@ -46,14 +46,14 @@ impl<'a> NfsSubdirVolume<'a> {
         Self { ctx, volume, alias }
     }
 
-    /// Returns the directory on the alias's backend, if the volume's address leads to exactly one.
+    /// Returns the directory on the alias's backend if the address of the volume leads to exactly one.
     pub(crate) fn locate(&self) -> Result<DirectoryPath, Refusal> {
         let backends = self.ctx.stores.backends.state();
         let backends: Vec<&NfsBackend> = backends.iter().map(AsRef::as_ref).collect();
         location::locate(self.volume, self.alias, &backends)
     }
 
-    /// Records the volume on the export, and returns what to reclaim by which policy.
+    /// Records the volume on the export. Returns the request to reclaim it, and the policy.
     pub(crate) async fn prepare(
         &self,
         snapshot: &ProbeSnapshot,
@@ -79,7 +79,7 @@ impl<'a> NfsSubdirVolume<'a> {
         if policy != OnDelete::Retain {
             match export.register(&request, false).await {
                 Ok(file_id) => request.file_id = Some(file_id),
-                // The policy decides whether a missing directory is success.
+                // The policy decides if a missing directory is a success.
                 Err(ExportError::DirectoryMissing { .. }) => {}
                 Err(error) => return Ok(Err(PrepareError::Export(error))),
             }
@@ -87,7 +87,7 @@ impl<'a> NfsSubdirVolume<'a> {
         Ok(Ok((request, policy)))
     }
 
-    /// Checks that the connection is to the backend's current address, not to the one before an edit.
+    /// Checks that the connection is to the current address of the backend, not to the address before an edit.
     fn check_connection(&self, directory: &DirectoryPath, snapshot: &ProbeSnapshot) -> Result<(), Refusal> {
         if directory_on(self.volume, &snapshot.object) == Some(directory.to_string().as_str()) {
             return Ok(());
@@ -98,8 +98,8 @@ impl<'a> NfsSubdirVolume<'a> {
         })
     }
 
-    /// Reads the parameters of the volume's class live, because they decide about data. None if the operator does not
-    /// serve the class anymore.
+    /// Reads the parameters of the volume's class from the API server, because they decide what happens to the data.
+    /// Returns `None` if the operator does not serve the class anymore.
     async fn read_class(&self) -> Result<Option<Result<ClassParameters, ParameterError>>, WriteError> {
         let Some(name) = class_name(self.volume) else {
             return Ok(None);
