@@ -63,7 +63,7 @@ where
     merged
 }
 
-/// May a claim set this option? An allow-list (design 6.12): what changes only how this mount behaves towards its own
+/// May a claim set this option? An allow-list (data-safety rule 12): what changes only how this mount behaves towards its own
 /// pod. Values are numbers, so none can smuggle in a second option.
 pub fn allowed_for_claims(option: &str) -> bool {
     match option.split_once('=') {
