@@ -59,7 +59,7 @@ test: need-root assets ## Run all tests: unit tests, the check of crds/, the rig
 	echo "tests of the rig"; \
 	cargo test -p rig --test '*' -- $$skip $$without_node && \
 	echo "tests of the crates and end-to-end tests" && \
-	cargo test $(TESTED) --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
+	cargo test $(TESTED) --no-fail-fast --test '*' -- --test-threads=$(TEST_THREADS) $$skip && \
 	echo "whether every column of docs/reliability.md was tested" && \
 	CONFORMANCE_SINCE=$$began CONFORMANCE_WITHOUT=$$without cargo test -q -p nfs-client --test live -- --ignored --exact $(LAST_TEST) && \
 	{ [ -n "$$without_node" ] || $(MAKE) --no-print-directory pod; } && \
@@ -93,7 +93,7 @@ test-oldest: need-root assets ## Run the tests that need a cluster on the oldest
 test-kernel: need-root assets ## Run the tests against the Linux kernel's NFS server and client, in an emulated machine
 	@cargo run -q -p rig -- kernel-vm
 	cargo test -p rig --test kernel_vm
-	cargo test $(TESTED) --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
+	cargo test $(TESTED) --no-fail-fast --test live --test store --test e2e kernel:: -- --test-threads=$(TEST_THREADS)
 	@cargo run -q -p rig -- clean
 
 .PHONY: test-pod

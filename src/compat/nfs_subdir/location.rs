@@ -54,7 +54,7 @@ pub fn policy(class: Option<Result<ClassParameters, ParameterError>>) -> Result<
         Some(Err(error)) => Err(Refusal {
             reason: Reason::InvalidParameter,
             message: format!(
-                "the volume's StorageClass does not say what becomes of the data: {error}; make the class anew with a value \
+                "the volume's StorageClass does not define what happens to the data: {error}; recreate the class with a value \
                  that it can have, or delete it to have the data archived"
             ),
         }),
