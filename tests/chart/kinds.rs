@@ -82,11 +82,11 @@ fn every_free_text_has_an_example() -> Test {
 async fn kubectl_explains_fields_with_their_values_and_defaults() -> Test {
     let cluster = &rig::shared().await?.cluster;
     for (field, words) in [
-        ("nfsb", &["An NFS export that claims are provisioned on"][..]),
+        ("nfsb", &["an NFS export on which claims are provisioned"][..]),
         (
             "nfsb.spec.archivePolicy",
             &[
-                "What becomes of a volume's data",
+                "What happens to the data of a volume",
                 "enum: Archive, Delete, Retain",
                 "archived-",
             ],
