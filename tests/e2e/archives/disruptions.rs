@@ -145,7 +145,7 @@ async fn a_held_archive_that_is_deleted_despite_the_policy_stays_until_it_is_rel
     .await?;
     let waits = |found: &Value| {
         let said = rig::objects::condition(found, "Available").map(|found| found["message"].to_string());
-        match said.filter(|said| said.contains("so does this object")) {
+        match said.filter(|said| said.contains("its data and this object stay")) {
             Some(_) => Ok(()),
             None => Err("not said".to_owned()),
         }

@@ -232,7 +232,7 @@ async fn a_backend_that_is_deleted_waits_for_its_archives() -> Test {
         .objects
         .wait_condition(&backend, "Ready", "False", Some("Deleting"), TIMEOUT);
     let waits = waits.await?;
-    assert!(text(&waits, "/message").contains("1 archives"), "{waits}");
+    assert!(text(&waits, "/message").contains("1 archive"), "{waits}");
     env.objects
         .patch(&archive, json!({"spec": {"deletionPolicy": "Delete"}}))
         .await?;

@@ -158,7 +158,7 @@ async fn a_backup_of_a_claim_that_is_deleted_meanwhile_is_discarded_and_reported
     env.objects.wait_gone(&volume, TIMEOUT).await?;
     at_full_speed(&env);
     let reported = env.objects.wait_event(&asked, "CopySourceGone", TIMEOUT).await?;
-    assert!(text(&reported, "/note").contains("is thrown away"), "{reported}");
+    assert!(text(&reported, "/note").contains("discarding the copy"), "{reported}");
     settled(&env, 1).await?;
     let names: Vec<String> = env.names()?.into_iter().collect();
     let [archived] = names.as_slice() else {

@@ -10,10 +10,10 @@ use crate::support::shared::{self, TIMEOUT, Test};
 async fn the_api_server_refuses_a_bad_backend_and_names_the_field_and_the_remedy() -> Test {
     let env = TestEnv::new("schema").await?;
     for (spec, field, remedy) in [
-        (json!({"path": "export"}), "spec.path", "begins with `/`"),
+        (json!({"path": "export"}), "spec.path", "start it with `/`"),
         (json!({"path": "/export/../etc"}), "spec.path", "`..` segments"),
         (json!({"path": "/export//data"}), "spec.path", "segments"),
-        (json!({"path": "/export/"}), "spec.path", "nor end with `/`"),
+        (json!({"path": "/export/"}), "spec.path", "must not end with `/`"),
         (
             json!({"server": "nfs.example.com/export"}),
             "spec.server",
