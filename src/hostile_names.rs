@@ -10,7 +10,7 @@ use crate::api::names::{VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME_EXPORT_ID, VOLU
 use crate::decide::directory_pattern::{Pattern, PatternValues};
 use crate::decide::mount_options::claim_options;
 use crate::decide::object_name::is_object_name;
-use crate::decide::policy::{ExpectedLocation, locate};
+use crate::decide::reclaim::{ExpectedLocation, locate};
 use export_store::hostile_names::HOSTILE_NAMES;
 use export_store::naming::{DirectoryPath, check_export_path, parse_export_address};
 use export_store::{Record, layout};

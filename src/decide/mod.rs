@@ -1,7 +1,7 @@
 //! Decisions: pure functions of the observed state, without I/O and clock.
 //!
 //! - [`placement`]: the backends that can serve a claim, and their order; [`topology`] restricts them by node.
-//! - [`policy`]: what happens to a released volume, and where its directory is.
+//! - [`reclaim`]: what happens to a released volume, and where its directory is.
 //! - [`retention`]: when an archive expires.
 //! - [`mount_options`]: the mount options of a volume.
 //! - [`quantity`]: parser of Kubernetes quantities.
@@ -11,8 +11,8 @@ pub mod directory_pattern;
 pub mod mount_options;
 pub mod object_name;
 pub mod placement;
-pub mod policy;
 pub mod quantity;
+pub mod reclaim;
 pub mod reclaim_request;
 pub mod restore_source;
 pub mod retention;

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use crate::api::NfsBackend;
 use crate::api::conditions::PlannedCondition;
 use crate::api::names::VOLUME_NAMESPACE_UID;
-use crate::decide::policy::{ExpectedLocation, locate};
+use crate::decide::reclaim::{ExpectedLocation, locate};
 use crate::decide::retention;
 use export_store::{ArchiveMetadata, ClaimRef, ReclaimRequest};
 

@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use kube::runtime::watcher::Event;
 
 use crate::api::names;
-use crate::decide::policy::is_released;
 use crate::decide::quantity::bytes;
+use crate::decide::reclaim::is_released;
 use crate::state::capacity::CapacityTracker;
 use crate::state::context::{Context, Settings};
 use export_store::path_reservations::FileKey;

@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
 
 use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_ON_DELETE};
-use crate::decide::policy::is_released;
+use crate::decide::reclaim::is_released;
 use crate::state::context::Context;
 use export_store::VolumeMetadata;
 

@@ -14,8 +14,8 @@ use crate::api::names::{
 };
 use crate::api::usage::CountUnderWay;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
-use crate::decide::policy::{Decision, decide};
 use crate::decide::quantity::bytes;
+use crate::decide::reclaim::{Decision, decide};
 use crate::state::context::Settings;
 use crate::state::usage::{UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;

@@ -7,7 +7,7 @@ use kube::api::PostParams;
 use serde_json::json;
 
 use crate::api::NfsBackend;
-use crate::decide::policy::same_server;
+use crate::decide::reclaim::same_server;
 use crate::runtime::clients::Clients;
 use crate::runtime::writes::http_status;
 

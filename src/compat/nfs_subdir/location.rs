@@ -15,7 +15,7 @@ use crate::api::names::{
     VOLUME_NAMESPACE_UID, VOLUME_ON_DELETE, volume_name,
 };
 use crate::api::parameters::{ClassParameters, ParameterError};
-use crate::decide::policy::{Refusal, annotation, escape, reclaim_unsafe, same_server};
+use crate::decide::reclaim::{Refusal, annotation, escape, reclaim_unsafe, same_server};
 use export_store::naming::DirectoryPath;
 
 /// Annotations that the operator writes on its own volumes.

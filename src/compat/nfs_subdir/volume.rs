@@ -12,7 +12,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::BETA_STORAGE_CLASS;
 use crate::api::parameters::{ClassParameters, ParameterError};
 use crate::compat::nfs_subdir::location::{self, alias_backend, directory_on};
-use crate::decide::policy::{Refusal, is_released};
+use crate::decide::reclaim::{Refusal, is_released};
 use crate::decide::reclaim_request::{archive_metadata, claim_ref};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::ProbeSnapshot;

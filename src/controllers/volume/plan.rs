@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::backend::OnDelete;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_READOPTED};
-use crate::decide::policy::{self, Decision, Refusal};
+use crate::decide::reclaim::{self, Decision, Refusal};
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::writes::with_finalizer;
 use crate::state::context::Settings;
@@ -36,7 +36,7 @@ pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete)
         return Plan::TransferRecord;
     }
     // Whether the directory was adopted is in its record: the export store archives it then.
-    match policy::decide(volume, &settings.provisioners(), on_delete) {
+    match reclaim::decide(volume, &settings.provisioners(), on_delete) {
         Decision::Nothing => Plan::Keep {
             save_metadata: is_retained_without_claim(volume),
             finalizers: missing_finalizer(volume, settings),
@@ -70,6 +70,6 @@ fn needs_transfer(volume: &PersistentVolume) -> bool {
 /// Returns all finalizers that a volume needs, if ours is missing. After its reclaim policy was edited to Delete, the
 /// volume must not be deleted before its directory is reclaimed.
 fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
-    let needed = policy::needs_finalizer(volume, &settings.provisioners());
+    let needed = reclaim::needs_finalizer(volume, &settings.provisioners());
     needed.then(|| with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true))?
 }

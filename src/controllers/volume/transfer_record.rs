@@ -8,7 +8,7 @@ use serde_json::json;
 use super::report::ReclaimOutcome;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{VOLUME_BACKEND, VOLUME_NAMESPACE_UID, VOLUME_READOPTED};
-use crate::decide::policy::is_released;
+use crate::decide::reclaim::is_released;
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;

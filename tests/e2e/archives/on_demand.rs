@@ -263,7 +263,10 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
         object
     };
     for (change, words) in [
-        (json!({"metadata": {"name": "pvc-nightly"}}), "names that begin with `pvc-` are reserved"),
+        (
+            json!({"metadata": {"name": "pvc-nightly"}}),
+            "names that begin with `pvc-` are reserved",
+        ),
         (json!({"metadata": {"name": "n".repeat(111)}}), "at most 110 characters"),
         (json!({"spec": {"backend": "main"}}), "written by the operator"),
         (json!({"spec": {"claim": {"uid": "1"}}}), "written by the operator"),
@@ -285,8 +288,14 @@ async fn the_api_server_refuses_backups_that_say_more_than_the_claim() -> Test {
             json!({"metadata": {"name": "pvc-nightly"}, "spec": {"fileID": null}}),
             "names that begin with `pvc-` are reserved",
         ),
-        (json!({"spec": {"claim": {"name": "../data"}}}), "claim must have a valid namespace"),
-        (json!({"spec": {"claim": {"namespace": ""}}}), "claim must have a valid namespace"),
+        (
+            json!({"spec": {"claim": {"name": "../data"}}}),
+            "claim must have a valid namespace",
+        ),
+        (
+            json!({"spec": {"claim": {"namespace": ""}}}),
+            "claim must have a valid namespace",
+        ),
     ] {
         let object = changed(change.clone());
         let refused = env.objects.create(&object).await.unwrap_err().to_string();

@@ -297,7 +297,7 @@ async fn a_preferred_backend_is_used_if_allowed_and_never_bypasses_a_restriction
         .create(&wishing("outside", beyond.unique_name("beyond")))
         .await?;
     let message = shared::wait_refused(&env, &outside, "OverrideRefused").await?;
-    assert!(message.contains("claim's class"), "{message}");
+    assert!(message.contains("is not a backend of the StorageClass"), "{message}");
     for export in [&closed, &beyond] {
         assert_eq!(shared::names(export.data())?, Vec::<String>::new());
     }

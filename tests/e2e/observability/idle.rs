@@ -20,7 +20,7 @@ fn writes(audit: &str) -> BTreeMap<String, usize> {
             .as_str()
             .is_some_and(|user| user.ends_with(":nfs-operator"));
         let verb = event["verb"].as_str().unwrap_or_default();
-        if by_operator && event["env"] == "ResponseComplete" && !matches!(verb, "get" | "list" | "watch") {
+        if by_operator && event["stage"] == "ResponseComplete" && !matches!(verb, "get" | "list" | "watch") {
             let resource = event["objectRef"]["resource"].as_str().unwrap_or_default();
             let part = event["objectRef"]["subresource"].as_str().unwrap_or_default();
             *counts.entry(format!("{verb} {resource}/{part}")).or_default() += 1;

@@ -47,7 +47,7 @@ pub fn requests(audit: &Path) -> Result<Vec<Value>, Failure> {
         // The last line may be incomplete.
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter(|event| text(event, "/user/username").ends_with(":nfs-operator"))
-        .filter(|event| text(event, "/env") == "ResponseComplete")
+        .filter(|event| text(event, "/stage") == "ResponseComplete")
         .collect();
     requests.sort_by_key(|event| text(event, "/requestReceivedTimestamp").to_owned());
     Ok(requests)

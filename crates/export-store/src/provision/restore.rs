@@ -2,7 +2,7 @@
 //!
 //! The claim's own record comes first, then the archive's record says whose it becomes: two claims can't both get it. Then
 //! the rename; then mode and owner are put back. The archive's record stays until the volume is there, so that whoever
-//! dies before that can still give it back (`give_back.rs`).
+//! dies before that can still give it back (`rollback.rs`).
 
 use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};

@@ -115,7 +115,10 @@ async fn a_record_is_adopted_only_if_it_matches_the_export() {
             "is not a valid archive name",
             Box::new(|record| record["state"]["target"] = json!("in-use")),
         ),
-        ("its directory is invalid", Box::new(move |record| live(record, "../etc", 1))),
+        (
+            "its directory is invalid",
+            Box::new(move |record| live(record, "../etc", 1)),
+        ),
         ("in-use", Box::new(move |record| live(record, "in-use", in_use))),
         ("in-use", Box::new(move |record| live(record, "in-use/below", nobodys))),
         (
