@@ -18,18 +18,18 @@ use nfs_client::{FileRef, Name, Status};
 pub struct RecordName {
     /// ID of the cluster that has the record; unset for this cluster.
     pub cluster: Option<String>,
-    /// The volume that it is about.
+    /// Name of the volume in the record.
     pub volume: String,
 }
 
 /// A record that was adopted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adopted {
-    /// The volume that it is about.
+    /// Name of the volume in the record.
     pub volume: String,
-    /// The archive, or the directory, relative to the export's path.
+    /// Path of the archive or directory, relative to the export's path.
     pub directory: String,
-    /// It is an archive.
+    /// The record is of an archive.
     pub archive: bool,
 }
 
@@ -49,7 +49,7 @@ impl RecordName {
     }
 }
 
-/// Reports whether an own record was adopted from another one.
+/// Reports whether a record of this cluster was adopted from the other record.
 fn is_same(theirs: &Record, own: &Record) -> bool {
     (&theirs.claim, theirs.file_id, &theirs.directory) == (&own.claim, own.file_id, &own.directory)
 }
@@ -108,8 +108,8 @@ async fn adopt_own(
     Ok(adopted(&record))
 }
 
-/// Adopts a record of another cluster. Writes the own record before it removes the other one, so that one exists at
-/// any time.
+/// Adopts a record of another cluster. Writes this cluster's record before it removes the other one, so that one of
+/// them exists at any time.
 async fn adopt_foreign(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -159,7 +159,7 @@ async fn adopt_foreign(
     Ok(adopted(&record))
 }
 
-/// Returns the record as an own one, if it matches the export.
+/// Returns the record as one of this cluster, if it matches the export.
 async fn verify_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -232,8 +232,8 @@ async fn find_directory(
     Ok(paths::leaf(&nodes, directory).cloned())
 }
 
-/// Returns the record as an own one. It must not cause a deletion: the archive never expires, and the directory is
-/// archived even if the policy is Delete.
+/// Returns the record as one of this cluster. It must not cause a deletion: the archive never expires, and the
+/// directory is archived even if the policy is Delete.
 fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
         State::Archived(note) => State::Archived(note.on(&RetentionTerms {

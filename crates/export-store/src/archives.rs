@@ -23,43 +23,43 @@ const STEPS: u32 = 8;
 /// Reference to an archive. The name alone could be reused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveRef {
-    /// The volume that it was; of a copy, the name of the object that asked for it.
+    /// Name of the volume that was archived; for a copy, name of the object that requested it.
     pub volume: String,
-    /// The uid of the claim that the volume was for.
+    /// UID of the claim that the volume was for.
     pub claim_uid: String,
-    /// The directory's fileid.
+    /// File ID of the directory.
     pub file_id: u64,
 }
 
 /// State of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Stage {
-    /// It is kept.
+    /// The archive is kept.
     Kept,
-    /// It is on its way into the trash.
+    /// The archive is being moved into the trash.
     Purging,
-    /// It is on its way to a volume.
+    /// The archive is being restored to a volume.
     Restoring(RestoreTarget),
 }
 
 /// An archive as recorded on the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedArchive {
-    /// The volume that it was; of a copy, the name of the object that asked for it.
+    /// Name of the volume that was archived; for a copy, name of the object that requested it.
     pub volume: String,
     /// The claim that the volume was for.
     pub claim: ClaimRef,
-    /// Where the directory was.
+    /// Original path of the directory.
     pub directory: DirectoryPath,
-    /// Its fileid.
+    /// File ID of the directory.
     pub file_id: u64,
-    /// What the record says of it.
+    /// Metadata of the archive in the record.
     pub note: ArchiveState,
     /// State.
     pub stage: Stage,
-    /// The directory is where the archive should be.
+    /// The directory exists under the archive's name.
     pub there: bool,
-    /// The export's identity.
+    /// Identity of the export.
     pub export_id: String,
     /// Result of checking the record's signature.
     pub trust: Trust,
@@ -95,7 +95,7 @@ fn damaged(volume: &str, why: super::RecordError) -> ExportError {
     }
 }
 
-/// In seconds since 1970.
+/// Returns the current time in seconds since 1970.
 fn now() -> i64 {
     jiff::Timestamp::now().as_second()
 }
@@ -202,7 +202,7 @@ pub(crate) async fn end_purge(
         let trashed = layout::trashed(&record.volume, since)?;
         let taken = store.nfs.lookup(&verified.trash.handle, &trashed).await;
         if taken.while_(|| format!("looking up {trashed} in the trash"))?.is_some() {
-            // A later second makes another name.
+            // A later time results in another name.
             let since = now().max(since.saturating_add(1));
             *record = record.in_state(State::Purging { archive, since });
             records::replace(store, verified, &record).await?;
@@ -315,8 +315,8 @@ pub(crate) async fn matching_record(
 /// Returns the archive's directory, if it exists.
 ///
 /// # Errors
-/// [`ExportError::Disagrees`] when something is under way and what has the name has the fileid and another handle:
-/// either the server changed its handles, or another directory got the fileid.
+/// [`ExportError::Disagrees`] if a change is in progress and the node of that name has the file ID but another handle:
+/// either the server changed its handles, or another directory got the file ID.
 pub(crate) async fn find_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -383,7 +383,7 @@ pub(crate) fn refuse_while_volume_exists(store: &ExportStore, record: &Record) -
     Ok(())
 }
 
-/// An archive is none any more.
+/// Releases the reserved path of an archive that no longer exists, and forgets the archive.
 pub(crate) fn untrack(store: &ExportStore, volume: &str) {
     store.reservations.remove(&Holder::Archive(volume.to_owned()));
     store.state().archives.remove(volume);
@@ -470,13 +470,13 @@ pub(crate) async fn restrict(
     let is_ours = archive.attributes.uid == ours.uid && archive.attributes.gid == ours.gid;
     let mut parts = vec![("mode", mode)];
     if !is_ours {
-        // The owner first: to change it may clear bits of the mode.
+        // Set the owner first: a change of the owner may clear mode bits.
         parts.insert(0, ("owner", owner));
     }
     for (what, part) in parts {
         match store.for_write(verified)?.set_attributes(&archive.handle, part).await {
             Ok(_) => {}
-            // It is archived nevertheless. Clients that could read it before still can, so warn.
+            // The directory is archived nevertheless. Clients that could read it before still can, so warn.
             Err(error) if error.status().is_some_and(|status| status != nfs_client::Status::Stale) => {
                 warnings.push(format!("the {what} of {name} stays as it was: {error}"));
             }

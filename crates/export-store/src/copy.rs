@@ -1,14 +1,15 @@
-//! Copying a tree from one export to another, or within one: what clones, restored copies of archives, and archives on
-//! demand are made with.
+//! Copies a tree from one export to another, or within one export. Clones, restores of archives by copy, and archives
+//! on demand use it.
 //!
-//! A copy is made in a folder of ours (`staging`), where nobody sees it, and given its name once it is complete. It is made
-//! on the server where the server can (CLONE, else COPY of what is no hole), and streamed in bounded memory elsewhere, where zeros of a sparse file become holes again. Kept
-//! are content with its holes, mode, owner, times, user attributes, symbolic links as they are, and hard links within the
-//! tree. Symbolic links are never followed, other file systems inside the tree never entered; devices, sockets and FIFOs
-//! are counted and left out.
+//! A copy is made in a staging folder that is restricted to the operator (`staging`), and is renamed to its final name
+//! once it is complete. The server copies the content if it can (CLONE, or COPY of the parts that are not holes).
+//! Otherwise the content is streamed in bounded memory, and zeros of a sparse file become holes again. The copy
+//! preserves content and holes, mode, owner, times, user attributes, symbolic links, and hard links within the tree.
+//! The copy never follows symbolic links and never enters other file systems inside the tree. It counts devices,
+//! sockets and FIFOs and leaves them out.
 //!
-//! A copy that was cut off is begun anew: what is there is put into the trash. What it says of files that changed
-//! meanwhile is about each file by itself: a tree in use has no one moment.
+//! An interrupted copy restarts from the beginning; the partial copy is moved into the trash. The count of files that
+//! changed during the copy applies to each file individually: a copy of a tree in use is not a snapshot.
 
 mod content;
 mod count;
@@ -40,15 +41,16 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use nfs_client::{FileHandle, FileRef, FsId};
 
-/// Memory for file contents on their way, of all copies together, in KiB: with the requests that they are put into, and
-/// what is copied of them for that, a copy stays far below the 64 MiB that a small pod has.
+/// Maximum amount of file content in memory, for all copies together, in KiB. Including the requests that contain the
+/// content, and the buffers for these requests, a copy stays far below the 64 MiB that a small pod has.
 const MEMORY: usize = 8 << 10;
-/// Files on their way, of all copies together: enough to keep a server busy over a round trip, half of a session's slots.
+/// Maximum number of files being copied at a time, for all copies together: enough to keep a server busy over a round
+/// trip, and half of a session's slots.
 const FILES: usize = 32;
-/// Directories gone into side by side, beside the first of each copy.
+/// Maximum number of directories copied concurrently, in addition to the first one of each copy.
 const FORKS: usize = 8;
 
-/// What all copies together may take.
+/// Resources that all copies together may use.
 #[derive(Debug, Clone)]
 pub struct Budget {
     memory: Arc<Semaphore>,
@@ -66,21 +68,22 @@ impl Default for Budget {
     }
 }
 
-/// What a copy came to.
+/// Result of a copy.
 type Outcome = Result<(), CopyError>;
 
 /// One end of a copy.
 struct CopyEndpoint {
     store: Arc<ExportStore>,
-    /// What its handles were got on.
+    /// The verified root through which the handles were looked up.
     verified: Arc<VerifiedRoot>,
-    /// The file system that is not left.
+    /// The file system that the copy does not leave.
     fsid: FsId,
 }
 
 impl CopyEndpoint {
-    /// Whether the handles are still those of the export that they were got on: asked before each file, so that nothing is
-    /// written to what was put in its place, or by a process that does not lead any more.
+    /// Checks that the handles still belong to the export on which they were looked up. Called after each page of a
+    /// listing and before each retry of a file, to avoid writing to a replacement of the export, or as a process that
+    /// is no longer the leader.
     async fn still(&self) -> Result<(), CopyError> {
         let now = self.store.verified_root().await?;
         if now.differs_from(&self.verified) {
@@ -90,7 +93,7 @@ impl CopyEndpoint {
     }
 }
 
-/// What was found out about the servers, once for all files.
+/// Features of the servers, detected once for all files.
 #[derive(Default)]
 struct ServerFeatures {
     copies: AtomicBool,
@@ -101,11 +104,11 @@ struct ServerFeatures {
     no_target_xattrs: AtomicBool,
 }
 
-/// A copy on its way.
+/// A copy in progress.
 struct Copier {
     from: CopyEndpoint,
     to: CopyEndpoint,
-    /// Both sides are one connection: handles of both mean something to one server.
+    /// Source and target use the same connection, so that one server knows the handles of both.
     same: bool,
     budget: Budget,
     tally: Arc<Tally>,
@@ -113,12 +116,12 @@ struct Copier {
     links: links::Links,
 }
 
-/// Makes a copy of a volume's or an archive's directory and gives it the name that `request` asks for; both may be of one
-/// backend. Nobody sees it before it is complete. Killed or dropped at any point, and run again, it ends with one complete copy.
+/// Copies the directory of a volume or an archive and gives the copy the name that `request` asks for. Source and
+/// target may be of the same backend. The copy is not visible under that name before it is complete. If interrupted or
+/// dropped at any point and run again, it results in one complete copy.
 ///
 /// # Errors
-/// The first thing that could not be copied. The record of `request` then says that something was begun, until
-/// [`ExportStore::rollback`].
+/// The first failure. A record of an unfinished copy may remain until another attempt or [`ExportStore::rollback`].
 pub async fn copy_volume(
     (source, of): (&Arc<ExportStore>, &CopySource),
     (target, request): (&Arc<ExportStore>, &DirectoryRequest),
@@ -134,11 +137,11 @@ pub async fn copy_volume(
     publish::publish(target, request, &tree, &staging).await
 }
 
-/// Copies the tree into the staging folder of `target`, with all but the attributes of the root itself. Can be dropped
-/// at any point; then what is there is for the trash.
+/// Copies the tree into the staging folder of `target`, except for the attributes of the root itself. Can be dropped at
+/// any point; the partial copy is then moved into the trash later.
 ///
 /// # Errors
-/// The first thing that could not be copied; what vanished meanwhile is counted instead.
+/// The first failure. Files that vanish during the copy are counted instead.
 async fn copy_tree(
     source: &SourceTree,
     target: &Arc<ExportStore>,
@@ -165,12 +168,12 @@ async fn copy_tree(
 }
 
 impl Copier {
-    /// Copies, and counts what there is to copy at the same time.
+    /// Copies the tree, and counts its content at the same time.
     async fn run(self: Arc<Self>, from: FileRef, to: FileHandle) -> Outcome {
         let mut counting = tokio::task::JoinSet::new();
         counting.spawn(Arc::clone(&self).count(from.clone()));
         let copied = Arc::clone(&self).tree(from.handle, to).await;
-        // What is left to count is of no interest any more.
+        // The rest of the count is no longer needed.
         counting.abort_all();
         copied
     }

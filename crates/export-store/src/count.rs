@@ -1,9 +1,10 @@
-//! Counting what a directory's tree holds: names, bytes, and bytes on the disk. Nothing is changed, and nothing is read
-//! but listings.
+//! Counts the content of a directory's tree: names, bytes, and bytes on the disk. Changes nothing, and reads only
+//! listings and attributes.
 //!
-//! Goes by handle, one call at a time and at a [`Pace`], never through a symbolic link, and not into another file system.
-//! What it has in memory is the way to where it is, with one page's directories at each step; pages are short where the way
-//! is long. So a tree of any size and shape takes a few MiB at the most.
+//! Works with file handles, one call at a time, at the rate of a [`RateLimiter`]. Never follows a symbolic link and
+//! never enters another file system. Only the path to the current directory is in memory, with the subdirectories of
+//! one page at each step. Pages are small at great depth. Therefore, a tree of any size and shape takes at most a few
+//! MiB.
 
 mod rate_limiter;
 mod totals;
@@ -20,30 +21,32 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
-/// The deepest directory that is gone into, as in a purge: a path has 4,096 bytes on Linux, so 2,048 components.
+/// Maximum depth of directories to count. The purge has the same limit; a path has at most 4,096 bytes on Linux, so at
+/// most 2,048 components.
 const DEEPEST: usize = 1024;
 /// Maximum number of names counted in one tree, so that an endless listing ends. At the default rate, this many take
 /// three days.
 const MOST_NAMES: u64 = 500_000_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
-/// A call that the server did not answer is asked again after this long, and so often: a restart of the server, or of
-/// what is between, is not to cost the count of a large tree. Ten minutes, as long as its handles may well live.
+/// Interval and maximum number of attempts of a call that the server does not answer: a restart of the server, or of
+/// the network between, must not end the count of a large tree. Ten minutes in total, because file handles may not stay
+/// valid much longer.
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
 const MOST_TRIES: u32 = 40;
 
-/// Where a tree lies.
+/// Location of a tree.
 #[derive(Debug, Clone, Copy)]
 pub enum Place<'a> {
-    /// A volume's directory.
+    /// Directory of a volume.
     Directory(&'a DirectoryPath),
-    /// An archive, by its name at the export's root.
+    /// Archive, by its name at the export's root.
     Archive(&'a str),
 }
 
-/// Bytes of a page: the server looks up the attributes of each entry of it, which on a disk with nothing cached is a seek
-/// for each. Some 250 entries where trees are broad, a few where somebody built a tower, for each step of the way keeps a
-/// page's names in memory.
+/// Returns the size of a page in bytes. The server looks up the attributes of each entry, which takes one seek per
+/// entry on a disk with nothing cached. A page has about 250 entries near the root and a few at great depth, because
+/// each directory on the path keeps the names of one page in memory.
 fn page_of(depth: usize) -> u32 {
     match depth {
         0..8 => 32 << 10,
@@ -52,15 +55,15 @@ fn page_of(depth: usize) -> u32 {
     }
 }
 
-/// A directory on the way to where the count is.
+/// A directory on the path to the current one.
 struct Step {
     handle: FileHandle,
     fileid: u64,
     /// Where the listing continues.
     next: Next,
-    /// Directories of the last page that are still to be gone into.
+    /// Subdirectories of the last page that are not counted yet.
     inside: Vec<Name>,
-    /// What was counted before it, to begin it again.
+    /// The totals before this directory, to restart it.
     before: UsageTotals,
     restarts: u32,
 }
@@ -71,10 +74,10 @@ enum Next {
     End,
 }
 
-/// A tree on its way of being counted.
+/// A count in progress.
 pub(super) struct Count<'a, G> {
     nfs: &'a Client,
-    /// The file system that is not left.
+    /// The file system that the count does not leave.
     fsid: FsId,
     pace: &'a mut RateLimiter,
     go_on: G,
@@ -102,7 +105,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             let nfs = self.nfs;
             match ask(|| nfs.full_attributes(&handle)).await {
                 Ok(root) => self.sums.root(root.used),
-                // A server that can't tell: it is one block.
+                // The server cannot report it: assume one block.
                 Err(error) if error.is_server_reply() => {}
                 Err(error) => return Err(error),
             }
@@ -124,7 +127,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         Ok(Some(self.sums.content()))
     }
 
-    /// Counts the next page of the directory where we are.
+    /// Counts the next page of the current directory.
     async fn list(&mut self, from: Option<PageCookie>) -> Result<(), NfsError> {
         let depth = self.way.len();
         let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
@@ -144,7 +147,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
                 continue;
             }
             self.count_one(&entry);
-            // What the server could not tell the kind of may be a directory.
+            // An entry without a kind may be a directory.
             if matches!(entry.kind, Some(FileKind::Directory) | None) {
                 inside.push(entry.name);
             }
@@ -167,7 +170,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         };
         let size = entry.size.unwrap_or(0);
         let used = entry.used.unwrap_or(size);
-        // A directory's own links are those of the directories in it.
+        // The link count of a directory includes its subdirectories.
         let links = match kind {
             FileKind::Directory => 1,
             _ => entry.links.unwrap_or(1),
@@ -175,7 +178,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         self.sums.one(kind, size, used, links);
     }
 
-    /// A directory could not be listed, and the others are.
+    /// Handles a directory that cannot be listed. The count continues with the others.
     fn unlisted(&mut self, error: NfsError) -> Result<(), NfsError> {
         let is_root = self.way.len() <= 1;
         let Some(step) = self.way.last_mut() else {
@@ -183,13 +186,13 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         };
         match error.status() {
             Some(Status::NotSame) if step.restarts < MOST_RESTARTS => {
-                // All that was counted since it was entered is what is in it.
+                // The totals since the directory was entered are those of its content, so discard them.
                 self.sums = step.before.clone();
                 step.next = Next::Page(None);
                 step.restarts += 1;
                 return Ok(());
             }
-            // Removed since it was found.
+            // Removed since it was looked up.
             Some(Status::Stale | Status::NotFound) if !is_root => {}
             Some(Status::Stale | Status::NotFound) => return Err(error),
             _ if !error.is_server_reply() => return Err(error),
@@ -199,7 +202,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
         Ok(())
     }
 
-    /// Goes into a directory, if it is one of this file system and not on the way already.
+    /// Enters a directory, unless it is on another file system or already on the path.
     async fn enter(&mut self, name: &Name) -> Result<(), NfsError> {
         let Some(handle) = self.way.last().map(|step| step.handle.clone()) else {
             return Ok(());
@@ -233,8 +236,8 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
     }
 }
 
-/// Asks the server, and again when it was not there. One that refuses us, or has been given to another leader, is not asked
-/// again.
+/// Calls the server, and retries after transport errors only. Does not retry after a reply of the server or after a
+/// loss of leadership.
 async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -> Result<T, NfsError> {
     let mut tries = 1;
     loop {

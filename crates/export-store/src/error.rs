@@ -13,17 +13,17 @@ pub enum ExportError {
     /// A call failed.
     #[error("{doing}: {source}; {}", remedy_of(source, circumstances))]
     Nfs {
-        /// What was being done, and to what.
+        /// The operation and its object.
         doing: String,
-        /// What the client met.
+        /// The client's error.
         source: Box<NfsError>,
-        /// What was found out beside it.
+        /// Additional information about the cause.
         circumstances: ErrorHints,
     },
-    /// Identity was never read, so nothing may be changed.
+    /// The identity was never read, so nothing may be changed.
     #[error("the export's identity is not confirmed; changes are refused until the backend's next probe reads it")]
     IdentityNotConfirmed,
-    /// Another process works now, or may.
+    /// This process is not, or may no longer be, the leader.
     #[error("not the leader; refusing to change the export")]
     NotLeading,
     /// The export has another identity than the expected one, or none.
@@ -32,32 +32,32 @@ pub enum ExportError {
         found.as_deref().unwrap_or("<the identity that is made when the backend no longer expects one>")
     )]
     IdentityMismatch {
-        /// What was expected.
+        /// The expected identity.
         expected: Option<String>,
-        /// What is there.
+        /// The identity that was found.
         found: Option<String>,
         /// How they differ, in words.
         why: String,
     },
-    /// The file with the identity can't be read as one.
+    /// The identity file is invalid.
     #[error(
         "{path} is not a valid identity file: {why}. If no other operator uses this export, restore the file from a backup, or remove it if no volume or archive is left"
     )]
     IdentityDamaged {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the file.
         why: String,
     },
-    /// One of our own directories is not as we made it.
+    /// A folder of the operator is not as the operator created it.
     #[error(
         "{path} on the export is not safe to use: {why}. It must be a directory of the operator's user with mode 0700; \
          find out what changed it, and restore its owner and mode"
     )]
     ReservedDirectoryUnsafe {
-        /// Which.
+        /// Path of the folder.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the folder.
         why: String,
     },
     /// A name cannot be used on an export.
@@ -68,7 +68,7 @@ pub enum ExportError {
         /// Why.
         why: String,
     },
-    /// There is no record of the volume, and without it nothing is touched.
+    /// The volume has no record. Without a record, nothing is changed.
     #[error(
         "the export has no record of volume {volume}, so {directory} was not changed; restore .nfs-operator from a backup, or reclaim the directory manually and set the volume's reclaim policy to Retain"
     )]
@@ -78,25 +78,26 @@ pub enum ExportError {
         /// Its directory.
         directory: String,
     },
-    /// The record says that the directory is another claim's.
+    /// The record belongs to another claim.
     #[error("the record of volume {volume} belongs to claim {}/{} ({}); nothing was changed", holder.namespace, holder.name, holder.uid)]
     RecordForeign {
         /// The volume.
         volume: String,
-        /// Whose it is.
+        /// The claim in the record.
         holder: Box<ClaimRef>,
     },
-    /// The record can't be read.
+    /// The record is unreadable.
     #[error(
         "the record of volume {volume} cannot be used: {why}; restore it from a backup, or remove it after checking the directory"
     )]
     RecordDamaged {
         /// The volume.
         volume: String,
-        /// What is wrong with it.
+        /// What is wrong with the record.
         why: RecordError,
     },
-    /// Nothing is gone on with, moved or removed on the word of a record alone that this cluster did not sign.
+    /// The record is not signed by this cluster, and nothing is continued, moved or removed based on such a record
+    /// alone.
     #[error(
         "the record of volume {volume} is not signed by this cluster, so the operator does not act on it; the backend's condition RecordsTrusted shows the remedy"
     )]
@@ -104,49 +105,49 @@ pub enum ExportError {
         /// The volume.
         volume: String,
     },
-    /// A record that this cluster did not sign was not taken for its own.
+    /// A record that this cluster did not sign was not adopted.
     #[error("the record of volume {volume} is not adopted: {why}. Nothing was changed")]
     NotAdopted {
         /// The volume.
         volume: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The record is in a state that forbids what was asked.
+    /// The state of the record does not allow the operation.
     #[error("volume {volume} is {state}: {asked} is not possible now")]
     RecordBusy {
         /// The volume.
         volume: String,
         /// State.
         state: &'static str,
-        /// What was asked.
+        /// The requested operation.
         asked: &'static str,
     },
-    /// The directory would overlap something.
+    /// The directory would overlap a reserved path.
     #[error("directory {directory} cannot be used: {conflict}. Choose another pattern, or move what is in the way")]
     Overlaps {
         /// The directory.
         directory: String,
-        /// With what.
+        /// The conflict.
         conflict: Box<Conflict>,
     },
-    /// The thing that has the name is somebody's, under another name.
+    /// The directory of that name belongs to a holder under another name.
     #[error("{directory} is {holder}, by its fileid. Choose another pattern, or find out who renamed it")]
     Held {
         /// The directory or its parent.
         directory: String,
-        /// Whose it is.
+        /// The holder.
         holder: Holder,
     },
-    /// What has the name is another cluster's.
+    /// The directory belongs to another cluster.
     #[error("{directory} belongs to the cluster with id {cluster}. Choose another pattern, or another export")]
     HeldByOtherCluster {
         /// The directory.
         directory: String,
-        /// The cluster's id.
+        /// ID of the cluster.
         cluster: String,
     },
-    /// A directory on the way is the root of a backend, perhaps another cluster's.
+    /// A directory on the path is the root of a backend, possibly of another cluster.
     #[error(
         "{path} contains .nfs-operator, so it is the path of a backend. Choose another pattern, or a backend that is not inside another"
     )]
@@ -154,15 +155,15 @@ pub enum ExportError {
         /// The directory.
         path: String,
     },
-    /// Something on the way to the directory, or at its end, is nothing that we go through.
+    /// A node on the path, or at its end, cannot be used.
     #[error("{path} on the export {why}. Move it away, or choose another pattern")]
     PathUnusable {
-        /// Where.
+        /// The path.
         path: String,
-        /// What it is.
+        /// What the node is.
         why: &'static str,
     },
-    /// The directory is there, and nobody said that it may be taken over.
+    /// The directory exists, and the request does not allow adoption.
     #[error(
         "directory {directory} exists and does not belong to the operator{}. Move it away, choose another pattern, or set `existing: Adopt`",
         if *holds_something { " (it is not empty)" } else { "" }
@@ -170,18 +171,18 @@ pub enum ExportError {
     DirectoryExists {
         /// The directory.
         directory: String,
-        /// It is not empty.
+        /// The directory is not empty.
         holds_something: bool,
     },
-    /// The directory is there, and may not be taken over although `existing` is Adopt.
+    /// The directory exists and cannot be adopted although `existing` is Adopt.
     #[error("directory {directory} exists and cannot be adopted: {why}")]
     NotAdoptable {
         /// The directory.
         directory: String,
-        /// Why, and the remedy.
+        /// The reason and the remedy.
         why: &'static str,
     },
-    /// The server did not keep the mode.
+    /// The server did not set the requested mode.
     #[error(
         "the server keeps mode {got:04o} for {directory} where {asked:04o} was asked for{}. Let the server keep UNIX modes (on ZFS: \
          aclmode=passthrough; on NTFS-style volumes: change the security style), or ask for a mode that it keeps",
@@ -190,14 +191,14 @@ pub enum ExportError {
     ModeRefused {
         /// The directory.
         directory: String,
-        /// What was asked for.
+        /// The requested mode.
         asked: u32,
-        /// What the server reports.
+        /// The mode that the server reports.
         got: u32,
-        /// What the server answered.
+        /// The server's error status.
         refused: Option<Status>,
     },
-    /// The server did not keep the owner.
+    /// The server did not set the requested owner.
     #[error(
         "the server keeps owner {got} for {directory} where {asked} was asked for{}. Let spec.nfs.credential be a user who may give \
          directories away, or ask for no owner",
@@ -206,14 +207,14 @@ pub enum ExportError {
     OwnerRefused {
         /// The directory.
         directory: String,
-        /// What was asked for.
+        /// The requested owner.
         asked: String,
-        /// What the server reports.
+        /// The owner that the server reports.
         got: String,
-        /// What the server answered.
+        /// The server's error status.
         refused: Option<Status>,
     },
-    /// The owner that was asked for needs root, and root is squashed.
+    /// The requested owner needs root, and the server squashes root.
     #[error(
         "owner {asked} for {directory} needs root, and the server makes {effective} of the operator's user. Export with no_root_squash \
          for the operator's address, or ask for no owner"
@@ -221,9 +222,9 @@ pub enum ExportError {
     RootSquashed {
         /// The directory.
         directory: String,
-        /// What was asked for.
+        /// The requested owner.
         asked: String,
-        /// Whom the server makes of us.
+        /// The user that the server maps the operator's user to.
         effective: String,
     },
     /// The server maps owners by name.
@@ -233,12 +234,12 @@ pub enum ExportError {
     IdMappingRequired {
         /// The directory.
         directory: String,
-        /// What was asked for.
+        /// The requested owner.
         asked: String,
-        /// What the server reports.
+        /// The owner that the server reports.
         got: String,
     },
-    /// Volume, record and export contradict each other.
+    /// Volume, record and export do not match.
     #[error(
         "{directory} of volume {volume} was not changed: {what}. Find out what happened, then correct it or reclaim the directory manually"
     )]
@@ -247,10 +248,10 @@ pub enum ExportError {
         volume: String,
         /// Its directory.
         directory: String,
-        /// In which way.
+        /// The mismatch.
         what: String,
     },
-    /// The directory is neither where it was nor where it should go.
+    /// The directory is neither at its path nor at its target.
     #[error(
         "directory {directory} of volume {volume} is missing on the export. Restore it, or release the volume by annotating it with \
          nfs-operator.io/acknowledge-missing: \"true\""
@@ -258,27 +259,27 @@ pub enum ExportError {
     DirectoryMissing {
         /// The volume.
         volume: String,
-        /// Where it should be.
+        /// The expected path.
         directory: String,
     },
-    /// The archive is held.
+    /// The archive is on legal hold.
     #[error("the archive of volume {volume} is on legal hold: set legalHold to false first")]
     ArchiveHeld {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
-    /// There is no record of the archive, and without it nothing is touched.
+    /// The archive has no record. Without a record, nothing is changed.
     #[error(
         "the export has no record of the archive of volume {volume}, so nothing was changed; restore .nfs-operator from a backup"
     )]
     ArchiveUnrecorded {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
-    /// The archive is on its way to somebody else, or into the trash.
+    /// The archive is being restored to another claim, or purged.
     #[error("volume {volume} is {state}: it can't be restored now")]
     ArchiveTaken {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
         /// State.
         state: &'static str,
@@ -286,28 +287,28 @@ pub enum ExportError {
     /// The archive is being copied.
     #[error("the archive of volume {volume} is being copied to a claim; it is kept until the copy ends")]
     ArchiveCopied {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
     /// The archive was restored or purged.
     #[error("the archive of volume {volume} no longer exists: it was restored to another claim, or purged")]
     ArchiveGone {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
-    /// The archive is another namespace's.
+    /// The archive belongs to another namespace.
     #[error("the archive of volume {volume} belongs to another namespace: it cannot be moved into this one")]
     ArchiveForeign {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
-    /// The archive's directory is not where it should be.
+    /// The archive's directory does not exist under its name.
     #[error("the directory of the archive of volume {volume} is missing; nothing was changed")]
     ArchiveMissing {
-        /// The volume that it was.
+        /// The archived volume.
         volume: String,
     },
-    /// All the names that an archive could have are taken.
+    /// All possible names for the archive are in use.
     #[error(
         "every name that the archive of {directory} could have is taken, {last} the last one. Remove or rename archives"
     )]
@@ -317,26 +318,26 @@ pub enum ExportError {
         /// The last name tried.
         last: String,
     },
-    /// A volume names the directory, so it is not undone.
+    /// Another holder has the directory, so it is not removed.
     #[error("{directory} is not removed: {holder} is there")]
     InUse {
         /// The directory.
         directory: String,
-        /// Who names it.
+        /// The holder.
         holder: Holder,
     },
-    /// Somebody keeps changing what we look at.
+    /// The directory or its record kept changing during the operation.
     #[error("{doing}: the directory kept changing; retrying")]
     Unsettled {
-        /// What was being done.
+        /// The operation.
         doing: String,
     },
-    /// It failed, and what was made could not be removed again.
+    /// The operation failed, and the cleanup failed, too.
     #[error("{source}. Cleanup failed: {cleanup}")]
     LeftBehind {
-        /// Why it failed.
+        /// The error of the operation.
         source: Box<ExportError>,
-        /// Why the rest is still there.
+        /// The error of the cleanup.
         cleanup: Box<ExportError>,
     },
 }
@@ -435,7 +436,7 @@ impl ExportError {
         }
     }
 
-    /// The server's status, when that is what failed.
+    /// Returns the server's status, if the error is one.
     pub(crate) fn status(&self) -> Option<Status> {
         match self {
             Self::Nfs { source, .. } => source.status(),

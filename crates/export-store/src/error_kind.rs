@@ -1,63 +1,63 @@
-//! What an NFS error means to an administrator: its reason and its remedy, in one place.
+//! Classification of NFS errors for administrators: reason and remedy.
 
 use std::net::SocketAddr;
 
 use nfs_client::{NfsError, Status};
 
-/// What kind of failure an error is: coarse enough for a condition's reason, fine enough for a remedy.
+/// Kind of a failure: coarse enough for a condition's reason, fine enough for a remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ErrorKind {
-    /// The server refuses us.
+    /// The server refuses access.
     AccessDenied,
-    /// The archive that a claim asks for is being purged, deleted, or restored to another claim.
+    /// The archive that a claim requests is being purged, deleted, or restored to another claim.
     ArchiveBusy,
-    /// The archive is held.
+    /// The archive is on legal hold.
     ArchiveHeld,
-    /// The archive's directory is not where it should be.
+    /// The archive's directory does not exist under its name.
     ArchiveMissing,
-    /// The archive that a claim asks for is not for its namespace.
+    /// The archive that a claim requests is not for its namespace.
     ArchiveNotAllowed,
-    /// The archive that a claim asks for does not exist.
+    /// The archive that a claim requests does not exist.
     ArchiveNotFound,
-    /// What was looked at is another thing by now.
+    /// The directory changed during the operation.
     ChangedMeanwhile,
-    /// The connection broke, and the reply with it.
+    /// The connection was lost before the reply.
     ConnectionLost,
-    /// Nothing listens at the server's port.
+    /// No process listens on the server's port.
     ConnectionRefused,
-    /// No answer to the connection request.
+    /// The connection request timed out.
     ConnectionTimedOut,
-    /// A copy failed, and is begun anew.
+    /// A copy failed and is restarted.
     CopyFailed,
-    /// A copy keeps the owners of files, and the operator may not give files away.
+    /// A copy preserves the owners of files, and the operator cannot change the owners of files.
     CopyNeedsChown,
-    /// What was copied was removed meanwhile.
+    /// The source of a copy was removed meanwhile.
     CopySourceGone,
     /// The directory is not on the file system of the export's root.
     CrossesFileSystems,
-    /// The directory is there and is not ours.
+    /// The directory exists and does not belong to the operator.
     DirectoryExists,
-    /// The volume's directory is nowhere.
+    /// The volume's directory is missing.
     DirectoryMissing,
     /// The directory would overlap another volume, archive or backend.
     DirectoryOverlaps,
     /// The export's path leads to another server.
     ExportMoved,
-    /// The export's path is not there.
+    /// The export's path does not exist.
     ExportNotFound,
-    /// Another operator took over.
+    /// Another operator process took over.
     Fenced,
     /// The server maps owners by name and does not know the number.
     IdMappingRequired,
-    /// The export isn't the one that it was.
+    /// The export has another identity than the expected one.
     IdentityMismatch,
-    /// The identity was not read yet on the present connection.
+    /// The identity has not been read yet on the current connection.
     IdentityNotConfirmed,
-    /// The pattern can't be made into a directory's name.
+    /// The pattern does not result in a valid directory name.
     InvalidDirectoryName,
-    /// What was asked is outside a limit.
+    /// A limit is exceeded.
     LimitExceeded,
-    /// The server did not keep the mode.
+    /// The server did not set the requested mode.
     ModeRefused,
     /// The server's name does not resolve.
     NameResolutionFailed,
@@ -65,64 +65,65 @@ pub enum ErrorKind {
     NoInodes,
     /// No space left.
     NoSpace,
-    /// The export's path is no directory.
+    /// The export's path is not a directory.
     NotADirectory,
-    /// The server did not keep the owner.
+    /// The server did not set the requested owner.
     OwnerRefused,
-    /// The server speaks none of the versions asked for.
+    /// The server supports none of the requested versions.
     ProtocolNotSupported,
-    /// The server's answers make no sense.
+    /// The server's replies are invalid.
     ProtocolViolation,
-    /// The quota is used up.
+    /// The quota is exceeded.
     QuotaExceeded,
     /// The export is read-only.
     ReadOnly,
-    /// The volume's annotations and its path contradict each other, or what is on the export.
+    /// The volume's annotations and path do not match each other or the export.
     ReclaimUnsafe,
     /// The export has no record of the volume.
     RecordMissing,
     /// A record was not adopted (event).
     RecordNotAdopted,
-    /// The volume's record on the export is damaged, another claim's, or in a state that forbids what was asked.
+    /// The volume's record on the export is damaged, belongs to another claim, or has a state that does not allow the
+    /// operation.
     RecordUnusable,
-    /// `.nfs-operator` on the export is not as we made it.
+    /// `.nfs-operator` on the export is not as the operator created it.
     ReservedDirectoryUnsafe,
-    /// The server refuses us, and we had no reserved port.
+    /// The server refuses access, and the client's port was not a reserved one.
     ReservedPortRequired,
-    /// Something that was asked for needs root, and the server squashes it.
+    /// The request needs root, and the server squashes root.
     RootSquashed,
-    /// The server wants another security flavour than `sys`.
+    /// The server requires another security flavor than `sys`.
     SecurityFlavorUnsupported,
-    /// The server reports an error of its disks.
+    /// The server reports a disk error.
     ServerFault,
-    /// Connected, and calls are not answered.
+    /// The connection exists, but the server does not answer calls.
     ServerNotResponding,
-    /// The server refuses a call for a reason that has no name of its own here.
+    /// The server refuses a call for a reason without a kind of its own.
     ServerRefused,
     /// No route to the server.
     ServerUnreachable,
     /// The server no longer knows the export's root.
     StaleHandle,
-    /// The server mounts only whole exports, not directories below.
+    /// The server allows mounts of whole exports only, not of directories below them.
     SubdirectoryMountRefused,
     /// The export's path leads through a symbolic link.
     SymlinkInPath,
 }
 
-/// What was found out beside an NFS error, where the error alone doesn't tell.
+/// Additional information about the cause of an NFS error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrorHints {
-    /// Our end of the connection.
+    /// Local address of the connection.
     pub local: Option<SocketAddr>,
-    /// Whether our port is below 1024; absent when not known.
+    /// The local port is below 1024; unset if unknown.
     pub reserved_port: Option<bool>,
-    /// The server counts inodes and has none left.
+    /// The server reports an inode count, and no inodes are free.
     pub out_of_inodes: bool,
-    /// The server makes somebody else of our credential.
+    /// The server maps the operator's user to another one.
     pub squashed: bool,
 }
 
-/// The reason for an NFS error, for conditions and events.
+/// Returns the reason for an NFS error, for conditions and events.
 pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
     match error {
         NfsError::NameResolution { .. } => ErrorKind::NameResolutionFailed,
@@ -144,14 +145,14 @@ pub fn classify(error: &NfsError, circumstances: &ErrorHints) -> ErrorKind {
         NfsError::Protocol { .. } => ErrorKind::ProtocolViolation,
         NfsError::Limit { .. } => ErrorKind::LimitExceeded,
         NfsError::Status { status, .. } => classify_status(*status, circumstances),
-        // `NfsError` may get variants in a later version of its crate.
+        // A later version of the client may add variants.
         _ => ErrorKind::ServerRefused,
     }
 }
 
 fn classify_status(status: Status, circumstances: &ErrorHints) -> ErrorKind {
     match status {
-        // Without a reserved port this is what knfsd's `secure` looks like in NFSv4.
+        // Without a reserved port, this is the error of knfsd's `secure` option in NFSv4.
         Status::NotPermitted | Status::Access if circumstances.reserved_port == Some(false) => {
             ErrorKind::ReservedPortRequired
         }
@@ -179,7 +180,7 @@ fn classify_status(status: Status, circumstances: &ErrorHints) -> ErrorKind {
     }
 }
 
-/// What an administrator can do about an NFS error.
+/// Returns what an administrator can do about an NFS error.
 pub fn remedy_of(error: &NfsError, circumstances: &ErrorHints) -> String {
     let from = match (error, &circumstances.local) {
         (NfsError::AccessDenied { local, .. }, _) | (_, Some(local)) => {

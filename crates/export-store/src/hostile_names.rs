@@ -1,6 +1,7 @@
-//! The hostile names: each was thought of as a way out of a directory, into the operator's own names, or past a check.
+//! Hostile names. Each one is an attempt to leave a directory, to use a name of the operator, or to pass a check.
 
-/// The name, what it would do, and the entries that take it all the same, by their letters in `ENTRIES` of the operator.
+/// The name, its intended effect, and the entries that accept it nevertheless, by their letters in `ENTRIES` of the
+/// operator.
 pub const HOSTILE_NAMES: &[(&str, &str, &str)] = &[
     ("", "the export itself", "eEM"),
     (".", "the directory itself", ""),

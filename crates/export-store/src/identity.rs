@@ -25,7 +25,7 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// Maximum number of attempts while the connection changes.
 const ATTEMPTS: u32 = 4;
 
-/// The file's content.
+/// Content of the identity file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct IdentityFile {
@@ -58,7 +58,7 @@ impl IdentityFile {
         Ok(bytes)
     }
 
-    /// `None` when it ends early: it is being written.
+    /// Parses the file. Returns `None` if it ends early, because it is still being written.
     fn parse(bytes: &[u8]) -> Result<Option<Self>, ExportError> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Ok(None);
@@ -74,7 +74,7 @@ impl IdentityFile {
                 file.version
             )));
         }
-        // It ends up in an annotation and in messages.
+        // The ID is used in an annotation and in messages.
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if file.id.is_empty() || file.id.len() > 63 || !file.id.bytes().all(plain) {
             return Err(damaged("its ID is invalid".into()));
@@ -82,7 +82,7 @@ impl IdentityFile {
         Ok(Some(file))
     }
 
-    /// Compares with what is expected (pure).
+    /// Compares the file with the expected identity. Pure.
     fn check(&self, root: &FileRef, expected: &ExpectedIdentity) -> Result<Identity, ExportError> {
         let mismatch = |why: String| ExportError::IdentityMismatch {
             expected: expected.export_id.clone(),
@@ -136,7 +136,7 @@ impl IdentityFile {
     }
 }
 
-/// Reads an identity; what can be read is written, and is read as the same again.
+/// Parses an identity. Verifies that a parsed identity can be written, and that reading it gives the same result.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) fn parse_anything(bytes: &[u8]) {
     if let Ok(Some(file)) = IdentityFile::parse(bytes) {
@@ -170,7 +170,8 @@ pub(crate) async fn read(store: &ExportStore) -> Result<Option<Identity>, Export
     }
 }
 
-/// Reads the identity, compares it, and gets the handles of our own directories. One at a time.
+/// Reads and compares the identity, and looks up the handles of the operator's folders. Only one task at a time may
+/// call this.
 pub(crate) async fn confirm(
     store: &ExportStore,
     expected: &ExpectedIdentity,
@@ -181,7 +182,8 @@ pub(crate) async fn confirm(
         if generation != store.nfs.generation() {
             continue;
         }
-        // Whatever the outcome: changes that are under way stop at the next step and begin again on new verified.
+        // After a failure or a difference, changes in progress stop at their next step and are retried on a newly
+        // verified root.
         if let Some(former) = store.last_verified_root()
             && outcome.as_ref().map_or(true, |verified| verified.differs_from(&former))
         {

@@ -15,21 +15,21 @@ use nfs_client::FileRef;
 pub enum PathState {
     /// Unknown: no path was given.
     Unknown,
-    /// Nothing.
+    /// The path does not exist.
     Nothing,
     /// A directory on the export's own file system.
     Directory {
-        /// Its fileid.
+        /// File ID of the directory.
         file_id: u64,
     },
-    /// Something else: a file, a link, another file system; or something else than a directory on the way.
+    /// Something else: a file, a link or another file system; or a node on the path that is not a directory.
     Other,
 }
 
 /// What the export holds of a volume.
 #[derive(Debug)]
 pub struct Inspection {
-    /// Its record.
+    /// The record.
     pub record: Found,
     /// State of the directory's path. The path is the record's, or without a record the caller's.
     pub directory: PathState,
@@ -76,7 +76,7 @@ pub(crate) async fn recorded_volumes(
             None => break,
         }
     }
-    // Servers list in an order of their own, and not always in the same.
+    // Servers list entries in their own order, which may differ between calls.
     volumes.sort_unstable();
     volumes.dedup();
     Ok(volumes)

@@ -16,7 +16,8 @@
 //!
 //! # Protocol
 //!
-//! A process can die between any two calls, and any reply can be lost. Each operation on a volume therefore works as follows:
+//! A process can die between any two calls, and any reply can be lost. Each operation on a volume therefore works as
+//! follows:
 //!
 //! 1. Lock the volume in this process, and verify the export's identity on the current connection.
 //! 2. Read the volume's record and check its signature.

@@ -1,7 +1,7 @@
-//! What lies on an export, whichever cluster's it is: looked at without a cluster. Nothing is changed, and nothing is made.
+//! Lists what an export contains, for all clusters and without access to a cluster. Changes and creates nothing.
 //!
-//! All of it is anybody's word: texts are cut to what Kubernetes' names have, and no more is taken in than a bounded number
-//! of rows.
+//! Nothing in the listing is trusted: texts are truncated to the maximum length of names in Kubernetes, and the number
+//! of rows is bounded.
 
 mod row;
 
@@ -18,22 +18,22 @@ use crate::store::ExportStore;
 use crate::{identity, layout};
 use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
-/// Rows at the most: with texts as long as can be, they are some 100 MiB.
+/// Maximum number of rows: with the longest possible texts, they take about 100 MiB.
 const MOST_ROWS: usize = 100_000;
-/// Names that are gone through in one directory: a listing without end must not keep us.
+/// Maximum number of names to read in one directory, so that an endless listing ends.
 const MOST_NAMES: usize = 1_000_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
-/// Records read at a time.
+/// Number of concurrent reads of records.
 const READS: usize = 16;
 
-/// A survey on its way.
+/// A listing in progress.
 struct Surveyor<'a> {
     managed: &'a ExportStore,
     key: Option<&'a RecordsKey>,
     root: FileRef,
     survey: ExportListing,
-    /// Names that records know as archives.
+    /// Names of archives in records.
     recorded: HashSet<String>,
 }
 
@@ -64,7 +64,8 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// A directory of the export's own file system; links are not followed. What the server refuses is said.
+    /// Returns a directory on the export's own file system. Does not follow links. Adds an error of the server to the
+    /// unread parts.
     async fn folder(&mut self, parent: &FileHandle, name: &Name) -> Result<Option<FileRef>, ExportError> {
         let doing = || format!("looking up {name}");
         let found = match self.managed.nfs.lookup(parent, name).await {
@@ -91,7 +92,7 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// A record's row, and the archive's name that it holds.
+    /// Returns the row of a record, and the name of the archive in it.
     async fn record(
         &self,
         cluster: &str,
@@ -158,7 +159,8 @@ impl Surveyor<'_> {
         }
     }
 
-    /// Where a record's directory is, and whether: under the archive's name, its own, or, in between, either.
+    /// Returns the path of a record's directory, and its presence. While a move to or from the archive's name is in
+    /// progress, the directory may be at either path.
     async fn place(&self, record: &Record) -> Result<(String, Presence), ExportError> {
         let own = record.directory.to_string();
         let Some(note) = record.state.note() else {
@@ -184,7 +186,7 @@ impl Surveyor<'_> {
             Err(error) if matches!(error.status(), Some(Status::Symlink | Status::NotDirectory)) => {
                 return Ok(Presence::Other);
             }
-            // It does not let us look.
+            // The server refuses the lookup.
             Err(error) if error.status().is_some() => return Ok(Presence::Unknown),
             Err(error) => return Err(error).while_(|| "looking up a directory".into()),
         };
@@ -198,7 +200,7 @@ impl Surveyor<'_> {
         Ok(if is_it { Presence::There } else { Presence::Other })
     }
 
-    /// Archives at the root that no record knows: nfs-subdir's, or of a record that was lost.
+    /// Adds the archives at the root that have no record: those of nfs-subdir, and those whose record was lost.
     async fn unrecorded(&mut self) -> Result<(), ExportError> {
         let root = self.root.handle.clone();
         let recorded = std::mem::take(&mut self.recorded);
@@ -218,7 +220,8 @@ impl Surveyor<'_> {
         Ok(())
     }
 
-    /// The names in a directory that are wanted, sorted, as many as there is room for; what is left is said.
+    /// Returns the names in a directory that match `wanted`, sorted, up to the remaining number of rows. Adds an
+    /// incomplete listing to the unread parts.
     async fn names(
         &mut self,
         directory: &FileHandle,
@@ -257,10 +260,10 @@ impl Surveyor<'_> {
     }
 }
 
-/// Looks at the records of all clusters, and at archives that have none. With a key, records are checked by it.
+/// Lists the records of all clusters, and archives without a record. Verifies the records if a key is given.
 ///
 /// # Errors
-/// The export can't be looked at at all. What can't be looked at in part is in [`Survey::unseen`].
+/// The export cannot be read at all. [`ExportListing::unseen`] names the parts that could not be read.
 pub(crate) async fn list(store: &ExportStore, key: Option<&RecordsKey>) -> Result<ExportListing, ExportError> {
     let looked = list_all(store, key).await;
     store.with_hints(looked).await

@@ -7,39 +7,41 @@ use sha2::{Digest, Sha256};
 use nfs_client::Name;
 use nfs_client::address::{AddressError, ExportAddress, path_components};
 
-/// The longest name that an NFS server takes, in bytes (`NAME_MAX` of the file systems in the field).
+/// Maximum length of a name on an NFS server, in bytes (`NAME_MAX` of common file systems).
 pub const LONGEST_NAME: usize = 255;
-/// The longest directory, in bytes, separators counted: the remainder of `PATH_MAX` (4,096) is the node's, which puts
-/// its own path in front, and a mount call takes no more than 1,024 (RFC 1813, `MNTPATHLEN`).
+/// Maximum length of a directory path, in bytes, including separators. The rest of `PATH_MAX` (4,096) is for the node,
+/// which prepends its own path. A mount call takes at most 1,024 bytes (RFC 1813, `MNTPATHLEN`).
 pub const LONGEST_PATH: usize = 1024;
-/// What the name of an archive begins with.
+/// Prefix of the names of archives.
 pub const ARCHIVE_PREFIX: &str = "archived-";
 
-/// A server that takes no longer names than this is not served: what is left after the archive's prefix and suffix
-/// would tell nobody anything. The shortest limit in the field is 143 bytes.
+/// Minimum name length that a server must support: with less, the part between the prefix and the suffix of an
+/// archive's name would be meaningless. The lowest known limit is 143 bytes.
 const SHORTEST_LIMIT: usize = 64;
-/// Bytes of hexadecimal hash in a shortened name. A collision is harmless (the overlap is refused), so 64 bits do.
+/// Number of hexadecimal digits of the hash in a shortened name. A collision is harmless (the overlap is refused), so
+/// 64 bits are enough.
 const HASH_LENGTH: usize = 16;
-/// Bytes of hexadecimal hash of a volume's uid in the name of an archive.
+/// Number of hexadecimal digits of the hash of a volume's UID in the name of an archive.
 const UNIQUE_LENGTH: usize = 8;
-/// What [`DirectoryPath::fit`] leaves free: the prefix, `-` and the unique part, `-` and a counter of two digits.
+/// Length that [`DirectoryPath::fit`] leaves free: the prefix, `-` and the unique part, `-` and a counter of two
+/// digits.
 const ARCHIVE_ROOM: usize = ARCHIVE_PREFIX.len() + 1 + UNIQUE_LENGTH + 1 + 2;
 
-/// Names that belong to us or to servers, in lower case. The other rules refuse these too; standing here they are
-/// refused with the true reason, and stay refused should those rules ever be relaxed.
+/// Names that belong to the operator or to servers, in lower case. The other rules refuse them, too. This list gives
+/// the correct reason, and keeps refusing them if those rules are relaxed.
 const RESERVED: &[&str] = &[".nfs-operator", ".snapshot", ".zfs", "lost+found"];
 
-/// A directory on an export, relative to the export's path: one or more checked segments.
+/// A directory on an export, relative to the export's path: one or more valid segments.
 ///
-/// Segments are `[A-Za-z0-9._-]`, so the path is ASCII, and comparing it case-folded is [`DirectoryPath::folded`].
+/// Segments match `[A-Za-z0-9._-]`, so the path is ASCII. Use [`DirectoryPath::folded`] for comparisons without case.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct DirectoryPath(Vec<String>);
 
 impl DirectoryPath {
-    /// Reads `a/b/c`: the one gate for names of directories that we make, take over, move or remove.
+    /// Parses `a/b/c`. Checks the names of directories to create, adopt, move or remove.
     ///
     /// # Errors
-    /// The first segment that breaks a rule, with the rule and the remedy.
+    /// The first segment that violates a rule, with the rule and the remedy.
     pub fn parse(text: &str) -> Result<Self, NamingError> {
         if text.is_empty() {
             return Err(NamingError::Empty);
@@ -47,7 +49,7 @@ impl DirectoryPath {
         Self::of_segments(text.split('/').map(str::to_owned).collect())
     }
 
-    /// Checks segments that were taken apart already.
+    /// Checks a path that is split into segments already.
     fn of_segments(segments: Vec<String>) -> Result<Self, NamingError> {
         let length = length_of(&segments);
         if length > LONGEST_PATH {
@@ -72,7 +74,7 @@ impl DirectoryPath {
     /// # Errors
     /// The path is too long, or a segment breaks a rule.
     pub fn from_segments(segments: Vec<String>) -> Result<Self, NamingError> {
-        // Checked before it is shortened: a name cut from a value of 256 KiB is never intended.
+        // Check the length before shortening: a name cut from a value of 256 KiB is never intended.
         let length = length_of(&segments);
         if length > LONGEST_PATH {
             return Err(NamingError::PathTooLong { length });
@@ -81,17 +83,17 @@ impl DirectoryPath {
         Self::of_segments(fitted(segments, LONGEST_NAME)?)
     }
 
-    /// The segments, at least one.
+    /// Returns the segments, at least one.
     pub fn segments(&self) -> &[String] {
         &self.0
     }
 
-    /// The last segment: the directory's own name.
+    /// Returns the last segment: the directory's own name.
     pub fn last_segment(&self) -> &str {
         self.0.last().map_or("", String::as_str)
     }
 
-    /// The segments as names for the NFS client.
+    /// Returns the segments as names for the NFS client.
     pub fn names(&self) -> Vec<Name> {
         self.0
             .iter()
@@ -99,16 +101,17 @@ impl DirectoryPath {
             .collect()
     }
 
-    /// The segments in lower case: servers may fold case, so two paths that differ only in case are one.
+    /// Returns the segments in lower case: servers may fold case, so two paths that differ only in case count as one.
     pub fn folded(&self) -> Vec<String> {
         self.0.iter().map(|segment| segment.to_ascii_lowercase()).collect()
     }
 
-    /// Makes the last segment leave room for its archive's name on a server that takes names of `name_max` bytes: a
-    /// longer one is cut and gets a hash of the whole path. The same path and limit give the same result.
+    /// Shortens the last segment so that the name of its archive fits on a server with a maximum name length of
+    /// `name_max` bytes. A shortened segment ends with a hash of the whole path. The same path and limit give the same
+    /// result.
     ///
     /// # Errors
-    /// Another segment is longer than `name_max`, or `name_max` is too small to work with.
+    /// Another segment is longer than `name_max`, or `name_max` is too low.
     pub fn fit(self, name_max: usize) -> Result<Self, NamingError> {
         fitted(self.0, name_max).map(Self)
     }
@@ -120,11 +123,11 @@ impl fmt::Display for DirectoryPath {
     }
 }
 
-/// The name at the export's root for the archive of a directory.
+/// Returns the name at the export's root for the archive of a directory.
 ///
-/// Attempt 0 is `archived-<last segment>`, as nfs-subdir names them; attempt 1 adds a part that is this volume's own,
-/// later ones count. Never longer than `name_max`, of which less than 64 is taken for 64 ([`DirectoryPath::fit`] refuses
-/// such servers before anything is made on them).
+/// Attempt 0 is `archived-<last segment>`, like in nfs-subdir. Attempt 1 adds a part that is specific to the volume,
+/// and later attempts add a counter. The name is never longer than `name_max`; values below 64 count as 64
+/// ([`DirectoryPath::fit`] refuses such servers before anything is created on them).
 pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max: usize) -> String {
     let unique = hash(volume_uid, UNIQUE_LENGTH);
     let suffix = match attempt {
@@ -138,27 +141,27 @@ pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max
     format!("{ARCHIVE_PREFIX}{name}{suffix}")
 }
 
-/// Does this name, as it stands on a server, look like an archive's? Compared case-folded: servers may fold.
+/// Reports whether a name on a server looks like an archive's. Ignores case, because servers may fold case.
 pub fn is_archive_name(name: &[u8]) -> bool {
     name.get(..ARCHIVE_PREFIX.len())
         .is_some_and(|start| start.eq_ignore_ascii_case(ARCHIVE_PREFIX.as_bytes()))
 }
 
-/// Why something is no path of an export that a backend may have.
+/// Reason why a path is not valid as the export path of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExportPathError {
-    /// No server has such a path.
+    /// The path is invalid on every server.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// What the operator keeps on another export.
+    /// The path leads into the operator's data on another export.
     #[error("path {0} leads into what the operator keeps there: name the export itself")]
     Reserved(String),
 }
 
-/// Checks the path of an export: the one gate for such paths on their way to a server.
+/// Checks the path of an export before it is sent to a server.
 ///
 /// # Errors
-/// The first component that breaks a rule.
+/// The first component that violates a rule.
 pub fn check_export_path(path: &str) -> Result<(), ExportPathError> {
     path_components(path)?;
     match path.split('/').any(is_reserved_for_operator) {
@@ -167,94 +170,95 @@ pub fn check_export_path(path: &str) -> Result<(), ExportPathError> {
     }
 }
 
-/// Reads `SERVER:/PATH`, an IPv6 address in brackets.
+/// Parses `SERVER:/PATH`, with an IPv6 address in brackets.
 ///
 /// # Errors
-/// The part that breaks a rule.
+/// The part that violates a rule.
 pub fn parse_export_address(text: &str) -> Result<ExportAddress, ExportPathError> {
     let address = ExportAddress::parse(text)?;
     check_export_path(&address.path)?;
     Ok(address)
 }
 
-/// Our directory on an export, or a tombstone, compared case-folded: servers may fold.
+/// Reports whether a path component is the operator's folder on an export, or a tombstone. Ignores case, because
+/// servers may fold case.
 fn is_reserved_for_operator(component: &str) -> bool {
     let folded = component.to_ascii_lowercase();
     folded == ".nfs-operator" || folded.starts_with(".nfs-operator-")
 }
 
-/// Why something cannot be a directory's name.
+/// Reason why a text is not a valid directory name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NamingError {
-    /// No name at all.
+    /// The name is empty.
     #[error("the directory's name is empty: name at least one segment below the export")]
     Empty,
-    /// Two separators in a row, or one at the beginning or end.
+    /// Two consecutive separators, or one at the beginning or end.
     #[error("segment {position} of {path} is empty: name it relative to the export, with single `/` between segments")]
     EmptySegment {
-        /// The path, shortened for reading.
+        /// The path, shortened for display.
         path: String,
-        /// Which segment, from 1.
+        /// Number of the segment, starting with 1.
         position: usize,
     },
-    /// A character outside the alphabet.
+    /// A character that is not allowed.
     #[error("segment {segment} holds {character:?}: only letters, digits, `.`, `_` and `-` are allowed")]
     ForbiddenCharacter {
-        /// The segment, shortened for reading.
+        /// The segment, shortened for display.
         segment: String,
         /// The first character that is not allowed.
         character: char,
     },
-    /// `.`, `..`, hidden names, and names that Windows servers would cut.
+    /// `.`, `..`, hidden names, and names that Windows servers would truncate.
     #[error("segment {segment} begins or ends with `.`: begin and end it with another character")]
     DotAtEnd {
-        /// The segment, shortened for reading.
+        /// The segment, shortened for display.
         segment: String,
     },
-    /// A name of the operator's or of servers.
+    /// A name that is reserved for the operator or for servers.
     #[error("segment {segment} is reserved for the operator or the server: choose another name")]
     Reserved {
         /// The segment.
         segment: String,
     },
-    /// A name as archives have.
+    /// A name like that of an archive.
     #[error("segment {segment} begins with `{ARCHIVE_PREFIX}`, as only archives do: choose another name")]
     ArchivePrefix {
-        /// The segment, shortened for reading.
+        /// The segment, shortened for display.
         segment: String,
     },
-    /// Longer than a server takes.
+    /// The segment is longer than the limit.
     #[error("segment {segment} has {length} bytes and at most {limit} are possible: shorten it")]
     SegmentTooLong {
-        /// The segment, shortened for reading.
+        /// The segment, shortened for display.
         segment: String,
-        /// Its length in bytes.
+        /// Length of the segment in bytes.
         length: usize,
-        /// The longest possible.
+        /// The limit in bytes.
         limit: usize,
     },
-    /// All segments together are too long.
+    /// The path is too long.
     #[error(
         "the directory's path has {length} bytes and at most {LONGEST_PATH} are allowed: shorten the pattern or its values"
     )]
     PathTooLong {
-        /// Its length in bytes.
+        /// Length of the path in bytes.
         length: usize,
     },
-    /// The server's limit leaves no room.
+    /// The server's maximum name length is too low.
     #[error(
         "the server takes names of {limit} bytes at most and at least {SHORTEST_LIMIT} are needed: use another file system"
     )]
     NameLimitTooSmall {
-        /// The server's limit.
+        /// The server's limit in bytes.
         limit: usize,
     },
 }
 
-/// Checks every rule for one segment except its length.
+/// Checks a segment against all rules except the maximum length.
 ///
 /// # Errors
-/// The rule that the segment breaks.
+/// The rule that the segment violates.
 pub fn check_segment(segment: &str) -> Result<(), NamingError> {
     if RESERVED.iter().any(|name| segment.eq_ignore_ascii_case(name)) {
         return Err(NamingError::Reserved {
@@ -273,7 +277,7 @@ pub fn check_segment(segment: &str) -> Result<(), NamingError> {
 /// Checks that a text contains only characters that segments may contain.
 ///
 /// # Errors
-/// The first other character.
+/// The first character that is not allowed.
 pub fn check_alphabet(segment: &str) -> Result<(), NamingError> {
     let forbidden = |character: &char| !(character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-'));
     match segment.chars().find(forbidden) {
@@ -288,7 +292,7 @@ pub fn check_alphabet(segment: &str) -> Result<(), NamingError> {
 /// Checks that a segment does not start like the name of an archive.
 ///
 /// # Errors
-/// It does.
+/// The segment starts like the name of an archive.
 pub fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
     if is_archive_name(segment.as_bytes()) {
         return Err(NamingError::ArchivePrefix {
@@ -301,7 +305,7 @@ pub fn check_archive_prefix(segment: &str) -> Result<(), NamingError> {
 /// Checks the length of one segment.
 ///
 /// # Errors
-/// It has more than `limit` bytes.
+/// The segment is longer than `limit` bytes.
 pub fn check_length(segment: &str, limit: usize) -> Result<(), NamingError> {
     if segment.len() > limit {
         return Err(NamingError::SegmentTooLong {
@@ -313,7 +317,7 @@ pub fn check_length(segment: &str, limit: usize) -> Result<(), NamingError> {
     Ok(())
 }
 
-/// The segments with the last one cut to what [`DirectoryPath::fit`] promises.
+/// Returns the segments with the last one shortened as described at [`DirectoryPath::fit`].
 fn fitted(mut segments: Vec<String>, name_max: usize) -> Result<Vec<String>, NamingError> {
     if name_max < SHORTEST_LIMIT {
         return Err(NamingError::NameLimitTooSmall { limit: name_max });
@@ -326,8 +330,8 @@ fn fitted(mut segments: Vec<String>, name_max: usize) -> Result<Vec<String>, Nam
     Ok(segments)
 }
 
-/// `name`, or, if that has more than `room` bytes, its beginning and a hash of `whole`. `room` is never below 35
-/// ([`SHORTEST_LIMIT`] less the longest prefix and suffix).
+/// Returns `name` or, if it is longer than `room` bytes, its beginning and a hash of `whole`. `room` is never below 35
+/// ([`SHORTEST_LIMIT`] minus the longest prefix and suffix).
 fn shortened(name: &str, room: usize, whole: &str) -> String {
     if name.len() <= room {
         return name.to_owned();
@@ -337,7 +341,7 @@ fn shortened(name: &str, room: usize, whole: &str) -> String {
     format!("{start}-{}", hash(whole, HASH_LENGTH))
 }
 
-/// The first `length` digits of the hexadecimal SHA-256 of `text`.
+/// Returns the first `length` digits of the hexadecimal SHA-256 hash of `text`.
 fn hash(text: &str, length: usize) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let mut digits: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -352,7 +356,7 @@ fn length_of(segments: &[String]) -> usize {
 /// Maximum number of bytes of a quoted text in a message.
 const LONGEST_QUOTE: usize = 80;
 
-/// Returns a text that a tenant or server wrote as messages show it: escaped and bounded.
+/// Returns a text from a tenant or server for a message: escaped and truncated.
 pub fn quoted(text: &str) -> String {
     let end = text.floor_char_boundary(LONGEST_QUOTE);
     match text.get(..end) {

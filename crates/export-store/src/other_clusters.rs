@@ -33,16 +33,16 @@ struct Theirs {
     file_id: Option<u64>,
 }
 
-/// A volume in use that another cluster's record knows.
+/// A volume in use in a record of another cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ForeignDirectory {
-    /// The other cluster.
+    /// ID of the other cluster.
     pub cluster: String,
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
     /// Name of the backend.
     pub backend: String,
-    /// Whose it is.
+    /// The claim of the volume.
     pub claim: ClaimRef,
 }
 
@@ -173,7 +173,7 @@ async fn read_records(store: &ExportStore, verified: &VerifiedRoot) -> Result<Ve
     let mut found = Vec::new();
     for name in names.into_iter().filter(|name| *name != ours) {
         let doing = || format!("reading the records of the cluster {name}");
-        // A file, such as the identity, or a link: no cluster's folder, and not gone through.
+        // A file, such as the identity, or a link is not a cluster's folder.
         let Some(folder) = store.nfs.lookup(&verified.reserved.handle, &name).await.while_(doing)? else {
             continue;
         };

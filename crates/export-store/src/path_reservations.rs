@@ -16,25 +16,25 @@ mod tests;
 /// Root that a path is relative to.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum PathRoot {
-    /// A server, as `spec.server` spells it, in lower case; the path is absolute.
+    /// A server, as in `spec.server`, in lower case. The path is absolute.
     Server(String),
-    /// An export by its identity; the path is relative to the export's root.
+    /// An export, by its identity. The path is relative to the export's root.
     Export(String),
 }
 
-/// A path that a holder has. Stored in lower case, because servers may fold case, and cheap to clone.
+/// A path that can be reserved. Stored in lower case, because servers may fold case, and cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ReservedPath(Arc<PathInner>);
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct PathInner {
     realm: Arc<PathRoot>,
-    /// The segments with [`BETWEEN`] between them.
+    /// The segments, separated by [`BETWEEN`].
     path: Box<str>,
 }
 
-/// Parts the segments of a place: the lowest byte, and in no name on an export. So what lies inside a place comes right
-/// after it in the order of places, before `name-x` and `name.x`.
+/// Separator of the segments of a path: the lowest byte, which no name on an export contains. Therefore, the paths
+/// below a path directly follow it in sort order, before `name-x` and `name.x`.
 const BETWEEN: char = '\0';
 
 impl ReservedPath {
@@ -43,18 +43,18 @@ impl ReservedPath {
         Self(Arc::new(PathInner { realm, path }))
     }
 
-    /// An absolute path on a server. Empty components and `.` are dropped, as a server drops them.
+    /// Creates an absolute path on a server. Drops empty components and `.`, as a server does.
     pub fn on_server(server: &str, path: &str) -> Self {
         let server = server.trim_end_matches('.').to_ascii_lowercase();
         Self::new(Arc::new(PathRoot::Server(server)), folded(path))
     }
 
-    /// A path relative to the root of the export with this identity.
+    /// Creates a path relative to the root of the export with this identity.
     pub fn on_export(export_id: &str, path: &str) -> Self {
         Self::new(Arc::new(PathRoot::Export(export_id.to_owned())), folded(path))
     }
 
-    /// This place extended by a path below it.
+    /// Returns this path extended by a path below it.
     #[must_use]
     pub fn below(&self, path: &str) -> Self {
         let parts = [&*self.0.path, &folded(path)];
@@ -62,7 +62,7 @@ impl ReservedPath {
         Self::new(Arc::clone(&self.0.realm), parts.join(BETWEEN.encode_utf8(&mut [0; 4])))
     }
 
-    /// Everything that contains it, the root first, itself left out.
+    /// Returns all paths that contain this one, the root first, without this one.
     fn above(&self) -> impl Iterator<Item = Self> {
         let path = &self.0.path;
         let root = (!path.is_empty()).then_some("");
@@ -72,7 +72,7 @@ impl ReservedPath {
             .map(|ancestor| Self::new(Arc::clone(&self.0.realm), ancestor.to_owned()))
     }
 
-    /// Whether it is `other` or lies inside it.
+    /// Reports whether this path is `other` or lies below it.
     fn is_within(&self, other: &Self) -> bool {
         let rest = self.0.path.strip_prefix(&*other.0.path);
         self.0.realm == other.0.realm
@@ -99,11 +99,11 @@ impl fmt::Display for ReservedPath {
 /// Holder of a path.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Holder {
-    /// The volume with this name, ours or not.
+    /// The volume with this name, of this operator or not.
     Volume(String),
-    /// What is kept of the volume with this name.
+    /// The archive of the volume with this name.
     Archive(String),
-    /// The root of the backend with this name, its former addresses included.
+    /// The root of the backend with this name, including its former addresses.
     BackendRoot(String),
 }
 
@@ -117,14 +117,14 @@ impl fmt::Display for Holder {
     }
 }
 
-/// How a place lies to another one.
+/// Relation of a path to another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Relation {
-    /// They are the same.
+    /// They are the same path.
     Same,
-    /// It lies inside the other.
+    /// The path lies below the other one.
     Inside,
-    /// It contains the other.
+    /// The path contains the other one.
     Contains,
 }
 
@@ -136,15 +136,15 @@ pub enum Relation {
     Relation::Contains => "contains",
 })]
 pub struct Conflict {
-    /// What was asked for.
+    /// The requested path.
     pub place: ReservedPath,
-    /// Who holds what is in the way.
+    /// The holder of the conflicting path.
     pub holder: Holder,
-    /// How `place` lies to the holder's.
+    /// Relation of `place` to the holder's path.
     pub relation: Relation,
 }
 
-/// The thing at a place: the export's identity and the fileid.
+/// Key of a file: the export's identity and the file ID.
 pub type FileKey = (String, u64);
 
 /// The reserved paths of all backends. Every call is O(log n).
@@ -160,7 +160,7 @@ impl PathReservations {
     }
 
     fn book(&self) -> MutexGuard<'_, PathIndex> {
-        // The book is never left half changed by a panic: its methods only insert and remove.
+        // A panic leaves no partial change, because the methods of the index only insert and remove.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -178,7 +178,7 @@ impl PathReservations {
         book.remove(&Key::Kept(holder.clone()));
     }
 
-    /// Whether the controllers, or this layer for archives, said that this holder exists.
+    /// Reports whether this holder exists, according to the controllers or, for archives, to this layer.
     pub fn knows(&self, holder: &Holder) -> bool {
         self.book().contains(&Key::Known(holder.clone()))
     }
@@ -193,19 +193,19 @@ impl PathReservations {
         volumes.collect()
     }
 
-    /// The thing that a holder said to have.
+    /// Returns the file of a holder.
     pub fn file_of(&self, holder: &Holder) -> Option<FileKey> {
         self.book().file_of(&Key::Known(holder.clone()))
     }
 
-    /// Who is in the way of `places`, apart from `except`.
+    /// Returns a holder with a path that conflicts with `places`, except `except`.
     ///
-    /// Roots of `own_backend`, and of backends with an identical root, are meant to contain them.
+    /// Roots of `own_backend`, and identical roots of other backends, may contain `places`.
     pub fn overlap(&self, places: &[ReservedPath], except: &Holder, own_backend: &str) -> Option<Conflict> {
         self.book().overlap(places, except, own_backend)
     }
 
-    /// The volume or archive that one of `places` is, or lies inside.
+    /// Returns the volume or archive whose path is one of `places` or contains it.
     pub fn enclosing_holder(&self, places: &[ReservedPath]) -> Option<Holder> {
         self.book().encloser(places)
     }
@@ -215,7 +215,8 @@ impl PathReservations {
         self.book().holder_of(file, except)
     }
 
-    /// Takes `places` for `holder` if nobody is in the way, in one step. The same holder may take places several times.
+    /// Reserves `places` for `holder` if there is no conflict, in one step. The same holder can reserve paths several
+    /// times.
     pub fn reserve(
         self: &Arc<Self>,
         holder: Holder,
@@ -238,7 +239,7 @@ impl PathReservations {
     }
 }
 
-/// Places that are taken until this is dropped, or for good after [`Reservation::keep`].
+/// Reserved paths. They are released when this is dropped, unless [`Reservation::keep`] was called.
 #[derive(Debug)]
 #[must_use = "the places are released when this is dropped"]
 pub struct Reservation {
@@ -249,10 +250,10 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Keeps the places taken until the holder is inserted or removed.
+    /// Keeps the reservation until the holder is inserted or removed.
     pub fn keep(self, file: Option<FileKey>) {
         let mut book = self.ledger.book();
-        // Who is known already was said by somebody who looked: that stands.
+        // An existing holder has its actual paths already, which take precedence.
         if !book.contains(&Key::Known(self.holder.clone())) {
             book.insert(Key::Kept(self.holder.clone()), self.places.clone(), file);
         }

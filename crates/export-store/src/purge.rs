@@ -31,19 +31,19 @@ const TOLD: usize = 10;
 /// Maximum length of a path in a report, in characters. Its end is kept.
 const LONGEST_PATH: usize = 300;
 
-/// Where a purge begins.
+/// Root of a purge.
 pub(super) struct Root<'a> {
     node: &'a FileRef,
     name: Option<&'a Name>,
 }
 
 impl<'a> Root<'a> {
-    /// The trash: what is in it goes, it stays.
+    /// The trash: its content is removed, the directory itself is kept.
     pub(super) fn kept(node: &'a FileRef) -> Self {
         Self { node, name: None }
     }
 
-    /// A tombstone: what is in it goes, and the caller removes it.
+    /// A tombstone: its content is removed, and the caller removes the directory itself.
     pub(super) fn named(node: &'a FileRef, name: &'a Name) -> Self {
         Self { node, name: Some(name) }
     }
@@ -56,19 +56,19 @@ struct Directory {
     handle: FileHandle,
     fileid: u64,
     depth: usize,
-    /// Whom to act as in it, when our own credential was refused.
+    /// Credential for this directory, if the operator's own was refused.
     actor: Option<Credential>,
-    /// Subdirectories handed out and not done.
+    /// Number of subdirectories in progress.
     pending: usize,
     /// Subdirectories that are empty now.
     ready: Vec<(Name, u64)>,
-    /// How often each was.
+    /// How often each subdirectory was emptied, by file ID.
     emptied: HashMap<u64, u32>,
-    /// Subdirectories that could not be emptied, by fileid: not gone into again.
+    /// File IDs of subdirectories that could not be emptied and are skipped.
     given_up: HashSet<u64>,
 }
 
-/// A purge under way.
+/// A purge in progress.
 pub(super) struct Purge<'a> {
     store: &'a ExportStore,
     verified: &'a VerifiedRoot,
@@ -94,7 +94,7 @@ impl<'a> Purge<'a> {
         }
     }
 
-    /// Whether the limits are reached.
+    /// Reports whether the limits are reached.
     pub(super) fn is_over(&mut self) -> bool {
         let late = self.end.is_some_and(|end| Instant::now() >= end);
         if late || self.removed >= self.most {
@@ -128,12 +128,12 @@ impl<'a> Purge<'a> {
         }
     }
 
-    /// Empties a tree; true when nothing is left in it.
+    /// Empties a tree. Returns true if nothing is left in it.
     pub(super) async fn tree(&mut self, root: Root<'_>) -> Result<bool, ExportError> {
         let compounds = &Semaphore::new(REMOVALS);
         let mut tree = Tree::new(&root);
         let mut visits = FuturesUnordered::new();
-        // For the futures, which must not hold on to the counts.
+        // Copied for the futures, which must not borrow the counters.
         let (store, verified) = (self.store, self.verified);
         loop {
             while visits.len() < VISITS && !self.is_over() {
@@ -151,10 +151,10 @@ impl<'a> Purge<'a> {
     }
 }
 
-/// The directories of one tree that are being emptied.
+/// Directories of a tree that is being emptied.
 struct Tree {
     directories: HashMap<u64, Directory>,
-    /// Whom to visit next: the newest first, which is depth first.
+    /// Directories to visit, the newest last: it is visited first, so the order is depth first.
     stack: Vec<u64>,
     next: u64,
     is_empty: bool,
@@ -206,7 +206,7 @@ impl Tree {
         })
     }
 
-    /// A directory and those that it lies in, upwards.
+    /// Returns a directory and its ancestors, upwards.
     fn way_to(&self, id: u64) -> impl Iterator<Item = &Directory> {
         std::iter::successors(self.directories.get(&id), |directory| {
             directory.parent.and_then(|parent| self.directories.get(&parent))
@@ -222,7 +222,7 @@ impl Tree {
         names.join("/")
     }
 
-    /// Takes a visit's outcome; answers what could not be removed.
+    /// Processes the result of a visit. Returns the failures to report.
     fn take(&mut self, id: u64, visit: Visit) -> Vec<(String, String)> {
         let Some(directory) = self.directories.get_mut(&id) else {
             return Vec::new();
@@ -265,7 +265,7 @@ impl Tree {
         told
     }
 
-    /// Puts a directory's path before names in it; no name means the directory itself.
+    /// Prepends a directory's path to names in it. No name means the directory itself.
     fn below(&self, id: u64, told: Vec<(Option<Name>, String)>) -> Vec<(String, String)> {
         let path = self.path(id);
         let whole = |name: Option<Name>| match (name, path.is_empty()) {

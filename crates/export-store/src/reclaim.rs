@@ -311,7 +311,7 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
     match removed {
         Ok(()) => reclaim.seen.source = At::Nothing,
         Err(error) => match error.status() {
-            // A pod that still mounts it wrote to it meanwhile. The data is kept.
+            // A pod that still mounts the directory wrote to it meanwhile. The data is kept.
             Some(Status::NotEmpty) => reclaim.seen.empty = Some(false),
             Some(Status::NotFound | Status::NotSame | Status::NotDirectory) => observe(store, reclaim).await?,
             _ => return Err(error).while_(|| format!("removing {}", reclaim.directory())),

@@ -16,11 +16,11 @@ use crate::request::ClaimRef;
 use crate::signature::SIGNATURE_LENGTH;
 use nfs_client::FileRef;
 
-/// The longest record in bytes, its signature included: a path of 1,024 bytes, an archive's name, and names of Kubernetes objects (253 bytes
-/// each, every byte escaped at worst) stay below it.
+/// Maximum size of a record in bytes, including its signature. A path of 1,024 bytes, an archive's name, and names of
+/// Kubernetes objects (253 bytes each, with every byte escaped in the worst case) fit in it.
 pub const LONGEST_RECORD: usize = 16 * 1024;
 
-/// The version of the format that this release writes, and the newest that it reads.
+/// Version of the format that this release writes, and the newest version that it reads.
 const VERSION: u32 = 1;
 
 /// The owner and the state of a directory.
@@ -36,9 +36,9 @@ pub struct Record {
     pub directory: DirectoryPath,
     /// File ID of the directory, once it exists.
     pub file_id: Option<u64>,
-    /// Its file handle in hexadecimal, as of the latest change of state. A fileid is given to another directory once
-    /// this one is removed (ext4 does so at once); a handle is not. Servers may change handles when they are moved or
-    /// upgraded, so it counts only while something is under way.
+    /// File handle of the directory in hexadecimal, as of the last change of state. The file ID is reused after the
+    /// directory is removed (immediately on ext4), the handle is not. Servers may change handles after a move or an
+    /// upgrade, so the handle is compared only while a change is in progress.
     pub handle: Option<String>,
     /// The directory existed before. It is archived even if the policy is Delete.
     pub adopted: bool,
@@ -50,16 +50,16 @@ pub struct Record {
     pub state: State,
 }
 
-/// Why a file is not a valid record.
+/// Reason why a file is not a valid record.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
-    /// It is incomplete: the writer or the server stopped, or the space ran out.
+    /// The file is incomplete: the writer or the server stopped, or the space ran out.
     #[error("it is incomplete")]
     Short,
-    /// It is not a record.
+    /// The file is not a record.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// A newer release wrote it.
+    /// A newer release wrote the file.
     #[error("it has version {0}, and this release reads versions up to {VERSION}")]
     TooNew(u32),
 }
@@ -116,7 +116,7 @@ impl Record {
 
     /// Parses the record of `volume`.
     pub fn parse(volume: &str, bytes: &[u8]) -> Result<Self, RecordError> {
-        // Some file systems leave a file of the right length and full of zeros after a crash.
+        // After a crash, some file systems leave a file of the right length that contains only zeros.
         if bytes.iter().all(|byte| *byte == 0) {
             return Err(RecordError::Short);
         }

@@ -11,39 +11,40 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{other_clusters, paths, records};
 
-/// Whether a volume can be recreated from its record.
+/// Result of assessing whether a volume can be recreated from its record.
 #[derive(Debug)]
 pub enum Recoverability {
-    /// Nothing that a volume could be made of: no record, or an archive's, or one of a directory on its way in or out.
+    /// There is nothing to recreate: no record, or one of an archive, or of a directory that is being created or
+    /// removed.
     Nothing,
-    /// A signed record names it as a volume in use of another backend.
+    /// A signed record states that the volume is in use on another backend.
     Elsewhere {
-        /// That backend's name.
+        /// Name of that backend.
         backend: String,
-        /// Whose it was.
+        /// The claim in the record.
         claim: ClaimRef,
     },
-    /// It can be recreated.
+    /// The volume can be recreated.
     Volume(Box<RecordedVolume>),
-    /// It must not be recreated.
+    /// The volume must not be recreated.
     Unfit {
         /// The claim, if the record is readable.
         claim: Option<ClaimRef>,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// A volume's directory that was found to be the one that its signed record is about.
+/// A volume's directory that matches its signed record.
 #[derive(Debug, Clone)]
 pub struct RecordedVolume {
     /// The record.
     pub record: Record,
-    /// What the volume was.
+    /// Metadata of the volume.
     pub note: VolumeMetadata,
-    /// The directory's fileid.
+    /// File ID of the directory.
     pub file_id: u64,
-    /// The export's identity.
+    /// Identity of the export.
     pub export_id: String,
 }
 

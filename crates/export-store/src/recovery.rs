@@ -131,7 +131,7 @@ async fn remove_leftovers(
         if node.attributes.kind != FileKind::Regular {
             continue;
         }
-        // It is no error if another process removes or replaces it at the same time.
+        // It is not an error if another process removes or replaces the file at the same time.
         let removed = store
             .for_write(verified)?
             .remove_file(&folder.handle, name, node.attributes.fileid)

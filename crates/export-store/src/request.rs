@@ -12,17 +12,17 @@ use nfs_client::{Attributes, Credential, FsId};
 /// Configuration of an [`ExportStore`](super::ExportStore).
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// The cluster's name on exports: that of its folder.
+    /// ID of the cluster, which is the name of its folder on exports.
     pub cluster_id: String,
-    /// The key that its records are signed with.
+    /// Key for signatures of records.
     pub records_key: RecordsKey,
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: String,
-    /// The backend's uid.
+    /// UID of the backend.
     pub backend_uid: String,
-    /// Whom the operator acts as.
+    /// Credential of the operator.
     pub credential: Credential,
-    /// The backend's address and former addresses ([`Place::on_server`]).
+    /// Paths of the backend's address and former addresses ([`ReservedPath::on_server`]).
     pub roots: Vec<ReservedPath>,
 }
 
@@ -40,71 +40,71 @@ impl StoreConfig {
     }
 }
 
-/// A claim, as far as it is known.
+/// A claim, as far as known.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClaimRef {
     /// Namespace.
     pub namespace: String,
-    /// Uid of the namespace; empty when it is not known.
+    /// UID of the namespace; empty if unknown.
     #[serde(default)]
     pub namespace_uid: String,
     /// Name.
     pub name: String,
-    /// Uid: what tells a claim from its successor of the same name.
+    /// UID, which distinguishes the claim from a later one of the same name.
     pub uid: String,
 }
 
-/// What is known of an export's identity before it is read.
+/// Known facts about an export's identity before it is read.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ExpectedIdentity {
-    /// The identity that the backend's spec or status, or a volume, knows.
+    /// The identity in the backend's spec or status, or in a volume.
     pub export_id: Option<String>,
-    /// The root's fileid that the backend's status knows.
+    /// The root's file ID in the backend's status.
     pub root_file_id: Option<u64>,
-    /// Nobody knows an identity, and the administrator wants one: it may be made.
+    /// The identity may be created: none is known, and the administrator allows it.
     pub may_create: bool,
-    /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`): a root with another fileid is
-    /// taken for this export from now on.
+    /// An administrator accepted `export_id` (`nfs-operator.io/accept-identity`). From now on, a root with another file
+    /// ID counts as this export.
     pub accepted: bool,
 }
 
-/// The identity of an export, read on the present connection.
+/// Identity of an export, read on the current connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// The random id.
+    /// Random ID.
     pub id: String,
-    /// The root's fileid.
+    /// File ID of the root.
     pub root_file_id: u64,
-    /// The root's file system.
+    /// File system of the root.
     pub fsid: FsId,
-    /// It was made just now.
+    /// The identity was just created.
     pub created: bool,
-    /// What an administrator should know, though it stops nothing.
+    /// Warnings for an administrator. They do not block anything.
     pub warnings: Vec<String>,
 }
 
-/// What the probe for writing found.
+/// Result of the write test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteProbe {
-    /// The owner that the server gives to what we make; absent when it answers a name without a number.
+    /// Owner that the server assigns to files of the operator; unset if the server reports a name without a number.
     pub effective_uid: Option<u32>,
-    /// As above, for the group.
+    /// Group that the server assigns to files of the operator; unset as above.
     pub effective_gid: Option<u32>,
-    /// The server makes somebody else of our credential (root_squash, all_squash).
+    /// The server maps the operator's user to another one (root_squash, all_squash).
     pub squashed: bool,
 }
 
 /// Result of a recovery.
 #[derive(Debug, Default)]
 pub struct RecoveryReport {
-    /// Records of directories that have no volume. If the claim is still there, its reconciliation goes on with
-    /// the record; if not, [`undo`](super::ExportStore::undo) is due.
+    /// Records of directories without a volume. If the claim still exists, its reconciliation resumes with the record.
+    /// Otherwise, call [`rollback`](super::ExportStore::rollback).
     pub open: Vec<Record>,
-    /// Records of reclaims that were begun and whose volume is gone, with the directory still in place: nothing
-    /// touches them any more; an administrator has to look.
+    /// Records of unfinished reclaims whose volume is gone and whose directory is still at its path. Nothing changes
+    /// them anymore; an administrator must check them.
     pub stuck: Vec<Record>,
-    /// Files among the records that are none: name and what is wrong with it. Left as they are.
+    /// Names of invalid files among the records, and what is wrong with each. They are left unchanged.
     pub damaged: Vec<(String, String)>,
 }
 
@@ -113,22 +113,23 @@ pub struct RecoveryReport {
 pub enum Existing {
     /// Fail.
     Refuse,
-    /// Use it as it is. It is archived, never deleted, when its volume goes.
+    /// Use the directory unchanged. It is archived, never deleted, when its volume is deleted.
     Adopt,
 }
 
-/// A directory to make.
+/// Request to create a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DirectoryRequest {
-    /// Whose it is.
+    /// The claim.
     pub claim: ClaimRef,
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: String,
-    /// Where, relative to the export's path.
+    /// Path of the directory, relative to the export's path.
     pub directory: DirectoryPath,
     /// Permission bits.
     pub mode: u32,
-    /// Somebody asked for the mode: not keeping it is an error. Otherwise it is a warning.
+    /// The mode was requested explicitly, so a server that does not set it causes an error. Otherwise, it causes a
+    /// warning.
     pub mode_asked: bool,
     /// Owner to set.
     pub uid: Option<u32>,
@@ -136,22 +137,22 @@ pub struct DirectoryRequest {
     pub gid: Option<u32>,
     /// What to do when the directory exists and does not belong to the operator.
     pub existing: Existing,
-    /// The pattern holds nothing that a tenant chooses freely (labels, annotations).
+    /// The pattern contains no values that tenants choose freely (labels, annotations).
     pub adoptable: bool,
-    /// The archive whose directory it becomes; absent: it is made, or adopted.
+    /// The archive to restore to the directory; if unset, the directory is created or adopted.
     pub restore: Option<ArchiveRef>,
-    /// What the volume is going to be; absent when that is too long to be recorded.
+    /// Metadata of the future volume; unset if too long for a record.
     pub note: Option<VolumeMetadata>,
 }
 
-/// A directory that is there, judged and recorded.
+/// A directory that exists, is recorded, and has checked attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProvisionedDirectory {
-    /// Where: the recorded one, which wins over the one asked for.
+    /// Path of the directory: the recorded one, which takes precedence over the requested one.
     pub directory: DirectoryPath,
-    /// Its fileid.
+    /// File ID of the directory.
     pub file_id: u64,
-    /// It was there before.
+    /// The directory existed before.
     pub adopted: bool,
     /// The mode that the server reports instead of the default one.
     pub mode_not_kept: Option<u32>,
@@ -160,42 +161,42 @@ pub struct ProvisionedDirectory {
 /// Result of a rollback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RollbackOutcome {
-    /// Directory and record are gone, or were never there.
+    /// Directory and record do not exist, or no longer.
     Gone,
-    /// The directory was adopted, or isn't the one that was made: it stays, the record is gone.
+    /// The directory was adopted or is not the one that was created: it is kept, and its record is removed.
     DirectoryKept,
-    /// The directory holds something: directory and record stay.
+    /// The directory is not empty: directory and record are kept.
     NotEmpty,
 }
 
-/// A volume's directory to reclaim.
+/// Request to reclaim a volume's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReclaimRequest {
-    /// Whose it was.
+    /// The claim of the volume.
     pub claim: ClaimRef,
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: String,
-    /// Where, relative to the export's path.
+    /// Path of the directory, relative to the export's path.
     pub directory: DirectoryPath,
-    /// The fileid that the volume's annotation knows.
+    /// File ID in the volume's annotation.
     pub file_id: Option<u64>,
-    /// What the record of its archive is to say, if it becomes one.
+    /// Metadata for the record of its archive, if it becomes one.
     pub archive_metadata: ArchiveMetadata,
 }
 
-/// What the record of an archive says beside where it is: what its object is made of.
+/// Metadata in the record of an archive, used to create its object.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ArchiveMetadata {
-    /// The volume's size, as a quantity.
+    /// Size of the volume, as a quantity.
     pub size: Option<String>,
-    /// The volume's StorageClass.
+    /// StorageClass of the volume.
     pub class: Option<String>,
-    /// How long it is kept, in seconds; absent = for ever.
+    /// Retention period in seconds; forever if unset.
     pub retention: Option<i64>,
 }
 
 impl ArchiveMetadata {
-    /// The note of an archive that is made now of a directory that was like this.
+    /// Returns the metadata of an archive that is created now from a directory with these attributes.
     pub(super) fn note(&self, target: String, was: Option<&Attributes>) -> ArchiveState {
         let now = jiff::Timestamp::now().as_second();
         ArchiveState {
@@ -218,71 +219,71 @@ impl ArchiveMetadata {
 /// Result of a reclaim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reclaimed {
-    /// Kept under this name at the export's root.
+    /// Archived under this name at the export's root.
     Archived {
-        /// The archive's name.
+        /// Name of the archive.
         name: String,
-        /// What could not be done to it, though it is archived.
+        /// Changes to the archive that failed; the directory is archived nevertheless.
         warnings: Vec<String>,
     },
-    /// It was empty: removed instead of archived.
+    /// The directory was empty, so it was removed instead of archived.
     EmptyRemoved,
-    /// Out of sight, and being purged.
+    /// The directory was moved into the trash, or to a tombstone, to be purged.
     Deleted,
-    /// It was not there any more.
+    /// The directory did not exist anymore.
     AlreadyGone,
-    /// Left as it is.
+    /// The directory is unchanged.
     Retained,
 }
 
 /// Limits of one purge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PurgeLimits {
-    /// Names to remove, about.
+    /// Approximate number of names to remove.
     pub removals: u64,
-    /// Time to take, about.
+    /// Approximate duration.
     pub time: std::time::Duration,
 }
 
 impl Default for PurgeLimits {
     fn default() -> Self {
         Self {
-            // A few seconds of work on a fast server: the trash of other volumes gets its turn.
+            // A few seconds of work on a fast server, so that other volumes get their turn.
             removals: 100_000,
             time: std::time::Duration::from_secs(60),
         }
     }
 }
 
-/// What is in the trash.
+/// Content of the trash.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrashContent {
-    /// Deleted directories that are not purged.
+    /// Number of deleted directories that are not purged yet.
     pub entries: u64,
-    /// When the oldest was deleted.
+    /// Deletion time of the oldest one.
     pub oldest: Option<jiff::Timestamp>,
 }
 
 /// Result of a purge.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PurgeReport {
-    /// What is left.
+    /// Remaining content of the trash.
     pub left: TrashContent,
-    /// Names removed.
+    /// Number of names removed.
     pub removed: u64,
-    /// The limits ended it: there is more that could go.
+    /// The purge stopped at a limit, and more names can be removed.
     pub interrupted: bool,
-    /// What could not be removed: the first few.
+    /// The first few names that could not be removed.
     pub failures: Vec<PurgeFailure>,
-    /// How many could not be removed in all.
+    /// Total number of names that could not be removed.
     pub failed: u64,
 }
 
-/// Something that could not be purged.
+/// A name that could not be purged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PurgeFailure {
-    /// Where, below the trash; bytes that are not printable are escaped.
+    /// Path below the trash. Nonprintable bytes are escaped.
     pub path: String,
-    /// Why, and the remedy.
+    /// The reason and the remedy.
     pub reason: String,
 }

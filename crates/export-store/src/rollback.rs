@@ -77,14 +77,14 @@ pub(crate) async fn rollback(
             outcome
         }
     };
-    // Only this volume's reservation: another volume of that name would be known.
+    // Remove only this volume's own reservation: another volume of that name would be a known holder.
     if !store.reservations.knows(&holder) {
         store.reservations.remove(&holder);
     }
     Ok(outcome)
 }
 
-/// Whether the directory was an archive's and is it again.
+/// Reports whether the directory was an archive's and is an archive again.
 async fn is_restore_undone(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
     match &record.restores {
         Some(old) => undo_restore(store, verified, record, old).await,
@@ -105,7 +105,7 @@ async fn remove_directory(
             holder: conflict.holder,
         });
     }
-    // Adopted: it was there before us, and stays. That needs no look.
+    // An adopted directory existed before and stays, so there is no need to look it up.
     if record.adopted {
         return Ok(RollbackOutcome::DirectoryKept);
     }

@@ -1,8 +1,8 @@
 //! Signatures of records: they show whether this cluster wrote a record.
 //!
-//! The last field of a record is an HMAC-SHA256 of all bytes before it. The cluster's id, the export's identity and the
-//! volume's name go into it, so that a record that was copied elsewhere does not verify. It tells nothing of the time: an
-//! older record of the same volume, put back in its place, verifies.
+//! The last field of a record is an HMAC-SHA256 of all bytes before it. It also covers the cluster's ID, the export's
+//! identity and the volume's name, so a record that was copied elsewhere does not verify. It does not cover the time:
+//! an older record of the same volume verifies if it is put back.
 
 use std::fmt;
 
@@ -10,55 +10,55 @@ use ring::hmac;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// The length of a key in bytes: that of the hash's result. A longer one makes no difference, a shorter one a weaker HMAC
-/// (RFC 2104, section 3).
+/// Length of a key in bytes, equal to the output length of the hash. A longer key adds no strength, and a shorter one
+/// makes the HMAC weaker (RFC 2104, section 3).
 pub const KEY_LENGTH: usize = 32;
 
-/// Keeps apart what the key may be used for one day.
+/// Purpose of the signature, for domain separation if the key gets other uses.
 const USE: &[u8] = b"nfs-operator record";
-/// What a record ends with, without a signature.
+/// End of a record without a signature.
 const END: &[u8] = b"}\n";
-/// What a signature begins and ends with.
+/// Text before and after a signature.
 const BEFORE: &[u8] = b",\"signature\":\"";
 const AFTER: &[u8] = b"\"}\n";
-/// A signature in hexadecimal digits.
+/// Number of hexadecimal digits of a signature.
 const DIGITS: usize = 64;
-/// What a signature adds to a record, in bytes.
+/// Number of bytes that a signature adds to a record.
 pub(super) const SIGNATURE_LENGTH: usize = BEFORE.len() + DIGITS + AFTER.len() - END.len();
 
-/// The key that records are signed with.
+/// Key for signatures of records.
 #[derive(Clone)]
 pub struct RecordsKey(hmac::Key);
 
 /// Result of checking a record's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trust {
-    /// This cluster wrote it, for this volume on this export.
+    /// This cluster wrote the record, for this volume on this export.
     Signed,
-    /// It has no signature: an earlier release wrote it, or somebody else.
+    /// The record has no signature: an earlier release or another client wrote it.
     Unsigned,
-    /// It has a signature, which is wrong: it was changed, copied from elsewhere, or signed with another key.
+    /// The record has an invalid signature: it was changed, copied from elsewhere, or signed with another key.
     Forged,
 }
 
-/// What a record's signature is bound to beside its volume.
+/// Context of a record's signature, in addition to the volume.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Signer<'a> {
     /// The key.
     pub key: &'a RecordsKey,
-    /// The cluster whose folder it lies in.
+    /// ID of the cluster whose folder contains the record.
     pub cluster_id: &'a str,
-    /// The identity of the export that it lies on.
+    /// Identity of the export that contains the record.
     pub export_id: &'a str,
 }
 
 impl RecordsKey {
-    /// A key of exactly [`KEY_LENGTH`] bytes.
+    /// Creates a key from [`KEY_LENGTH`] bytes.
     pub fn new(bytes: &[u8; KEY_LENGTH]) -> Self {
         Self(hmac::Key::new(hmac::HMAC_SHA256, bytes))
     }
 
-    /// A key that nobody else has: what is signed with it is of use as long as it is kept.
+    /// Creates a random key. Its signatures can be verified only as long as it is kept.
     pub fn random() -> Self {
         Self::new(&rand::random())
     }
@@ -71,7 +71,7 @@ impl fmt::Debug for RecordsKey {
 }
 
 impl Signer<'_> {
-    /// The content of a volume's record, with its signature.
+    /// Returns the content of a volume's record with its signature.
     pub fn seal(&self, volume: &str, record: &[u8]) -> Vec<u8> {
         let open = record.strip_suffix(END).unwrap_or(record);
         let signature = hmac::sign(&self.key.0, &self.signed(volume, open));
@@ -83,7 +83,7 @@ impl Signer<'_> {
         sealed
     }
 
-    /// How far the content of a volume's record can be believed.
+    /// Checks the signature of a volume's record.
     pub fn judge(&self, volume: &str, content: &[u8]) -> Trust {
         if let Some((open, signature)) = parts(content)
             && hmac::verify(&self.key.0, &self.signed(volume, open), &signature).is_ok()
@@ -92,12 +92,12 @@ impl Signer<'_> {
         }
         match serde_json::from_slice::<Carries>(content) {
             Ok(Carries { signature: None }) => Trust::Unsigned,
-            // Also one that somebody wrote anew with other spaces.
+            // Includes a record that was reformatted.
             _ => Trust::Forged,
         }
     }
 
-    /// What is signed: each part with its length, so that none can pass for another.
+    /// Returns the bytes to sign. Each part is preceded by its length, so that no part can be mistaken for another.
     fn signed(&self, volume: &str, open: &[u8]) -> Vec<u8> {
         let (cluster, export) = (self.cluster_id.as_bytes(), self.export_id.as_bytes());
         let mut signed = Vec::new();
@@ -109,14 +109,14 @@ impl Signer<'_> {
     }
 }
 
-/// What is asked of a file that verifies as nothing.
+/// Reports the presence of a signature in a file that does not verify.
 #[derive(Deserialize)]
 struct Carries {
     #[serde(default)]
     signature: Option<IgnoredAny>,
 }
 
-/// What was signed, and the signature.
+/// Splits the content into the signed bytes and the signature.
 fn parts(content: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     let rest = content.strip_suffix(AFTER)?;
     let (rest, digits) = rest.split_at_checked(rest.len().checked_sub(DIGITS)?)?;
@@ -127,7 +127,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes of lower-case hexadecimal digits.
+/// Parses lower-case hexadecimal digits.
 fn bytes(digits: &[u8]) -> Option<Vec<u8>> {
     let value = |digit: &u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

@@ -130,7 +130,7 @@ impl ExportStore {
     }
 
     /// Reads the records that have no volume: reserves the paths of archives and unfinished directories, remembers
-    /// tombstones, and completes interrupted operations. To be called once after each start, before changes.
+    /// tombstones, and completes interrupted operations. Call it once after each start, before any changes.
     pub async fn recover(
         &self,
         has_volume: &(dyn Fn(&str) -> bool + Send + Sync),

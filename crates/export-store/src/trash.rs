@@ -124,7 +124,7 @@ async fn purge_tombstone(
     let doing = || format!("purging the tombstone of {}", record.directory);
     let nodes = match paths::walk(store, verified, &record.directory).await {
         Ok(nodes) => nodes,
-        // Its parent is something else now; the tombstone went wherever the parent went.
+        // The parent was replaced. The tombstone was moved with the original parent.
         Err(error @ ExportError::PathUnusable { .. }) => {
             purge.fail(&record.directory.to_string(), error.to_string());
             return Ok(());

@@ -19,33 +19,33 @@ const NAMED: usize = 3;
 /// A record in this cluster's folder without a volume and without a valid signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnsignedRecord {
-    /// The volume that it is about.
+    /// Name of the volume in the record.
     pub volume: String,
-    /// The claim that it says the volume was for.
+    /// The claim in the record.
     pub claim: ClaimRef,
-    /// How far it says that the directory is.
+    /// The state in the record.
     pub state: &'static str,
-    /// What is wrong with its signature.
+    /// Result of checking the signature.
     pub trust: Trust,
 }
 
 /// Another cluster that has records on the export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OtherCluster {
-    /// Its id: the name of its folder.
+    /// ID of the cluster, which is the name of its folder.
     pub id: String,
-    /// How many records it has.
+    /// Number of its records.
     pub records: usize,
-    /// The volumes that the first few are about.
+    /// Volumes of the first few records.
     pub named: Vec<String>,
 }
 
 /// The records on an export that this cluster did not sign.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct UnsignedRecords {
-    /// In this cluster's own folder, by volume.
+    /// Records in this cluster's own folder, sorted by volume.
     pub own: Vec<UnsignedRecord>,
-    /// Other clusters that have records here, by id.
+    /// Other clusters that have records on the export, sorted by ID.
     pub others: Vec<OtherCluster>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn track(store: &ExportStore, record: &Record, trust: Trust) {
     store.state().unsigned.insert(record.volume.clone(), unsigned);
 }
 
-/// Removes a record that was signed or removed meanwhile.
+/// Forgets a record that was signed or removed meanwhile.
 pub(crate) fn untrack(store: &ExportStore, volume: &str) {
     store.state().unsigned.remove(volume);
 }

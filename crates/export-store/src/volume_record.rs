@@ -215,13 +215,13 @@ pub(crate) async fn update_metadata(
     records::replace(store, verified, &record).await
 }
 
-/// The error for a volume whose directory is missing.
+/// Returns the error for a volume whose directory is missing.
 pub(crate) fn missing(request: &ReclaimRequest) -> ExportError {
     let (volume, directory) = (request.volume.clone(), request.directory.to_string());
     ExportError::DirectoryMissing { volume, directory }
 }
 
-/// The error for a volume that has a directory and no record.
+/// Returns the error for a volume that has a directory and no record.
 pub(crate) fn unrecorded(request: &ReclaimRequest) -> ExportError {
     let (volume, directory) = (request.volume.clone(), request.directory.to_string());
     ExportError::RecordMissing { volume, directory }

@@ -17,7 +17,7 @@ pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Resul
         .remove_file(&verified.cluster.handle, &name, file.attributes.fileid)
         .await;
     match removed {
-        // Another probe of this backend, or the sweep at a start, was faster.
+        // Another probe of this backend, or the recovery after a start, removed the file first.
         Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
             return Err(error).while_(|| "removing the probe's file".into());
         }

@@ -1,4 +1,4 @@
-//! What is in a file: by the server itself where it can, else read and written in parts, many at a time.
+//! Copies the content of a file: by the server if it can, otherwise by reading and writing several parts concurrently.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -8,27 +8,28 @@ use futures::stream::FuturesUnordered;
 use crate::copy::{Copier, CopyError, Tally};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
-/// Parts of one file on their way at a time.
+/// Maximum number of parts of one file in flight.
 const PARTS: usize = 4;
-/// Bytes that the server is asked to copy in one call: more would only make the reply late. Servers do less at a time.
+/// Maximum number of bytes to copy in one COPY call: a larger number would only delay the reply. Servers copy less at a
+/// time.
 const ASKED: u64 = 64 << 20;
-/// Bytes that a server is tried on.
+/// Maximum number of bytes of the COPY call that tests whether the server supports it.
 const TRIED: u64 = 4096;
-/// Extents of one file: more holes than that are copied as zeros, for each costs two calls.
+/// Maximum number of extents of one file. Further holes are copied as zeros, because each one costs two calls.
 const MOST_EXTENTS: usize = 100_000;
 
-/// How the writing of a content ended.
+/// Result of writing the content of a file.
 pub(super) enum Content {
-    /// It is on stable storage.
+    /// The content is on stable storage.
     Written,
-    /// The same, and it is of one moment: the file shares the other's blocks, which may have moved that one's change
-    /// attribute (as on XFS).
+    /// The content is on stable storage and is a point-in-time copy: the file shares the blocks of the source, which
+    /// may have changed the source's change attribute (as on XFS).
     Cloned,
-    /// The server restarted before it was.
+    /// The server restarted before the content was on stable storage.
     Lost,
 }
 
-/// The server's life in which a file was written.
+/// The server instance to which a file was written, by its write verifier.
 #[derive(Default)]
 struct Life {
     verifier: Option<[u8; 8]>,
@@ -47,19 +48,19 @@ impl Life {
     }
 }
 
-/// One file's content on its way.
+/// The copy of one file's content.
 struct Way<'a> {
     from: &'a FileHandle,
     to: &'a FileHandle,
     path: &'a str,
-    /// It takes less than its size on the disk: zeros may be holes.
+    /// The file uses less space than its size: zeros may be holes.
     sparse: bool,
-    /// The size that it had when it was looked up.
+    /// Size of the file when it was looked up.
     size: u64,
 }
 
 impl Copier {
-    /// Copies what is in a file into an empty one.
+    /// Copies the content of a file into an empty file.
     pub(super) async fn content(
         &self,
         from: &FileHandle,
@@ -103,7 +104,7 @@ impl Copier {
         Ok(if life.lost { Content::Lost } else { Content::Written })
     }
 
-    /// Whether the server made the file share the other's blocks.
+    /// Tries to clone the file. Reports whether the server made the target share the source's blocks.
     async fn cloned(&self, way: &Way<'_>) -> Result<bool, CopyError> {
         if !self.same || self.ability.no_clone.load(Ordering::Relaxed) {
             return Ok(false);
@@ -111,7 +112,8 @@ impl Copier {
         let nfs = self.to.store.nfs();
         match nfs.clone_file(way.from, way.to).await {
             Ok(()) => {
-                // Durable like all else: the clone is the server's memory until then.
+                // Makes the clone durable, like all other content: until the COMMIT, it may be only in the server's
+                // memory.
                 nfs.commit(way.to).await.map_err(|error| self.failed(way.path, error))?;
                 Ok(true)
             }
@@ -119,20 +121,21 @@ impl Copier {
         }
     }
 
-    /// Notes that a server can't do something, or fails for what it means.
+    /// Records that a server lacks a feature. Returns an error that is neither about the feature nor possibly limited
+    /// to this file.
     fn cannot(&self, error: NfsError, ability: &AtomicBool, way: &Way<'_>) -> Result<(), CopyError> {
         match error.status() {
             Some(Status::NotSupported | Status::Invalid | Status::CrossDevice) => {
                 ability.store(true, Ordering::Relaxed);
                 Ok(())
             }
-            // This file, now: reading and writing tells what is wrong with it.
+            // The failure may concern only this file. Reading and writing it reports the error, if there is one.
             Some(Status::Other(_) | Status::Io | Status::Access | Status::NotPermitted) => Ok(()),
             _ => Err(self.failed(way.path, error)),
         }
     }
 
-    /// Whether the server copies bytes: tried on the first few of a file that nobody saw yet.
+    /// Reports whether the server supports COPY. Tests it with the first bytes of a file that is not published yet.
     async fn copies(&self, way: &Way<'_>) -> Result<bool, CopyError> {
         let (yes, no) = (&self.ability.copies, &self.ability.no_copy);
         if !self.same || no.load(Ordering::Relaxed) || yes.load(Ordering::Relaxed) {
@@ -149,8 +152,9 @@ impl Copier {
         Ok(yes.load(Ordering::Relaxed))
     }
 
-    /// The next bytes that have to be copied; none when the rest is a hole. Holes are asked for only where the server copies:
-    /// what is streamed is read anyway, and servers that don't copy were seen to answer SEEK wrongly (nfs-ganesha 4.3).
+    /// Returns the next range to copy, or `None` if the rest is a hole. Queries holes only if the server supports COPY:
+    /// streaming reads all bytes anyway, and servers without COPY (nfs-ganesha 4.3) were observed to answer SEEK
+    /// incorrectly.
     async fn extent(&self, way: &Way<'_>, from: u64, known: usize) -> Result<Option<(u64, u64)>, CopyError> {
         let rest = Ok(Some((from, way.size)));
         let may_ask = way.sparse && known < MOST_EXTENTS && !self.ability.no_seek.load(Ordering::Relaxed);
@@ -159,7 +163,7 @@ impl Copier {
         }
         match self.from.store.nfs().seek_data(way.from, from).await {
             Ok(extent) => Ok(extent),
-            // It contradicts itself: then what it says of holes is worth nothing.
+            // The reply contradicts itself, so the server's information about holes is not reliable.
             Err(NfsError::Protocol { .. }) => {
                 self.ability.no_seek.store(true, Ordering::Relaxed);
                 rest
@@ -177,7 +181,7 @@ impl Copier {
             let asked = (end - place).min(ASKED);
             let nfs = self.to.store.nfs();
             match nfs.copy((way.from, place), (way.to, place), asked).await {
-                // The source ends here now: what is left is read, and says so.
+                // The source now ends here. Reading the rest shows why.
                 Ok(copied) if copied.count == 0 => break,
                 Ok(copied) => {
                     life.saw(copied.verifier, copied.stable);
@@ -193,7 +197,7 @@ impl Copier {
         self.streamed(way, place, end, life).await
     }
 
-    /// Reads and writes, some parts at a time.
+    /// Reads and writes, several parts concurrently.
     async fn streamed(&self, way: &Way<'_>, begin: u64, end: u64, life: &mut Life) -> Result<(), CopyError> {
         let (read, write) = (
             self.from.store.nfs().max_transfer_sizes().0,
@@ -218,11 +222,11 @@ impl Copier {
         }
     }
 
-    /// Reads one part and writes it; answers the writes' verifiers.
+    /// Reads one part and writes it. Returns the verifiers of the writes.
     async fn part(&self, way: &Way<'_>, begin: u64, count: u64) -> Result<Vec<([u8; 8], bool)>, CopyError> {
         let failed = |error| self.failed(way.path, error);
         let kib = u32::try_from(count.div_ceil(1024)).unwrap_or(u32::MAX);
-        // Closed by nobody.
+        // The semaphore is never closed.
         let _memory = self.budget.memory.acquire_many(kib).await;
         let (end, mut place, mut writes) = (begin + count, begin, Vec::new());
         while place < end {
@@ -235,7 +239,7 @@ impl Copier {
                 .await
                 .map_err(failed)?;
             let read = data.bytes.len();
-            // Shorter than it was: what changed is counted when its change attribute is compared.
+            // The file is shorter than before. The comparison of its change attribute counts it as changed.
             if read == 0 {
                 self.judge_end(way, place).await?;
                 break;
@@ -254,7 +258,7 @@ impl Copier {
         Ok(writes)
     }
 
-    /// The source ends before its size said: it was cut, or its server lies.
+    /// Handles a source that ends before its size: either it was truncated, or its server contradicts itself.
     async fn judge_end(&self, way: &Way<'_>, place: u64) -> Result<(), CopyError> {
         let now = self.from.store.nfs().full_attributes(way.from).await;
         match now {
@@ -271,7 +275,7 @@ impl Copier {
         }
     }
 
-    /// Copies user attributes, where both servers have them.
+    /// Copies user attributes, if both servers support them.
     pub(super) async fn copy_xattrs(&self, from: &FileHandle, to: &FileHandle, path: &str) -> Result<(), CopyError> {
         if self.ability.no_source_xattrs.load(Ordering::Relaxed) {
             return Ok(());
@@ -285,7 +289,7 @@ impl Copier {
                     self.ability.no_source_xattrs.store(true, Ordering::Relaxed);
                     return Ok(());
                 }
-                // Gone meanwhile, as the look at its attributes tells.
+                // Removed meanwhile. The later check of its attributes detects that.
                 Some(Status::Stale) => return Ok(()),
                 _ => return Err(failed(error)),
             },
@@ -327,7 +331,7 @@ mod tests {
         };
         assert!(!lost(&[(1, false), (1, false), (1, true)]));
         assert!(lost(&[(1, false), (2, false)]));
-        // All that was written before the restart was stable.
+        // Everything written before the restart was stable.
         assert!(!lost(&[(1, true), (2, true)]));
         assert!(lost(&[(1, false), (2, true)]));
     }

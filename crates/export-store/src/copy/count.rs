@@ -1,4 +1,4 @@
-//! Counting what there is to copy, for progress alone: what can't be counted costs no more than that.
+//! Counts the content to copy, only for progress reports: a failure to count does not fail the copy.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -23,7 +23,7 @@ impl Copier {
 
 impl Tally {
     fn expect(&self, content: &Content) {
-        // What is left out of a copy is not expected.
+        // Names that a copy leaves out are not expected.
         let names = content.names.saturating_sub(content.special);
         self.of_files.store(names, Ordering::Relaxed);
         self.of_bytes.store(content.size, Ordering::Relaxed);

@@ -1,86 +1,86 @@
-//! Why a tree could not be copied.
+//! Errors of copying a tree.
 
 use crate::ErrorKind;
 use crate::error::ExportError;
 use nfs_client::{NfsError, Status};
 
-/// Why a tree could not be copied. What was copied is for the trash; nobody saw it.
+/// Error of copying a tree. The partial copy is moved into the trash later; it was never published.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum CopyError {
-    /// Something failed that may fail for any operation on an export.
+    /// A failure that any operation on an export can have.
     #[error(transparent)]
     Export(#[from] ExportError),
     /// A call failed.
     #[error("copying {path}: {source}")]
     Nfs {
-        /// What was being copied, below the tree's root; bytes that are not printable are escaped.
+        /// The path of what was being copied, below the tree's root. Nonprintable bytes are escaped.
         path: String,
-        /// What the client met.
+        /// The client's error.
         source: Box<NfsError>,
     },
-    /// The export was exchanged while it was copied from or to.
+    /// The export was replaced during the copy from it or to it.
     #[error("the export was replaced during the copy; restarting the copy")]
     ExportChanged,
-    /// Files can't be given to their owners.
+    /// The operator cannot change the owners of files on the target.
     #[error(
         "a copy keeps the owners of files, and the operator may not give files away on the target ({why}). Export with no_root_squash for \
          the operator's address, and let spec.nfs.credential be root"
     )]
     MayNotChown {
-        /// What the server did when it was tried.
+        /// Result of the test.
         why: String,
     },
-    /// The server keeps another owner than the one that was asked for.
+    /// The server stored another owner than the requested one.
     #[error(
         "{path} belongs to {asked}, and the target keeps {got} for it: let both servers take owners as numbers, and don't squash root"
     )]
     OwnerNotKept {
-        /// Which.
+        /// The path.
         path: String,
-        /// Its owner in the source.
+        /// The owner in the source.
         asked: String,
-        /// What the target reports.
+        /// The owner that the target reports.
         got: String,
     },
-    /// The source's server names owners that have no number.
+    /// The source's server reports an owner that is not a number.
     #[error(
         "{path} belongs to {owner}, which is not a number: let the server take owners as numbers (numeric id mapping)"
     )]
     OwnerUnknown {
-        /// Which.
+        /// The path.
         path: String,
-        /// As the server spelled it.
+        /// The owner as reported by the server.
         owner: String,
     },
-    /// The tree is deeper, or broader at depth, than anything reasonable.
+    /// The tree is too deep, or too broad at great depth.
     #[error("{path} is not copied: {why}")]
     TooDeep {
-        /// Where.
+        /// The path.
         path: String,
-        /// In which way.
+        /// The exceeded limit.
         why: &'static str,
     },
     /// A server contradicts itself.
     #[error("{path} cannot be copied: {why}")]
     Contradiction {
-        /// Which.
+        /// The path.
         path: String,
-        /// In which way.
+        /// The contradiction.
         why: String,
     },
-    /// The target's server restarted again and again while one file was written.
+    /// The target's server restarted repeatedly while one file was being written.
     #[error("{path}: the target's server repeatedly lost written data; retrying")]
     Lost {
-        /// Which.
+        /// The path.
         path: String,
     },
-    /// What is copied is not where it was any more.
+    /// The source is no longer at its path.
     #[error("the source was removed or replaced during the copy ({why}); discarding the copy")]
     SourceGone {
-        /// How that was seen.
+        /// How this was detected.
         why: String,
     },
-    /// Something has the name that the copy is to get.
+    /// The name that the copy should get is in use.
     #[error(
         "directory {directory} exists already, and a copy never replaces anything: move it away, or choose another pattern"
     )]
@@ -91,11 +91,12 @@ pub enum CopyError {
 }
 
 impl CopyError {
-    /// Whether the target refused, so that another backend may do better once nothing is left on this one.
+    /// Reports whether the target refused the copy, so that another backend may succeed once nothing is left on this
+    /// one.
     pub fn is_of_the_target(&self) -> bool {
         match self {
             Self::MayNotChown { .. } | Self::TargetTaken { .. } | Self::OwnerNotKept { .. } => true,
-            // These speak of the source.
+            // These errors concern the source.
             Self::Export(
                 ExportError::ArchiveTaken { .. } | ExportError::ArchiveGone { .. } | ExportError::ArchiveMissing { .. },
             ) => false,

@@ -1,4 +1,4 @@
-//! One name that is no directory: a file with its content, a further name of one, or a symbolic link.
+//! Copies a single entry that is not a directory: a file with its content, another hard link to it, or a symbolic link.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use crate::copy::tree::Directory;
 use crate::copy::{Copier, CopyError, Outcome, Tally};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status};
 
-/// Files up to this size go with their name: one call to read one, one to make it. In bytes.
+/// Maximum size of a file that is read with its lookup in one call, and created with its content in one call. In bytes.
 const SMALL: usize = 64 << 10;
-/// How often a file is begun anew that failed on the way: a restart of a server ends all that are under way once.
+/// Maximum number of attempts to copy a file. A restart of a server interrupts all files in progress once.
 const ATTEMPTS: u32 = 4;
-/// Before it is begun anew: the client waited for the server already.
+/// Pause before the next attempt: the client has waited for the server already.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Of a file that is not complete.
+/// Mode of an incomplete file.
 const UNFINISHED: u32 = 0o600;
-/// The most KiB that a small file takes while it is here.
+/// Maximum amount of memory for a small file, in KiB.
 const SMALL_KIB: u32 = 64;
 
-/// How an attempt at a file ended that did not fail for good.
+/// Result of an attempt to copy a file that did not fail permanently.
 enum Attempt {
     Done,
-    /// What was written was lost, or the file changed under the copy: once more.
+    /// The written content was lost, or the file changed during the copy: retry.
     Again(CopyError),
 }
 
 impl Copier {
-    /// Copies one name.
+    /// Copies a single entry.
     pub(super) async fn file(&self, directory: &Directory, name: &Name) -> Outcome {
         let path = directory.path_of(name);
         let mut attempt = 0;
@@ -69,7 +69,7 @@ impl Copier {
         match attributes.kind {
             FileKind::Symlink => return self.symbolic_link(directory, name, &found, path).await,
             FileKind::Regular => {}
-            // Exchanged since it was listed.
+            // Replaced by another type of file since it was listed.
             FileKind::Directory | FileKind::Other => {
                 Tally::one(&self.tally.vanished);
                 return Ok(Attempt::Done);
@@ -86,7 +86,7 @@ impl Copier {
         self.one_of_many(directory, name, fileid, found, path).await
     }
 
-    /// A file with several names: copied once, linked from then on.
+    /// Copies a file with several names: copies its content once and creates hard links for the other names.
     async fn one_of_many(
         &self,
         directory: &Directory,
@@ -128,7 +128,7 @@ impl Copier {
         let changed = match whole {
             Some((_, after)) => after.differs_from(&before),
             None => {
-                // What is on its way now has its own share of the memory.
+                // Files in flight from here on use their own share of the memory.
                 drop(memory);
                 let content = self.content(&handle, &made.handle, &details, path).await?;
                 if matches!(content, Content::Lost) {
@@ -139,7 +139,7 @@ impl Copier {
                 match now {
                     Ok(now) if matches!(content, Content::Cloned) && same_content(&now, &details) => false,
                     Ok(now) => now.change_token().differs_from(&before),
-                    // Removed meanwhile; what was read of it stays.
+                    // Removed meanwhile. The copied content is kept.
                     Err(error) if error.status() == Some(Status::Stale) => true,
                     Err(error) => return Err(self.failed(path, error)),
                 }
@@ -158,7 +158,7 @@ impl Copier {
         Ok((Attempt::Done, Some(made)))
     }
 
-    /// Makes a file in the copy. What has its name there is what a former attempt left.
+    /// Creates a file in the copy. Replaces a file of that name, which an earlier attempt left.
     async fn create(
         &self,
         directory: &Directory,
@@ -213,7 +213,7 @@ impl Copier {
             ..SetAttributes::default()
         };
         let now = match nfs.set_attributes(&made.handle, set).await {
-            // Some servers keep no times of links; the owner matters.
+            // Some servers do not store times of symbolic links. The owner is required.
             Err(error) if error.status().is_some() => {
                 let owner = SetAttributes { times: None, ..set };
                 nfs.set_attributes(&made.handle, owner).await
@@ -225,8 +225,8 @@ impl Copier {
         Ok(Attempt::Done)
     }
 
-    /// Gives something in the copy the mode, owner and times that it has in the source; and a size, where what is written
-    /// ends before it.
+    /// Sets mode, owner and times in the copy to those of the source, and the size if the written content ends before
+    /// it.
     pub(super) async fn dress(
         &self,
         copy: &FileHandle,
@@ -252,12 +252,12 @@ impl Copier {
     }
 }
 
-/// Whether nobody changed what is in a file, as far as its size and time tell.
+/// Reports whether the content of a file is unchanged, judging by its size and modification time.
 fn same_content(one: &FullAttributes, other: &FullAttributes) -> bool {
     one.attributes.size == other.attributes.size && one.times.modified == other.times.modified
 }
 
-/// The numbers of an owner.
+/// Returns the numeric owner and group.
 fn numbers(details: &FullAttributes, path: &str) -> Result<(u32, u32), CopyError> {
     let attributes = &details.attributes;
     attributes
@@ -280,7 +280,7 @@ fn kept((uid, gid): (u32, u32), now: &nfs_client::Attributes, path: &str) -> Out
     })
 }
 
-/// Whether another attempt at a file may do.
+/// Reports whether another attempt may succeed.
 fn may_pass(error: &NfsError) -> bool {
     error.outcome_unknown()
         || matches!(

@@ -1,5 +1,5 @@
-//! Hard links within the tree, without keeping them in mind: a file that has several names gets one more in a folder beside
-//! the copy, called after its fileid in the source, and what comes later is linked to that.
+//! Hard links within the tree, without keeping a list in memory: a file with several names gets an additional name in a
+//! folder beside the copy. That name is the file ID of the source, and the file's other names are linked to it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::copy::{Copier, CopyError, Tally};
 use nfs_client::{FileHandle, FileRef, Name, NfsError, Status};
 
-/// The folder, and the files that are on their way just now: two names of one must not be copied side by side.
+/// The folder, and the files being copied: two names of the same file must not be copied at the same time.
 pub(super) struct Links {
     folder: FileHandle,
     busy: Mutex<HashMap<u64, Arc<tokio::sync::Mutex<()>>>>,
@@ -21,7 +21,7 @@ impl Links {
         }
     }
 
-    /// The turn of a file. The map holds as many as are on their way.
+    /// Returns the lock of a file. The map contains only locks in use, and the new one.
     fn turn(&self, fileid: u64) -> Arc<tokio::sync::Mutex<()>> {
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         busy.retain(|_, turn| Arc::strong_count(turn) > 1);
@@ -39,7 +39,8 @@ impl Copier {
         self.links.turn(fileid).lock_owned().await
     }
 
-    /// Gives the copy of this file another name; false when there is no copy yet.
+    /// Creates a hard link to the copy of this file. Returns false if there is no copy yet, or if it has too many
+    /// links.
     pub(super) async fn link_again(&self, fileid: u64, to: &FileHandle, name: &Name) -> Result<bool, NfsError> {
         let Ok(called) = called(fileid) else { return Ok(false) };
         let nfs = self.to.store.nfs();
@@ -48,7 +49,7 @@ impl Copier {
         };
         match nfs.link(&copy.handle, to, name).await {
             Ok(()) => Ok(true),
-            // Linked already, by a call whose reply was lost; or a listing that came by twice.
+            // Linked already: an earlier call's reply was lost, or the listing returned the name twice.
             Err(error) if error.status() == Some(Status::Exists) => match nfs.lookup(to, name).await? {
                 Some(there) if there.attributes.fileid == copy.attributes.fileid => Ok(true),
                 _ => Err(error),
@@ -58,7 +59,7 @@ impl Copier {
         }
     }
 
-    /// Keeps the copy of a file for its other names.
+    /// Links the copy of a file into the folder for its other names.
     pub(super) async fn keep_for_links(&self, fileid: u64, copy: &FileRef) -> Result<(), CopyError> {
         let called = called(fileid)?;
         let nfs = self.to.store.nfs();
@@ -66,7 +67,7 @@ impl Copier {
             Ok(()) => Ok(()),
             Err(error) => match error.status() {
                 Some(Status::Exists) => Ok(()),
-                // Its other names become files of their own.
+                // Each of its other names becomes a separate file.
                 Some(Status::NotSupported | Status::TooManyLinks | Status::NotPermitted | Status::Invalid) => {
                     Tally::one(&self.tally.unlinked);
                     Ok(())

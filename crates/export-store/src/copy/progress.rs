@@ -1,4 +1,4 @@
-//! What was copied so far, of how much, and what was not.
+//! Progress of a copy: what was copied, the expected total, and what was left out.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,24 +7,24 @@ use crate::text::format_bytes;
 
 macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts while a copy is made; read by whoever tells of it.
+        /// Counters that are updated during a copy and read for progress reports.
         #[derive(Debug, Default)]
         pub struct Tally {
             $($(#[$doc])* pub(super) $name: AtomicU64,)*
-            /// All that there is to copy was counted.
+            /// The content to copy was counted completely.
             pub(super) counted: AtomicBool,
         }
 
-        /// The counts at one moment.
+        /// The counters at one time.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         pub struct TallySnapshot {
             $($(#[$doc])* pub $name: u64,)*
-            /// All that there is to copy was counted.
+            /// The content to copy was counted completely.
             pub counted: bool,
         }
 
         impl Tally {
-            /// The counts now.
+            /// Returns the current counters.
             pub fn snapshot(&self) -> TallySnapshot {
                 TallySnapshot {
                     $($name: self.$name.load(Ordering::Relaxed),)*
@@ -40,23 +40,23 @@ tally! {
     files,
     /// Bytes of content copied, holes included.
     bytes,
-    /// Names that there are to copy, as far as they were counted.
+    /// Names to copy, as far as counted.
     of_files,
-    /// Bytes that there are to copy, as far as they were counted.
+    /// Bytes to copy, as far as counted.
     of_bytes,
     /// Devices, sockets and FIFOs left out.
     special,
-    /// Directories left out because another file system begins there.
+    /// Directories left out because they are on another file system.
     elsewhere,
-    /// Files that changed while they were copied.
+    /// Files that changed during the copy.
     changed,
-    /// Names that were listed and gone when their turn came.
+    /// Names that were removed between the listing and their copy.
     vanished,
-    /// Files copied several times because the target has no hard links.
+    /// Files copied several times because the target could not create hard links.
     unlinked,
-    /// Files whose user attributes the target does not take.
+    /// Files whose user attributes the target does not support.
     without_xattrs,
-    /// Names whose mode the target does not keep.
+    /// Names whose mode the target did not store.
     other_modes,
 }
 
@@ -71,7 +71,7 @@ impl Tally {
 }
 
 impl TallySnapshot {
-    /// How far it is: "12 of 40 files, 1.5 MiB of 3.0 MiB".
+    /// Returns the progress, such as "12 of 40 files, 1.5 MiB of 3.0 MiB".
     pub fn progress(&self) -> String {
         let (bytes, of_bytes) = (
             format_bytes(self.bytes.into()),
@@ -86,7 +86,7 @@ impl TallySnapshot {
 }
 
 impl fmt::Display for TallySnapshot {
-    /// What was copied, and all that is not as in the source.
+    /// Writes what was copied, and all differences from the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;
         for (count, what) in [

@@ -1,4 +1,4 @@
-//! After a copy: it becomes the volume's directory at once, or goes into the trash.
+//! Publishes a complete copy as the volume's directory, or moves a partial copy into the trash.
 
 use crate::copy::{CopyError, SourceTree, Staging, staging};
 use crate::error::{ErrorContext as _, ExportError};
@@ -10,17 +10,17 @@ use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records, trash};
 use nfs_client::{FileRef, Name, RemoveOutcome, SetAttributes, Status};
 
-/// Whether a copy got its name.
+/// Result of renaming a copy.
 pub(super) enum Named {
     Given,
-    /// Something else has it.
+    /// The name is in use by something else.
     Taken,
 }
 
-/// Gives a complete copy its name. Mode and owner are the source's, unless somebody asked for others.
+/// Renames a complete copy to its final name. Mode and owner are those of the source, unless others are requested.
 ///
-/// Killed before the RENAME, the copy is begun anew; after it, [`stage_copy`](Self::stage_copy) finds it finished, by the
-/// fileid that was recorded before.
+/// If the process dies before the RENAME, the copy restarts from the beginning. After the RENAME, [`staging::stage`]
+/// recognizes the finished copy by the file ID that was recorded before.
 pub(crate) async fn publish(
     store: &ExportStore,
     request: &DirectoryRequest,
@@ -47,7 +47,7 @@ pub(crate) async fn publish(
     rename_published(store, &verified, &record, staging).await?;
     records::replace(store, &verified, &record.in_state(State::Live)).await?;
     reserve_published(store, &verified, &record)?;
-    // It can wait: whoever stages or undoes this volume again does it.
+    // Not urgent: the next staging or rollback of this volume does it.
     if let Err(error) = discard_staged(store, &verified, &request.volume).await {
         tracing::debug!(volume = request.volume, "its staging folder is left for later: {error}");
     }
@@ -106,7 +106,7 @@ async fn apply_root_attributes(
     }
 }
 
-/// Removes the further names of files with several, so that each has as many as in the source when it is seen.
+/// Removes the additional hard links, so that each file has as many as in the source when the copy is published.
 pub(crate) async fn clear_links(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -124,7 +124,7 @@ pub(crate) async fn clear_links(
         let outcomes = nfs.remove_batch(&staging.links.handle, &names).await.while_(doing)?;
         let removed = |outcome: &&RemoveOutcome| !matches!(outcome, RemoveOutcome::Refused(_));
         let gone = outcomes.iter().filter(removed).count();
-        // Nothing went, twice in a row: whoever purges the trash says why.
+        // Nothing could be removed twice in a row. The purge of the trash reports the reason.
         if gone == 0 && before == 0 {
             return Ok(());
         }
@@ -132,7 +132,7 @@ pub(crate) async fn clear_links(
     }
 }
 
-/// The RENAME to the volume's directory, by fileid; done already is done.
+/// Renames the copy to the volume's directory, by file ID. Succeeds if this was done already.
 async fn rename_published(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -159,7 +159,7 @@ async fn rename_published(
     }
 }
 
-/// The RENAME of a complete copy to a name that nothing had, by fileid.
+/// Renames a complete copy to an unused name, by file ID.
 pub(crate) async fn rename_staged(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -174,7 +174,7 @@ pub(crate) async fn rename_staged(
         .rename(from, staging.tree.attributes.fileid, (&parent.handle, name))
         .await;
     let Err(error) = renamed else { return Ok(Named::Given) };
-    // The reply of a RENAME may be lost: what has the name tells.
+    // The reply to the RENAME may be lost, so check what has the name.
     let there = store.nfs.lookup(&parent.handle, name).await;
     match there.while_(|| format!("looking up {name}"))? {
         Some(leaf) if record.is_about(&leaf) => Ok(Named::Given),
@@ -189,7 +189,7 @@ fn reserve_published(store: &ExportStore, verified: &VerifiedRoot, record: &Reco
     Ok(())
 }
 
-/// Puts a volume's folder among the copies into the trash, if there is one.
+/// Moves a volume's staging folder into the trash, if it exists.
 pub(crate) async fn discard_staged(
     store: &ExportStore,
     verified: &VerifiedRoot,

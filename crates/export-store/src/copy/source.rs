@@ -1,4 +1,5 @@
-//! What is copied: a volume's directory or an archive's, found where all that is known of it says that it is.
+//! Source of a copy: the directory of a volume or an archive, found at its recorded path and checked against its
+//! record.
 
 use std::sync::Arc;
 
@@ -12,38 +13,38 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, paths, volume_record};
 use nfs_client::{Attributes, FileRef, FullAttributes};
 
-/// What is to be copied.
+/// What to copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CopySource {
-    /// The directory of a volume in use.
+    /// Directory of a volume in use.
     Volume(ReclaimRequest),
-    /// The directory of an archive.
+    /// Directory of an archive.
     Archive(ArchiveRef),
 }
 
-/// A directory that is to be copied, found where its record says that it is.
+/// A directory to copy, found at its recorded path.
 pub struct SourceTree {
     pub(super) export: Arc<ExportStore>,
     pub(super) verified: Arc<VerifiedRoot>,
     pub(super) root: FileRef,
-    /// What the copy's root is to be like.
+    /// Attributes for the root of the copy.
     pub(super) details: FullAttributes,
     place: Place,
 }
 
-/// Where it has to be at the end, too.
+/// Where the source must still be at the end of the copy.
 enum Place {
     Volume(DirectoryPath),
-    /// Held, so that nobody purges or moves it meanwhile.
+    /// Held, so that the archive is not purged or moved meanwhile.
     Archive {
         which: ArchiveRef,
         _held: BeingCopied,
     },
 }
 
-/// Keeps an archive from being purged or moved while it is copied, until this is dropped.
+/// Prevents an archive from being purged or moved while it is copied, until this is dropped.
 ///
-/// Only in memory: the next leader starts the copies again, and finds that the archive exists or not.
+/// Only in memory: the next leader restarts the copies and checks whether the archive exists.
 struct BeingCopied {
     store: Arc<ExportStore>,
     volume: String,
@@ -80,7 +81,8 @@ impl SourceTree {
         }
     }
 
-    /// What is asked for the copy's root: of an archive, what the directory was before it was closed, as when it is moved.
+    /// Returns the request for the copy's root. For an archive, uses the attributes from before the directory was
+    /// restricted, as a move does.
     pub(super) fn asked(&self, request: &DirectoryRequest) -> DirectoryRequest {
         match self.place {
             Place::Volume(_) => request.clone(),
@@ -94,8 +96,8 @@ impl SourceTree {
         }
     }
 
-    /// Whether the source is still where it was: asked at the end, because what was copied of something that was being
-    /// removed is worth nothing.
+    /// Checks that the source is still at its path. Called at the end, because a copy of a directory that was being
+    /// removed is useless.
     pub(super) async fn check_unmoved(&self) -> Result<(), CopyError> {
         let verified = self.export.verified_root().await?;
         let (leaf, name) = match &self.place {
@@ -125,13 +127,13 @@ impl SourceTree {
     }
 }
 
-/// Finds what is to be copied.
+/// Opens the source of a copy.
 pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Result<SourceTree, CopyError> {
     let verified = store.verified_root().await?;
     let found = match original {
         CopySource::Volume(request) => volume_source(store, &verified, request).await,
         CopySource::Archive(which) => {
-            // Whoever purges or moves it has the same turn, and looks whether it is being copied.
+            // Purges and moves of the archive take the same lock and check whether it is being copied.
             let _turn = store.locks.lock(&which.volume).await;
             archive_source(store, &verified, which).await
         }
@@ -139,7 +141,7 @@ pub(crate) async fn open(store: &Arc<ExportStore>, original: &CopySource) -> Res
     store.with_hints(found).await.map_err(CopyError::from)
 }
 
-/// A volume's directory: record, path and fileid must agree, as for a reclaim (data-safety rule 8).
+/// Returns the directory of a volume. Record, path and file ID must match, as for a reclaim (data-safety rule 8).
 async fn volume_source(
     store: &Arc<ExportStore>,
     verified: &Arc<VerifiedRoot>,
@@ -170,7 +172,8 @@ async fn volume_source(
     })
 }
 
-/// An archive's directory, closed to everybody but us: mode and owner are those that its record knows.
+/// Returns the directory of an archive, with the mode and, if recorded, the owner from before it was restricted to the
+/// operator.
 async fn archive_source(
     store: &Arc<ExportStore>,
     verified: &Arc<VerifiedRoot>,

@@ -1,5 +1,5 @@
-//! Before a copy: the target's name is held and recorded, the folder for the copy made; and nothing is begun that could not
-//! be finished for lack of a right.
+//! Preparation of a copy: reserves and records the target's name, and creates the staging folder. Detects missing
+//! permissions before the copy starts.
 
 use std::sync::Arc;
 
@@ -15,31 +15,31 @@ use crate::verified_root::VerifiedRoot;
 use crate::{folders, layout, other_clusters, paths, records};
 use nfs_client::{FileRef, Name, SetAttributes, Status};
 
-/// An owner that is nobody's in particular: whoever may give a directory to it may give files to anybody.
+/// An arbitrary owner: if the operator can give a directory to this owner, it can give files to any owner.
 const SOMEBODY: u32 = 65_533;
 
-/// A folder of ours with a copy in the making.
+/// A staging folder with an unfinished copy.
 #[derive(Debug, Clone)]
 pub struct Staging {
     pub(super) verified: Arc<VerifiedRoot>,
-    /// This volume's folder there.
+    /// The volume's folder in the staging folder.
     pub(super) folder: FileRef,
-    /// The copy's root.
+    /// Root of the copy.
     pub(super) tree: FileRef,
-    /// Further names of files with several.
+    /// Folder for additional names of files with several hard links.
     pub(super) links: FileRef,
 }
 
-/// What is to be done for a copy.
+/// What is left to do for a copy.
 pub enum StagedCopy {
-    /// A former life finished it: the directory is there and recorded.
+    /// A previous process finished the copy: the directory exists and is recorded.
     Done(ProvisionedDirectory),
-    /// It is to be made, in there.
+    /// The copy must be made in this staging folder.
     Copy(Box<Staging>),
 }
 
-/// Gets ready for a copy: finds that it is finished already, or writes the record and makes the folder for it. What a
-/// former life left of it goes into the trash.
+/// Prepares a copy: finds that it is finished already, or writes the record and creates the staging folder. Moves what
+/// a previous process left of the copy into the trash.
 pub(crate) async fn stage(store: &ExportStore, request: &DirectoryRequest) -> Result<StagedCopy, CopyError> {
     let _turn = store.locks.lock(&request.volume).await;
     let verified = store.verified_root().await?;
@@ -92,7 +92,7 @@ async fn stage_at(
         .map(|staging| StagedCopy::Copy(Box::new(staging)))
 }
 
-/// The record of this volume, if it is one that a copy may go on with.
+/// Returns the record of this volume, if a copy can resume with it.
 pub(crate) async fn open_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -125,7 +125,7 @@ pub(crate) async fn open_record(
     }
 }
 
-/// The fileid of a directory that is the finished copy; its record says so afterwards.
+/// Returns the file ID of a directory that is the finished copy, and marks its record as live.
 async fn complete_published(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -141,7 +141,7 @@ async fn complete_published(
     Ok(record.file_id)
 }
 
-/// Writes the record before anything is made (data-safety rule 3). It knows no fileid as long as nothing has the name.
+/// Writes the record before anything is created (data-safety rule 3). It has no file ID until the copy is complete.
 async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -222,7 +222,7 @@ async fn create_folder(
         .while_(|| format!("making the folder for the copy of volume {volume}"))
 }
 
-/// Whether files can be given to their owners: asked before anything is copied.
+/// Checks that the operator can change the owner of files, before anything is copied.
 async fn check_chown(store: &ExportStore, verified: &VerifiedRoot, tree: &FileRef) -> Result<(), CopyError> {
     let owner = SetAttributes {
         uid: Some(SOMEBODY),

@@ -1,8 +1,9 @@
-//! An archive that is a copy of a volume in use, made because somebody asked for it.
+//! Archives on demand: copies of volumes in use.
 //!
-//! The record comes first, under the name of the object that asks, and says by its uid who that is; then the copy is made
-//! where all copies are, and gets an archive's name once it is complete. Killed anywhere before the RENAME, it is begun
-//! anew; after it, the record's fileid tells that it is there.
+//! The record is written first. Its name is that of the requesting object, and it contains that object's UID. Then the
+//! copy is made in the staging folder and is renamed to an archive's name once it is complete. If the process dies
+//! before the RENAME, the copy restarts from the beginning; after it, the recorded file ID identifies the complete
+//! copy.
 
 use std::sync::Arc;
 
@@ -21,56 +22,56 @@ use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, records};
 use nfs_client::SetAttributes;
 
-/// An archive to make of a volume in use.
+/// Request to archive a volume in use by copying it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveRequest {
-    /// The name of the object that asks: that of the record.
+    /// Name of the requesting object, and of the record.
     pub name: String,
-    /// Its uid.
+    /// UID of the requesting object.
     pub asked_by: String,
-    /// Whose data they are.
+    /// The claim whose data it is.
     pub claim: ClaimRef,
-    /// The volume, on this export, as it says of itself.
+    /// The volume on this export, as described by its object.
     pub of: ReclaimRequest,
-    /// What shall become of the archive.
+    /// Retention terms of the archive.
     pub terms: RetentionTerms,
 }
 
-/// What there is of an archive that an object asks for.
+/// State of a requested archive.
 #[derive(Debug)]
 pub enum Asked {
-    /// Nothing that is complete.
+    /// There is no complete copy.
     Unfinished,
-    /// It is there.
+    /// The archive exists.
     Done(Box<RecordedArchive>),
-    /// The name is another one's, which is this.
+    /// The name is used by something else, as described.
     Taken(&'static str),
 }
 
-/// What became of a copy that nobody wants any more.
+/// Result of discarding a copy that is no longer wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Discarded {
-    /// There is nothing of it, but in the trash.
+    /// Nothing is left of it outside the trash.
     Gone,
-    /// It was complete: it is an archive.
+    /// The copy was complete and is an archive.
     Complete,
 }
 
-/// The record by the name of an object that asks.
+/// The record with the name of a requesting object.
 enum Begun {
     Nothing,
-    /// Its own.
+    /// A record of the requesting object.
     Own(Box<Record>),
-    /// Its own, and complete: an archive, whatever became of it since.
+    /// A record of the requesting object whose copy is complete: an archive in any state.
     Archive(Trust),
     Others(&'static str),
 }
 
-/// Copies a volume's directory to an archive. Nobody sees it before it is complete. Killed or dropped at any point, and run
-/// again, it ends with one complete archive.
+/// Copies a volume's directory to an archive. The archive does not exist under its name before it is complete. If
+/// interrupted or dropped at any point and run again, it results in one complete archive.
 ///
 /// # Errors
-/// The first thing that could not be copied; what there is stays until [`ExportStore::discard_requested_archive`], or the next attempt.
+/// The first failure. The partial copy stays until [`ExportStore::discard_requested_archive`] or the next attempt.
 pub async fn copy_to_archive(
     export: &Arc<ExportStore>,
     request: &ArchiveRequest,
@@ -100,7 +101,8 @@ fn unsettled(record: &Record) -> ExportError {
     }
 }
 
-/// What there is of the archive that an object asks for. What a former life left beside a complete one goes into the trash.
+/// Returns the archive that an object requested. Moves what a previous process left beside a complete one into the
+/// trash.
 pub(crate) async fn find_requested(store: &ExportStore, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
     let _turn = store.locks.lock(name).await;
     let verified = store.verified_root().await?;
@@ -127,7 +129,7 @@ async fn find_requested_at(
     Ok(kept.map_or(Asked::Unfinished, |kept| Asked::Done(Box::new(kept))))
 }
 
-/// Puts into the trash what there is of a copy that its asker does not want any more, unless it is complete.
+/// Moves an unfinished copy that its requester no longer wants into the trash. Keeps a complete copy.
 pub(crate) async fn discard_requested(
     store: &ExportStore,
     name: &str,
@@ -159,7 +161,8 @@ async fn discard_requested_at(
     Ok(Discarded::Gone)
 }
 
-/// The record by that name, beside who asks. One of its own that nobody signed counts as one that was being written.
+/// Returns the record with that name, compared with the requester. An unfinished copy of the requester whose record has
+/// no valid signature is discarded and counts as nothing.
 async fn find_attempt(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -193,7 +196,7 @@ async fn find_attempt(
     }
 }
 
-/// The record, and the folder for the copy; none when a former life came to the end of it.
+/// Writes the record and creates the staging folder. Returns `None` if a previous process completed the copy.
 async fn stage_archive(
     store: &ExportStore,
     request: &ArchiveRequest,
@@ -209,7 +212,7 @@ async fn stage_archive(
         Begun::Others(state) => return Err(taken(&request.name, state).into()),
     };
     let (record, held) = draft_record(store, &verified, request, source).await?;
-    // Its own archive would not be told from this one.
+    // The volume's own archive would have the same record name as this one.
     if store.reservations.knows(&Holder::Volume(request.name.clone())) {
         return Err(taken(&request.name, State::Live.name()).into());
     }
@@ -227,7 +230,8 @@ async fn stage_archive(
     staging::make_staging(store, &verified, &request.name).await.map(Some)
 }
 
-/// The record that announces the copy, with the mode and owner that the source has now.
+/// Returns the record that announces the copy, with the current mode and owner of the source, and the reservation of
+/// the archive's name.
 async fn draft_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -266,7 +270,7 @@ async fn draft_record(
     Ok((record.in_state(State::Copying(ArchiveState { target, ..note })), held))
 }
 
-/// Gives a complete copy its name.
+/// Renames a complete copy to its archive's name.
 async fn publish_archive(
     store: &ExportStore,
     request: &ArchiveRequest,
@@ -300,14 +304,14 @@ async fn publish_archive(
     if !complete(store, &verified, &record).await? {
         return Err(unsettled(&record).into());
     }
-    // It can wait: whoever looks for the archive again does it.
+    // Not urgent: the next lookup of the requested archive does it.
     if let Err(error) = publish::discard_staged(store, &verified, &request.name).await {
         tracing::debug!(archive = request.name, "its staging folder is left for later: {error}");
     }
     Ok(())
 }
 
-/// Mode 0700 of the operator's own, as every archive has it, and the source's times.
+/// Sets mode 0700 and the operator as owner, as for every archive, and the times of the source.
 async fn restrict_copy(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -343,7 +347,7 @@ async fn rename_to_archive(
     let there = store.nfs.lookup(&verified.root.handle, &name).await;
     match there.while_(|| format!("looking up {name}"))? {
         Some(node) if record.is_about(&node) => return Ok(()),
-        // Somebody made something of that name meanwhile: the next attempt chooses another.
+        // The name was taken meanwhile: the next attempt chooses another one.
         Some(_) => return Err(unsettled(record)),
         None => {}
     }
@@ -353,7 +357,7 @@ async fn rename_to_archive(
     }
 }
 
-/// Whether a copy has its archive's name: then its record says that it is one.
+/// Reports whether a copy has its archive's name. If so, records it as archived.
 pub(crate) async fn complete(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -372,12 +376,13 @@ pub(crate) async fn complete(
     Ok(true)
 }
 
-/// Keeps the place of a copy taken that a former life began, and remembers whose it is, if this cluster signed that.
+/// Reserves the archive name of a copy that a previous process began. Remembers its requester if this cluster signed
+/// the record.
 pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
     let Some(note) = record.state.note() else { return };
     let places = archives::reserved_paths(store, verified, &note.target);
     let holder = Holder::Archive(record.volume.clone());
-    // In somebody's way already: then the next attempt chooses another name.
+    // On a conflict, the next attempt chooses another name.
     if let Ok(reservation) = store.reservations.reserve(holder, places, &store.config.backend) {
         reservation.keep(None);
     }

@@ -1,4 +1,4 @@
-//! Directories: gone into one after the other, some of them side by side, each with its attributes set when it is complete.
+//! Copies directories, some of them concurrently. The attributes of a directory are set once it is complete.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,21 +9,21 @@ use tokio::task::JoinSet;
 use crate::copy::{Copier, CopyError, Outcome, Tally};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
 
-/// The deepest directory that is gone into: the purge goes no deeper, and a path has 4,096 bytes on Linux.
+/// Maximum depth of directories to copy. The purge has the same limit, and a path has at most 4,096 bytes on Linux.
 const DEEPEST: usize = 1024;
-/// Names of directories whose turn is to come, in all: 100,000 are about 10 MiB. Only a tree that somebody made for it
-/// has that many beside the way to where we are.
+/// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
+/// that purpose has this many beside the current path.
 const MOST_WAITING: usize = 100_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
 const MOST_RESTARTS: u32 = 3;
-/// What is not complete is nobody's but ours.
+/// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
 /// A directory to copy.
 pub(super) struct Directory {
     from: FileHandle,
     to: FileHandle,
-    /// Below the tree's root, for messages.
+    /// Path below the tree's root, for messages.
     pub(super) path: Arc<str>,
     depth: usize,
     waiting: Arc<AtomicUsize>,
@@ -44,7 +44,7 @@ impl Directory {
 }
 
 impl Copier {
-    /// Copies all that is in the tree; the root's own attributes are left to whoever publishes it.
+    /// Copies the content of the tree. The root's own attributes are set when the copy is published.
     pub(super) async fn tree(self: Arc<Self>, from: FileHandle, to: FileHandle) -> Outcome {
         let root = Directory {
             from,
@@ -63,7 +63,7 @@ impl Copier {
         }
     }
 
-    /// Boxed, because it goes into itself; each directory is a task of its own, so that depth costs no stack.
+    /// Boxed because it is recursive. Each directory is a separate task, so that depth takes no stack.
     fn directory(self: Arc<Self>, directory: Arc<Directory>) -> BoxFuture<'static, Outcome> {
         Box::pin(async move {
             let (mut files, mut below) = (JoinSet::new(), JoinSet::new());
@@ -75,7 +75,7 @@ impl Copier {
                         (next, restarts) = (None, restarts + 1);
                         continue;
                     }
-                    // Removed since it was listed: what is in it went with it.
+                    // Removed since it was listed, with its content.
                     Err(error) if error.status() == Some(Status::Stale) && directory.depth > 0 => {
                         Tally::one(&self.tally.vanished);
                         break;
@@ -111,7 +111,7 @@ impl Copier {
         })
     }
 
-    /// Begins a file as soon as there is room for one more.
+    /// Starts copying a file as soon as the budget allows one more.
     async fn spawn_file(
         self: &Arc<Self>,
         directory: &Arc<Directory>,
@@ -131,7 +131,7 @@ impl Copier {
         Ok(())
     }
 
-    /// Goes into a directory: at once beside what else is under way if there is room for that, else before anything else.
+    /// Copies a directory: concurrently if the budget allows it, otherwise before continuing.
     async fn enter(
         self: &Arc<Self>,
         above: &Arc<Directory>,
@@ -200,7 +200,7 @@ impl Copier {
             Ok(made) => return Ok(made.node),
             Err(error) => error,
         };
-        // Made by a call whose reply was lost; or a listing that came by twice. Nobody else is in there.
+        // Created by a call whose reply was lost, or listed twice. Only the operator can write there.
         if error.outcome_unknown() || error.status() == Some(Status::Exists) {
             let there = nfs.lookup(&above.to, name).await;
             if let Some(there) = there.map_err(|error| self.failed(path, error))?
@@ -212,7 +212,7 @@ impl Copier {
         Err(self.failed(path, error))
     }
 
-    /// A directory is complete: it becomes what it is in the source.
+    /// Sets the attributes of a complete directory to those of the source.
     async fn finish(&self, directory: &Directory, as_is: &FullAttributes) -> Outcome {
         self.copy_xattrs(&directory.from, &directory.to, &directory.path)
             .await?;
@@ -222,7 +222,7 @@ impl Copier {
     }
 }
 
-/// Names that wait for their turn, counted as long as they do.
+/// Names waiting to be copied, counted until dropped.
 struct Waiting(Arc<AtomicUsize>, usize);
 
 impl Waiting {
@@ -244,7 +244,7 @@ impl Drop for Waiting {
     }
 }
 
-/// Waits for all; the first failure is the answer, and ends the others when the set is dropped.
+/// Waits for all tasks. Returns the first failure; dropping the set aborts the other tasks.
 async fn all(tasks: &mut JoinSet<Outcome>) -> Outcome {
     while let Some(done) = tasks.join_next().await {
         joined(done)?;

@@ -1,12 +1,12 @@
-//! How fast it is counted.
+//! Rate limit of a count.
 
 use std::time::Duration;
 
-/// Pauses shorter than this are saved up: the timer has no shorter ones.
+/// Minimum duration of a pause: the timer has no higher resolution. Shorter pauses are accumulated.
 const SHORTEST: Duration = Duration::from_millis(10);
 
-/// At most so many names in a second, however fast the server is. The time that it takes itself is not taken off: one that
-/// has much to do is asked less.
+/// Limits the number of names per second, however fast the server is. The duration of calls is not subtracted from the
+/// pauses, so a busy server gets fewer calls.
 #[derive(Debug)]
 pub struct RateLimiter {
     each: Duration,
@@ -14,12 +14,12 @@ pub struct RateLimiter {
 }
 
 impl RateLimiter {
-    /// As fast as one call after the other goes.
+    /// Creates a limiter without pauses between calls.
     pub fn unlimited() -> Self {
         Self::taking(Duration::ZERO)
     }
 
-    /// So many names a second.
+    /// Creates a limiter with a maximum number of names per second.
     pub fn of(names_a_second: u32) -> Self {
         Self::taking(Duration::from_secs(1) / names_a_second.max(1))
     }
@@ -31,7 +31,7 @@ impl RateLimiter {
         }
     }
 
-    /// Pauses for so many names.
+    /// Pauses for this number of names, once the accumulated pause is long enough.
     pub async fn spend(&mut self, names: usize) {
         let names = u32::try_from(names).unwrap_or(u32::MAX);
         self.owed = self.owed.saturating_add(self.each.saturating_mul(names));

@@ -1,32 +1,32 @@
-//! What was counted.
+//! Totals of a count.
 
 use nfs_client::FileKind;
 
-/// What a tree holds, as far as it could be counted.
+/// Content of a tree, as far as it could be counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Names: files, directories, links and all else, without the tree's own root.
+    /// Number of names: files, directories, links and others, without the tree's root.
     pub names: u64,
-    /// Of these, devices, sockets and FIFOs.
+    /// Number of devices, sockets and FIFOs among the names.
     pub special: u64,
-    /// Bytes that its files say they have, holes included: `du --apparent-size` without directories and links.
+    /// Reported size of the files in bytes, including holes: `du --apparent-size` without directories and links.
     pub size: u64,
-    /// Bytes that all of it takes on the server's disk, directories and the root included, as the server says: `du`.
+    /// Bytes on the server's disk, including directories and the root, as reported by the server: `du`.
     pub used: u64,
-    /// Directories left out because another file system begins there.
+    /// Number of directories left out because they are on another file system.
     pub elsewhere: u64,
-    /// Directories that could not be read, are too deep, or form a loop, and names of which the server could tell nothing:
-    /// when there are any, the tree holds more than was counted.
+    /// Number of directories that could not be read, are too deep or form a loop, and of names without information from
+    /// the server. If not zero, the tree contains more than was counted.
     pub unread: u64,
 }
 
-/// Bytes are summed up in parts of 2^-32, so that the shares of a file with several names make up the file.
+/// Bytes are added up in units of 2^-32, so that the shares of a file with several names add up to the file.
 const SHIFT: u32 = 32;
 
-/// Sums on their way.
+/// Running totals.
 ///
-/// A file with several names is counted by each of them with its share. That needs no memory of files seen, comes out right
-/// when all its names are in the tree, and makes nobody pay for what is shared with others.
+/// Each name of a file with several hard links counts a share of the file. This needs no list of files in memory, is
+/// exact if all names are in the tree, and does not charge a tree for names outside.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsageTotals {
     counts: Content,
@@ -35,12 +35,12 @@ pub(super) struct UsageTotals {
 }
 
 impl UsageTotals {
-    /// What the root itself takes.
+    /// Adds the space of the root itself.
     pub(super) fn root(&mut self, used: u64) {
         self.add(0, used, 1);
     }
 
-    /// A name.
+    /// Adds a name.
     pub(super) fn one(&mut self, kind: FileKind, size: u64, used: u64, links: u32) {
         self.counts.names += 1;
         if kind == FileKind::Other {
@@ -55,7 +55,7 @@ impl UsageTotals {
         self.counts.names += 1;
     }
 
-    /// Such a name, when it is not a directory.
+    /// Adds the size of such a name, if it is a regular file.
     pub(super) fn late(&mut self, kind: FileKind, size: u64, links: u32) {
         if kind == FileKind::Regular {
             self.add(size, size, links);
@@ -70,7 +70,7 @@ impl UsageTotals {
         self.counts.unread += 1;
     }
 
-    /// Adds saturating, because a server may report any size.
+    /// Adds with saturation, because a server may report any size.
     fn add(&mut self, size: u64, used: u64, links: u32) {
         let share = |bytes: u64| (u128::from(bytes) << SHIFT) / u128::from(links.max(1));
         self.size = self.size.saturating_add(share(size));

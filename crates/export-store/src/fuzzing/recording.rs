@@ -1,5 +1,5 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
-//! Writes `fuzz/corpus` anew from a conversation with a real server, through the rig's proxy.
+//! Recreates `fuzz/corpus` from a conversation with a real server, through the test proxy.
 
 mod contents;
 mod v3;
@@ -22,11 +22,11 @@ use nfs_client::fuzzing::{framed, results_of};
 use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, VersionChoice};
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
-/// Inputs of one decoder that are kept, those of different shape first.
+/// Maximum number of inputs to keep for one decoder, those with different shapes first.
 const MOST: usize = 48;
-/// The longest input that is kept, in bytes: small ones are what a fuzzer works best with.
+/// Maximum size of an input to keep, in bytes: a fuzzer works best with small inputs.
 const LONGEST: usize = 2048;
-/// Operations' numbers (RFC 8881 section 16.2).
+/// Operation numbers (RFC 8881 section 16.2).
 const GETATTR: u32 = 9;
 const READDIR: u32 = 26;
 const EXCHANGE_ID: u32 = 42;
@@ -40,7 +40,7 @@ const SETCLIENTID: u32 = 35;
 struct Corpus(BTreeMap<&'static str, BTreeMap<String, Vec<u8>>>);
 
 impl Corpus {
-    /// Keeps the first of each shape.
+    /// Keeps the first input of each shape.
     fn add(&mut self, decoder: &'static str, shape: String, input: &[u8]) {
         if input.len() <= LONGEST {
             let inputs = self.0.entry(decoder).or_default();
@@ -59,7 +59,7 @@ impl Corpus {
                 .join(owner)
                 .join("fuzz/corpus")
                 .join(decoder);
-            // What once broke a decoder stays.
+            // Inputs that caused a failure in the past stay.
             std::fs::create_dir_all(&folder).unwrap();
             for (shape, input) in inputs.into_iter().take(MOST) {
                 std::fs::write(folder.join(format!("recorded-{shape}")), input).unwrap();
@@ -80,7 +80,7 @@ async fn the_corpus_is_recorded_from_a_real_server() {
     let disk = nfs.data_dir("/export").unwrap();
     let mounts = SocketAddr::new(nfs.address().ip(), nfs.mount_port());
     for protocol in [Protocol::V3, Protocol::V4_0, Protocol::V4_1, Protocol::V4_2] {
-        // One for each, so that each has its share of every decoder's inputs.
+        // One corpus per protocol, so that each protocol contributes to every decoder.
         let mut corpus = Corpus::default();
         let (proxy, mount_proxy) = (Tapped::start(nfs.address()).await, Tapped::start(mounts).await);
         let ports = (proxy.port(), mount_proxy.port());
@@ -100,10 +100,10 @@ async fn the_corpus_is_recorded_from_a_real_server() {
     }
 }
 
-/// A proxy that keeps what passes it.
+/// A proxy that records the replies.
 struct Tapped {
     proxy: Proxy,
-    /// The procedures of calls, by their xid.
+    /// Procedures of the calls, by XID.
     calls: Arc<Mutex<BTreeMap<[u8; 4], u32>>>,
     replies: Arc<Mutex<Vec<Vec<u8>>>>,
 }
@@ -118,7 +118,7 @@ impl Tapped {
         let calls = Arc::clone(&tapped.calls);
         tapped.proxy.on_record(Direction::Up, move |record| {
             let words: Vec<[u8; 4]> = record.as_chunks().0.to_vec();
-            // xid, CALL, RPC's version, program, version, procedure (RFC 5531 section 9).
+            // XID, CALL, RPC version, program, version, procedure (RFC 5531 section 9).
             calls.lock().unwrap().insert(words[0], u32::from_be_bytes(words[5]));
             Action::Forward
         });
@@ -134,7 +134,7 @@ impl Tapped {
         self.proxy.port()
     }
 
-    /// All replies, in order, each with the procedure that it answers.
+    /// Returns all replies in order, each with the procedure of its call.
     fn answers(&self) -> Vec<(u32, Vec<u8>)> {
         let calls = self.calls.lock().unwrap();
         let replies = std::mem::take(&mut *self.replies.lock().unwrap());
@@ -143,7 +143,7 @@ impl Tapped {
     }
 }
 
-/// Everything that the client does, some of it refused.
+/// Performs all operations of the client. The server refuses some of them.
 async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &mut Corpus) {
     let export = Client::connect(target(ports, protocol)).await.unwrap();
     let managed = ExportStore::new(export.clone(), keeper(), Arc::new(PathReservations::new()));
@@ -189,7 +189,7 @@ async fn converse(ports: (u16, u16), protocol: Protocol, disk: &Path, corpus: &m
     export.list(&listed.handle, None).await.unwrap();
     export.statistics().await.unwrap();
     contents::are_copied(&export, &listed.handle).await.unwrap();
-    // What the server refuses is a conversation too.
+    // A refused operation is part of the conversation, too.
     export
         .remove_directory(&root.handle, &name(&format!("odd-{protocol}")), 1)
         .await
@@ -215,7 +215,7 @@ fn keep_files(disk: &Path, when: &str, corpus: &mut Corpus) {
     }
 }
 
-/// Sorts replies into the decoders that read them, by the operations that they answer.
+/// Assigns replies to the decoders that read them, by the operations of the calls.
 fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
     let mut pages = BTreeSet::new();
     for (number, reply) in replies.iter().enumerate() {
@@ -250,7 +250,7 @@ fn take_apart(protocol: Protocol, replies: &[Vec<u8>], corpus: &mut Corpus) {
     for (number, page) in pages.iter().enumerate() {
         corpus.add("v4-directories", format!("{protocol}-{number}"), &stream(&[page, page]));
     }
-    // Items are chosen by a word before each: a reply's own words are as good as any.
+    // A word before each item selects its type. The words of a reply serve as well as any.
     corpus.add("xdr", protocol.to_string(), replies.first().unwrap());
 }
 

@@ -5,17 +5,17 @@ use serde::Serialize;
 use crate::record::State;
 use crate::text::truncate;
 
-/// The longest name of a Kubernetes object, in bytes.
+/// Maximum length of the name of a Kubernetes object, in bytes.
 const LONGEST_TEXT: usize = 253;
 
-/// What lies on an export.
+/// Result of listing an export.
 #[derive(Debug, Default)]
 pub struct ExportListing {
     /// Identity of the export; unset if it has none, or an invalid one.
     pub identity: Option<String>,
-    /// In the order of clusters and volumes; what has no record comes last.
+    /// Sorted by cluster and volume. Directories without a record come last.
     pub rows: Vec<ListedDirectory>,
-    /// What could not be looked at, and why.
+    /// Parts that could not be read, and the reasons.
     pub unseen: Vec<String>,
 }
 
@@ -23,68 +23,68 @@ pub struct ExportListing {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Signature {
-    /// The key says that its cluster wrote it.
+    /// The signature is valid: its cluster wrote the record.
     Signed,
-    /// It has none: an earlier release or another client wrote it.
+    /// There is no signature: an earlier release or another client wrote the record.
     Unsigned,
-    /// It has one that the key says is wrong: changed, copied from elsewhere, or another cluster's.
+    /// The signature is invalid: the record was changed, copied from elsewhere, or signed with another key.
     Wrong,
-    /// It has one, and no key was given.
+    /// There is a signature, and no key was given to verify it.
     Unchecked,
-    /// There is no record, or none that can be read.
+    /// There is no readable record.
     None,
 }
 
-/// Whether a directory is at its recorded path.
+/// Presence of a directory at its recorded path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Presence {
-    /// It is.
+    /// The directory is at its path.
     There,
     /// Something else has its name.
     Other,
-    /// Nothing has.
+    /// Nothing has its name.
     Missing,
-    /// No path is known.
+    /// The presence could not be determined, or no path is known.
     Unknown,
 }
 
-/// One record, or one archive without any.
+/// A record, or an archive without one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedDirectory {
-    /// The cluster whose record it is; empty without one.
+    /// ID of the cluster that has the record; empty without one.
     pub cluster: String,
-    /// The volume, by the record's name; empty without one.
+    /// Name of the volume in the record; empty without one.
     pub volume: String,
-    /// The record's state; `Damaged` when it can't be read, `Unrecorded` without one.
+    /// State of the record; `Damaged` if it cannot be read, `Unrecorded` if there is none.
     pub state: &'static str,
-    /// Where the data are: an archive's name, else the volume's directory.
+    /// Path of the data: the archive's name, or else the volume's directory.
     pub directory: String,
-    /// The claim's namespace.
+    /// Namespace of the claim.
     pub namespace: String,
-    /// The claim's name.
+    /// Name of the claim.
     pub claim: String,
-    /// The backend's name.
+    /// Name of the backend.
     pub backend: String,
-    /// When it was archived, in seconds since 1970.
+    /// Time of the decision to archive it, in seconds since 1970.
     pub archived_at: Option<i64>,
-    /// What the claim had asked for, of an archive.
+    /// Size of the volume, for an archive.
     pub size: Option<String>,
-    /// Whether the directory is there.
+    /// Presence of the directory.
     pub presence: Presence,
-    /// Whether the record is signed.
+    /// Result of checking the record's signature.
     pub signature: Signature,
-    /// Why a record can't be read.
+    /// Reason why the record cannot be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Whether the directory should be there: not while it is being made or removed.
+    /// The directory should exist; false while it is being created or removed.
     #[serde(skip)]
     pub expected: bool,
 }
 
 impl ListedDirectory {
-    /// Whether a person should look.
+    /// Reports whether the row needs attention.
     pub fn is_odd(&self) -> bool {
         self.why.is_some()
             || self.cluster.is_empty()
@@ -93,12 +93,12 @@ impl ListedDirectory {
     }
 }
 
-/// A text as far as it is shown.
+/// Truncates a text for display.
 pub(super) fn text(text: &str) -> String {
     truncate(text, LONGEST_TEXT).to_owned()
 }
 
-/// A row of which nothing is known but that.
+/// Returns a row with only a state.
 pub(super) fn nothing(state: &'static str) -> ListedDirectory {
     ListedDirectory {
         cluster: String::new(),
@@ -117,7 +117,7 @@ pub(super) fn nothing(state: &'static str) -> ListedDirectory {
     }
 }
 
-/// The state as records spell it.
+/// Returns the state as records spell it.
 pub(super) fn state(state: &State) -> &'static str {
     match state {
         State::Creating => "Creating",

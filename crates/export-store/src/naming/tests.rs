@@ -106,7 +106,7 @@ fn obeys_the_rules(directory: &DirectoryPath) -> bool {
         && directory.names().len() == directory.segments().len()
 }
 
-/// Values as tenants may write them: hostile names, pieces of them, ordinary words, and anything.
+/// Values as tenants may write them: hostile names, parts of them, ordinary words, and arbitrary text.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         proptest::sample::select(HOSTILE_NAMES).prop_map(|(name, _, _)| name.to_owned()),

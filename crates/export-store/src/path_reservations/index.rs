@@ -7,14 +7,14 @@ use smallvec::SmallVec;
 
 use crate::path_reservations::{Conflict, FileKey, Holder, PathInner, PathRoot, Relation, ReservedPath};
 
-/// A holder in one of the ways it can be in the book.
+/// Key of an entry: a holder, and how it holds its paths.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     /// The holder exists.
     Known(Holder),
-    /// A reservation that was kept: the directory is there, its volume was not seen yet.
+    /// A reservation that was kept: the directory exists, and its volume was not observed yet.
     Kept(Holder),
-    /// A reservation in use, by number.
+    /// A temporary reservation, by number.
     Reserved(Holder, u64),
 }
 
@@ -35,18 +35,18 @@ struct Held {
 /// A [`FileKey`] whose export is shared with others.
 type File = (Arc<str>, u64);
 
-/// Nearly every place and file has one holder.
+/// Almost every path and file has one holder.
 type Keys = SmallVec<[Arc<Key>; 1]>;
 
-/// Ordered by place, so that what lies above a place is a few point look-ups and what lies below it one range. Keys stand
-/// in several maps and thousands of places in one realm: they are shared, for they are most of what a volume costs in
-/// memory.
+/// Sorted by path, so that finding the paths above a path takes a few point lookups, and those below it one range. Keys
+/// are in several maps, and thousands of paths have the same root. These are shared, because they take most of the
+/// memory of a volume.
 #[derive(Debug, Default)]
 pub(super) struct PathIndex {
     places: BTreeMap<ReservedPath, Keys>,
     files: HashMap<File, Keys>,
     held: HashMap<Arc<Key>, Held>,
-    /// As many as there are servers and exports.
+    /// One entry per server and per export.
     realms: HashSet<Arc<PathRoot>>,
     exports: HashSet<Arc<str>>,
     serial: u64,
@@ -84,7 +84,7 @@ impl PathIndex {
         self.held.insert(key, Held { places, file });
     }
 
-    /// The place, with the realm that others in it have.
+    /// Returns the path with the shared instance of its root.
     fn shared(&mut self, place: ReservedPath) -> ReservedPath {
         let Some(realm) = self.realms.get(&place.0.realm) else {
             self.realms.insert(Arc::clone(&place.0.realm));
@@ -191,7 +191,8 @@ impl PathIndex {
         })
     }
 
-    /// Directories are meant to lie inside their backend's root, and so in any other backend's that is the same place.
+    /// Reports whether a holder is the root of a directory's own backend, or of another backend with the same path.
+    /// Directories may lie below such a root.
     fn is_own_root(&self, holder: &Holder, at: &ReservedPath, relation: Relation, own_backend: &str) -> bool {
         let Holder::BackendRoot(name) = holder else {
             return false;

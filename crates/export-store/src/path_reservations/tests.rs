@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+#![allow(clippy::unwrap_used)] // A test that cannot continue has failed.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn at(path: &str) -> Vec<ReservedPath> {
     vec![ReservedPath::on_server("Nas.Example.org", path)]
 }
 
-/// One backend `a` at /data with a volume `one` at /data/team/one.
+/// A backend `a` at /data with a volume `one` at /data/team/one.
 fn ledger() -> Arc<PathReservations> {
     let ledger = Arc::new(PathReservations::new());
     ledger.insert(root("a"), at("/data"), None);
@@ -61,7 +61,7 @@ fn the_root_of_another_backend_is_refused_unless_it_is_the_same_place() {
     ledger.insert(root("nested"), at("/data/nested"), None);
     assert_eq!(relation(&ledger, "/data/nested"), Some(Relation::Same));
     assert_eq!(relation(&ledger, "/data/nested/x"), Some(Relation::Inside));
-    // And the nested backend's own directories lie in another backend's root.
+    // The nested backend's own directories lie below another backend's root, too.
     let conflict = ledger.overlap(&at("/data/nested/x"), &volume("new"), "nested").unwrap();
     assert_eq!(conflict.holder, root("a"));
 }
@@ -133,6 +133,6 @@ fn ten_thousand_volumes_are_looked_through_in_no_time() {
     for number in 0..10_000 {
         assert_eq!(relation(&ledger, &format!("/data/ns/w{number}")), None);
     }
-    // A scan of all places for each would take 100 million comparisons.
+    // Comparing each path with all others would take 100 million comparisons.
     assert!(begin.elapsed() < std::time::Duration::from_secs(5));
 }

@@ -1,4 +1,4 @@
-//! Making the directory and its parents, setting mode and owner, and recording that all is well.
+//! Creates the directory and its parents, sets mode and owner, and records the result.
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
@@ -11,10 +11,10 @@ use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use nfs_client::{Attributes, FileRef, Name, NfsError, SetAttributes, Status};
 
-/// Parents are for passing through; what is inside is guarded by the directories themselves.
+/// Mode of parent directories: anyone may traverse them. The directories below protect their own content.
 const PARENT_MODE: u32 = 0o755;
 
-/// A directory that is there and judged.
+/// A directory that exists and whose attributes were checked.
 pub(super) struct Made {
     pub file_id: u64,
     pub handle: String,
@@ -22,7 +22,8 @@ pub(super) struct Made {
     pub mode_not_kept: Option<u32>,
 }
 
-/// Makes missing parents and the directory; `None` when something was faster and must be looked at.
+/// Creates missing parents and the directory. Returns `None` if another process created one first, so that the caller
+/// observes again.
 pub(super) async fn create_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -54,7 +55,8 @@ pub(super) async fn create_directory(
     mark_live(store, verified, record, &made).await.map(|()| Some(made))
 }
 
-/// Makes missing parents, and answers the one that the directory lies in; `None` when something was faster.
+/// Creates missing parents and returns the parent of the directory. Returns `None` if another process created one
+/// first.
 pub(crate) async fn make_parents(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -99,7 +101,7 @@ async fn create_one(
     }
 }
 
-/// Sets mode and owner of a directory that is there, and judges what came of it.
+/// Sets mode and owner of an existing directory, and checks the result.
 pub(super) async fn apply_attributes(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -170,7 +172,7 @@ fn check_attributes(
     })
 }
 
-/// The last word: the record knows the fileid, and that all is well.
+/// Writes the final record, with the file ID and the live state.
 pub(super) async fn mark_live(
     store: &ExportStore,
     verified: &VerifiedRoot,

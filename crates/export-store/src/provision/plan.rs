@@ -1,35 +1,35 @@
-//! What to do next for a directory, by what the record says and what is there. Pure.
+//! The next step for a directory, based on its record and on what exists. Pure.
 
 use crate::Existing;
 
-/// What the record says.
+/// State of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Written {
-    /// There is none.
+    /// There is no record.
     Nothing,
-    /// It is incomplete: a former life ended while it wrote it, and so before it made anything.
+    /// The record is incomplete: an earlier process stopped while it wrote the record, before it created anything.
     Short,
-    /// We are making the directory.
+    /// The directory is being created.
     Creating,
-    /// We are taking it over.
+    /// The directory is being adopted.
     Adopting,
-    /// It was made, or taken over, and judged.
+    /// The directory was created or adopted, and its attributes were checked.
     Live {
-        /// Its fileid.
+        /// File ID of the directory.
         file_id: Option<u64>,
     },
 }
 
-/// What has the directory's name.
+/// What exists at the directory's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum There {
     Nothing,
     /// A directory on the export's file system.
     Directory {
         file_id: u64,
-        /// Somebody has it: a volume, an archive, a backend.
+        /// Another holder has the directory: a volume, an archive or a backend.
         held: bool,
-        /// It holds something; absent as long as nobody looked.
+        /// The directory is empty; unset if not checked yet.
         empty: Option<bool>,
     },
     /// A file, a symbolic link, or the root of another file system.
@@ -39,34 +39,34 @@ pub(super) enum There {
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Look whether it holds something, then decide again.
+    /// Check whether the directory is empty, then plan again.
     LookInside,
-    /// Write the record (for the first time, or over what is there), then make parents and directory.
+    /// Write the record (create it, or replace the existing one), then create parents and directory.
     Make { write: Write },
-    /// It is the one that we made: set mode and owner, and go on.
+    /// The directory was created by this operator: set mode and owner, and continue.
     TakeUp { write: Write },
-    /// It was there: write the record, and take it over.
+    /// The directory existed before: write the record, and adopt the directory.
     Adopt { write: Write },
-    /// It is there and recorded.
+    /// The directory exists and is recorded.
     Done,
-    /// It is there, and isn't ours.
+    /// The directory exists and does not belong to this operator.
     Refuse,
-    /// It is somebody's.
+    /// The directory belongs to another holder.
     Held,
-    /// Nothing that we could use has the name.
+    /// Something that is not a usable directory has the name.
     Unusable,
-    /// The record knows another one.
+    /// The record does not have the directory's file ID.
     Disagree,
 }
 
 /// How to write the record before the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Write {
-    /// It says so already.
+    /// Not needed: the record already has this state.
     Not,
-    /// Exclusively: there must be none.
+    /// Create it exclusively: there must be no record.
     New,
-    /// In the place of the one that is there.
+    /// Replace the existing record.
     Over,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn decide(written: Written, there: There, existing: Existing) -> Step
                 Step::Disagree
             }
         }
-        // No volume has it yet, so nobody ever saw it: it is made again.
+        // No volume has the directory yet, so nobody has used it: create it again.
         (Written::Creating, There::Nothing) => Step::Make { write: Write::Not },
         (_, There::Nothing) => Step::Make { write: first },
         (_, There::Directory { held: true, .. }) => Step::Held,
@@ -127,7 +127,8 @@ mod tests {
         };
         let (not, new, over) = (Write::Not, Write::New, Write::Over);
         for (written, there, existing, step) in [
-            // Nothing recorded: the directory's absence was seen before the record, a stranger's is a stranger's.
+            // No record: the directory was absent before the record was written. An existing directory belongs to
+            // someone else.
             (Written::Nothing, There::Nothing, Refuse, Step::Make { write: new }),
             (Written::Nothing, There::Nothing, Adopt, Step::Make { write: new }),
             (Written::Nothing, FREE, Refuse, Step::Refuse),
@@ -135,14 +136,14 @@ mod tests {
             (Written::Nothing, FREE, Adopt, Step::Adopt { write: new }),
             (Written::Nothing, held, Adopt, Step::Held),
             (Written::Nothing, There::Other, Adopt, Step::Unusable),
-            // Died while the record was written.
+            // Interrupted while the record was written.
             (Written::Short, There::Nothing, Refuse, Step::Make { write: over }),
             (Written::Short, FREE, Refuse, Step::LookInside),
             (Written::Short, with(true), Refuse, Step::TakeUp { write: over }),
             (Written::Short, with(false), Refuse, Step::Refuse),
             (Written::Short, with(false), Adopt, Step::Adopt { write: over }),
             (Written::Short, held, Refuse, Step::Held),
-            // Died between the record and the fileid, or the reply of MKDIR was lost.
+            // Interrupted between the record and the file ID, or the reply to MKDIR was lost.
             (Written::Creating, There::Nothing, Refuse, Step::Make { write: not }),
             (Written::Creating, FREE, Refuse, Step::LookInside),
             (Written::Creating, with(true), Refuse, Step::TakeUp { write: not }),
@@ -150,12 +151,12 @@ mod tests {
             (Written::Creating, with(false), Adopt, Step::Adopt { write: over }),
             (Written::Creating, held, Adopt, Step::Held),
             (Written::Creating, There::Other, Refuse, Step::Unusable),
-            // Died while taking over.
+            // Interrupted during an adoption.
             (Written::Adopting, There::Nothing, Adopt, Step::Make { write: over }),
             (Written::Adopting, FREE, Adopt, Step::Adopt { write: over }),
             (Written::Adopting, FREE, Refuse, Step::Refuse),
             (Written::Adopting, held, Adopt, Step::Held),
-            // Died before the volume was saved.
+            // Interrupted before the volume was saved.
             (live, FREE, Refuse, Step::Done),
             (live, held, Refuse, Step::Done),
             (live, There::Nothing, Refuse, Step::Make { write: over }),

@@ -1,8 +1,8 @@
-//! Giving a claim the data of an archive, by moving the archive's directory to where the volume's is to be.
+//! Restores an archive to a claim by moving the archive's directory to the volume's path.
 //!
-//! The claim's own record comes first, then the archive's record says whose it becomes: two claims can't both get it. Then
-//! the rename; then mode and owner are put back. The archive's record stays until the volume is there, so that whoever
-//! dies before that can still give it back (`rollback.rs`).
+//! First the claim's own record is written, then the restore target in the archive's record, so that two claims cannot
+//! both get the archive. Then the directory is renamed, and its mode and owner are restored. The archive's record stays
+//! until the volume exists, so that an interrupted restore can be undone (`rollback::undo_restore`).
 
 use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};
@@ -21,7 +21,7 @@ use nfs_client::FileRef;
 /// Maximum number of steps of one attempt, in case the directory keeps changing.
 const STEPS: u32 = 12;
 
-/// A restore on its way.
+/// A restore in progress.
 struct Restore<'a> {
     request: &'a DirectoryRequest,
     which: &'a ArchiveRef,
@@ -29,7 +29,7 @@ struct Restore<'a> {
     own: Recorded,
 }
 
-/// The archive, as it was seen.
+/// The archive as observed.
 struct Seen {
     record: Record,
     note: ArchiveState,
@@ -67,7 +67,7 @@ pub(super) async fn restore(
     own: Recorded,
 ) -> Result<ProvisionedDirectory, ExportError> {
     let reservation = paths::reserve(store, verified, &request.volume, directory)?;
-    // Taken after the claim's own, by everybody who takes both.
+    // Lock order: first the volume of the claim, then the one of the archive.
     let _turn = store.locks.lock(&which.volume).await;
     let mut restore = Restore {
         request,
@@ -151,7 +151,7 @@ async fn restore_step(
             directory: directory.to_string(),
             what: "its record says that it was restored, and something else has its name".into(),
         }),
-        // What a step needs was seen whenever it is decided.
+        // The other combinations do not occur: each step is planned only if its inputs were observed.
         _ => Ok(None),
     }
 }
@@ -183,8 +183,8 @@ async fn observe_source(
     Ok((Some(Seen { record, note, node }), source))
 }
 
-/// The last word on whether this claim may have these data, by the record on the export: moving gives away all
-/// handles that somebody still holds, so only the namespace that had them gets them so.
+/// Checks whether this claim may have the data, based on the record on the export. File handles that clients still hold
+/// remain valid after a move, so only the archive's own namespace may restore this way.
 fn check_restore_allowed(store: &ExportStore, request: &DirectoryRequest, seen: &Seen) -> Result<(), ExportError> {
     let (claim, volume) = (&seen.record.claim, &seen.record.volume);
     if claim.namespace_uid.is_empty() || claim.namespace_uid != request.claim.namespace_uid {
@@ -196,7 +196,7 @@ fn check_restore_allowed(store: &ExportStore, request: &DirectoryRequest, seen: 
     archives::refuse_while_copied(store, volume)
 }
 
-/// The claim's own record: what is to come, and from which archive.
+/// Writes the claim's own record: the planned directory, and the archive that it restores.
 async fn write_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -228,7 +228,7 @@ async fn write_record(
     Ok(())
 }
 
-/// The archive's record says whose it becomes.
+/// Writes the restore target into the archive's record.
 async fn mark_restoring(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -245,7 +245,7 @@ async fn mark_restoring(
     records::replace(store, verified, &taken).await
 }
 
-/// Parents, and the rename.
+/// Creates the parents and renames the directory.
 async fn move_directory(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -272,7 +272,7 @@ async fn move_directory(
     }
 }
 
-/// Mode and owner as they were before it was archived; then the record says that all is well.
+/// Restores mode and owner from before the archiving, and records the directory as live.
 async fn restore_attributes(
     store: &ExportStore,
     verified: &VerifiedRoot,
@@ -289,7 +289,7 @@ async fn restore_attributes(
     };
     let mode = Some(seen.note.mode);
     let made = Made {
-        // What was there before us is never deleted, whoever has it now.
+        // A directory that existed before the operator is never deleted, whichever volume has it now.
         adopted: seen.record.adopted,
         ..create::apply_attributes(store, verified, &as_it_was, restore.directory, leaf, mode).await?
     };

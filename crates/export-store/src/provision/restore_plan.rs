@@ -1,6 +1,6 @@
-//! What to do next for a directory that gets an archive's data, by what both records say and what is where. Pure.
+//! The next step of a restore, based on both records and on what exists. Pure.
 
-/// What the claim's own record says.
+/// State of the claim's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Own {
     Nothing,
@@ -8,16 +8,16 @@ pub(super) enum Own {
     Live,
 }
 
-/// What the archive's record says.
+/// State of the archive's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Source {
-    /// It is kept.
+    /// The archive is kept.
     Kept,
-    /// It becomes this claim's.
+    /// The archive is being restored to this claim.
     Mine,
-    /// It is being purged, or becomes another claim's.
+    /// The archive is being purged, or restored to another claim.
     Others,
-    /// There is none: never was, was restored, or was purged.
+    /// There is no record: the archive never existed, or was restored or purged.
     Gone,
 }
 
@@ -26,27 +26,27 @@ pub(super) enum Source {
 pub(super) enum Step {
     /// Write the claim's own record.
     Record,
-    /// Write into the archive's record whose it becomes.
+    /// Write this claim as restore target into the archive's record.
     Take,
-    /// Make the parents, and rename.
+    /// Create the parents, and rename the directory.
     Move,
-    /// Put mode and owner back, and record that all is well.
+    /// Restore mode and owner, and record the directory as live.
     Settle,
     Done,
-    /// It is nowhere.
+    /// The directory is missing.
     Missing,
-    /// There is no record of it any more.
+    /// The archive's record is missing.
     Gone,
-    /// Somebody else has it.
+    /// Another claim has the archive, or it is being purged.
     Taken,
-    /// Something has the name that the directory is to have.
+    /// Something else exists at the directory's path.
     Refuse,
-    /// The record says that all is well, and it isn't.
+    /// The record's state does not match what exists.
     Disagree,
 }
 
-/// Decides. `at_archive`: the directory is where the archive is kept. `home`: what has the name that it is to have; absent:
-/// nothing, true: the directory.
+/// Returns the next step. `at_archive`: the directory exists under the archive's name. `home`: what exists at the
+/// volume's path; `None` for nothing, true for the archive's directory.
 pub(super) fn next(own: Own, source: Source, at_archive: bool, home: Option<bool>) -> Step {
     match (own, source, at_archive, home) {
         (Own::Live, _, _, Some(true)) => Step::Done,
@@ -72,17 +72,17 @@ mod tests {
         use Own::{Creating, Live, Nothing};
         use Source::{Gone, Kept, Mine, Others};
         for (own, source, at_archive, home, step) in [
-            // In order, cut off after each step.
+            // All steps in order, each interrupted afterwards.
             (Nothing, Kept, true, None, Step::Record),
             (Creating, Kept, true, None, Step::Take),
             (Creating, Mine, true, None, Step::Move),
             (Creating, Mine, false, Some(true), Step::Settle),
             (Live, Mine, false, Some(true), Step::Done),
             (Live, Gone, false, Some(true), Step::Done),
-            // The own record was lost on the way.
+            // The claim's own record was lost.
             (Nothing, Mine, true, None, Step::Record),
             (Nothing, Mine, false, Some(true), Step::Record),
-            // Somebody was faster, or somebody else's things are there.
+            // Another claim was faster, or other directories are in the way.
             (Nothing, Others, false, None, Step::Taken),
             (Creating, Others, false, None, Step::Taken),
             (Nothing, Gone, false, None, Step::Gone),

@@ -1,22 +1,23 @@
-//! Listing a directory that is being emptied, some pages at a time.
+//! Lists a directory that is being emptied, several pages at a time.
 
 use std::time::Instant;
 
 use nfs_client::{Client, Entry, FileHandle, NfsError, PageCookie};
 
-/// Names that are listed before they are removed.
+/// Number of names to list before they are removed.
 const BATCH: usize = 1024;
 
-/// A part of a listing.
+/// Part of a listing.
 pub(super) struct Batch {
     pub entries: Vec<Entry>,
     /// Where the listing continues.
     pub next: Option<PageCookie>,
-    /// Why it could not be read any further than this.
+    /// Error that ended the listing early.
     pub failure: Option<NfsError>,
 }
 
-/// The next entries of a listing: fewer at the end of the purge, for pages may be small and slow.
+/// Returns the next entries of a listing. Returns fewer when the time of the purge is up, because pages may be small
+/// and slow.
 pub(super) async fn batch(
     nfs: &Client,
     directory: &FileHandle,
@@ -39,7 +40,7 @@ pub(super) async fn batch(
     Batch { entries, next, failure }
 }
 
-/// Whether the purge's time is up.
+/// Reports whether the purge's time is up.
 pub(super) fn is_over(end: Option<Instant>) -> bool {
     end.is_some_and(|end| Instant::now() >= end)
 }

@@ -14,35 +14,35 @@ use nfs_client::{
     Client, Credential, Entry, FileHandle, FileKind, FileRef, Name, NfsError, RemoveOutcome, SetAttributes, Status,
 };
 
-/// The deepest directory that is gone into. Nothing reasonable is deeper (a path has 4,096 bytes on Linux, so 2,048
-/// components), and each costs memory.
+/// Maximum depth of directories to purge. Nothing reasonable is deeper (a path has at most 4,096 bytes on Linux, so at
+/// most 2,048 components), and each level takes memory.
 const DEEPEST: usize = 1024;
-/// Names in one call: servers take between 50 and 100 operations in a compound.
+/// Number of names to remove in one call: servers support between 50 and 100 operations in a compound.
 const CHUNK: usize = 64;
-/// Lookups of subdirectories at a time.
+/// Number of concurrent lookups of subdirectories.
 const LOOKUPS: usize = 8;
 /// Group to act with as the owner of a directory whose group is root.
 const NOBODY: u32 = 65_534;
 
-/// What to visit.
+/// A visit to make.
 pub(super) struct Task {
     pub id: u64,
     pub handle: FileHandle,
     pub depth: usize,
-    /// It is the trash itself, whose entries are volumes' directories.
+    /// The directory is the trash itself, whose entries are directories of volumes.
     pub is_trash: bool,
     pub actor: Option<Credential>,
-    /// Subdirectories that became empty.
+    /// Subdirectories that are empty now.
     pub ready: Vec<(Name, u64)>,
-    /// Subdirectories not to go into.
+    /// File IDs of subdirectories to skip.
     pub given_up: HashSet<u64>,
-    /// The fileids from this directory up to the root of the purge.
+    /// File IDs from this directory up to the root of the purge.
     pub ancestors: Vec<u64>,
-    /// When the purge ends: a listing without end must not keep it.
+    /// Time when the purge ends, even during an endless listing.
     pub end: Option<Instant>,
 }
 
-/// A subdirectory to go into.
+/// A subdirectory to visit.
 pub(super) struct Child {
     pub name: Name,
     pub node: FileRef,
@@ -51,23 +51,23 @@ pub(super) struct Child {
 /// How a visit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// Nothing seems to be left.
+    /// Nothing appears to be left.
     Empty,
-    /// Something went, and something may be left.
+    /// Something was removed, and something may be left.
     More,
-    /// Nothing went: what is left stays.
+    /// Nothing was removed: what is left stays.
     Stuck,
 }
 
-/// What a visit came to.
+/// Result of a visit.
 pub(super) struct Visit {
     pub removed: u64,
     pub children: Vec<Child>,
     pub end: End,
     pub actor: Option<Credential>,
-    /// Subdirectories not to go into again, and why.
+    /// Subdirectories to skip from now on, and the reasons.
     pub given_up: Vec<(u64, Option<Name>, String)>,
-    /// What could not be removed (without a name: the directory itself could not be read), and why.
+    /// Names that could not be removed, and the reasons. Without a name: the directory itself could not be read.
     pub failures: Vec<(Option<Name>, String)>,
 }
 
@@ -122,14 +122,14 @@ struct Visitor<'a> {
     compounds: &'a Semaphore,
     nfs: Client,
     actor: Option<Credential>,
-    /// Something was refused for lack of permission.
+    /// An operation was refused for lack of permission.
     denied: bool,
     task: Task,
     visit: Visit,
 }
 
 impl Visitor<'_> {
-    /// Removes the subdirectories that became empty. Those that are refused are not gone into again.
+    /// Removes the subdirectories that became empty. A refused one is skipped from now on.
     async fn remove_ready(&mut self) -> Result<(), ExportError> {
         let mut ready: Vec<Name> = self.task.ready.iter().map(|(name, _)| name.clone()).collect();
         self.remove(&ready, &mut Vec::new()).await?;
@@ -149,8 +149,8 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Lists and removes until the listing's end or enough subdirectories. What comes next is listed while what came
-    /// before is removed.
+    /// Lists and removes until the end of the listing, or until there are enough subdirectories. The next entries are
+    /// listed while the previous ones are removed.
     async fn pass(&mut self) -> Result<(), ExportError> {
         let mut left = false;
         let (nfs, handle) = (self.nfs.clone(), self.task.handle.clone());
@@ -186,7 +186,8 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// The listing failed. One that makes no sense is this directory's matter, and the others go.
+    /// Handles a failed listing. An invalid reply concerns only this directory, and the purge continues with the
+    /// others.
     fn unlisted(&mut self, error: NfsError) -> Result<(), ExportError> {
         if !matches!(error, NfsError::Protocol { .. }) {
             return self.refused(None, error);
@@ -196,17 +197,18 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Removes what was listed; true when something is left of it.
+    /// Removes the listed entries. Returns true if any are left.
     async fn take(&mut self, entries: Vec<Entry>) -> Result<bool, ExportError> {
         let is_directory = |entry: &Entry| entry.kind == Some(FileKind::Directory);
         let (directories, files): (Vec<Entry>, Vec<Entry>) = entries.into_iter().partition(is_directory);
         let names: Vec<Name> = files.iter().map(|entry| entry.name.clone()).collect();
-        // A file that the server could not tell the kind of may be a directory.
+        // An entry without a kind may be a directory.
         let mut subdirectories = Vec::new();
         self.remove(&names, &mut subdirectories).await?;
         let mut names: Vec<Name> = directories.iter().map(|entry| entry.name.clone()).collect();
         if self.task.is_trash {
-            // Volumes are often empty: those go without a look inside, whatever else is said about the others.
+            // Directories of volumes are often empty. Remove these without listing them, and ignore errors of the
+            // others for now.
             let (denied, before) = (self.denied, self.visit.failures.len());
             let mut left = Vec::new();
             self.remove(&names, &mut left).await?;
@@ -222,7 +224,7 @@ impl Visitor<'_> {
         Ok(left)
     }
 
-    /// Removes names; those that turn out to be directories with something in them go to `subdirectories`.
+    /// Removes names. Adds those that are nonempty directories to `subdirectories`.
     async fn remove(&mut self, names: &[Name], subdirectories: &mut Vec<Name>) -> Result<(), ExportError> {
         if names.is_empty() {
             return Ok(());
@@ -263,7 +265,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Finds the subdirectories to go into: still what was listed, on the trash's file system, and no loop.
+    /// Looks up the subdirectories to visit: still the listed ones, on the trash's file system, and without loops.
     async fn look_up(&mut self, names: &[Name], listed: &[Entry]) -> Result<(), ExportError> {
         let room = breadth(self.task.depth).saturating_sub(self.visit.children.len());
         let fileid_of = |name: &Name| {
@@ -314,7 +316,8 @@ impl Visitor<'_> {
             }
             return;
         };
-        // By the number in the listing, by which it is met again; a mount point has another one inside.
+        // Use the file ID of the listing, because the next listing returns it, too. The root of a mounted file system
+        // has another one.
         let met = listed.unwrap_or(fileid);
         self.visit.given_up.push((met, Some(name), why.to_owned()));
     }
@@ -339,8 +342,9 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    /// Where our credential is refused, a directory's owner may do what is needed (data-safety rule 6): never root, and only
-    /// once. The owner gets the rights that he could give himself.
+    /// Switches to the credential of the directory's owner if the operator's own credential is refused (data-safety
+    /// rule 6): never root, and only once. If the mode denies the owner anything, sets it to 0700, which the owner
+    /// could do themselves.
     async fn become_owner(&mut self) -> Result<bool, ExportError> {
         if self.actor.is_some() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! Archives: a name that nobody has, and a directory that only the operator enters (data-safety rule 7).
+//! Archives: an unused name, and a directory that is restricted to the operator (data-safety rule 7).
 
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
@@ -14,7 +14,7 @@ const SHORTER: [usize; 2] = [143, 64];
 
 /// Reserves an unused name for the archive.
 pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<ArchiveState, ExportError> {
-    // The name that was tried before is taken.
+    // The previous name is taken.
     reclaim.target = None;
     let chosen = archives::reserve_name(store, reclaim.verified, &reclaim.record, reclaim.longest_name);
     let (target, reserved) = chosen.await?;
@@ -25,7 +25,7 @@ pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) 
 }
 
 /// A running nfs-subdir archives the same volumes under the same names. If the directory, identified by file ID and
-/// handle, is at that name, this is recorded as an own archive.
+/// handle, is at that name, it is recorded as an archive of this operator.
 pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let record = &reclaim.record;
     let archives = reclaim.wish == ReclaimAction::Archive || record.adopted;

@@ -1,15 +1,15 @@
-//! The next step of a reclaim, by the record's state and what is where. Pure.
+//! The next step of a reclaim, based on the record's state and on what exists. Pure.
 
 use crate::record::State;
 
-/// What shall become of the data.
+/// What to do with the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReclaimAction {
     Archive,
     Delete,
 }
 
-/// What has a name, compared by fileid.
+/// What exists under a name, compared by file ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum At {
     Nothing,
@@ -19,16 +19,16 @@ pub(crate) enum At {
     Stranger,
 }
 
-/// What is where.
+/// What exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Seen {
     /// At the volume's path.
     pub source: At,
-    /// At the name that the record's state names: the archive, the entry of the trash, the tombstone.
+    /// At the path in the record's state: the archive, the trash entry or the tombstone.
     pub moved: At,
-    /// Whether the directory is empty, once somebody looked or tried.
+    /// The directory is empty; unset until checked or tried.
     pub empty: Option<bool>,
-    /// The server refused to move it into the trash.
+    /// The server refused to move the directory into the trash.
     pub trash_refused: bool,
 }
 
@@ -36,13 +36,13 @@ pub(crate) struct Seen {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     RemovingEmpty,
-    /// With a name that is free now.
+    /// With a name that is unused now.
     Archiving,
     Deleting,
     Tombstone,
 }
 
-/// How it ended.
+/// Result of a reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     Archived,
@@ -56,16 +56,16 @@ pub(crate) enum Step {
     LookInside,
     Record(Next),
     RemoveEmpty,
-    /// Rename to where the record's state says.
+    /// Rename the directory to the path in the record's state.
     Move,
-    /// It is where the archive should be: close it to others, and record that it is archived.
+    /// The directory has the archive's name: restrict it to the operator, and record it as archived.
     Seal,
     Done(End),
-    /// It is nowhere, and that is no success.
+    /// The directory is missing, which is a failure.
     Missing,
-    /// Something else has its name, and nobody knows where it is.
+    /// Something else has the directory's name, and the directory is missing.
     Replaced,
-    /// It was never finished, so no volume can have it.
+    /// The directory was never completed, so no volume can have it.
     NotMade,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &S
 
         (State::RemovingEmpty, _, At::Ours) if seen.empty == Some(false) => begin(wish, seen),
         (State::RemovingEmpty, _, At::Ours) => Step::RemoveEmpty,
-        // It was empty when that was recorded: whatever made it vanish, there was nothing to keep.
+        // The directory was empty when this state was recorded. Whatever removed it, there was nothing to keep.
         (State::RemovingEmpty, ..) => Step::Done(End::EmptyRemoved),
 
         (State::Archiving(_), At::Ours, _) => Step::Seal,
@@ -92,10 +92,10 @@ pub(crate) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &S
         (State::Archiving(_), At::Stranger, At::Ours) => Step::Record(Next::Archiving),
         (State::Archiving(_), ..) => gone,
 
-        // Somebody moved it back.
+        // The archive was moved back.
         (State::Archived(_), At::Nothing | At::Stranger, At::Ours) => begin(wish, seen),
         (State::Archived(_), ..) => Step::Done(End::Archived),
-        // The archive's own story has begun, which it does only without a volume.
+        // The archive is being purged or restored, which begins only without a volume.
         (State::Purging { .. } | State::Restoring { .. }, ..) => Step::NotMade,
 
         (State::Deleting { .. } | State::Tombstone { .. }, At::Ours, _) => Step::Done(End::Deleted),
@@ -105,11 +105,11 @@ pub(crate) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &S
         }
         (State::Deleting { .. }, _, At::Ours) if seen.trash_refused => Step::Record(Next::Tombstone),
         (State::Deleting { .. } | State::Tombstone { .. }, At::Nothing, At::Ours) => Step::Move,
-        // A later second makes another name in the trash.
+        // A later time results in another name in the trash.
         (State::Deleting { .. }, At::Stranger, At::Ours) => Step::Record(Next::Deleting),
-        // The tombstone's name is taken by a stranger: the trash gets another chance.
+        // Something else has the tombstone's name.
         (State::Tombstone { .. }, At::Stranger, At::Ours) => Step::Replaced,
-        // Renamed, and purged since.
+        // Renamed, and possibly purged since.
         (State::Deleting { .. } | State::Tombstone { .. }, ..) => Step::Done(End::Deleted),
     }
 }
@@ -175,7 +175,7 @@ mod tests {
             (&live, Delete, Nothing, Ours, None, Step::Record(Next::Deleting)),
             (&live, Delete, Nothing, Nothing, None, Step::Done(End::AlreadyGone)),
             (&live, Delete, Nothing, Stranger, None, Step::Replaced),
-            // Before and after the rmdir of an empty one.
+            // Before and after the RMDIR of an empty directory.
             (&empty, Archive, Nothing, Ours, None, Step::RemoveEmpty),
             (
                 &empty,
@@ -188,7 +188,8 @@ mod tests {
             (&empty, Delete, Nothing, Ours, Some(false), Step::Record(Next::Deleting)),
             (&empty, Archive, Nothing, Nothing, None, Step::Done(End::EmptyRemoved)),
             (&empty, Archive, Nothing, Stranger, None, Step::Done(End::EmptyRemoved)),
-            // Before and after the rename of an archive; its name taken; its source's name re-made.
+            // Before and after the rename to an archive; with the archive's name taken; with the volume's path
+            // recreated.
             (&archiving, Archive, Nothing, Ours, None, Step::Move),
             (&archiving, Archive, Stranger, Ours, None, Step::Record(Next::Archiving)),
             (&archiving, Archive, Ours, Nothing, None, Step::Seal),
@@ -203,7 +204,7 @@ mod tests {
             (&archived, Delete, Ours, Stranger, None, Step::Done(End::Archived)),
             (&archived, Archive, Nothing, Nothing, None, Step::Done(End::Archived)),
             (&archived, Archive, Nothing, Ours, None, Step::LookInside),
-            // Before and after the rename into the trash; purged; the name re-made.
+            // Before and after the rename into the trash; after the purge; with the volume's path recreated.
             (&deleting, Delete, Nothing, Ours, None, Step::Move),
             (&deleting, Delete, Stranger, Ours, None, Step::Record(Next::Deleting)),
             (&deleting, Delete, Ours, Nothing, None, Step::Done(End::Deleted)),

@@ -15,14 +15,14 @@ pub(crate) async fn retain(
     request: &ReclaimRequest,
 ) -> Result<Reclaimed, ExportError> {
     let Found::Record(record, _) = records::read(store, verified, &request.volume).await? else {
-        // Nothing of ours: nothing to give up.
+        // There is no record to remove.
         return Ok(Reclaimed::Retained);
     };
     if record.claim.uid != request.claim.uid {
         return Ok(Reclaimed::Retained);
     }
     if !record.state.is_open() && has_moved(store, verified, &record).await? {
-        // Another policy was at work before this one, and came too far to be turned back.
+        // An earlier reclaim with another policy can no longer be undone, so complete it.
         let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
             return Ok(Reclaimed::Retained);
         };
@@ -36,7 +36,7 @@ pub(crate) async fn retain(
         )
         .await
         {
-            // It is nowhere, and whoever gives it up knows.
+            // The directory is missing, so only the record is left to remove.
             Err(ExportError::DirectoryMissing { .. }) => {}
             other => return other,
         }

@@ -1,55 +1,55 @@
-//! How far a directory is, and what a record says of an archive.
+//! State of a directory, and metadata of an archive, in a record.
 
 use serde::{Deserialize, Serialize};
 
 use crate::request::ClaimRef;
 
-/// What a directory was before it was archived, and what was agreed about the archive.
+/// Attributes of a directory from before it was archived, and metadata of the archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ArchiveState {
-    /// The archive's name at the export's root.
+    /// Name of the archive at the export's root.
     pub target: String,
-    /// Permission bits that the directory had.
+    /// Original permission bits of the directory.
     pub mode: u32,
-    /// Owner that it had.
+    /// Original owner.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Group that it had.
+    /// Original group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gid: Option<u32>,
-    /// When it was decided to archive it, in seconds since 1970; absent in records of release 0.1.0.
+    /// Time of the decision to archive the directory, in seconds since 1970; unset in records of release 0.1.0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<i64>,
-    /// The volume's size, as a quantity; absent as above.
+    /// Size of the volume, as a quantity; unset as above.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub size: Option<String>,
-    /// The volume's StorageClass; absent as above, and when it had none.
+    /// StorageClass of the volume; unset as above, and if the volume had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// What was agreed about the archive.
+    /// Retention terms of the archive.
     #[serde(default)]
     pub terms: RetentionTerms,
-    /// What it is a copy of; absent when it is the directory itself.
+    /// Source of the copy; unset if the archive is the volume's own directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub copy: Option<CopyState>,
 }
 
-/// What an archive is a copy of, which was made because somebody asked for it.
+/// Source of an archive that is a requested copy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CopyState {
-    /// The volume that was copied.
+    /// The copied volume.
     pub volume: String,
-    /// The uid of the object that asked: another one of that name begins its own.
+    /// UID of the requesting object. Another object of the same name starts its own copy.
     pub asked_by: String,
-    /// What was copied and what was not, in words; absent as long as it is being made.
+    /// What was copied and what was left out, as text; unset until the copy is complete.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
 }
 
 impl ArchiveState {
-    /// The same archive, with these terms.
+    /// Returns the same archive with these terms.
     #[must_use]
     pub fn on(&self, terms: &RetentionTerms) -> Self {
         Self {
@@ -59,80 +59,80 @@ impl ArchiveState {
     }
 }
 
-/// What the archive's object says shall become of it, so that an object that is lost comes back with it.
+/// Retention terms from the archive's object, stored so that a lost object can be recreated with them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RetentionTerms {
-    /// It is held: nobody purges it.
+    /// The archive is on legal hold and is not purged.
     pub held: bool,
-    /// When it expires, in seconds since 1970; absent = never.
+    /// Time of expiration, in seconds since 1970; never if unset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<i64>,
     /// Deleting the object deletes the data.
     pub delete: bool,
 }
 
-/// Where an archive is being restored to.
+/// Target of the restore of an archive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RestoreTarget {
     /// The volume that gets the data.
     pub volume: String,
-    /// The claim that the volume is for.
+    /// The claim of that volume.
     pub claim: ClaimRef,
-    /// The volume's directory, relative to the export's path.
+    /// Path of the volume's directory, relative to the export's path.
     pub directory: String,
 }
 
-/// How far a directory is. Each state is written before the step that it names is taken.
+/// State of a directory. Each state is recorded before the step that it names.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name")]
 pub enum State {
-    /// It is being made.
+    /// The directory is being created.
     Creating,
-    /// It is there and judged; a volume has it or is about to.
+    /// The directory exists, and its attributes were checked. A volume uses it, or will.
     Live,
-    /// It is empty and being removed, or was.
+    /// The empty directory is being removed, or was removed.
     RemovingEmpty,
-    /// It is being renamed to an archive.
+    /// The directory is being renamed to an archive.
     Archiving(ArchiveState),
-    /// It is an archive.
+    /// The directory is an archive.
     Archived(ArchiveState),
-    /// It is a copy that is being made, or was, and becomes an archive. The record's directory is the one that is copied.
+    /// A copy is being made, or was made, that becomes an archive. The record's directory is the source.
     Copying(ArchiveState),
-    /// It is an archive that is being renamed into the trash, or was.
+    /// The archive is being renamed into the trash, or was.
     Purging {
-        /// The archive.
+        /// Metadata of the archive.
         archive: ArchiveState,
-        /// When that was decided, in seconds since 1970; part of the name in the trash, and nothing hangs on it.
+        /// Time of the decision, in seconds since 1970. It is part of the name in the trash and has no other use.
         since: i64,
     },
-    /// It is an archive that is being renamed to a volume's directory, or was.
+    /// The archive is being renamed to a volume's directory, or was.
     Restoring {
-        /// The archive.
+        /// Metadata of the archive.
         archive: ArchiveState,
-        /// Whose it becomes.
+        /// Target of the restore.
         to: RestoreTarget,
     },
-    /// It is being renamed into the trash, or was.
+    /// The directory is being renamed into the trash, or was.
     Deleting {
-        /// When that was decided, in seconds since 1970; part of the name in the trash, and nothing hangs on it.
+        /// Time of the decision, in seconds since 1970. It is part of the name in the trash and has no other use.
         since: i64,
     },
-    /// It is being renamed to a tombstone beside it, or was, because it can't be moved into the trash.
+    /// The directory is being renamed to a tombstone beside it, or was, because it cannot be moved into the trash.
     Tombstone {
-        /// As above.
+        /// Time of the decision, in seconds since 1970.
         since: i64,
     },
 }
 
 impl State {
-    /// Whether the directory is, or is about to be, a volume's.
+    /// Reports whether the directory belongs to a volume, or is about to.
     pub fn is_open(&self) -> bool {
         matches!(self, Self::Creating | Self::Live)
     }
 
-    /// The archive that the directory is, or is until the step that is announced.
+    /// Returns the metadata of the archive that the directory is, or is until the announced step.
     pub fn archive(&self) -> Option<&ArchiveState> {
         match self {
             Self::Archived(archive) | Self::Purging { archive, .. } | Self::Restoring { archive, .. } => Some(archive),
@@ -140,7 +140,7 @@ impl State {
         }
     }
 
-    /// The archive that the directory is, was, or becomes.
+    /// Returns the metadata of the archive that the directory is, was or becomes.
     pub fn note(&self) -> Option<&ArchiveState> {
         match self {
             Self::Archiving(note) | Self::Copying(note) => Some(note),
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// The state in words.
+    /// Returns the state as text.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Creating => "being made",

@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+#![allow(clippy::unwrap_used)] // A test that cannot continue has failed.
 
 use super::*;
 
@@ -83,7 +83,7 @@ fn what_is_written_is_read_in_every_state() {
 #[test]
 fn a_record_cut_short_anywhere_is_told_from_a_damaged_one() {
     let bytes = record(archiving("archived-data")).to_bytes().unwrap();
-    // Without its newline it is whole.
+    // The record is complete without its newline.
     for length in 0..bytes.len() - 2 {
         assert_eq!(
             Record::parse("pvc-1", bytes.get(..length).unwrap()),

@@ -1,47 +1,47 @@
-//! What a record says of the volume itself: enough to make the object again on the day when it is lost.
+//! Metadata of a volume in a record: enough to recreate a lost object.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The longest note in bytes. Beside it the rest of a record has as much again, and needs less. Only a node affinity
-/// of hundreds of terms is longer.
+/// Maximum size of the metadata in bytes. The rest of the record has the same amount of space, and needs less. Only a
+/// node affinity with hundreds of terms is longer.
 const LONGEST_NOTE: usize = 8 * 1024;
 
-/// What a volume was when it was saved or changed last.
+/// Metadata of a volume, as of its creation or last change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeMetadata {
-    /// The uid of the kube-system namespace of the cluster that the volume's claim is in. A cluster that was rebuilt has
-    /// another one, and goes on in the same folder.
+    /// UID of the kube-system namespace of the cluster with the volume's claim. A rebuilt cluster has another one and
+    /// continues with the same folder.
     pub cluster: String,
-    /// The provisioner name that it was made under.
+    /// Name of the provisioner that created the volume.
     pub provisioner: String,
-    /// Its size, as a quantity.
+    /// Size, as a quantity.
     pub size: String,
-    /// Its StorageClass.
+    /// StorageClass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// Its access modes.
+    /// Access modes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub access_modes: Vec<String>,
-    /// Its mount options.
+    /// Mount options.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mount_options: Vec<String>,
-    /// Its reclaim policy.
+    /// Reclaim policy.
     pub reclaim_policy: String,
-    /// The policy that a class or a claim asked for, as its annotation says it.
+    /// Policy that a class or a claim requested, as in its annotation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_delete: Option<String>,
-    /// Its node affinity, as the API has it.
+    /// Node affinity, as in the API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<Value>,
-    /// Its claim is gone, and the volume was kept: nobody's, until somebody decides.
+    /// The claim was deleted and the volume was retained. It stays unclaimed until an administrator acts.
     #[serde(default, skip_serializing_if = "is_false")]
     pub released: bool,
 }
 
 impl VolumeMetadata {
-    /// The note, unless it is too long to be kept in a record.
+    /// Returns the metadata, unless it is too long for a record.
     pub fn if_it_fits(self) -> Option<Self> {
         let length = serde_json::to_vec(&self).map_or(usize::MAX, |bytes| bytes.len());
         (length <= LONGEST_NOTE).then_some(self)

@@ -25,7 +25,7 @@ fn a_signed_record_is_still_json_that_an_earlier_release_reads() {
     assert_eq!(value["signature"].as_str().unwrap().len(), 64);
 }
 
-/// By an implementation that is not ours: what is signed must be the same in every release.
+/// Created with an independent implementation: the signed bytes must be the same in every release.
 #[test]
 fn the_signature_stays_what_it_was() {
     let sealed = signer(&key()).seal("pvc-1", RECORD);
@@ -50,7 +50,7 @@ fn a_record_is_believed_only_where_it_was_written_and_as_it_was_written() {
     };
     assert_eq!(judged(elsewhere("another", "export"), "pvc-1"), Trust::Forged);
     assert_eq!(judged(elsewhere("cluster", "another"), "pvc-1"), Trust::Forged);
-    // Nothing passes from one part to the next.
+    // Bytes cannot move from one part to the next.
     assert_eq!(judged(elsewhere("clustere", "xport"), "pvc-1"), Trust::Forged);
     assert_eq!(judged(signer(&RecordsKey::random()), "pvc-1"), Trust::Forged);
 }
@@ -96,7 +96,7 @@ fn a_record_without_signature_is_unsigned_and_one_with_a_wrong_one_is_forged() {
         let record = text(signature);
         assert_eq!(signer(&key).judge("pvc-1", record.as_bytes()), expected, "{record}");
     }
-    // One that is good, written anew by a person's editor.
+    // A valid record that an editor reformatted.
     let sealed = signer(&key).seal("pvc-1", RECORD);
     let value: serde_json::Value = serde_json::from_slice(&sealed).unwrap();
     let pretty = serde_json::to_vec_pretty(&value).unwrap();

@@ -1,19 +1,20 @@
-//! What a copy says to a server, and hears.
+//! Calls and replies of a copy.
 
 use bytes::Bytes;
 
 use super::Corpus;
 use nfs_client::{Client, FileHandle, Name, NfsError};
 
-/// Operations' numbers (RFC 7862 section 15, RFC 8276 section 8.4).
+/// Operation numbers (RFC 7862 section 15, RFC 8276 section 8.4).
 const COPY: u32 = 60;
 const OFFLOAD_STATUS: u32 = 67;
 const GETXATTR: u32 = 72;
 const LISTXATTRS: u32 = 74;
-/// The item `abc`, with its length before it.
+/// The item `abc`, preceded by its length.
 const ABC: [u32; 2] = [3, 0x6162_6300];
 
-/// Everything that a tree is copied with. What a version or the server has not, it refuses, and that is kept too.
+/// Performs all operations that a copy uses. Replies that refuse an operation, because the version or the server does
+/// not support it, are recorded, too.
 pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Result<(), NfsError> {
     let name = |text: &'static str| Name::new(Bytes::from_static(text.as_bytes()));
     let (Ok(one), Ok(two), Ok(link)) = (name("one"), name("two"), name("link")) else {
@@ -43,8 +44,8 @@ pub(super) async fn are_copied(export: &Client, directory: &FileHandle) -> Resul
     Ok(())
 }
 
-/// Answers that nfs-ganesha never gives: copies at once and in the background, how one of these stands, and users'
-/// attributes. Written as RFC 7862 sections 15.2 and 15.9 and RFC 8276 section 8.4 have them, in words.
+/// Replies that nfs-ganesha never sends: synchronous and asynchronous copies, the status of an asynchronous copy, and
+/// user attributes. Written in words, as specified in RFC 7862 sections 15.2 and 15.9 and RFC 8276 section 8.4.
 pub(super) fn are_never_told_by_this_server(corpus: &mut Corpus) {
     // wr_callback_id<1>, five bytes, FILE_SYNC4, the verifier, consecutive, synchronous.
     let at_once: &[u32] = &[0, 0, 5, 2, 7, 7, 1, 1];
@@ -61,8 +62,8 @@ pub(super) fn are_never_told_by_this_server(corpus: &mut Corpus) {
         ("attribute", GETXATTR, &ABC),
         ("attributes", LISTXATTRS, &names),
     ] {
-        // xid, REPLY, accepted, no verifier, SUCCESS (RFC 5531 section 9); the compound's status, tag and count; the
-        // operation's number and status.
+        // XID, REPLY, accepted, no verifier, SUCCESS (RFC 5531 section 9); status, tag and count of the compound;
+        // number and status of the operation.
         let head = [1, 1, 0, 0, 0, 0, 0, 0, 1, operation, 0];
         let record: Vec<u8> = head.iter().chain(results).flat_map(|word| word.to_be_bytes()).collect();
         corpus.add("v4-replies", format!("written-{shape}"), &record);

@@ -1,10 +1,10 @@
-//! What is kept of a conversation in NFSv3.
+//! Inputs from a conversation in NFSv3.
 
 use super::{Corpus, target};
 use nfs_client::fuzzing::{framed, v3_fuzzing};
 use nfs_client::{Client, Protocol};
 
-/// Procedures' numbers (RFC 1813 section 3.3, appendix I).
+/// Procedure numbers (RFC 1813 section 3.3, appendix I).
 const GETATTR: u32 = 1;
 const SETATTR: u32 = 2;
 const READDIR: u32 = 16;
@@ -12,14 +12,14 @@ const READDIRPLUS: u32 = 17;
 const MNT: u32 = 1;
 const EXPORT: u32 = 5;
 
-/// Mounts what is no export: then the client asks for the list of exports.
+/// Mounts a path that is not exported, so that the client requests the list of exports.
 pub(super) async fn is_no_export(ports: (u16, u16)) {
     let mut elsewhere = target(ports, Protocol::V3);
     elsewhere.path = "/export/elsewhere".into();
     Client::connect(elsewhere).await.unwrap_err();
 }
 
-/// Sorts replies into the decoders that read them, by the procedures that they answer.
+/// Assigns replies to the decoders that read them, by the procedures of the calls.
 pub(super) fn take_apart(nfs: &[(u32, Vec<u8>)], mounts: &[(u32, Vec<u8>)], corpus: &mut Corpus) {
     for (procedure, reply) in nfs {
         let shape = format!("3-{procedure:02}-{}", reply.len() / 64);
@@ -35,7 +35,7 @@ pub(super) fn take_apart(nfs: &[(u32, Vec<u8>)], mounts: &[(u32, Vec<u8>)], corp
         }
     }
     for (procedure, reply) in mounts {
-        // MNT's results begin with its status, which is looked at with them; EXPORT has none.
+        // The results of MNT begin with a status, which the decoder reads as part of them. Those of EXPORT have none.
         let results = &reply[24..];
         match *procedure {
             MNT => corpus.add("v3-mount", format!("mnt-{}", results.len()), results),
@@ -43,6 +43,6 @@ pub(super) fn take_apart(nfs: &[(u32, Vec<u8>)], mounts: &[(u32, Vec<u8>)], corp
             _ => {}
         }
     }
-    // rpcbind is not behind a proxy: its answer is a port, and nothing else.
+    // rpcbind is not behind a proxy. Its reply contains only a port.
     corpus.add("v3-mount", "port".into(), &2049_u32.to_be_bytes());
 }

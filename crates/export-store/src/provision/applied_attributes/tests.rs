@@ -1,4 +1,4 @@
-#![allow(clippy::unwrap_used)] // A test that cannot go on has failed.
+#![allow(clippy::unwrap_used)] // A test that cannot continue has failed.
 
 use super::*;
 use crate::ClaimRef;
@@ -25,7 +25,7 @@ fn found(mode: u32, uid: Option<u32>, gid: Option<u32>) -> Attributes {
     }
 }
 
-/// The reason of the refusal, or the mode that was not kept.
+/// Returns the reason of the refusal, or the mode that was not set.
 fn judged(
     asked: (u32, bool, Option<u32>, Option<u32>),
     attributes: &Attributes,
@@ -73,13 +73,13 @@ fn what_was_asked_for_and_not_got_has_its_reason() {
         ((0o755, true, Some(0), Some(0)), &mine, None, Ok(None)),
         ((0o755, true, one, None), &mine, refused, Err(ErrorKind::OwnerRefused)),
         ((0o755, true, None, one), &mine, None, Err(ErrorKind::OwnerRefused)),
-        // The server makes somebody else of us, and what we ask for needs root.
+        // The server maps the operator's user to another one, and the request needs root.
         ((0o755, true, one, None), &theirs, refused, Err(ErrorKind::RootSquashed)),
-        // It does, and nothing that we ask for needs root.
+        // The server maps the operator's user to another one, and the request does not need root.
         ((0o755, true, None, None), &theirs, None, Ok(None)),
-        // It took it and did something else.
+        // The server accepted the request and set another owner.
         ((0o755, true, one, None), &theirs, None, Err(ErrorKind::OwnerRefused)),
-        // Names instead of numbers.
+        // The server reports names instead of numbers.
         (
             (0o755, true, one, None),
             &nobody,
