@@ -1,5 +1,5 @@
-//! The hostile names: each was thought of as a way out of a directory, into the operator's own names, or past a check;
-//! and every way in, with what becomes of each there.
+//! Tests of all entry points for names with hostile names. Each hostile name is designed to escape from a directory, to
+//! collide with the operator's own names, or to bypass a check. The list specifies which entry points accept it.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use export_store::{Record, layout};
 use nfs_client::address::check_server;
 use nfs_client::fuzzing::{lists, v3_fuzzing};
 
-/// A way in: its letter, what comes in there, and whether it takes a name.
+/// An entry point: its letter, its description, and a function that returns true if it accepts a name.
 pub(crate) type Entry = (char, &'static str, fn(&str) -> bool);
 
-/// Every way in for a name, a path or an address that somebody else wrote. No other code judges them.
+/// All entry points for names, paths and addresses that someone else specifies. No other code validates them.
 pub(crate) const ENTRIES: &[Entry] = &[
     ('d', "a directory", |name| DirectoryPath::parse(name).is_ok()),
     ('p', "a pattern: a backend's, or a class's pathPattern", |name| {

@@ -16,7 +16,7 @@ use crate::runtime::watch_filters::{WatchEvent, applied_or_deleted};
 use crate::state::context::Context;
 use crate::state::recovery::Missing;
 
-/// Returns a callback that reports a cache as filled. It belongs behind the cache in the stream.
+/// Returns a callback that reports a cache as filled. It must come after the cache in the stream.
 pub fn report_filled<K>(ctx: &Arc<Context>, cache: Cache) -> impl Fn(&WatchEvent<K>) + use<K> {
     let readiness = ctx.readiness.clone();
     move |event| {
@@ -32,14 +32,14 @@ pub fn watch_config() -> watcher::Config {
     watcher::Config::default().page_size(100)
 }
 
-/// Keeps the cache of StorageClasses. Returns only if the watch ends.
+/// Maintains the cache of StorageClasses. Returns only if the watch ends.
 pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api: Api<StorageClass>) -> &'static str {
     let stream = watcher(api, watch_config())
         .default_backoff()
         .reflect(writer)
         .inspect(report_filled(&ctx, Cache::StorageClasses));
     wake_on_change("storage classes", applied_or_deleted(stream), |class| {
-        // The class may be why a claim failed.
+        // A claim may have failed because of the class.
         ctx.waiting_claims.wake_all();
         if ctx.settings.serves(&class.provisioner) {
             ctx.metrics.class_seen(&class.name_any());
@@ -49,7 +49,7 @@ pub async fn watch_classes(ctx: Arc<Context>, writer: Writer<StorageClass>, api:
     .await
 }
 
-/// Keeps the cache of Namespaces: names, UIDs and labels. Returns only if the watch ends.
+/// Maintains the cache of Namespaces: names, UIDs and labels. Returns only if the watch ends.
 pub async fn watch_namespaces(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Namespace>>,
@@ -70,8 +70,8 @@ pub async fn watch_namespaces(
     .await
 }
 
-/// Keeps the cache of Nodes: names and labels. Only a change of labels wakes claims, because kubelets write to their
-/// Nodes all the time. Returns only if the watch ends.
+/// Maintains the cache of Nodes: names and labels. Only a change of labels wakes claims, because kubelets write to
+/// their Nodes constantly. Returns only if the watch ends.
 pub async fn watch_nodes(
     ctx: Arc<Context>,
     writer: Writer<PartialObjectMeta<Node>>,
@@ -89,7 +89,7 @@ pub async fn watch_nodes(
     wake_on_change("nodes", stream, |_| ctx.waiting_claims.wake_debounced()).await
 }
 
-/// Calls `wake` for every change: a waiting claim may wait for this object.
+/// Calls `wake` for every change, because a claim may be waiting for the object.
 async fn wake_on_change<K>(
     what: &'static str,
     stream: impl Stream<Item = Result<K, watcher::Error>>,

@@ -22,7 +22,7 @@ use crate::runtime::watch_filters::{applied, applied_if_changed, drop_settled};
 use crate::state::context::Context;
 use crate::state::volume_indexer::VolumeIndexer;
 
-/// What feeds one controller: the cache that its watch fills, and requests to reconcile an object now.
+/// Input of one controller: the cache that its watch fills, and requests to reconcile an object now.
 pub struct Feed<K: Resource<DynamicType = ()> + Clone + 'static> {
     /// Fills the cache.
     pub writer: Writer<K>,
@@ -139,7 +139,8 @@ pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) ->
         .reflect(feed.writer)
         .inspect(report_filled(&ctx, Cache::Claims));
     let stream = applied_if_changed(stream, claim::change_fingerprint);
-    // Each backend bounds the number of claims in work (its slots), so that a backend that hangs holds up no other.
+    // Each backend limits the number of claims in progress (its slots), so that a backend that hangs does not delay the
+    // others.
     let controller = Controller::for_stream(stream, reader);
     run(
         ctx,
@@ -155,7 +156,8 @@ pub async fn run_claims(ctx: Arc<Context>, feed: Feed<PersistentVolumeClaim>) ->
 
 /// Runs a controller until the operator shuts down.
 ///
-/// Outcomes are logged where they arise. What remains are watches that failed and objects that are gone.
+/// Each outcome is logged where it occurs. Here, only the errors of the controller itself are logged, such as failed
+/// watches and objects that no longer exist.
 async fn run<K, R, E>(
     ctx: Arc<Context>,
     kind: &'static str,

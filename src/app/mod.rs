@@ -1,4 +1,4 @@
-//! What starts what: the only folder that knows all controllers.
+//! Startup and wiring of the operator: the only folder that depends on all controllers.
 
 mod caches;
 mod controllers;

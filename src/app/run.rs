@@ -28,13 +28,14 @@ use crate::state::context::Context;
 use crate::state::copy_jobs::CopyJobs;
 use crate::state::usage::UsageStore;
 
-/// Time for work in progress after SIGTERM. Pods get 30 s by default; the next start repairs what is unfinished.
+/// Grace period for work in progress after SIGTERM. The default of pods is 30 s. The next start recovers unfinished
+/// work.
 const GRACE: Duration = Duration::from_secs(20);
-/// The same with standbys: most work ends within one call, and the standby resumes the rest.
+/// Grace period with standbys: most work ends within one call, and the next leader resumes the rest.
 const HANDOVER: Duration = Duration::from_secs(1);
 /// Maximum time to end the sessions on the NFS servers.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The number of controllers. Watches of other kinds run until the process ends.
+/// Number of controllers. Watches of other kinds run until the process ends.
 const CONTROLLERS: usize = 4;
 
 /// The settings of a run.
@@ -46,7 +47,7 @@ pub struct Options {
     pub aliases: BTreeMap<String, String>,
     /// The export of an nfs-subdir-external-provisioner that this operator replaces; it becomes a backend.
     pub inherited: Option<InheritedExport>,
-    /// Maximum number of claims in work per backend.
+    /// Maximum number of claims in progress per backend.
     pub slots: usize,
     /// Limits of the backoff after failures.
     pub retries: BackoffLimits,
@@ -54,7 +55,7 @@ pub struct Options {
     pub purge_pause: Duration,
     /// Address of the HTTP endpoints.
     pub http_addr: SocketAddr,
-    /// Interval between orphan scans of an export. Zero: only on request.
+    /// Interval between orphan scans of an export. If zero, exports are scanned only on request.
     pub scan_interval: Duration,
     /// Maximum number of names that a usage scan reads per second and backend.
     pub count_rate: u32,
@@ -66,11 +67,11 @@ pub struct Options {
     pub records: RecordsSecret,
     /// The Lease.
     pub election: Election,
-    /// A name for the place of this process, where at most one process runs at a time.
+    /// Name of this instance. At most one process with that name may run at a time.
     pub instance: Option<String>,
 }
 
-/// The operator ended although nobody asked it to.
+/// Reason why the operator ended without a shutdown signal.
 #[derive(Debug, thiserror::Error)]
 pub enum OperatorError {
     /// No access to Kubernetes.
@@ -91,7 +92,7 @@ pub enum OperatorError {
     /// Signals cannot be caught.
     #[error("cannot catch signals: {0}")]
     Signals(#[source] std::io::Error),
-    /// A task that must never end did.
+    /// A task ended that must run until the shutdown.
     #[error("{0} ended unexpectedly")]
     Ended(&'static str),
 }
@@ -114,7 +115,7 @@ pub async fn run(options: Options) -> Result<(), OperatorError> {
     lead(lease, task.run(wiring, &ctx), close_sessions(&ctx)).await
 }
 
-/// What exists in the leader and in a standby alike: HTTP endpoints and the state behind them.
+/// HTTP endpoints and the state behind them, which exist in the leader and in standbys.
 pub(super) struct Endpoints {
     pub(super) metrics: Arc<Metrics>,
     pub(super) copy_jobs: CopyJobs,
@@ -151,14 +152,14 @@ impl Endpoints {
         let me = identity(options.instance.as_deref());
         let linger = options.election.linger();
         let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.write_fence, linger).await?;
-        // Before the Lease: a process that cannot sign must not displace one that can.
+        // Checked before the Lease is acquired: a process that cannot sign must not replace one that can.
         options.records.ensure(&clients.lease).await?;
         if let Some(export) = &options.inherited {
             export.check(&clients).await?;
         }
         let elector = LeaderElector::new(&clients, options.election.clone(), me, self.write_fence.clone());
         let lease = elector.acquire(&self.readiness).await?;
-        // Somebody may have restored the Secret while this process stood by.
+        // The Secret may have been restored while this process was on standby.
         let records = options.records.ensure(&clients.lease).await?;
         Ok((ClusterAccess { clients, records }, lease))
     }
@@ -198,14 +199,14 @@ impl LeaderTask {
     }
 }
 
-/// Returns a name that no other process has.
+/// Returns a Lease holder identity that no other process has.
 fn identity(instance: Option<&str>) -> HolderIdentity {
     let host = std::env::var("HOSTNAME").unwrap_or_else(|_| "nfs-operator".to_owned());
     HolderIdentity::new(instance, &host, rand::rng().random())
 }
 
-/// Renews the Lease while `work` runs, then releases it and runs `close`. Ends at once, without either, if the Lease is
-/// lost: another process may lead already.
+/// Renews the Lease while `work` runs, then releases it and runs `close`. Ends immediately, without either, if the
+/// Lease is lost: another process may lead already.
 async fn lead(
     lease: LeaseRenewer,
     work: impl Future<Output = Result<(), OperatorError>>,
@@ -256,7 +257,7 @@ async fn wait_for_end(
     Ok(())
 }
 
-/// Ends the sessions on the NFS servers, so that nobody waits for their leases to expire.
+/// Ends the sessions on the NFS servers, so that no one has to wait for their leases to expire.
 async fn close_sessions(ctx: &Context) {
     let connections = ctx
         .backends

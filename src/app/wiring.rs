@@ -32,8 +32,9 @@ use crate::state::recovery::RecoveryHolds;
 use crate::state::reschedules::RescheduleBackoff;
 use export_store::PathReservations;
 
-/// Maximum duration of a call on an export, a reconnection included: long enough for a server's restart with a short
-/// grace period to appear as slow, short enough that a server that hangs is reported within a probe interval.
+/// Maximum duration of a call on an export, including a reconnection. It is long enough that a server only appears slow
+/// if it restarts with a short grace period, and short enough that a server that hangs is reported within a probe
+/// interval.
 const EXPORT_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The streams and queues that the watches and controllers consume when they start.
@@ -51,7 +52,7 @@ pub(super) struct Wiring {
     archive_requests: mpsc::UnboundedReceiver<ObjectRef<NfsArchive>>,
 }
 
-/// Builds the context, and what feeds the controllers.
+/// Builds the context and the input of the controllers.
 pub(super) fn wire(
     options: Options,
     endpoints: Endpoints,

@@ -21,7 +21,7 @@ const MAX_CREATED: usize = 500;
 /// Maximum number of objects created concurrently.
 const MAX_CONCURRENT: usize = 16;
 
-/// Why an archive has no object.
+/// Reason why an archive has no object.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
     /// The record cannot be read.
@@ -33,7 +33,7 @@ pub enum CreateError {
     /// Another object has the name.
     #[error("{}", .0.message)]
     NameTaken(PlannedCondition),
-    /// The API server did not create it.
+    /// The API server did not create the object.
     #[error(transparent)]
     Write(#[from] WriteError),
 }
@@ -99,7 +99,7 @@ pub async fn ensure_object(
                         wanted.spec.directory
                     ),
                 ))),
-                // It was deleted in the meantime: the next attempt creates it.
+                // The object was deleted in the meantime: the next attempt creates it.
                 None => Err(WriteError::Conflict.into()),
             }
         }
@@ -109,7 +109,7 @@ pub async fn ensure_object(
     }
 }
 
-/// Publishes an event about a new archive object on the claim: its users may see no other object.
+/// Publishes an event about a new archive object on the claim, which may be the only object that its users can see.
 pub fn announce(ctx: &Context, object: &NfsArchive) {
     let (name, claim) = (object.name_any(), &object.spec.claim);
     tracing::info!(

@@ -1,5 +1,5 @@
-//! Removes what was begun for objects that no longer exist: unfinished directories of claims (by rmdir, and never where a
-//! volume names the path) and unfinished backups. Also creates the missing objects of archives.
+//! Removes the unfinished work of objects that no longer exist: unfinished directories of claims (with rmdir, and never
+//! if a volume names the path) and unfinished backups. Also creates the missing objects of archives.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,8 +23,8 @@ pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
     runner::spawn(ctx, backend, GarbageCollector, Duration::MAX);
 }
 
-/// Runs beside the probes: it reads the object of each unfinished directory from the API server, which may be thousands, and
-/// must not delay the next probe.
+/// Garbage collector of a backend. It runs concurrently with the probes, because it must not delay them: it reads the
+/// objects of unfinished directories, of which there may be thousands, from the API server.
 struct GarbageCollector;
 
 impl BackendTask for GarbageCollector {
@@ -37,7 +37,8 @@ impl BackendTask for GarbageCollector {
     async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
         let known = backend.known();
         if let Some(export) = &known.store {
-            // A volume that is about to be recovered has no claim yet and must not be taken for an unfinished directory.
+            // A volume that is about to be recovered has no claim yet and must not be mistaken for an unfinished
+            // directory.
             if RecoveryRequest::of(&known.object).is_none() {
                 gc_pending(ctx, backend, export).await;
             }
@@ -88,7 +89,7 @@ async fn roll_back_superseded(
 ) -> Result<bool, kube::Error> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let Some(existing) = volumes.get_opt(volume).await? else {
-        // It is gone; the watch has not reported that yet.
+        // The volume was deleted, and the watch has not reported that yet.
         return Ok(false);
     };
     // A volume with another address may have the same directory.
@@ -104,7 +105,7 @@ async fn roll_back_superseded(
                 volume,
                 "another provisioner created the volume; failed to remove the unfinished directory: {error}"
             );
-            // A record with a fault needs an administrator; any other error may be gone at the next run.
+            // A faulty record requires an administrator. Any other error may be resolved by the next run.
             Ok(matches!(
                 error,
                 ExportError::RecordDamaged { .. }
@@ -116,7 +117,8 @@ async fn roll_back_superseded(
     }
 }
 
-/// Reports whether the claim or its volume exists. Read from the API server, because what follows removes data.
+/// Returns true if the claim or its volume exists. Both are read from the API server, because data is removed if
+/// neither exists.
 async fn is_needed(ctx: &Context, volume: &str, claim: &ClaimRef) -> Result<bool, kube::Error> {
     let client = ctx.clients.calls.clone();
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &claim.namespace);
@@ -179,7 +181,7 @@ async fn gc_backups(ctx: &Context, backend: &Backend, export: &ExportStore) {
         if cached.is_some_and(|object| object.uid().as_ref() == Some(&uid)) {
             continue;
         }
-        // Read from the API server, because what follows removes data.
+        // Read from the API server, because the next step removes data.
         match archives.get_opt(&name).await {
             Ok(Some(object)) if object.uid().as_ref() == Some(&uid) => continue,
             Ok(_) => {}

@@ -1,4 +1,4 @@
-//! Work on a backend beside its reconciler: purge, garbage collection, orphan scan, usage scan.
+//! Work on a backend, concurrent with its reconciler: purge, garbage collection, orphan scan, and usage scan.
 
 pub mod archive_objects;
 pub mod garbage_collection;

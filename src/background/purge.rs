@@ -10,12 +10,12 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::PurgeLimits;
 
-/// Interval between attempts to purge what could not be removed or what the previous process left.
+/// Interval between attempts to purge entries that could not be removed or that the previous process left.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// Delay after the first failed purge. It doubles with each further failure, up to [`INTERVAL`].
 const INITIAL_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Starts to purge a backend's trash.
+/// Starts the purges of a backend's trash.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>) {
     let purger = Purger {
         backoff: INITIAL_BACKOFF,

@@ -8,9 +8,9 @@ use tokio::sync::Notify;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 
-/// Work on a backend that is done again and again, beside its reconciler.
+/// Recurring work on a backend, concurrent with its reconciler.
 pub trait BackendTask: Send + 'static {
-    /// Whether a shutdown may interrupt a run. A task that changes the export is not interrupted between two calls.
+    /// True if a shutdown may interrupt a run. A task that changes the export is not interrupted between two calls.
     const INTERRUPTIBLE: bool;
 
     /// Returns the notification that requests a run at once.
@@ -20,8 +20,8 @@ pub trait BackendTask: Send + 'static {
     fn run(&mut self, ctx: &Context, backend: &Backend) -> impl Future<Output = Duration> + Send;
 }
 
-/// Runs a task after `delay`, whenever it is due, and whenever it is requested, until the operator stops or the backend is
-/// forgotten. The task does not keep the backend alive between two runs.
+/// Runs a task after `delay`, whenever it is due and whenever it is requested, until the operator stops or the backend
+/// is forgotten. The task does not keep the backend alive between two runs.
 pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut task: T, mut delay: Duration) {
     let ctx = Arc::clone(ctx);
     let (requested, forgotten) = (Arc::clone(T::requested(backend)), backend.forgotten());

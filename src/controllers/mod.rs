@@ -1,4 +1,4 @@
-//! One folder a reconciler: what it observes, what it decides (`plan.rs`, pure), what it reports.
+//! Reconcilers, one folder each: the observed state, the decision (`plan.rs`, pure), and the report.
 
 pub mod archive;
 pub mod backend;

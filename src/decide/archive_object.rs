@@ -1,4 +1,4 @@
-//! The NfsArchive object that describes an archive, and what an object requires of its archive.
+//! The NfsArchive object that describes an archive, and the values that an object specifies for its archive.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -49,7 +49,7 @@ fn time(seconds: i64) -> Option<Time> {
     Timestamp::from_second(seconds).ok().map(Time)
 }
 
-/// Returns the retention that the object asks for.
+/// Returns the retention that the object requests.
 pub fn retention_terms(object: &NfsArchive) -> RetentionTerms {
     RetentionTerms {
         held: object.spec.legal_hold,
@@ -58,8 +58,8 @@ pub fn retention_terms(object: &NfsArchive) -> RetentionTerms {
     }
 }
 
-/// Returns the archive that an object describes: the record on the export has the name of the object. None if the fileid is
-/// not a 64-bit number, or if the object is not complete.
+/// Returns the archive that an object describes: the record on the export has the name of the object. `None` if the
+/// fileid is not a 64-bit number, or if the object is not complete.
 pub fn archive_ref(object: &NfsArchive) -> Option<ArchiveRef> {
     Some(ArchiveRef {
         volume: object.name_any(),

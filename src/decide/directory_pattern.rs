@@ -1,4 +1,4 @@
-//! Directory patterns: text and variables that expand to the directory of a claim.
+//! Directory patterns: text and variables that expand to the directory of a claim. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,19 +8,19 @@ use export_store::naming::{
     check_segment, quoted,
 };
 
-/// Why a pattern cannot be expanded to a directory.
+/// Reason why a pattern cannot be expanded to a directory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
-    /// The directory cannot have the name.
+    /// The name is invalid for a directory.
     #[error(transparent)]
     Name(#[from] NamingError),
-    /// `${` without `}`.
+    /// The pattern has a `${` without a `}`.
     #[error("pattern {pattern} has a `${{` without `}}`: close it")]
     UnclosedVariable {
         /// The pattern, shortened for reading.
         pattern: String,
     },
-    /// A variable that there is not.
+    /// The variable does not exist.
     #[error(
         "unknown variable {variable}: known are ${{pvc.namespace}}, ${{pvc.name}}, ${{pvc.uid}}, ${{pv.name}}, \
          ${{pvc.labels.KEY}}, ${{pvc.annotations.KEY}}, and ${{.PVC.…}} for namespace, name, labels and annotations"
@@ -35,7 +35,7 @@ pub enum PatternError {
         /// The variable as written.
         variable: String,
     },
-    /// A value that would add segments.
+    /// A value contains `/` and would add segments.
     #[error("the value {value} of {variable} holds `/`: a value names one segment; put the `/` into the pattern")]
     SlashInValue {
         /// The variable as written.
@@ -43,7 +43,7 @@ pub enum PatternError {
         /// The value, shortened for reading.
         value: String,
     },
-    /// Only variables, and none has a value.
+    /// The pattern contains only variables, and none of them has a value.
     #[error("pattern {pattern} expands to nothing: set a value for its variables on the claim")]
     ExpandsToNothing {
         /// The pattern, shortened for reading.
@@ -53,21 +53,22 @@ pub enum PatternError {
 
 /// A directory pattern, such as `${pvc.namespace}/${pvc.name}`.
 ///
-/// Its separators are its own: a value never adds a segment, so a pattern has as many segments for every claim.
+/// Only the pattern contains separators. A value never adds a segment, so the number of segments is the same for every
+/// claim.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     source: String,
     segments: Vec<Vec<Part>>,
 }
 
-/// What variables stand for.
+/// Values of the variables.
 #[derive(Debug, Clone, Copy)]
 pub struct PatternValues<'a> {
     /// The claim's namespace.
     pub namespace: &'a str,
     /// The claim's name.
     pub claim: &'a str,
-    /// The claim's uid.
+    /// The claim's UID.
     pub claim_uid: &'a str,
     /// The volume's name.
     pub volume: &'a str,
@@ -91,24 +92,25 @@ enum Variable {
     Volume,
     Label(String),
     Annotation(String),
-    /// Unknown to nfs-subdir, for which that is a variable that never has a value.
+    /// A variable that nfs-subdir does not know, and therefore treats as one that never has a value.
     Nothing,
 }
 
 impl Pattern {
-    /// Reads a pattern in our spelling (`${pvc.name}`) or nfs-subdir's (`${.PVC.name}`).
+    /// Parses a pattern in the syntax of this operator (`${pvc.name}`) or of nfs-subdir (`${.PVC.name}`).
     ///
     /// # Errors
-    /// What no claim's values could cure: an unknown or unclosed variable, an empty segment, text that is not allowed.
+    /// A fault that no values of a claim can fix: an unknown or unclosed variable, an empty segment, or text that is
+    /// not allowed.
     pub fn parse(source: &str) -> Result<Self, PatternError> {
         Self::of_segments(source, segments(source, Variable::parse)?)
     }
 
-    /// Reads a pattern as nfs-subdir reads it: separators too many and `.` are dropped, and an unknown variable of
-    /// its spelling (`${.PVC.uid}`) is one without a value.
+    /// Parses a pattern as nfs-subdir does: redundant separators and `.` segments are dropped, and an unknown variable
+    /// in its syntax (`${.PVC.uid}`) has no value.
     ///
     /// # Errors
-    /// As [`Pattern::parse`].
+    /// The same errors as [`Pattern::parse`], except for what this parser accepts.
     pub fn parse_as_nfs_subdir(source: &str) -> Result<Self, PatternError> {
         let unknown = |name: &str| name.starts_with(".PVC.").then_some(Variable::Nothing);
         let mut segments = segments(source, |name| Variable::parse(name).or_else(|| unknown(name)))?;
@@ -119,7 +121,7 @@ impl Pattern {
         };
         segments.retain(|parts| !says_nothing(parts));
         if segments.is_empty() {
-            // That was the export's own root.
+            // For nfs-subdir, this is the root of the export.
             return Err(NamingError::Empty.into());
         }
         Self::of_segments(source, segments)
@@ -135,11 +137,11 @@ impl Pattern {
         })
     }
 
-    /// The directory for one claim, its last segment shortened to leave room for the archive's name on a server that takes
-    /// 255 bytes; for one that takes fewer, [`DirectoryPath::fit`] comes after it.
+    /// Returns the directory of a claim. The last segment is shortened to leave room for the name of an archive on a
+    /// server that allows names of 255 bytes. For a server that allows fewer, call [`DirectoryPath::fit`] afterwards.
     ///
     /// # Errors
-    /// A missing value, a value with `/` in it, or a name that the values make forbidden.
+    /// A missing value, a value that contains `/`, or values that result in a name that is not allowed.
     pub fn expand(&self, values: &PatternValues<'_>) -> Result<DirectoryPath, PatternError> {
         if self.is_nothing(values) {
             return Err(PatternError::ExpandsToNothing {
@@ -154,8 +156,8 @@ impl Pattern {
         Ok(DirectoryPath::from_segments(segments)?)
     }
 
-    /// Does the pattern hold labels or annotations? Those are a tenant's free choice, so what it expands to is never
-    /// adopted.
+    /// Returns true if the pattern contains labels or annotations. A tenant can choose these freely, so the directory
+    /// that such a pattern expands to is never adopted.
     pub fn uses_tenant_values(&self) -> bool {
         self.segments.iter().flatten().any(|part| {
             matches!(
@@ -168,7 +170,8 @@ impl Pattern {
         })
     }
 
-    /// A single segment of variables only, none of which has a value: nothing was asked for, rather than something wrong.
+    /// Returns true if the pattern is a single segment of variables, none of which has a value: no directory was
+    /// requested, which is different from an invalid one.
     fn is_nothing(&self, values: &PatternValues<'_>) -> bool {
         matches!(self.segments.as_slice(), [only] if only.iter().all(|part| match part {
             Part::Text(_) => false,
@@ -178,7 +181,7 @@ impl Pattern {
 }
 
 impl fmt::Display for Pattern {
-    /// As it was written.
+    /// Writes the pattern as it was specified.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.source)
     }
@@ -194,9 +197,9 @@ impl Part {
             None => Err(PatternError::MissingValue {
                 variable: written.clone(),
             }),
-            // The author of a value is a tenant, the author of the pattern the administrator. With `/` in a value, a
-            // tenant whose place is `${pvc.namespace}-${pvc.labels.team}` would choose the parent directory too,
-            // and with that lie in another namespace's.
+            // A tenant sets the value, and the administrator sets the pattern. If a value could contain `/`, a tenant
+            // with the pattern `${pvc.namespace}-${pvc.labels.team}` could also choose the parent directory, and
+            // thereby use a directory inside that of another namespace.
             Some(value) if value.contains('/') => Err(PatternError::SlashInValue {
                 variable: written.clone(),
                 value: quoted(value),
@@ -207,7 +210,7 @@ impl Part {
 }
 
 impl Variable {
-    /// Reads what stands between `${` and `}`.
+    /// Parses the text between `${` and `}`.
     fn parse(name: &str) -> Option<Self> {
         let of_claim = name.strip_prefix("pvc.").or_else(|| name.strip_prefix(".PVC."));
         let key = |prefix| {
@@ -240,7 +243,7 @@ impl Variable {
     }
 }
 
-/// Takes a pattern apart: variables first, since an annotation's key may hold `/`, then segments.
+/// Splits a pattern into segments. Variables are recognized first, because the key of an annotation may contain `/`.
 fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec<Vec<Part>>, PatternError> {
     if source.is_empty() {
         return Err(NamingError::Empty.into());
@@ -283,7 +286,7 @@ fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec
     Ok(done)
 }
 
-/// Refuses a segment that no values could make right.
+/// Rejects a segment that is invalid for all values.
 fn check_parts(parts: &[Part], source: &str, position: usize) -> Result<(), NamingError> {
     match parts {
         [] => Err(NamingError::EmptySegment {

@@ -1,17 +1,17 @@
-//! Mount options of a volume: merged by what they set, not by how they are spelled. Pure.
+//! Mount options of a volume, merged by the setting that they change, not by their spelling. Pure.
 //!
-//! The kubelet sorts the options and joins them, so their order says nothing to the node: of two options that set the
-//! same thing the alphabet would choose. Here there is one value for each thing.
+//! The kubelet sorts and joins the options, so their order has no meaning on the node: of two options for the same
+//! setting, the alphabetical order would decide. Therefore, the merged options contain one value per setting.
 
 use std::net::SocketAddr;
 use std::ops::Deref;
 
 use crate::api::backend::{NfsSettings, NfsVersion};
 
-/// The port of NFS (RFC 8881 section 2.9.3), which needs no option.
+/// Default port of NFS (RFC 8881 section 2.9.3), which requires no option.
 const DEFAULT_PORT: i32 = 2049;
 
-/// The major version of NFS that a backend was reached with, or is pinned to.
+/// Major version of NFS that was negotiated with a backend, or that the backend is pinned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Major {
     /// NFSv3.
@@ -20,20 +20,21 @@ pub enum Major {
     V4,
 }
 
-/// How the backend was reached, as far as it matters to a node that mounts.
+/// Properties of the connection to the backend that matter to a node that mounts a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// The major version that was agreed on.
+    /// Negotiated major version.
     pub major: Major,
-    /// Where the server answered.
+    /// Address of the server.
     pub peer: SocketAddr,
 }
 
-/// The options of a volume: the backend's, over them the class's, over them the claim's (which must have passed
-/// [`claim_options`]), and what the backend's settings ask for unless an option says it, in any spelling.
+/// Returns the mount options of a volume. Options of the class override those of the backend, and options of the claim,
+/// which must have passed [`claim_options`], override both. Version, ports and transport that the settings of the
+/// backend require are added, unless an option in any spelling sets them.
 ///
-/// What was `reached` counts while the version is `Auto`: the node negotiates the minor version itself. The order is that
-/// of the lists, what was added last.
+/// If the version is `Auto`, the major version is that of `reached`, and the node negotiates the minor version of
+/// NFSv4. The options are in the order of the lists, followed by the added ones.
 pub fn volume_options<B, C>(
     backend: &[B],
     class: &[C],
@@ -63,8 +64,8 @@ where
     merged
 }
 
-/// May a claim set this option? An allow-list (data-safety rule 12): what changes only how this mount behaves towards its own
-/// pod. Values are numbers, so none can smuggle in a second option.
+/// Returns true if a claim may set this option. The allowlist (data-safety rule 12) contains only options that change
+/// how this mount behaves toward its own pod. Values are numbers, so that a value cannot inject a second option.
 pub fn allowed_for_claims(option: &str) -> bool {
     match option.split_once('=') {
         None => CLAIM_FLAGS.contains(&option),
@@ -76,10 +77,10 @@ pub fn allowed_for_claims(option: &str) -> bool {
     }
 }
 
-/// Reads a claim's options, separated by commas.
+/// Parses the options of a claim, separated by commas.
 ///
 /// # Errors
-/// The first option that claims may not set.
+/// The first option that a claim may not set.
 pub fn claim_options(text: &str) -> Result<Vec<String>, ClaimOptionError> {
     text.split(',')
         .map(str::trim)
@@ -92,7 +93,7 @@ pub fn claim_options(text: &str) -> Result<Vec<String>, ClaimOptionError> {
         .collect()
 }
 
-/// A claim asks for an option that claims may not set.
+/// Error for an option that a claim may not set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "mount option {option:?} cannot be set by a claim: possible are {}, and with a number {}; others belong into the \
@@ -101,11 +102,11 @@ pub fn claim_options(text: &str) -> Result<Vec<String>, ClaimOptionError> {
     CLAIM_NUMBERS.join(", ")
 )]
 pub struct ClaimOptionError {
-    /// The option, shortened for reading.
+    /// The option, shortened for messages.
     pub option: String,
 }
 
-/// Digits of the largest 32-bit number, more than any of these options takes.
+/// Number of digits of the largest 32-bit number. No value of these options needs more.
 const LONGEST_NUMBER: usize = 10;
 
 const CLAIM_FLAGS: &[&str] = &[
@@ -129,10 +130,11 @@ const CLAIM_NUMBERS: &[&str] = &[
     "timeo", "retrans", "rsize", "wsize", "nconnect", "actimeo", "acregmin", "acregmax", "acdirmin", "acdirmax",
 ];
 
-/// The four times that `actimeo` sets at once (nfs(5)).
+/// The four cache times that `actimeo` sets together (nfs(5)).
 const FINE_CACHE_KEYS: &[&str] = &["acregmin", "acregmax", "acdirmin", "acdirmax"];
 
-/// Spellings of one setting (nfs(5), mount(8)); the first is its key. What isn't here is its own key.
+/// Groups of options for the same setting (nfs(5), mount(8)). The first option of a group is the key. An option in no
+/// group is its own key, without the leading `no` if it negates one of [`SWITCHES`].
 const FAMILIES: &[&[&str]] = &[
     &["hard", "soft", "softerr"],
     &[
@@ -150,7 +152,7 @@ const FAMILIES: &[&[&str]] = &[
     &["fg", "bg"],
 ];
 
-/// Settings that are switched off by a leading `no`.
+/// Settings that a leading `no` disables.
 const SWITCHES: &[&str] = &[
     "ac",
     "acl",
@@ -176,8 +178,8 @@ const SWITCHES: &[&str] = &[
     "user",
 ];
 
-/// The single options of a list whose items may hold several, as Kubernetes lets a class write them. A comma inside
-/// double quotes belongs to its option (SELinux contexts have such).
+/// Splits a list into single options. Kubernetes allows an item to contain several options, separated by commas. A
+/// comma inside double quotes is part of its option, as in SELinux contexts.
 fn items<T: Deref<Target = str>>(list: &[T]) -> Vec<&str> {
     let mut options: Vec<&str> = Vec::new();
     for item in list {
@@ -188,7 +190,8 @@ fn items<T: Deref<Target = str>>(list: &[T]) -> Vec<&str> {
         }));
     }
     options.retain(|option| !option.trim().is_empty());
-    // `vers=4,minorversion=1` is one version in two options: the minor one, which says more, comes after.
+    // `vers=4,minorversion=1` sets one version with two options. The more specific `minorversion` is moved to the end,
+    // so that it takes precedence.
     let (minor, mut options): (Vec<&str>, Vec<&str>) = options
         .into_iter()
         .map(str::trim)
@@ -197,8 +200,8 @@ fn items<T: Deref<Target = str>>(list: &[T]) -> Vec<&str> {
     options
 }
 
-/// The same wish in options that can be merged: `minorversion=1` is `nfsvers=4.1`, and where single cache times are set
-/// too, `actimeo` is its four.
+/// Returns equivalent options that can be merged: `nfsvers=4.1` for `minorversion=1`, and if single cache times are set
+/// as well (`fine`), the four cache times for `actimeo`.
 fn rewritten(option: &str, fine: bool) -> Vec<String> {
     match option.split_once('=') {
         Some(("minorversion", minor)) => vec![format!("nfsvers=4.{minor}")],
@@ -207,11 +210,11 @@ fn rewritten(option: &str, fine: bool) -> Vec<String> {
     }
 }
 
-/// What an option sets: two that share a key contradict each other.
+/// Returns the keys of the settings that an option changes. Two options that share a key conflict with each other.
 fn keys(option: &str) -> Vec<&str> {
     let name = name(option);
     match name {
-        // Without cache its times mean nothing, and whoever sets a time wants the cache.
+        // Without the cache, its times have no effect, and an option that sets a cache time requires the cache.
         "noac" => [&["ac", "actimeo"], FINE_CACHE_KEYS].concat(),
         "actimeo" => [&["actimeo"], FINE_CACHE_KEYS].concat(),
         _ => vec![key(name)],
@@ -242,10 +245,10 @@ fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec
     if version.is_none() {
         added.push(format!("nfsvers={}", version_value(settings.version, negotiated)));
     }
-    // Version 3 has a MOUNT service of its own, version 4 none (RFC 8881 section 1.4).
+    // NFSv3 has a separate MOUNT service, NFSv4 has none (RFC 8881 section 1.4).
     let mount_port = settings.mount_port.filter(|_| major == Major::V3);
-    // A node asks rpcbind for version 3 unless both ports and the transport are given; a fixed MOUNT port is there because
-    // rpcbind is not.
+    // For NFSv3, a node queries rpcbind unless both ports and the transport are given. A fixed MOUNT port implies that
+    // rpcbind is not available.
     if (settings.port != DEFAULT_PORT || mount_port.is_some()) && given("port").is_none() {
         added.push(format!("port={}", settings.port));
     }
@@ -253,7 +256,7 @@ fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec
         added.push(format!("mountport={port}"));
     }
     if mount_port.is_some() && given("proto").is_none() {
-        // `tcp` is IPv4 alone (nfs(5)).
+        // `tcp` selects IPv4 only (nfs(5)).
         let family = if reached.peer.ip().to_canonical().is_ipv4() {
             "tcp"
         } else {
@@ -264,7 +267,8 @@ fn additions(merged: &[String], settings: &NfsSettings, reached: Reached) -> Vec
     added
 }
 
-/// What a version option means: `vers=3`, `nfsvers=3` and `v3` are 3; what is not is 4.
+/// Returns the major version that a version option selects: NFSv3 for 2 and 3 in any spelling, such as `vers=3`,
+/// `nfsvers=3` or `v3`, and NFSv4 for every other value.
 fn major_of(option: &str) -> Major {
     let value = option.split_once('=').map_or(option, |(_, value)| value);
     match value.trim_start_matches('v') {

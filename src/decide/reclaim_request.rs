@@ -1,4 +1,4 @@
-//! What is known of a volume's directory for its reclaim: from the volume object and its backend. Pure.
+//! The request to reclaim a volume's directory, from the volume object and its backend. Pure.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -44,8 +44,8 @@ pub fn reclaim_request(
     })
 }
 
-/// Returns what an archive's record stores about the volume. Like the policy, the retention is that of the time of
-/// deletion.
+/// Returns the metadata of the volume for the record of its archive. Like the policy, the retention is the one in
+/// effect at the time of deletion.
 pub fn archive_metadata(volume: &PersistentVolume, backend: &NfsBackend) -> ArchiveMetadata {
     let spec = volume.spec.clone().unwrap_or_default();
     ArchiveMetadata {

@@ -1,4 +1,4 @@
-//! The condition Readopted of a backend: how far the recovery of its volumes is. Pure.
+//! The condition Readopted of a backend, which reports the progress of the recovery of its volumes. Pure.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
@@ -33,7 +33,7 @@ pub fn condition(
     })
 }
 
-/// A success stays in the condition after the annotation is removed.
+/// Returns the condition again if it reports a success, which remains after the annotation is removed.
 fn keep_success(condition: &Condition) -> Option<PlannedCondition> {
     is_success(condition).then(|| PlannedCondition::holds(Reason::VolumesReadopted, condition.message.clone()))
 }

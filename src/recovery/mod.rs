@@ -1,7 +1,7 @@
 //! Recreates volumes whose objects were lost with their cluster, from the records on the export: only if an administrator
 //! requests it, and only from records that this cluster's key signed.
 //!
-//! Runs beside the reconciler: ten thousand volumes take minutes, and probes continue meanwhile.
+//! Runs concurrently with the reconciler: ten thousand volumes take minutes, and probes continue meanwhile.
 
 mod condition;
 mod pass;
@@ -29,7 +29,7 @@ use pass::RecoveryPass;
 
 /// Time until the next attempt if the backend is not ready or a pass was interrupted.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
-/// Time until the next pass if volumes were left out: the causes may be gone.
+/// Time until the next pass if volumes were left out: the causes may be resolved by then.
 const LEFT_OUT_INTERVAL: Duration = Duration::from_secs(300);
 
 /// Starts the recovery of a backend's volumes, which runs whenever it is requested.
@@ -86,7 +86,7 @@ impl BackendTask for Recovery {
     }
 }
 
-/// Publishes the outcome of a pass, and wakes the waiting claims: those of left-out volumes now report that.
+/// Publishes the outcome of a pass, and wakes the waiting claims: those of left-out volumes then report the reason.
 fn publish(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: RecoveryOutcome) {
     let result = condition::result_condition(&outcome);
     if backend.recovery.finish(outcome) {
@@ -107,8 +107,8 @@ fn publish(ctx: &Context, backend: &Backend, object: &NfsBackend, outcome: Recov
     ctx.waiting_claims.wake_all();
 }
 
-/// Called after each probe: requests a pass if one is due, and removes the annotation when all volumes are recovered and the
-/// `written` status reports that. Without the annotation, only the condition shows the success.
+/// Requests a pass if one is due, and removes the annotation when all volumes are recovered and the `written` status
+/// reports that. Called after each probe. Without the annotation, only the condition shows the success.
 pub async fn after_probe(
     ctx: &Context,
     object: &NfsBackend,

@@ -21,12 +21,12 @@ use crate::state::recovery::{BackendRevision, ClaimName, Missing, RecoveryOutcom
 use crate::state::volume_indexer::index_volume;
 use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
-/// Maximum number of records processed concurrently: enough to hide round trips, and little load for both servers.
+/// Maximum number of records processed concurrently: enough to hide round trips, with little load on both servers.
 const MAX_CONCURRENT: usize = 8;
 /// Maximum number of left-out volumes named in the log.
 const MAX_LOGGED: u64 = 1000;
 
-/// Why a pass was interrupted.
+/// Reason why a pass was interrupted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PassError {
     /// The export cannot be read.
@@ -153,8 +153,9 @@ impl RecoveryPass<'_> {
         }
     }
 
-    /// A volume of another backend is recovered by that backend. If it does not exist, it may have another name now,
-    /// perhaps this one's: its claims are not provisioned until the administrator decides.
+    /// Returns the result for a volume of another backend, which recovers it. If that backend does not exist, it may
+    /// have another name now, perhaps the name of this backend: the claim is not provisioned until the administrator
+    /// decides.
     fn other_backend(&self, backend: String, claim: &ClaimRef) -> RecoveryResult {
         if self.ctx.stores.backends.get(&ObjectRef::new(&backend)).is_some() {
             return RecoveryResult::Nothing;
@@ -167,7 +168,7 @@ impl RecoveryPass<'_> {
         RecoveryResult::Missing(why, name_of(claim), Missing::Backend(backend))
     }
 
-    /// Creates the volume. If the name exists already, the existing volume may be another one.
+    /// Creates the volume. If the name already exists, the existing volume may be a different one.
     async fn recreate(&self, recorded: &RecordedVolume, ownership: &Ownership) -> Result<RecoveryResult, PassError> {
         let left_out = |why: String| Ok(RecoveryResult::LeftOut(why, Some(name_of(&recorded.record.claim))));
         let wanted = match volume_object(recorded, ownership, self.object) {
@@ -181,7 +182,7 @@ impl RecoveryPass<'_> {
                 match api.get_opt(&recorded.record.volume).await.map_err(Box::new)? {
                     Some(existing) if is_same_volume(&existing, &wanted) => (existing, RecoveryResult::Exists),
                     Some(_) => return left_out("another volume has its name".to_owned()),
-                    // It was deleted in the meantime: the next pass decides.
+                    // The volume was deleted in the meantime: the next pass decides.
                     None => return Err(Box::new(error).into()),
                 }
             }
@@ -233,8 +234,9 @@ impl RecoveryPass<'_> {
         }
     }
 
-    /// If the cluster's own folder is new or has `no_records`, the earlier volumes are in the folder of another cluster
-    /// identity: claims of the same names are not provisioned until the administrator decides.
+    /// Reports the volumes that are recorded for other clusters, if the cluster's own folder is new or has
+    /// `no_records`: the earlier volumes may be in the folder of another cluster identity. Claims with the same names
+    /// are not provisioned until the administrator decides.
     async fn report_other_clusters(&self, outcome: &mut RecoveryOutcome, no_records: bool) -> Result<(), PassError> {
         let restored_identity = self.ctx.cluster_id != self.cluster_uid && !no_records;
         if restored_identity || *self.request != RecoveryRequest::All {
@@ -280,7 +282,7 @@ fn name_of(claim: &ClaimRef) -> ClaimName {
     (claim.namespace.clone(), claim.name.clone())
 }
 
-/// Reports whether the API server refuses the request for a reason that a retry does not remove.
+/// Returns true if the API server refuses the request for a reason that a retry does not resolve.
 fn is_refused(error: &kube::Error) -> bool {
     matches!(writes::http_status(error), Some(400 | 403 | 422))
 }

@@ -13,22 +13,22 @@ use crate::api::NfsBackend;
 use crate::api::names;
 use export_store::RecordedVolume;
 
-/// What the cluster has of a recorded volume's claim and namespace.
+/// State of a recorded volume's claim and namespace in the cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ClusterView<'a> {
     /// The UID of this cluster's kube-system namespace.
     pub(super) cluster_uid: &'a str,
     /// The UID of the claim's namespace.
     pub(super) namespace_uid: Option<&'a str>,
-    /// The backend admits that namespace.
+    /// True if the backend allows that namespace.
     pub(super) admitted: bool,
-    /// The claim of that name, if the record was made in this cluster.
+    /// The claim of that name, if the record was created in this cluster.
     pub(super) claim: Option<&'a PersistentVolumeClaim>,
-    /// This operator serves the volume's provisioner name.
+    /// True if this operator serves the volume's provisioner name.
     pub(super) served: bool,
 }
 
-/// Which claim gets the recreated volume.
+/// The claim that gets the recreated volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Ownership {
     /// Any claim with the recorded name.
@@ -41,16 +41,16 @@ pub(super) enum Ownership {
     Provisioning,
 }
 
-/// Why a volume is left out.
+/// Reason why a volume is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SkippedVolume {
     /// This operator does not serve its claims.
     #[error("its provisioner name is {0}, which this operator does not serve: see --provisioner-name")]
     NotServed(String),
-    /// A namespace created later under that name may belong to somebody else.
+    /// The namespace does not exist. One that is created later under that name may belong to someone else.
     #[error("there is no namespace {0}: the volume is recreated when it exists")]
     NoNamespace(String),
-    /// The backend admitted the namespace earlier.
+    /// The backend allowed the namespace earlier, but no longer does.
     #[error("namespace {0} may not have volumes here: see spec.allowedNamespaces")]
     NotAdmitted(String),
     /// The namespace was deleted in this cluster.
@@ -62,8 +62,8 @@ pub(super) enum SkippedVolume {
 }
 
 impl SkippedVolume {
-    /// Reports whether claims of the recorded name wait until the volume is recovered or the request withdrawn. A volume
-    /// that belongs to somebody else delays no claim.
+    /// Reports whether claims of the recorded name wait until the volume is recovered or the request is withdrawn. A
+    /// volume that belongs to someone else delays no claim.
     pub(super) fn delays_claims(&self) -> bool {
         !matches!(self, Self::OtherNamespace(_) | Self::ClaimDeleted(..))
     }
@@ -80,8 +80,8 @@ pub(super) fn ownership(recorded: &RecordedVolume, view: &ClusterView<'_>) -> Re
         return Ok(Ownership::Released);
     }
     if recorded.note.cluster != view.cluster_uid {
-        // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's request
-        // means the names that exist now.
+        // The cluster was rebuilt: neither namespace nor claim can have the recorded UID, and the administrator's
+        // request refers to the names that exist now.
         return match view.namespace_uid {
             None => Err(SkippedVolume::NoNamespace(namespace())),
             Some(_) if !view.admitted => Err(SkippedVolume::NotAdmitted(namespace())),
@@ -103,10 +103,10 @@ fn is_pending(claim: &PersistentVolumeClaim) -> bool {
     volume.is_none_or(str::is_empty)
 }
 
-/// Returns the volume as it was, with the backend's current address.
+/// Returns the volume as it was recorded, with the backend's current address.
 ///
 /// # Errors
-/// The recorded value that cannot be parsed.
+/// A recorded value cannot be parsed.
 pub(super) fn volume_object(
     recorded: &RecordedVolume,
     ownership: &Ownership,

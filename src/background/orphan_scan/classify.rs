@@ -3,7 +3,7 @@
 use crate::api::OrphanKind;
 use export_store::{Found, Inspection, PathState, Record, State};
 
-/// What a volume is to one backend.
+/// Relation of a volume to one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum VolumeView {
     /// There is no such volume, or it is on another export.
@@ -19,8 +19,8 @@ pub(super) enum VolumeView {
     Foreign,
 }
 
-/// Returns the kind of orphan, if it is one. `claim_waits`: the claim of the record exists and has no lost volume, so that
-/// its volume may still be created.
+/// Returns the kind of orphan, if it is one. `claim_waits` is true if the claim of the record exists and has no lost
+/// volume, so that its volume may still be created.
 pub(super) fn classify(inspection: &Inspection, volume: VolumeView, claim_waits: bool) -> Option<OrphanKind> {
     let directory = inspection.directory;
     match (volume, &inspection.record) {
@@ -66,9 +66,9 @@ fn classify_record(record: &Record, inspection: &Inspection) -> Option<OrphanKin
         State::Creating | State::Live => Some(OrphanKind::RecordWithoutDirectory),
         State::Archiving(_) | State::Archived(_) if is_directory(record.file_id, inspection.archive) => None,
         State::Archiving(_) | State::Archived(_) => Some(OrphanKind::ArchiveWithoutDirectory),
-        // In progress: the archive's object reports it.
+        // In progress: reported by the object of the archive.
         State::Purging { .. } | State::Restoring { .. } | State::Copying(_) => None,
-        // Done: the next start removes the record, the purge that of a tombstone.
+        // Complete: the next start removes the record; a purge removes the record of a tombstone.
         State::RemovingEmpty | State::Deleting { .. } | State::Tombstone { .. } => None,
     }
 }
@@ -140,7 +140,7 @@ mod tests {
             (live(), PathState::Nothing, HERE, Some(VolumeWithoutDirectory)),
             (live(), OTHER, HERE, Some(VolumeWithOtherDirectory)),
             (live(), PathState::Other, HERE, Some(VolumeWithOtherDirectory)),
-            // What the volume says goes before what the record says.
+            // The fileid in the volume takes precedence over the one in the record.
             (live(), OTHER, VolumeView::Here { file_id: Some(8) }, None),
             (
                 live(),
@@ -148,7 +148,7 @@ mod tests {
                 VolumeView::Here { file_id: None },
                 Some(VolumeWithOtherDirectory),
             ),
-            // A volume that was made again for an archive that was moved back.
+            // A volume that was recreated for an archive that was moved back.
             (record(State::Archived(note()), Some(7)), OURS, HERE, None),
             (
                 record(State::Archived(note()), Some(7)),
@@ -166,7 +166,7 @@ mod tests {
                 HERE,
                 Some(RecordUnreadable),
             ),
-            // nfs-subdir's have no record before their reclaim.
+            // Volumes of nfs-subdir have no record before their reclaim.
             (Found::Nothing, OURS, VolumeView::Legacy, None),
             (
                 Found::Nothing,
@@ -176,7 +176,7 @@ mod tests {
             ),
             (Found::Nothing, PathState::Unknown, VolumeView::Legacy, None),
             (live(), OTHER, VolumeView::Legacy, Some(VolumeWithOtherDirectory)),
-            // What is another backend's, or nobody's that we know, is for others to tell.
+            // Another backend, another provisioner or the reclaim is responsible for the volume.
             (Found::Nothing, PathState::Nothing, VolumeView::Foreign, None),
             (live(), OTHER, VolumeView::Foreign, None),
             (Found::Unreadable(RecordError::Short), OURS, VolumeView::Foreign, None),
@@ -239,7 +239,7 @@ mod tests {
                 PathState::Nothing,
                 Some(RecordWithoutDirectory),
             ),
-            // A reclaim that nobody goes on with, because its volume is gone.
+            // A reclaim that nothing resumes, because its volume no longer exists.
             (
                 archiving(),
                 Some(7),
@@ -295,9 +295,9 @@ mod tests {
                 OTHER,
                 Some(ArchiveWithoutDirectory),
             ),
-            // What has its path is the directory that is copied.
+            // The directory at its path is the source of the copy.
             (State::Copying(note()), None, OURS, PathState::Nothing, None),
-            // Moved back, and no volume made for it.
+            // An archive that was moved back, without a volume for it.
             (
                 archived(),
                 Some(7),

@@ -28,13 +28,13 @@ use crate::state::backends::{Backend, ScanResult};
 use crate::state::context::Context;
 use scan::{OrphanScan, ScanError};
 
-/// The first scan after a start, and the next one after a failure, come after the interval divided by this: the work of a
-/// start is done by then, and a process that restarts repeatedly still gets to scan.
+/// Divisor of the scan interval. The quotient is the minimum delay of the first scan after a start, and the delay after
+/// a failure. The work of a start is complete by then, and a process that restarts repeatedly still scans.
 const RETRY_DIVISOR: u32 = 12;
 /// Time until the next scan after a failure if there is no interval.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Starts to scan a backend, and shows the result of the previous process until the first scan is complete.
+/// Starts the scans of a backend, and shows the result of the previous process until the first scan is complete.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     let previous = previous_result(object);
     let delay = first_delay(
@@ -62,13 +62,13 @@ fn previous_result(object: &NfsBackend) -> Option<ScanResult> {
     })
 }
 
-/// Returns how long ago a scan ended. A wrong clock only changes when the next scan begins.
+/// Returns the time since a scan ended. A wrong clock affects only when the next scan begins.
 fn age(orphans: &OrphansStatus) -> Option<Duration> {
     let ended = orphans.last_scan.as_ref()?.0;
     Timestamp::now().duration_since(ended).try_into().ok()
 }
 
-/// Returns when the first scan is due, given the age of the previous process's last scan.
+/// Returns the delay of the first scan, given the age of the previous process's last scan.
 fn first_delay(interval: Duration, age: Option<Duration>) -> Duration {
     let left = age.map_or(Duration::ZERO, |age| interval.saturating_sub(age));
     delay(left.max(interval / RETRY_DIVISOR))
@@ -131,7 +131,7 @@ async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
         seconds = took.as_secs_f64(),
         "scanned for orphans"
     );
-    // A backend that was removed in the meantime has no metrics any more.
+    // A backend that was removed in the meantime no longer has metrics.
     let current = ctx.backends.get(&backend.name);
     if current.is_some_and(|current| current.uid == backend.uid) {
         ctx.metrics.backend_scanned(&backend.name, &orphans, Some(took));

@@ -1,7 +1,7 @@
 //! One scan: first the records without a volume, then the volumes, in batches.
 //!
-//! A suspect is checked again after a while, then together with its volume and claim as read from the API server: what is
-//! being provisioned or reclaimed is no orphan.
+//! A suspect is checked again after a while, together with its volume and claim as read from the API server: a volume
+//! that is being provisioned or reclaimed is not an orphan.
 
 use std::time::{Duration, Instant};
 
@@ -23,18 +23,19 @@ use crate::state::volume_metadata;
 use export_store::naming::DirectoryPath;
 use export_store::{ClaimRef, ExportError, ExportStore, Found, Holder, Inspection, State, Trust};
 
-/// Checks per second, one at a time. Each is two or three calls, so that a single disk with a cold cache, at about a hundred
-/// seeks per second, keeps most of them for its users. Ten thousand volumes take 17 minutes.
+/// Number of checks per second, one at a time. Each check takes two or three calls, so that a single disk with a cold
+/// cache and about a hundred seeks per second has most of them available for its users. Ten thousand volumes take 17
+/// minutes.
 const CHECKS_PER_SECOND: u32 = 10;
-/// Time until a suspect is checked again, at most half the scan interval. Longer than one attempt to provision, save or
-/// reclaim a volume, and than a garbage collection.
+/// Time until a suspect is checked again, at most half the scan interval. This is longer than an attempt to provision,
+/// save or reclaim a volume, and longer than a garbage collection.
 const GRACE: Duration = Duration::from_secs(60);
-/// Volumes per batch. Limits the memory of a scan and, if all are suspects, its duration.
+/// Number of volumes per batch. Limits the memory of a scan and, if all are suspects, its duration.
 const BATCH: usize = 500;
 /// Maximum number of orphans that a scan logs; the count includes all.
 const MAX_LOGGED: i64 = 1000;
 
-/// Why a scan was interrupted.
+/// Reason why a scan was interrupted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ScanError {
     /// The export is not ready to be scanned.
@@ -101,7 +102,7 @@ impl<'a> OrphanScan<'a> {
         Ok((self.found, self.checked))
     }
 
-    /// Checks a batch of volumes, and its suspects again after a while.
+    /// Checks a batch of volumes, and checks its suspects again after a while.
     async fn scan_batch(&mut self, volumes: &[String]) -> Result<(), ScanError> {
         let (started, mut suspects) = (Instant::now(), Vec::new());
         for volume in volumes {
@@ -127,12 +128,13 @@ impl<'a> OrphanScan<'a> {
         Ok(())
     }
 
-    /// The first check, against what is in memory: it needs no request to the API server.
+    /// Runs the first check, with the volume as it is in the caches. It reads a volume from the API server only if
+    /// nfs-subdir created the volume, or to complete its record.
     async fn is_suspect(&mut self, volume: &str) -> Result<bool, ScanError> {
         let view = cached_view(self.ctx, &self.backend.name, self.export_id, volume);
         let path = match view {
             VolumeView::Foreign => return Ok(false),
-            // Only the object itself has the path of its directory.
+            // Only the volume object has the path of the directory.
             VolumeView::Legacy => path_of(self.read_volume(volume).await?.as_ref(), self.object),
             VolumeView::Here { .. } | VolumeView::Absent => None,
         };
@@ -145,7 +147,7 @@ impl<'a> OrphanScan<'a> {
         Ok(inspection.is_some_and(|inspection| classify(&inspection, view, false).is_some()))
     }
 
-    /// The second check, between two reads of the volume from the API server.
+    /// Runs the second check, between two reads of the volume from the API server.
     async fn find_orphan(
         &mut self,
         volume: &str,
@@ -184,7 +186,7 @@ impl<'a> OrphanScan<'a> {
         self.backend.is_in_work(volume) || awaits_gc()
     }
 
-    /// Inspects a volume's record and directory. Returns none if only this volume cannot be inspected.
+    /// Inspects a volume's record and directory. Returns `None` if only this volume cannot be inspected.
     async fn inspect(&mut self, volume: &str, path: Option<&DirectoryPath>) -> Result<Option<Inspection>, ScanError> {
         self.ticks.tick().await;
         self.checked += 1;
@@ -215,7 +217,7 @@ impl<'a> OrphanScan<'a> {
         Ok(found.is_some_and(|found| found.status.and_then(|status| status.phase).as_deref() != Some("Lost")))
     }
 
-    /// Returns what a volume is to this backend, from its object.
+    /// Returns the relation of a volume to this backend, from the volume object.
     fn view(&self, volume: Option<&PersistentVolume>) -> VolumeView {
         let Some(volume) = volume else {
             return VolumeView::Absent;
@@ -242,8 +244,8 @@ impl<'a> OrphanScan<'a> {
         )
     }
 
-    /// Reports whether this backend reports a record without a volume: it created the record, or the backend that did no
-    /// longer exists and this is the first of the backends on the export.
+    /// Returns true if this backend reports a record without a volume: it created the record, or the backend that
+    /// created it no longer exists and this backend is the first one on the export.
     fn is_ours(&self, inspection: &Inspection) -> bool {
         let Found::Record(record, _) = &inspection.record else {
             // The record does not name its backend.
@@ -264,7 +266,7 @@ impl<'a> OrphanScan<'a> {
                 .as_ref()
                 .is_some_and(|identity| identity.id == self.export_id)
         };
-        // By name.
+        // Sorted by name.
         let all = self.ctx.backends.all();
         let first = all.iter().find(|backend| here(backend));
         first.is_none_or(|first| first.name == self.backend.name)
@@ -284,7 +286,7 @@ impl<'a> OrphanScan<'a> {
         self.found.add(kind, orphan);
     }
 
-    /// Makes sure that the record of a volume in use is signed and complete, so that the volume can be recovered if its
+    /// Ensures that the record of a volume in use is signed and complete, so that the volume can be recovered if its
     /// object is lost. A record is unsigned if an earlier release wrote it, or if the key was lost.
     async fn complete_record(&mut self, volume: &str, inspection: &Inspection) -> Result<(), ScanError> {
         let unsigned = matches!(inspection.record, Found::Record(_, Trust::Unsigned | Trust::Forged));
@@ -327,8 +329,8 @@ impl<'a> OrphanScan<'a> {
     }
 }
 
-/// Reports whether the record of a live volume of this size lacks what a recovery needs: its writer stopped too early, or
-/// it was signed because the volume agreed with it, which leaves out what the volume does not confirm.
+/// Reports whether the record of a live volume of this size lacks what a recovery needs: its writer was interrupted, or
+/// it was signed because the volume agreed with it, which omits everything that the volume does not confirm.
 fn lacks_metadata(inspection: &Inspection, size: Option<u128>) -> bool {
     let Found::Record(record, _) = &inspection.record else {
         return false;
@@ -337,7 +339,7 @@ fn lacks_metadata(inspection: &Inspection, size: Option<u128>) -> bool {
     record.state == State::Live && recorded != size
 }
 
-/// Returns what a volume is to a backend, from the caches.
+/// Returns the relation of a volume to a backend, from the caches.
 fn cached_view(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> VolumeView {
     let holder = || Holder::Volume(volume.to_owned());
     match ctx.capacity.location_of(volume) {
@@ -346,13 +348,13 @@ fn cached_view(ctx: &Context, backend: &str, export_id: &str, volume: &str) -> V
             let file_id = ctx.path_reservations.file_of(&holder()).map(|(_, file_id)| file_id);
             view_by_export(export_id, id.as_deref(), on == backend, file_id)
         }
-        // Not provisioned by this operator: it may have the directory.
+        // Not provisioned by this operator, but the directory may belong to it.
         None if ctx.path_reservations.knows(&holder()) => VolumeView::Foreign,
         None => VolumeView::Absent,
     }
 }
 
-/// Returns what a volume of this operator is to a backend, from the export ID in its annotation.
+/// Returns the relation of a volume of this operator to a backend, from the export ID in its annotation.
 fn view_by_export(export_id: &str, annotated: Option<&str>, on_backend: bool, file_id: Option<u64>) -> VolumeView {
     match annotated {
         Some(annotated) if annotated != export_id => VolumeView::Absent,
@@ -382,7 +384,7 @@ fn directory(inspection: &Inspection, kind: OrphanKind) -> Option<String> {
     }
 }
 
-/// Reports whether an error concerns the whole export, and not one name on it.
+/// Reports whether an error concerns the whole export rather than one name on it.
 pub(crate) fn is_export_error(error: &ExportError) -> bool {
     let reason = Reason::from(error.kind());
     reason.is_connectivity()

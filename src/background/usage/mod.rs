@@ -1,7 +1,8 @@
-//! Counts what a backend's volumes and archives use (`spec.usage`).
+//! Counts the usage of a backend's volumes and archives (`spec.usage`).
 //!
-//! One volume after the other, by name, one call at a time and at a limited rate. The progress is in the backend's status, and
-//! a restart resumes there. The result is written on the volume; a claim that uses more than it requests gets a condition.
+//! Volumes are counted in the order of their names, with one call at a time and at a limited rate. The progress is
+//! stored in the backend's status, and a restart resumes from there. The result is written to the volume; a claim that
+//! uses more than it requests gets a condition.
 
 mod plan;
 mod publish;
@@ -28,7 +29,7 @@ use scan::{UsageScan, UsageScanError, remove_results};
 /// Time until an interrupted scan resumes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts to count what a backend's volumes use, as its object requests.
+/// Starts the usage scans of a backend, as its object requests.
 pub fn start(ctx: &Arc<Context>, backend: &Arc<Backend>, object: &NfsBackend) {
     if let Some(status) = object.status.as_ref().and_then(|status| status.usage.as_ref()) {
         backend
@@ -43,7 +44,7 @@ pub fn request(object: &NfsBackend) -> Option<&str> {
     object.annotations().get(COUNT_NOW).map(String::as_str)
 }
 
-/// Returns the usage in the backend's status; none if it is not counted.
+/// Returns the usage in the backend's status; `None` if it is not counted.
 pub fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<UsageStatus> {
     object.spec.usage.as_ref()?;
     let (total, progress) = (ctx.usage.total(&backend.name), backend.usage_scan.progress());
@@ -60,7 +61,7 @@ pub fn status(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Option<U
     })
 }
 
-/// Returns what the counted archives of a backend use, in bytes.
+/// Returns the usage of a backend's counted archives, in bytes.
 fn archived_bytes(ctx: &Context, backend: &str) -> i64 {
     let archives = ctx.stores.archives.state();
     let here = archives.iter().filter(|archive| archive.spec.backend == backend);
@@ -78,16 +79,16 @@ fn previous_progress(status: &UsageStatus) -> UsageProgress {
     }
 }
 
-/// Returns the interval between two scans; none if usage is not counted.
+/// Returns the interval between two scans; `None` if usage is not counted.
 fn interval(object: &NfsBackend) -> Option<Duration> {
     let interval = object.spec.usage.as_ref()?.interval.parse::<kube::core::Duration>();
-    // The schema validates it. A day is safe should it be invalid nevertheless.
+    // The schema validates it. If it is invalid nevertheless, a day is a safe default.
     Some(interval.map_or(Duration::from_secs(24 * 3600), Duration::from))
 }
 
 #[derive(Default)]
 struct UsageScanner {
-    /// The error that was logged last.
+    /// Last error that was logged.
     last_error: String,
 }
 
@@ -103,7 +104,7 @@ impl BackendTask for UsageScanner {
             Ok(next) => next,
             Err(error) => {
                 let text = error.to_string();
-                // An export that is not probed yet is no error.
+                // An export that is not probed yet is not an error.
                 if text != self.last_error && !matches!(error, UsageScanError::NotConfirmed) {
                     tracing::info!(backend = backend.name, "not counted for now: {text}");
                 }

@@ -1,4 +1,4 @@
-//! When to scan, what to scan, and which results are worth a write. Pure.
+//! Decides when to scan, what to count, and which results to write. Pure.
 
 use std::time::Duration;
 
@@ -21,19 +21,19 @@ use crate::state::usage::{UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
 use export_store::text::format_bytes;
 
-/// Differences of less than one percent, or less than this, are not written: ten thousand volumes in use would be as many
-/// writes in each scan.
+/// A change in bytes of up to this value, or of up to one percent, is not written: otherwise, ten thousand volumes in
+/// use would cause as many writes in each scan.
 const MIN_BYTES_CHANGE: u64 = 1 << 20;
 const MIN_FILES_CHANGE: u64 = 100;
-/// Maximum age of a result on a volume. An older one is written again, to show that the volume is still scanned.
+/// Age at which a result on a volume is written again, to show that the volume is still scanned.
 const MAX_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Maximum number of attempts to count a volume or archive that is interrupted each time: by restarts, by a server that
-/// fails when it is read, or by an object that cannot be written. The scan then continues with the next one.
+/// Maximum number of attempts to count a volume or archive if each attempt is interrupted: by a restart, by a server
+/// that fails when it is read, or by an object that cannot be written. The scan then continues with the next one.
 const MAX_ATTEMPTS: i64 = 3;
 
-/// Reports whether a backend must not be scanned, given its last probe. A full or read-only export can be scanned, and one
-/// that does not respond is tried.
+/// Returns true if a backend must not be scanned, given its last probe. A full or read-only export is scanned, and an
+/// export that does not respond is tried.
 pub(super) fn is_halted(object: &NfsBackend, ready: &PlannedCondition) -> bool {
     let other_export = matches!(
         ready.reason,
@@ -57,7 +57,7 @@ pub(super) fn advance(at: &CountUnderWay, name: &str) -> CountUnderWay {
     }
 }
 
-/// Returns how long to wait until a scan begins or resumes.
+/// Returns the time until a scan begins or resumes.
 pub(super) fn time_until_scan(progress: &UsageProgress, interval: Duration, now: Timestamp) -> Duration {
     if progress.under_way.is_some() || progress.asked {
         return Duration::ZERO;
@@ -86,13 +86,13 @@ pub(super) fn location(
     let here = annotation(PROVISIONED_BY).is_some_and(|by| settings.serves(by))
         && annotation(VOLUME_BACKEND) == Some(backend)
         && annotation(VOLUME_EXPORT_ID) == Some(export_id);
-    // Without the fileid, the name could be that of another directory.
+    // Without the fileid, another directory could have the name.
     let file_id = annotation(VOLUME_FILE_ID)?.parse().ok()?;
     let directory = DirectoryPath::parse(annotation(VOLUME_DIRECTORY)?).ok()?;
     here.then_some((directory, Some(file_id)))
 }
 
-/// Reports whether a result has to be written on the volume.
+/// Returns true if a result must be written to the volume.
 pub(super) fn needs_write(volume: &PersistentVolume, now: &VolumeUsage, at: Timestamp) -> bool {
     let Some(before) = VolumeUsage::of(volume) else {
         return true;
@@ -109,7 +109,7 @@ pub(super) fn needs_write(volume: &PersistentVolume, now: &VolumeUsage, at: Time
         || (before.unread == 0) != (now.unread == 0)
 }
 
-/// Returns the message for a claim whose volume uses more than the claim requests, if it does.
+/// Returns the message for a claim if its volume uses more than the claim requests.
 pub(super) fn over_request(claim: &PersistentVolumeClaim, now: &VolumeUsage) -> Option<String> {
     let requests = claim.spec.as_ref()?.resources.as_ref()?.requests.as_ref()?;
     let asked = &requests.get("storage")?.0;

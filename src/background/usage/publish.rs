@@ -22,8 +22,8 @@ use crate::state::usage::VolumeUsage;
 use export_store::Content;
 use export_store::text::format_bytes;
 
-/// Writes the usage of a volume where it changed. The claim is written first: the annotations on the volume then prove that
-/// both are.
+/// Writes the usage of a volume if it changed. The claim is written first, so that the annotations on the volume show
+/// that both were written.
 pub(super) async fn volume(
     ctx: &Context,
     backend: &Backend,
@@ -74,7 +74,7 @@ pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Conte
 }
 
 fn annotations(figures: &VolumeUsage, now: Timestamp) -> Value {
-    // The precision of a second is enough.
+    // A precision of one second is sufficient.
     let at = Timestamp::from_second(now.as_second()).unwrap_or(now);
     let mut annotations = json!({
         VOLUME_USED_BYTES: figures.bytes.to_string(),
@@ -161,7 +161,7 @@ async fn apply_status(ctx: &Context, claim: &PersistentVolumeClaim, fields: Valu
     unless_gone(writes::apply(&api, claim, managers::USAGE, fields, true, action).await)
 }
 
-/// An object that no longer exists needs no usage.
+/// Ignores that an object no longer exists: it needs no usage.
 fn unless_gone(written: Result<(), WriteError>) -> Result<(), WriteError> {
     match written {
         Err(WriteError::NotFound) => Ok(()),

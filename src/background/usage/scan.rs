@@ -1,4 +1,4 @@
-//! One scan: the volumes by name, then the archives that were never counted.
+//! One scan: the volumes in the order of their names, then the archives that were never counted.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
 use export_store::{Content, ExportError, ExportStore, RateLimiter, TreePlace};
 
-/// Maximum number of volumes counted per second, however small they are. Each is two reads from the API server and three
-/// calls on the export. Ten thousand volumes take 17 minutes.
+/// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
+/// three calls on the export. Ten thousand volumes take 17 minutes.
 const VOLUMES_PER_SECOND: u32 = 10;
-/// Volumes per batch. Limits the memory of a scan.
+/// Number of volumes per batch. Limits the memory of a scan.
 const BATCH: usize = 500;
 
-/// Why a scan was interrupted; it resumes later.
+/// Reason why a scan was interrupted; it resumes later.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum UsageScanError {
     /// The export is not ready to be scanned.
@@ -156,8 +156,8 @@ impl<'a> UsageScan<'a> {
             && !counted
     }
 
-    /// Counts one volume or archive and returns the new progress. The attempt is recorded first, because the volume may be
-    /// the one that makes the process fail.
+    /// Counts one volume or archive and returns the new progress. The attempt is recorded first, because this volume
+    /// may cause the process to fail.
     async fn count_next(&mut self, at: &CountUnderWay, name: &str) -> Result<CountUnderWay, UsageScanError> {
         let (begun, allowed) = begin_attempt(at);
         self.backend
@@ -207,7 +207,7 @@ impl<'a> UsageScan<'a> {
         }
     }
 
-    /// Returns none if only this volume or archive cannot be counted.
+    /// Counts a tree. Returns `None` if only this volume or archive cannot be counted.
     async fn count(
         &mut self,
         volume: &str,

@@ -18,8 +18,8 @@ use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 
-/// An archive that gets no slot is retried after at most this many intervals: thousands of archives that expire together
-/// do not all retry for each slot, and few slots stay unused.
+/// Maximum number of intervals until an archive that gets no slot is retried. Thousands of archives that expire
+/// together do not all retry for each slot, and few slots remain unused.
 const MAX_RETRY_INTERVALS: u32 = 8;
 /// Time until the clocks are compared again after they disagreed; an administrator has to correct them.
 const CLOCK_RETRY: Duration = Duration::from_secs(60);

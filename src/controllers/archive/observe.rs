@@ -1,4 +1,4 @@
-//! What is known of an archive: its object, its backend, and what is on the export.
+//! Observed state of an archive: its object, its backend, and the export.
 
 use std::sync::Arc;
 
@@ -18,22 +18,22 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ArchiveRef, ExportError, ExportStore, RecordedArchive, RestoreTarget, Stage, Trust};
 
-/// Where an archive is.
+/// Location of an archive.
 pub struct Location {
     pub backend: Arc<Backend>,
     pub export: Arc<ExportStore>,
     pub archive: ArchiveRef,
 }
 
-/// What was observed of an archive.
+/// Observation of an archive.
 pub struct Observation {
-    /// Where it is, if that can be reached.
+    /// Location, if it can be reached.
     pub location: Option<Location>,
-    /// What is known.
+    /// Observed state.
     pub observed: Observed,
 }
 
-/// Reads the archive's record, and what else the plan depends on.
+/// Reads the archive's record and everything else that the plan depends on.
 pub async fn observe(ctx: &Context, object: &NfsArchive) -> Result<Observation, WriteError> {
     let deleting = object.metadata.deletion_timestamp.is_some();
     let (location, export) = match locate(ctx, object) {
@@ -146,7 +146,7 @@ async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -
     })
 }
 
-/// Reads the archive's record. Signs it if this cluster did not, and the object agrees with it.
+/// Reads the archive's record. Signs it if this cluster has not signed it and the object agrees with it.
 async fn read_record(object: &NfsArchive, location: &Location) -> Result<Option<RecordedArchive>, ExportError> {
     let (export, volume) = (&location.export, &location.archive.volume);
     let recorded = export.find_archive(volume).await?;
@@ -174,8 +174,8 @@ fn read_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> ExportS
     ExportState::RecordUnusable(condition)
 }
 
-/// Reports whether the volume that an archive is restored to exists and has the directory. Read from the API server,
-/// because the archive ends then.
+/// Reports whether the volume that an archive is restored to exists and has the directory. The volume is read from the
+/// API server, because the archive's record and object are removed if it does.
 async fn is_restored(ctx: &Context, target: &RestoreTarget, file_id: u64) -> Result<bool, WriteError> {
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let volume = volumes

@@ -14,13 +14,13 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{ArchiveRef, ExportError, ExportStore};
 
-/// Why a step failed.
+/// Reason why a step failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpsError {
-    /// On the export.
+    /// The step failed on the export.
     #[error(transparent)]
     Export(#[from] ExportError),
-    /// In the cluster.
+    /// The step failed in the cluster.
     #[error(transparent)]
     Write(#[from] WriteError),
 }

@@ -1,28 +1,29 @@
-//! What to do about an archive, and what its object reports. Pure.
+//! Next step for an archive, and the state that its object reports. Pure.
 
 use crate::api::conditions::{ArchiveCondition, PlannedCondition, Reason};
 use export_store::{CopyState, RestoreTarget};
 
-/// What is known of an archive.
+/// Observed state of an archive.
 #[derive(Debug, Clone)]
 pub struct Observed {
-    /// The object is being deleted.
+    /// True if the object is being deleted.
     pub deleting: bool,
-    /// The CustomResourceDefinition is being deleted: all objects are deleted with it, and nobody intends to delete their data.
+    /// True if the CustomResourceDefinition is being deleted: all objects are deleted with it, without the intent to
+    /// delete their data.
     pub crd_deleting: bool,
-    /// Deleting the object deletes the data.
+    /// True if deleting the object deletes the data.
     pub delete_data: bool,
-    /// The archive has a legal hold.
+    /// True if the archive has a legal hold.
     pub held: bool,
-    /// A claim is getting a copy of it.
+    /// True if a claim is getting a copy of it.
     pub copied: bool,
-    /// Why the archive has expired, if it has.
+    /// Reason why the archive has expired, if it has.
     pub expired: Option<String>,
-    /// What is on the export.
+    /// State of the archive on the export.
     pub export: ExportState,
 }
 
-/// What is on the export.
+/// State of the archive on the export.
 #[derive(Debug, Clone)]
 pub enum ExportState {
     /// The export cannot be read now.
@@ -33,25 +34,25 @@ pub enum ExportState {
     NoRecord,
     /// The archive is kept.
     Kept {
-        /// The directory is where it should be.
+        /// True if the directory is at its path.
         present: bool,
-        /// What it is a copy of, if it is a requested backup.
+        /// State of the copy, if it is a requested backup.
         copy: Option<CopyState>,
     },
-    /// Its purge is announced; `present`: its directory is not in the trash yet.
+    /// Its purge is announced; `present` is true if its directory is not in the trash yet.
     Purging { present: bool },
-    /// It is being restored; `done`: the volume that gets it exists.
+    /// It is being restored; `done` is true if the volume that gets it exists.
     Restoring { target: RestoreTarget, done: bool },
 }
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Only report.
+    /// Report only.
     NoOp,
     /// Wait until something changes elsewhere.
     Wait,
-    /// Remove the finalizer, and leave the export as it is.
+    /// Remove the finalizer, and leave the export unchanged.
     RemoveFinalizer,
     /// Move the data into the trash, then remove the finalizer.
     Purge,
@@ -61,7 +62,7 @@ pub enum Step {
     CompleteRestore,
 }
 
-/// What the object reports.
+/// State that the object reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
     /// The state in one word.
@@ -72,7 +73,7 @@ pub struct Report {
     pub others: Vec<(ArchiveCondition, PlannedCondition)>,
 }
 
-/// Returns the next step and what to report meanwhile.
+/// Returns the next step and the state to report meanwhile.
 pub fn plan(observed: &Observed) -> (Step, Report) {
     let step = if observed.deleting {
         deletion_step(observed)
@@ -82,7 +83,7 @@ pub fn plan(observed: &Observed) -> (Step, Report) {
     (step, report(observed))
 }
 
-/// The step for an object that is being deleted.
+/// Returns the step for an object that is being deleted.
 fn deletion_step(observed: &Observed) -> Step {
     let Observed {
         crd_deleting,
@@ -110,7 +111,7 @@ fn deletion_step(observed: &Observed) -> Step {
     }
 }
 
-/// The step for an object that is not being deleted.
+/// Returns the step for an object that is not being deleted.
 fn retention_step(observed: &Observed) -> Step {
     let expired = observed.expired.is_some() && !observed.held;
     match &observed.export {
@@ -119,7 +120,7 @@ fn retention_step(observed: &Observed) -> Step {
         ExportState::Purging { present: true } if !expired => Step::CancelPurge,
         ExportState::Purging { .. } => Step::Purge,
         ExportState::Kept { present: true, .. } if expired && observed.copied => Step::Wait,
-        // A missing directory needs a person; a deadline removes nothing then.
+        // A missing directory requires an administrator; in that case, an expiry removes nothing.
         ExportState::Kept { present: true, .. } if expired => Step::Purge,
         ExportState::Kept { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => Step::NoOp,
     }
@@ -219,7 +220,7 @@ fn report_kept(observed: &Observed, copy: Option<&CopyState>) -> (&'static str, 
     )
 }
 
-/// What was copied, and what was not.
+/// Describes what was copied and what was not.
 fn copy_summary(copy: &CopyState) -> String {
     let outcome = copy.outcome.as_deref().unwrap_or("the number of files is unknown");
     format!("; a copy of volume {} ({outcome})", copy.volume)

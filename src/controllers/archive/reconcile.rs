@@ -24,8 +24,8 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 use export_store::ExportError;
 
-/// Interval between checks of an available archive. Whether its directory still exists only informs users; ten thousand
-/// archives are three checks a second.
+/// Interval between checks of an available archive. The check of its directory only informs users. Ten thousand
+/// archives cause three checks per second.
 const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 /// Interval between checks of an archive that waits for its backend or for a volume: about a probe interval.
 pub(super) const WAIT_INTERVAL: Duration = Duration::from_secs(15);
@@ -76,7 +76,7 @@ fn report_failure(ctx: &Context, object: &NfsArchive, error: &ExportError) -> Ac
     Action::requeue(jittered(WAIT_INTERVAL))
 }
 
-/// What the execution of a step requires next.
+/// Result of the execution of a step.
 enum Executed {
     /// There was nothing to do.
     Nothing,
@@ -150,19 +150,19 @@ async fn execute_irreversible(
     Ok(Executed::Requeue(jittered(WAIT_INTERVAL)))
 }
 
-/// Returns when to check an archive again on which there is nothing to do.
+/// Returns the time until the next check of an archive for which there is nothing to do.
 fn next_check(object: &NfsArchive, step: Step) -> Duration {
     if step == Step::Wait {
         return WAIT_INTERVAL;
     }
     let expires = object.spec.expires_at.as_ref();
     let left = expires.map(|at| at.0.duration_since(Timestamp::now()));
-    // The plan already considered a time in the past.
+    // The plan has already handled a time in the past.
     let left = left.and_then(|left| Duration::try_from(left).ok());
     left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
 }
 
-/// Writes the status unless it is unchanged. Reports whether it was written.
+/// Writes the status unless it is unchanged. Returns true if it was written.
 pub(super) async fn write_status(ctx: &Context, object: &NfsArchive, report: &Report) -> Result<bool, WriteError> {
     let planned = status(object, report, Timestamp::now());
     let former = object

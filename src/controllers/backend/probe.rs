@@ -1,4 +1,5 @@
-//! A probe of a backend: can the export be reached, is its identity the expected one, can it be written, has it space.
+//! A probe of a backend: checks that the export can be reached, has the expected identity and can be written, and reads
+//! its space.
 
 use std::sync::Arc;
 
@@ -13,16 +14,16 @@ use export_store::{
 };
 use nfs_client::{self, Statistics};
 
-/// The result of a probe. Checks after the first failed one are absent.
+/// The result of a probe. Checks after the first failed one are unset.
 #[derive(Clone)]
 pub struct Probe {
     /// The connection.
     pub export: Option<Arc<ExportStore>>,
-    /// The server responds and the export exists.
+    /// Result of the check that the server responds and the export exists.
     pub reachable: PlannedCondition,
     /// The identity of the export, or why it is not confirmed.
     pub identity: Option<Result<Identity, PlannedCondition>>,
-    /// Directories can be created and removed.
+    /// Result of the check that directories can be created and removed.
     pub writable: Option<PlannedCondition>,
     /// Space and inodes.
     pub statistics: Option<Statistics>,
@@ -160,8 +161,8 @@ async fn check_writable(
     Ok(written)
 }
 
-/// Reports whether a directory without a volume may be one that this cluster began and never created a volume for. A complete
-/// one that another cluster or an unknown one recorded was in use.
+/// Returns true if a directory without a volume may be one that this cluster began and never created a volume for. A
+/// complete directory that was recorded by another or an unknown cluster was in use.
 fn may_be_unfinished(record: &Record, home: &str) -> bool {
     let made_here = record.note.as_ref().is_some_and(|note| note.cluster == home);
     record.state == State::Creating || made_here
@@ -251,7 +252,7 @@ async fn connection(
     Ok(export)
 }
 
-/// Checks that this process may take the backend's NFS lease. After it was fenced off, the API server has to confirm the
+/// Checks that this process may take the backend's NFS lease. After it was fenced, the API server has to confirm the
 /// leadership first: two processes that reconnect automatically would evict each other forever.
 async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), PlannedCondition> {
     if backend.known().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {

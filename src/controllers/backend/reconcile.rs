@@ -47,7 +47,7 @@ pub async fn reconcile(object: Arc<NfsBackend>, ctx: Arc<Context>) -> Result<Act
         return finalize(&ctx, &object, &backend).await;
     }
     let (ready, status) = apply_probe(&ctx, &object, &backend, &probe, blocker);
-    // Counted from here, however long the following writes take: a probe is valid for a limited time.
+    // Measured from here, however long the following writes take: a probe is valid for a limited time.
     let next_probe = Instant::now() + jittered(probe_delay(&object, &ready));
     let written = write_status(&ctx, &object, &status).await;
     let reported = written.is_ok().then_some(&status);
@@ -113,7 +113,7 @@ fn apply_probe(
 ) -> (PlannedCondition, NfsBackendStatus) {
     let totals = ctx.capacity.totals(&backend.name);
     let purged = backend.purged();
-    // A scan of another export is not this backend's.
+    // The result of a scan of another export does not apply.
     let last_scan = backend.scanned().filter(|scan| {
         let confirmed = probe.confirmed();
         confirmed.is_none_or(|identity| identity.id == scan.export_id)
@@ -163,7 +163,7 @@ fn apply_probe(
     (ready.clone(), status::status(&observed, &ready))
 }
 
-/// Wakes whatever may proceed after a probe.
+/// Wakes everything that may proceed after a probe.
 fn wake_waiting(ctx: &Context, backend: &Backend, unblocked: Unblocks) {
     backend.claims.wake_next(&ctx.waiting_claims);
     backend.reclaims.wake_next(&ctx.waiting_volumes);
@@ -189,8 +189,8 @@ async fn write_status(ctx: &Context, object: &NfsBackend, status: &NfsBackendSta
     writes::apply(&api(ctx), object, managers::STATUS, fields, true, action).await
 }
 
-/// Starts what needs a confirmed export: garbage collection, and whatever annotations request. `reported`: the status, if it
-/// was written.
+/// Starts what needs a confirmed export: garbage collection, and everything that annotations request. `reported` is the
+/// status, if it was written.
 async fn run_maintenance(
     ctx: &Context,
     object: &NfsBackend,
@@ -216,7 +216,7 @@ async fn run_maintenance(
         writes::remove_annotation(&api(ctx), object, COUNT_NOW, value).await?;
     }
     match object.annotations().get(ACCEPT_IDENTITY) {
-        // An acceptance is valid once: if it stayed, it would also accept the next copy of the export.
+        // An acceptance is valid once: if the annotation remained, it would also accept the next copy of the export.
         Some(accepted) => writes::remove_annotation(&api(ctx), object, ACCEPT_IDENTITY, accepted).await,
         None => Ok(()),
     }

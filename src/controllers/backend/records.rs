@@ -1,4 +1,5 @@
-//! Records that this cluster did not sign: what the backend says of them, and those that an administrator wants adopted.
+//! Records that this cluster did not sign: the condition that reports them, and the adoption of those that an
+//! administrator names.
 
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
@@ -17,7 +18,7 @@ use export_store::{
 /// Maximum number of records that the condition names; `nfs-operator archives` lists all.
 const MAX_NAMED: usize = 10;
 
-/// Returns the condition RecordsTrusted. The records of other clusters belong to them and are no fault.
+/// Returns the condition RecordsTrusted. The records of other clusters belong to them and are not a fault.
 pub(super) fn condition(doubts: &UnsignedRecords) -> PlannedCondition {
     let others: String = doubts.others.iter().map(describe_cluster).collect();
     if doubts.own.is_empty() {

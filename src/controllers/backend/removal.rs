@@ -1,4 +1,4 @@
-//! Removal of a backend: what blocks its deletion, and how it is forgotten once its object is gone.
+//! Removal of a backend: what blocks its deletion, and the cleanup after its object is deleted.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +17,7 @@ use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::Holder;
 
-/// Returns why a backend that is being deleted cannot be removed yet.
+/// Returns the reason why a backend that is being deleted cannot be removed yet.
 pub(super) fn deletion_blocker(
     ctx: &Context,
     object: &NfsBackend,
@@ -69,7 +69,7 @@ pub(super) async fn finalize(ctx: &Context, object: &NfsBackend, backend: &Backe
     Ok(Action::await_change())
 }
 
-/// Forgets a backend: releases its root, closes its connection and wakes what waits for it.
+/// Forgets a backend: releases its root, closes its connection and wakes everything that waits for it.
 fn forget(ctx: &Context, name: &str, uid: &str) {
     let Some(backend) = ctx.backends.remove(name, uid) else {
         return;
@@ -87,8 +87,8 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
         .for_each(|archive| ctx.requeue_archive(archive));
 }
 
-/// Forgets the backends whose objects vanish from the watch: a finalizer can be removed by force, and a watch that is
-/// listed again reports no deletions.
+/// Forgets the backends whose objects vanish from the watch: a finalizer can be removed by force, and a watch that
+/// lists again does not report deletions.
 #[derive(Default)]
 pub struct Follower {
     known: HashMap<String, String>,

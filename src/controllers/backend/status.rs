@@ -20,7 +20,7 @@ use nfs_client::Statistics;
 /// Minimum interval between writes of numbers that change constantly, in seconds.
 const MIN_WRITE_INTERVAL: i64 = 60;
 
-/// What the status is computed from.
+/// Input for the status of a backend.
 pub(super) struct Observed<'a> {
     /// The backend's object at the probe.
     pub object: &'a NfsBackend,
@@ -34,9 +34,9 @@ pub(super) struct Observed<'a> {
     pub orphans: Option<&'a OrphansStatus>,
     /// The progress of the recovery of its volumes.
     pub recovery: RecoveryStage,
-    /// What its volumes use, if that is counted.
+    /// Usage of its volumes, if it is counted.
     pub usage: Option<UsageStatus>,
-    /// Why the deletion of the backend is blocked.
+    /// Reason why the deletion of the backend is blocked.
     pub blocker: Option<PlannedCondition>,
     /// The current time.
     pub now: Timestamp,
@@ -81,7 +81,7 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
     )
 }
 
-/// Returns what an administrator should know although claims can be provisioned.
+/// Returns warnings for the administrator that do not prevent the provisioning of claims.
 fn warnings(observed: &Observed<'_>) -> Vec<String> {
     let spec = &observed.object.spec;
     let mut warnings = Vec::new();
@@ -136,7 +136,7 @@ fn capacity(object: &NfsBackend, statistics: &Statistics) -> PlannedCondition {
     PlannedCondition::holds(Reason::Ready, "the export has space")
 }
 
-/// Returns the status to write; the former one if only constantly changing numbers differ.
+/// Returns the status to write; the previous one if only constantly changing numbers differ.
 pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBackendStatus {
     let former = observed.object.status.clone().unwrap_or_default();
     let probe = observed.probe;
@@ -257,7 +257,7 @@ fn changed(former: &NfsBackendStatus, planned: &NfsBackendStatus) -> bool {
     let without_figures = |status: &NfsBackendStatus| NfsBackendStatus {
         capacity: None,
         last_probe_time: None,
-        // Only whether usage is counted, and when the last scan was complete.
+        // Compares only whether usage is counted, and when the last scan was completed.
         usage: status.usage.as_ref().map(|usage| UsageStatus {
             last_completed: usage.last_completed.clone(),
             ..UsageStatus::default()

@@ -10,7 +10,7 @@ use export_store::naming::{ExportPathError, check_export_path};
 use nfs_client::address::check_server;
 use nfs_client::{self, Protocol, VersionChoice};
 
-/// What distinguishes the lease of one operator on a server from that of another.
+/// Values that distinguish the lease of one operator on a server from the lease of another.
 pub struct LeaseOwner<'a> {
     /// The cluster ID.
     pub cluster_id: &'a str,
@@ -25,7 +25,7 @@ pub struct LeaseOwner<'a> {
 pub struct ObservedState<'a> {
     /// `status.nfsVersion`: the last version that worked.
     pub version: Option<&'a str>,
-    /// The backend has volumes.
+    /// True if the backend has volumes.
     pub has_volumes: bool,
 }
 
@@ -154,7 +154,7 @@ mod tests {
             (Auto, Some("4.1"), false, VersionChoice::Auto),
             (Auto, Some("3"), true, pinned_3),
             (Auto, Some("4.1"), true, VersionChoice::Newest4),
-            // Never probed, but volumes exist: their identity decides.
+            // Never probed, but volumes exist: the identity recorded on them decides.
             (Auto, None, true, VersionChoice::Auto),
             (V3, Some("4.2"), true, pinned_3),
             (V4_2, Some("3"), true, VersionChoice::Exactly(Protocol::V4_2)),

@@ -1,9 +1,9 @@
-//! What may proceed after a probe. Pure.
+//! Work that may proceed after a probe. Pure.
 
 use crate::api::RecoveryRequest;
 use crate::state::backends::ProbeSnapshot;
 
-/// What a probe may unblock.
+/// Work that a probe unblocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unblocks {
     /// Nothing.
@@ -11,13 +11,13 @@ pub(super) enum Unblocks {
     /// Claims that found the previous probe too old. Failing claims stay blocked: otherwise thousands would be retried at
     /// once whenever the operator is too busy to probe in time, and would delay the next probe again.
     StaleProbe,
-    /// Whatever could not be served before.
+    /// Everything that could not be served before.
     Anything,
 }
 
-/// Returns what may proceed after a probe and could not before.
+/// Returns the work that may proceed after a probe and could not proceed before.
 ///
-/// Each probe of each backend would otherwise reconcile every waiting claim of the cluster.
+/// Otherwise, each probe of each backend would reconcile every waiting claim of the cluster.
 pub(super) fn unblocks(former: &ProbeSnapshot, now: &ProbeSnapshot) -> Unblocks {
     if may_serve_more(former, now) {
         Unblocks::Anything

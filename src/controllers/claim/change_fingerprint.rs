@@ -1,6 +1,6 @@
-//! A fingerprint of what matters on a claim: all but our own writes. Pure.
+//! Fingerprint of the parts of a claim that affect provisioning, without the operator's own writes. Pure.
 //!
-//! Without it, our own condition would trigger another attempt at what it reports as failed.
+//! Without it, the condition that reports a failure would trigger another attempt.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -9,8 +9,8 @@ use kube::ResourceExt;
 
 use crate::api::names::PLACED_ON;
 
-/// Returns a number that changes with everything on a claim but our own writes. None if the spec cannot be serialized;
-/// such a claim always counts as changed.
+/// Returns a hash of the parts of a claim that affect provisioning, without the operator's placement annotation and
+/// condition. `None` if the spec cannot be serialized; such a claim always counts as changed.
 pub fn change_fingerprint(claim: &PersistentVolumeClaim) -> Option<u64> {
     let mut hasher = DefaultHasher::new();
     claim.uid().hash(&mut hasher);

@@ -13,7 +13,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 
-/// The claim changed since it was read. Its next event follows; this catches a missed one.
+/// Delay after a conflict: the claim changed since it was read. Its next event follows; this catches a missed one.
 const AFTER_CONFLICT: Duration = Duration::from_secs(1);
 
 /// Writes the backend that a claim is placed on.

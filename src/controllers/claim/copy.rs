@@ -27,12 +27,12 @@ use export_store::{ArchiveRef, CopyError, CopySource, DirectoryRequest, ExportSt
 pub(crate) enum DataSource {
     /// A claim of the same namespace.
     Claim(String),
-    /// An archive that the claim may have.
+    /// An archive that the claim is allowed to restore.
     Archive(ArchiveSource),
 }
 
 impl DataSource {
-    /// The archive, if it is one.
+    /// Returns the archive, if the source is one.
     pub(crate) fn archive(&self) -> Option<&ArchiveRef> {
         match self {
             Self::Archive(source) => Some(&source.archive),
@@ -62,8 +62,8 @@ pub(crate) fn progress(ctx: &Context, claim: &PersistentVolumeClaim, source: &Da
     progress.condition(source)
 }
 
-/// Stops the copy of a claim that may not have it anymore, and rolls back what was copied. Everything that may be in use
-/// stays: a directory that has its volume, one that was moved, and one whose backend cannot be reached.
+/// Stops the copy of a claim that is no longer allowed to have it, and rolls back what was copied. Everything that may
+/// be in use remains: a directory that has its volume, one that was moved, and one whose backend cannot be reached.
 pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Result<(), WriteError> {
     let uid = claim.uid().unwrap_or_default();
     ctx.copy_jobs.abort_and_wait(&uid).await;
@@ -117,7 +117,7 @@ fn check_size(volume: &PersistentVolume, name: &str, requested: u128) -> Result<
     ))
 }
 
-/// Creates the volume once its copy is complete; starts the copy before.
+/// Creates the volume if its copy is complete; otherwise starts the copy.
 pub(super) async fn copy(
     attempt: &ProvisionAttempt<'_>,
     target: &Target,
@@ -173,7 +173,7 @@ async fn start(
     let origin = match origin {
         Ok(origin) => origin,
         Err(outcome) => {
-            // Part of a copy by a previous process may be there: its capacity stays reserved.
+            // Part of a copy by a previous process may exist: its capacity stays reserved.
             if !target.backend.has_pending(&attempt.volume) {
                 attempt.ctx.capacity.release(&attempt.volume);
             }
@@ -206,7 +206,7 @@ fn start_job(attempt: &ProvisionAttempt<'_>, target: &Target, request: Directory
     attempt.ctx.copy_jobs.start(
         labels,
         |budget, tally| async move {
-            // Garbage collection leaves the directory alone while this is held.
+            // Garbage collection does not touch the directory while this is held.
             let Some(_pending) = backend.begin_work(&volume, &request.claim) else {
                 return Err(CopyError::ExportChanged);
             };
@@ -217,7 +217,8 @@ fn start_job(attempt: &ProvisionAttempt<'_>, target: &Target, request: Directory
     );
 }
 
-/// Locates the data of a claim: claim and volume are read live, and the volume must agree with its backend.
+/// Locates the data of a claim. Claim and volume are read from the API server, and the volume must agree with its
+/// backend.
 async fn locate_claim(
     attempt: &ProvisionAttempt<'_>,
     name: &str,
@@ -238,7 +239,7 @@ async fn locate_claim(
     }))
 }
 
-/// Locates an archive that the claim may have. Its record is compared when the archive is opened.
+/// Locates an archive that the claim is allowed to restore. Its record is compared when the archive is opened.
 fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<CopyOrigin, ProvisionOutcome> {
     let not_ready = |why: String| {
         let message = format!("{source} to copy is on backend {}: {why}", source.backend);

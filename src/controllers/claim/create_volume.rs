@@ -1,4 +1,4 @@
-//! The last step of provisioning: the volume object is created for a directory that exists.
+//! The last step of provisioning: creates the volume object for an existing directory.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
@@ -28,7 +28,7 @@ pub(super) async fn create_volume(
     };
     let ctx = attempt.ctx;
     index_volume(&created, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
-    // Otherwise an nfs-subdir that still runs under the same name was faster. The new directory stays pending: garbage
+    // Otherwise, an nfs-subdir that still runs under the same name was faster. The new directory stays pending: garbage
     // collection removes it if the volume names another one.
     let created_now = is_of_this_operator(&created);
     if created_now {
@@ -55,8 +55,8 @@ fn warn_of_deviations(attempt: &ProvisionAttempt<'_>, plan: &ProvisionPlan, dire
     }
 }
 
-/// Creates the object, or finds that it exists and is this claim's. A conflict alone is no success (data-safety
-/// rule 13).
+/// Creates the object, or verifies that the existing one belongs to this claim. A conflict alone is not a success
+/// (data-safety rule 13).
 async fn create_or_find(
     attempt: &ProvisionAttempt<'_>,
     export: &ExportStore,

@@ -1,4 +1,4 @@
-//! Whether a claim is to be provisioned by this operator: now, later or never. Pure.
+//! Eligibility of a claim for provisioning by this operator: now, later or never. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, TopologySelectorTerm};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -12,22 +12,22 @@ use crate::decide::quantity::bytes;
 use crate::decide::restore_source::requested_archive;
 use crate::state::context::Settings;
 
-/// What to do about a claim.
+/// Eligibility of a claim.
 #[derive(Debug)]
 pub enum Eligibility {
-    /// Nothing: it is not ours, or must not be provisioned yet.
+    /// Ignore the claim: this operator is not responsible for it, or it must not be provisioned yet.
     Ignore,
-    /// It has its volume, which remains to be reported.
+    /// The claim has its volume, which has yet to be reported.
     Bound,
-    /// Its volume is deleted.
+    /// The claim's volume was deleted.
     Lost,
-    /// It cannot be provisioned until a user changes it or its class.
+    /// The claim cannot be provisioned until a user changes it or its class.
     Infeasible(PlannedCondition),
-    /// Provision it.
+    /// Provision the claim.
     Provision(Box<ClaimRequest>),
 }
 
-/// What a claim requests.
+/// Request of a claim.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     /// The class's provisioner: one of the names that this operator serves.
@@ -46,7 +46,7 @@ pub struct ClaimRequest {
     pub topologies: Vec<TopologySelectorTerm>,
     /// The archive to restore.
     pub restore: Option<String>,
-    /// The node that the scheduler selected. None if the class binds immediately: then no node is selected.
+    /// The node that the scheduler selected. `None` if the class binds immediately: then no node is selected.
     pub node: Option<String>,
 }
 
@@ -69,7 +69,7 @@ fn requested_provisioner(claim: &PersistentVolumeClaim) -> Option<&String> {
 /// Checks whether a claim is to be provisioned.
 ///
 /// The binder sets the provisioner annotation only after it has searched for an existing volume. The class alone is not
-/// sufficient: it would take claims from volumes that were created by hand.
+/// sufficient: it would take claims away from manually created volumes.
 pub fn check_eligibility(
     claim: &PersistentVolumeClaim,
     class: Option<&StorageClass>,
@@ -189,8 +189,8 @@ fn check_supported(claim: &PersistentVolumeClaim) -> Result<(), PlannedCondition
     Ok(())
 }
 
-/// Returns the claim to copy, if the data source is not an archive. Of the two fields for it, the API server fills in the
-/// other.
+/// Returns the claim to copy, if the data source is not an archive. If one of the two fields for it is set, the API
+/// server fills in the other.
 fn source_claim(claim: &PersistentVolumeClaim) -> Result<Option<String>, PlannedCondition> {
     let spec = claim.spec.clone().unwrap_or_default();
     let unsupported = |what: &str| {

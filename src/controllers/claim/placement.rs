@@ -24,9 +24,9 @@ pub enum PlacementResult {
     Nowhere {
         /// The condition, with the reason of each backend.
         condition: PlannedCondition,
-        /// A backend could serve it on another node than the selected one.
+        /// True if a backend could serve it on another node than the selected one.
         other_node_possible: bool,
-        /// The probe of a backend is late, and its result may change this.
+        /// True if the probe of a backend is late, and its result may change this.
         probe_is_stale: bool,
     },
     /// No backend accepts it until a user changes something.
@@ -114,9 +114,10 @@ pub(crate) fn class_for_placement(ctx: &Context, request: &ClaimRequest) -> Resu
     Ok(class)
 }
 
-/// Returns the backend on which something may exist for this claim already. The claim stays there until that is known.
+/// Returns the backend on which something may already exist for this claim. The claim stays there until that is known.
 ///
-/// Tenants can write the annotation too. It counts only while it is unknown what a previous process began on that backend.
+/// Tenants can write the annotation too. It is used only while it is unknown what a previous process began on that
+/// backend.
 fn pinned_backend(ctx: &Context, claim: &PersistentVolumeClaim, volume: &str) -> Option<String> {
     if let Some(backend) = ctx.backends.all().iter().find(|backend| backend.has_pending(volume)) {
         return Some(backend.name.clone());

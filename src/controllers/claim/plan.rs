@@ -1,4 +1,4 @@
-//! What to create for a claim on a backend: its directory and its volume. Pure.
+//! Plan of the directory and the volume of a claim on a backend. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, VolumeNodeAffinity};
 use kube::ResourceExt;
@@ -16,7 +16,7 @@ use crate::state::volume_metadata::volume_metadata;
 use export_store::{ArchiveRef, ClaimRef, DirectoryRequest, ProvisionedDirectory};
 use nfs_client::Negotiated;
 
-/// What to create for a claim on one backend.
+/// Directory and volume to create for a claim on one backend.
 pub(crate) struct ProvisionPlan {
     /// The directory, and the metadata of the volume for its record.
     pub(crate) directory: DirectoryRequest,
@@ -33,7 +33,7 @@ pub(crate) struct Planner<'a> {
     pub(crate) namespace_uid: &'a str,
     /// The archive that is moved to become the volume's directory.
     pub(crate) restore: Option<&'a ArchiveRef>,
-    /// The provisioner name of the claim's class is an alias.
+    /// True if the provisioner name of the claim's class is an alias.
     pub(crate) under_alias: bool,
     /// The UID of the kube-system namespace.
     pub(crate) cluster_uid: String,
@@ -57,7 +57,7 @@ impl Planner<'_> {
             settings,
             node_affinity,
         };
-        // The metadata has neither of these.
+        // The metadata does not depend on these values.
         let placeholder = ProvisionedDirectory {
             directory: plan.directory.directory.clone(),
             file_id: 0,
@@ -76,7 +76,7 @@ impl Planner<'_> {
             request: self.request,
             settings: &plan.settings,
             backend: &self.snapshot.object,
-            // Set: an export is used only after its identity was read.
+            // Always set: an export is used only after its identity was read.
             export_id: self.snapshot.export_id().unwrap_or_default(),
             protocol: self.negotiated.protocol,
             peer: self.negotiated.peer,

@@ -1,6 +1,6 @@
 //! Provisioning of a claim: placement → annotation → record → directory → volume.
 //!
-//! The process may end after each step. Repeated, provisioning ends with one directory and one volume.
+//! The process may end after any step. If provisioning is repeated, it results in one directory and one volume.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub(crate) enum BackendOutcome {
     /// Nothing was created there, and another backend may be tried.
     Refused {
         condition: PlannedCondition,
-        /// Refused until a user changes something.
+        /// True if the backend refuses the claim until a user changes something.
         permanent: bool,
     },
     /// Anything else.
@@ -65,7 +65,7 @@ pub(crate) struct ProvisionAttempt<'a> {
     /// The data that is copied to the volume.
     pub(crate) data_source: Option<DataSource>,
     namespace: Arc<PartialObjectMeta<Namespace>>,
-    /// This attempt wrote the placement annotation.
+    /// True if this attempt wrote the placement annotation.
     placed: AtomicBool,
 }
 
@@ -112,7 +112,7 @@ pub async fn provision(
         namespace,
         placed: AtomicBool::new(false),
     };
-    // Whatever has become of its backend since: the end of the copy wakes the claim.
+    // This does not depend on the current state of the backend: the end of the copy wakes the claim.
     if let Some(condition) = attempt
         .data_source
         .as_ref()
@@ -328,7 +328,7 @@ impl ProvisionAttempt<'_> {
         backends.find(|backend| backend.has_pending(&self.volume))
     }
 
-    /// Rolls back what was begun on a backend that does not accept the claim anymore (suspended, over its limit). Returns
+    /// Rolls back what was begun on a backend that no longer accepts the claim (suspended, over its limit). Returns
     /// true if nothing is left there, so that another backend may be tried.
     async fn leave_backend(&self) -> bool {
         let Some(backend) = self.begun_on() else {
@@ -349,7 +349,7 @@ impl ProvisionAttempt<'_> {
         rolled_back
     }
 
-    /// Ends the attempt because the volume cannot be created. The directory is removed by rmdir only, and never where a
+    /// Ends the attempt because the volume cannot be created. The directory is removed only with rmdir, and never if a
     /// volume names the path.
     pub(crate) async fn roll_back(&self, export: &ExportStore, reason: Reason, message: &str) -> ProvisionOutcome {
         match export
@@ -366,13 +366,13 @@ impl ProvisionAttempt<'_> {
         ProvisionOutcome::Failed(PlannedCondition::fails(reason, message))
     }
 
-    /// The backend refuses the claim before anything was created there.
+    /// Returns the outcome for a backend that refuses the claim before anything was created there.
     fn refused(&self, condition: PlannedCondition, permanent: bool) -> BackendOutcome {
         self.ctx.capacity.release(&self.volume);
         BackendOutcome::Refused { condition, permanent }
     }
 
-    /// Returns what a failed call on the export means for the claim.
+    /// Returns the outcome of a failed call on the export for the claim.
     fn export_failed(&self, backend: &Backend, error: &ExportError) -> BackendOutcome {
         let reason = Reason::from(error.kind());
         if reason.is_backend_wide() {

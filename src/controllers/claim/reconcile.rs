@@ -57,8 +57,8 @@ pub fn on_error(claim: Arc<PersistentVolumeClaim>, error: &WriteError, ctx: Arc<
     ))
 }
 
-/// Returns true if there is nothing to do about a claim until it changes: it is not ours to provision, or it has its
-/// volume, reports that, and has the size that it requests. The binder may take minutes to bind many claims.
+/// Returns true if there is nothing to do about a claim until it changes: this operator does not provision it, or it
+/// has its volume, reports that, and has the size that it requests. The binder may take minutes to bind many claims.
 pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: &CapacityTracker) -> bool {
     // The class matters only for a claim without volume.
     match check_eligibility(claim, None, settings) {
@@ -71,7 +71,8 @@ pub fn is_settled(claim: &PersistentVolumeClaim, settings: &Settings, capacity: 
     }
 }
 
-/// Reports the volume of a bound claim, if it is ours and the process that created it ended before it reported that.
+/// Reports the volume of a bound claim, if this operator created it and the process that did so ended before it
+/// reported that.
 async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<ProvisionOutcome, WriteError> {
     let Some(name) = unreported_volume(claim) else {
         return Ok(ProvisionOutcome::Nothing);
@@ -83,9 +84,9 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
         .await
         .map_err(WriteError::action("read the claim's volume"))?;
     Ok(match volume {
-        // It existed before this operator.
+        // The volume existed before this operator.
         Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => ProvisionOutcome::Nothing,
-        // It was created by hand while the claim waited.
+        // The volume was created manually while the claim waited.
         Some(volume) if !is_of_this_operator(&volume) && volume.name_any() != own_volume_name(claim) => {
             ProvisionOutcome::Nothing
         }
@@ -98,8 +99,8 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
     })
 }
 
-/// Returns the volume of a bound claim whose condition does not report it yet. A claim without annotation or condition
-/// of ours has no volume of ours: a volume that existed before this operator need not be read.
+/// Returns the volume of a bound claim whose condition does not report it yet. A claim without the operator's
+/// annotation and condition has no volume of this operator: a volume that existed before this operator is not read.
 fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
     let begun = condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
@@ -108,7 +109,7 @@ fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
     (ours && begun && !is_reported_provisioned(claim)).then_some(name)
 }
 
-/// The name of the volume that is provisioned for a claim.
+/// Returns the name of the volume that is provisioned for a claim.
 fn own_volume_name(claim: &PersistentVolumeClaim) -> String {
     volume_name(&claim.uid().unwrap_or_default())
 }
@@ -125,7 +126,8 @@ fn is_reported_lost(claim: &PersistentVolumeClaim) -> bool {
     condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
 }
 
-/// The volume object is deleted. Its data may still exist, and the last condition has its location.
+/// Returns the outcome for a claim whose volume object was deleted. The data may still exist, and the last condition
+/// has its location.
 fn lost(claim: &PersistentVolumeClaim) -> ProvisionOutcome {
     if is_reported_lost(claim) {
         return ProvisionOutcome::Nothing;

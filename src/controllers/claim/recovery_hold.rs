@@ -30,7 +30,8 @@ pub(crate) fn recovery_hold(
     })
 }
 
-/// A recovered volume is reserved for the claim. Kubernetes binds it, if it can.
+/// Returns the condition of a claim for which a recovered volume is reserved. Kubernetes binds it, if it matches the
+/// claim.
 fn reserved_volume(
     ctx: &Context,
     name: &ClaimName,
@@ -72,7 +73,7 @@ fn pending_recovery(
         .backends
         .get(&backend)
         .filter(|running| Some(&running.uid) == object.metadata.uid.as_ref());
-    // The result of a recovery counts for the request that it answers.
+    // The result of a recovery applies only to the request that it is for.
     match running.and_then(|running| running.recovery.outcome(&BackendRevision::of(object))) {
         Some(outcome) => outcome.claims.get(name).map(|volume| {
             PlannedCondition::fails(

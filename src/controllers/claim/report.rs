@@ -1,4 +1,4 @@
-//! The one place that turns the outcome of provisioning into condition, event, metric, log line and requeue.
+//! Reports the outcome of provisioning: condition, event, metric, log line and requeue.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -20,14 +20,16 @@ use crate::runtime::waiting::Epoch;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::context::Context;
 
-/// A busy backend wakes the claims in its queue; this catches a missed wake-up.
+/// Time until a queued claim is checked again. A busy backend wakes the claims in its queue; this catches a missed
+/// wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
-/// A change of a backend wakes the claims that wait for it; this catches a missed change.
+/// Time until a waiting claim is checked again. A change of a backend wakes the claims that wait for it; this catches a
+/// missed change.
 const WAITING: Duration = Duration::from_secs(300);
 /// Interval at which a claim's condition shows the progress of its copy, each time with a write, and its source is
 /// checked.
 const COPYING: Duration = Duration::from_secs(15);
-/// The outcome of a call is unknown: check again soon. The capacity stays reserved meanwhile.
+/// Delay after a call with an unknown outcome. The capacity stays reserved meanwhile.
 const UNKNOWN: Duration = Duration::from_secs(2);
 /// Maximum length of a condition's message. The message changes with every number in it, and the first kilobytes are
 /// enough for a reader.
@@ -42,12 +44,12 @@ pub enum ProvisionOutcome {
     Provisioned {
         /// The condition, with the location of the data.
         condition: PlannedCondition,
-        /// This attempt created the volume.
+        /// True if this attempt created the volume.
         created_now: bool,
     },
     /// All slots of a backend are in use; the claim is in its queue.
     Queued,
-    /// No backend can serve it now, which is no failure.
+    /// No backend can serve it now, which is not a failure.
     Waiting(PlannedCondition),
     /// No backend can serve it now, and the next probe of a backend, which is late, may change that.
     AwaitingProbe(PlannedCondition),
@@ -131,14 +133,15 @@ pub async fn report(
     Ok(action)
 }
 
-/// Returns true if the claim's condition shows that it waits. That a probe is late as well does not help its reader, and
-/// probes are late under load: it would cost two writes for each waiting claim, one now and one after the probe.
+/// Returns true if the claim's condition shows that it waits. A late probe is not reported in addition, because it does
+/// not help the reader. Probes are late under load, and the report would cost two writes for each waiting claim, one
+/// now and one after the probe.
 fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
     condition(claim).is_some_and(|condition| condition.status != "True")
 }
 
-/// Waits for a change of a backend or a class, or for the action's time. Requeues at once if there was a change since
-/// `epoch`.
+/// Waits for a change of a backend or a class, or until the delay of the action has passed. Requeues at once if there
+/// was a change since `epoch`.
 fn wait(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch, action: Action) -> Action {
     let waits = ctx.waiting_claims.add(ObjectRef::from_obj(claim), epoch);
     if waits { action } else { Action::requeue(Duration::ZERO) }
@@ -147,7 +150,7 @@ fn wait(ctx: &Context, claim: &PersistentVolumeClaim, epoch: Epoch, action: Acti
 /// Sets the condition and publishes an event, unless the claim already has this condition.
 ///
 /// With `if_unchanged`, it is set only if the claim is as it was read: the process that created the volume may have set
-/// a better one, which the watch has not delivered yet. It will, and the claim is reconciled again.
+/// a better one, which the watch has not delivered yet. When the watch delivers it, the claim is reconciled again.
 async fn write_condition(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
@@ -186,7 +189,7 @@ async fn write_condition(
     write(&api, claim, &condition, if_unchanged).await
 }
 
-/// Writes the condition. Succeeds if the claim is deleted, or must be unchanged and is not.
+/// Writes the condition. Also succeeds if the claim was deleted, or if it was changed and `if_unchanged` is set.
 async fn write(
     api: &Api<PersistentVolumeClaim>,
     claim: &PersistentVolumeClaim,
@@ -207,7 +210,7 @@ async fn write(
     }
 }
 
-/// Returns our condition on a claim.
+/// Returns the operator's condition on a claim.
 pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
     claim
         .status

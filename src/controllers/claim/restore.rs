@@ -1,4 +1,4 @@
-//! A claim that requests an archive's data (`dataSourceRef`): whether it may have the data, and how.
+//! A claim that requests an archive's data (`dataSourceRef`): authorization and mode of the restore.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +38,7 @@ impl fmt::Display for ArchiveSource {
     }
 }
 
-/// How a claim gets an archive's data.
+/// Mode of a restore.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RestoreMode {
     /// The archive's directory becomes the volume's.
@@ -47,27 +47,27 @@ pub enum RestoreMode {
     Copy,
 }
 
-/// What the decision depends on, besides the archive.
+/// Input of the decision, besides the archive.
 struct RestoreRequest<'a> {
     claim: &'a PersistentVolumeClaim,
     request: &'a ClaimRequest,
     namespace: &'a PartialObjectMeta<Namespace>,
-    /// Why the archive has expired, if it has.
+    /// Reason why the archive has expired, if it has.
     expired: Option<String>,
     /// The backend that the class is restricted to, if its provisioner name is an alias.
     alias: Option<&'a str>,
     /// The labels of the archive's backend.
     labels: &'a BTreeMap<String, String>,
-    /// That backend allows restores into a namespace with the same name but another UID.
+    /// True if that backend allows restores into a namespace with the same name but another UID.
     by_name: bool,
-    /// The mode of a restore that has begun. What was decided then stays valid.
+    /// The mode of a restore that has begun. The earlier decision stays valid.
     begun: Option<RestoreMode>,
 }
 
 /// Returns the archive that a claim requests and how it gets the data, if it may have the data now.
 ///
-/// Archive, namespace and the backend's policy are read live, because the restore gives data to a tenant (data-safety
-/// rule 15).
+/// Archive, namespace and the backend's policy are read from the API server, because the restore gives data to a tenant
+/// (data-safety rule 15).
 pub async fn find_archive(
     ctx: &Context,
     claim: &PersistentVolumeClaim,
@@ -183,14 +183,14 @@ fn decide(
     Ok((source, restore_mode(request, archive, from_here)?))
 }
 
-/// Returns true for a namespace with the same name but another UID: it may belong to the same people in a rebuilt cluster,
-/// or to somebody else.
+/// Returns true for a namespace with the same name but another UID: it may belong to the same people in a rebuilt
+/// cluster, or to someone else.
 fn is_namesake(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let name = &archive.spec.claim.namespace;
     !name.is_empty() && namespace.name_any() == *name && !is_from(namespace, archive)
 }
 
-/// Returns true if the archive is from this namespace. The UID must match: a recreated namespace may belong to somebody
+/// Returns true if the archive is from this namespace. The UID must match: a recreated namespace may belong to someone
 /// else.
 fn is_from(namespace: &PartialObjectMeta<Namespace>, archive: &NfsArchive) -> bool {
     let claim = &archive.spec.claim;
@@ -223,8 +223,8 @@ fn check_available(request: &RestoreRequest<'_>, archive: &NfsArchive) -> Result
     Ok(())
 }
 
-/// Selects the mode. An archive is moved only if nobody who should not have its data can hold a handle to it: a rename
-/// revokes no handles.
+/// Selects the mode. An archive is moved only if no unauthorized client can hold a handle to its data: a rename does
+/// not revoke handles.
 fn restore_mode(
     request: &RestoreRequest<'_>,
     archive: &NfsArchive,

@@ -19,13 +19,13 @@ use crate::decide::mount_options::{self, Major, Reached};
 use export_store::ProvisionedDirectory;
 use nfs_client::Protocol;
 
-/// What a volume object is made of.
+/// Input for a volume object.
 pub struct VolumeParts<'a> {
     /// The claim.
     pub claim: &'a PersistentVolumeClaim,
     /// The UID of its namespace.
     pub namespace_uid: &'a str,
-    /// What it requests.
+    /// The claim's request.
     pub request: &'a ClaimRequest,
     /// The settings of directory and volume.
     pub settings: &'a VolumeSettings,
@@ -37,7 +37,7 @@ pub struct VolumeParts<'a> {
     pub protocol: Protocol,
     /// The server's address.
     pub peer: SocketAddr,
-    /// The nodes that can mount it: those that backend and class both allow.
+    /// The nodes that can mount it: those that both the backend and the class allow.
     pub node_affinity: Option<VolumeNodeAffinity>,
     /// Its directory.
     pub directory: &'a ProvisionedDirectory,
@@ -156,7 +156,8 @@ fn absolute(export: &str, directory: &str) -> String {
     format!("{}/{directory}", export.trim_end_matches('/'))
 }
 
-/// Returns true if an existing volume of our name is this claim's: it has the claim's UID.
+/// Returns true if an existing volume with the name of this claim's volume belongs to the claim: it has the claim's UID
+/// and this provisioner.
 pub fn is_for(volume: &PersistentVolume, claim: &PersistentVolumeClaim, provisioner: &str) -> bool {
     let claim_uid = volume
         .spec

@@ -13,7 +13,7 @@ use crate::decide::mount_options;
 pub struct VolumeSettings {
     /// Permission bits.
     pub mode: u32,
-    /// The mode is not the default, so that it must be applied.
+    /// True if the mode is not the default, so that it must be applied.
     pub mode_asked: bool,
     /// Owner; the credential's if unset.
     pub uid: Option<u32>,
@@ -28,7 +28,7 @@ pub struct VolumeSettings {
 /// The default mode. A server may apply another one.
 const DEFAULT_MODE: u32 = 0o777;
 
-/// Maximum number of characters of an annotation in a message. An annotation may have a quarter of a megabyte.
+/// Maximum number of characters of an annotation in a message. An annotation may have up to a quarter of a megabyte.
 const MAX_QUOTED: usize = 80;
 
 impl VolumeSettings {

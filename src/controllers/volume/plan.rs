@@ -1,4 +1,4 @@
-//! What to do about a volume as it is now. Pure.
+//! Plan for a volume in its current state. Pure.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::ResourceExt;
@@ -11,31 +11,32 @@ use crate::runtime::writes::with_finalizer;
 use crate::state::context::Settings;
 use crate::state::volume_metadata::is_retained_without_claim;
 
-/// What to do about a volume.
+/// Plan for a volume.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Plan {
     /// Transfer its record on the export to the claim that it is bound to.
     TransferRecord,
-    /// Leave the directory alone.
+    /// Leave the directory unchanged.
     Keep {
-        /// Save the volume's metadata in its record: recovery must know that it is not to be reclaimed.
+        /// True if the volume's metadata must be saved in its record: recovery must know that the volume is not to be
+        /// reclaimed.
         save_metadata: bool,
-        /// The finalizers to set; none if they are right.
+        /// The finalizers to set; `None` if they are correct.
         finalizers: Option<Vec<String>>,
     },
-    /// Leave everything alone, and report why.
+    /// Leave everything unchanged, and report the reason.
     Refuse(Refusal),
     /// Apply this policy to the directory.
     Reclaim(OnDelete),
 }
 
-/// Plans what to do about a volume. `on_delete` is the policy of its backend.
+/// Returns the plan for a volume. `on_delete` is the policy of its backend.
 pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> Plan {
     // First: until the record is transferred, it is not that of the volume's claim.
     if needs_transfer(volume) {
         return Plan::TransferRecord;
     }
-    // Whether the directory was adopted is in its record: the export store archives it then.
+    // An adopted directory is not considered here: its record shows that, and the export store then archives it.
     match reclaim::decide(volume, &settings.provisioners(), on_delete) {
         Decision::Nothing => Plan::Keep {
             save_metadata: is_retained_without_claim(volume),
@@ -67,8 +68,8 @@ fn needs_transfer(volume: &PersistentVolume) -> bool {
         && !claim_ref(volume).uid.is_empty()
 }
 
-/// Returns all finalizers that a volume needs, if ours is missing. After its reclaim policy was edited to Delete, the
-/// volume must not be deleted before its directory is reclaimed.
+/// Returns all finalizers that a volume needs, if the operator's finalizer is missing. After its reclaim policy was
+/// edited to Delete, the volume must not be deleted before its directory is reclaimed.
 fn missing_finalizer(volume: &PersistentVolume, settings: &Settings) -> Option<Vec<String>> {
     let needed = reclaim::needs_finalizer(volume, &settings.provisioners());
     needed.then(|| with_finalizer(&volume.metadata, RECLAIM_FINALIZER, true))?

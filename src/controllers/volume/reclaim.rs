@@ -1,7 +1,7 @@
-//! Reclaim of a released volume: checked live → policy applied → archive object created → volume deleted → finalizer
-//! removed.
+//! Reclaim of a released volume: checked with the API server → policy applied → archive object created → volume deleted
+//! → finalizer removed.
 //!
-//! The process may end after each step. Repeated, the reclaim applies the policy to the data once.
+//! The process may end after any step. If the reclaim is repeated, it applies the policy to the data once.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
     Ok(ReclaimOutcome::Reclaimed(condition))
 }
 
-/// Returns the backend that a volume lies on, or what prevents that.
+/// Returns the backend of a volume, or the outcome if it cannot be used.
 fn find_backend(ctx: &Context, volume: &PersistentVolume) -> Result<Arc<Backend>, ReclaimOutcome> {
     let name = match alias_backend(volume, &ctx.settings.aliases) {
         Some(alias) => match NfsSubdirVolume::new(ctx, volume, alias).locate() {
@@ -103,8 +103,8 @@ fn failed(reason: Reason, message: String) -> ReclaimOutcome {
     ReclaimOutcome::Failed(PlannedCondition::fails(reason, message))
 }
 
-/// Reads the volume and its claim live, because the reclaim cannot be undone. Returns the volume with its policy, if it
-/// is released and its claim is deleted.
+/// Reads the volume and its claim from the API server, because the reclaim cannot be undone. Returns the volume with
+/// its policy, if it is released and its claim is deleted.
 async fn read_released(
     ctx: &Context,
     seen: &PersistentVolume,
@@ -132,7 +132,7 @@ async fn read_released(
     Ok(deleted.then_some((volume, on_delete)))
 }
 
-/// Returns what to reclaim by which policy, if the volume, its backend and the export agree.
+/// Returns the reclaim request and the policy, if the volume, its backend and the export agree.
 async fn prepare(
     ctx: &Context,
     volume: &PersistentVolume,
@@ -208,7 +208,7 @@ fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> Recla
     ReclaimOutcome::Failed(condition)
 }
 
-/// The directory is archived, but the archive has no object yet: the volume stays.
+/// Returns the outcome if the directory is archived, but the archive has no object yet: the volume stays.
 fn not_ensured(ctx: &Context, backend: &Backend, error: CreateError) -> Result<ReclaimOutcome, WriteError> {
     match error {
         CreateError::Write(error) => Err(error),
@@ -218,7 +218,7 @@ fn not_ensured(ctx: &Context, backend: &Backend, error: CreateError) -> Result<R
     }
 }
 
-/// Deletes the volume object and removes our finalizer from it.
+/// Deletes the volume object and removes the operator's finalizer from it.
 async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
     let api: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
     let params = DeleteParams {
@@ -229,7 +229,7 @@ async fn delete_volume(ctx: &Context, volume: &PersistentVolume) -> Result<(), W
         ..DeleteParams::default()
     };
     match api.delete(&volume.name_any(), &params).await {
-        // 409: another object has the name now, so ours is deleted.
+        // 409: another object has the name now, so this volume is deleted.
         Err(error) if matches!(writes::http_status(&error), Some(404 | 409)) => return Ok(()),
         answered => answered.map_err(WriteError::action("delete the volume"))?,
     };

@@ -26,7 +26,7 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     }
     let (started, epoch) = (Instant::now(), ctx.waiting_volumes.epoch());
     let outcome = match plan(&volume, &ctx.settings, backend_policy(&volume, &ctx)) {
-        // Boxed, as the reclaim: most volumes are bound, and their futures must stay small.
+        // Boxed, like the reclaim: most volumes are bound, and their futures must stay small.
         Plan::TransferRecord => Box::pin(transfer_record(&ctx, &volume)).await?,
         Plan::Keep {
             save_metadata,
@@ -54,7 +54,7 @@ pub(super) fn backend_policy(volume: &PersistentVolume, ctx: &Context) -> OnDele
         .annotations()
         .get(VOLUME_BACKEND)
         .and_then(|name| ctx.stores.backends.get(&ObjectRef::new(name)));
-    // Without its backend, the volume is not reclaimed. Until that is checked, the policy that keeps data stands in.
+    // Without its backend, the volume is not reclaimed. Until that is checked, the policy that keeps data is used.
     backend.map_or(OnDelete::Archive, |backend| backend.spec.archive_policy.on_delete)
 }
 

@@ -1,4 +1,4 @@
-//! The one place that turns the outcome of a volume's reconciliation into event, metric, log line and requeue.
+//! Reports the outcome of a volume's reconciliation: event, metric, log line and requeue.
 
 use std::time::{Duration, Instant};
 
@@ -13,11 +13,12 @@ use crate::runtime::retry::jittered;
 use crate::runtime::waiting::Epoch;
 use crate::state::context::Context;
 
-/// The outcome of a call is unknown: check again soon.
+/// Delay after a call with an unknown outcome.
 const UNKNOWN: Duration = Duration::from_secs(2);
-/// The backend does not exist or cannot be reached: check again after about a probe interval.
+/// Delay if the backend does not exist or cannot be reached: about a probe interval.
 const WAITING: Duration = Duration::from_secs(15);
-/// A busy backend wakes the volumes in its queue; this catches a missed wake-up.
+/// Time until a queued volume is checked again. A busy backend wakes the volumes in its queue; this catches a missed
+/// wake-up.
 const QUEUED: Duration = Duration::from_secs(30);
 
 /// The outcome of a volume's reconciliation.
@@ -33,7 +34,7 @@ pub enum ReclaimOutcome {
     Queued,
     /// Its record cannot be transferred to its claim now. Nothing waits for that.
     Postponed(PlannedCondition),
-    /// The backend cannot be reached now, which is no failure of this volume.
+    /// The backend cannot be reached now, which is not a failure of this volume.
     Waiting(PlannedCondition),
     /// The outcome of a call is unknown until the volume is checked again.
     Unknown(PlannedCondition),

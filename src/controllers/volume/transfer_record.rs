@@ -1,5 +1,5 @@
-//! Transfer of a recovered volume's record to the claim that the volume is bound to now. Afterwards, the deletion of that
-//! claim releases the volume as any other.
+//! Transfer of a recovered volume's record to the claim that the volume is bound to now. Afterwards, the deletion of
+//! that claim releases the volume like any other volume.
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, ResourceExt};
@@ -15,7 +15,7 @@ use crate::state::context::Context;
 use crate::state::volume_metadata::volume_metadata;
 use export_store::{ClaimRef, ReclaimRequest};
 
-/// Transfers the record, then records that on the volume. Safe to repeat.
+/// Transfers the record, then updates the annotations of the volume. Safe to repeat.
 pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result<ReclaimOutcome, WriteError> {
     let name = volume.annotations().get(VOLUME_BACKEND).cloned().unwrap_or_default();
     let not_now = |condition: PlannedCondition| {
@@ -70,7 +70,7 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
     }
 }
 
-/// Returns the request with the claim of the record: the one that the volume was made for first.
+/// Returns the request with the claim of the record: the one that the volume was created for.
 fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> ReclaimRequest {
     let uid = volume.annotations().get(VOLUME_READOPTED).cloned().unwrap_or_default();
     ReclaimRequest {
@@ -79,12 +79,12 @@ fn with_former_claim(volume: &PersistentVolume, request: ReclaimRequest) -> Recl
     }
 }
 
-/// Returns the claim that the volume is bound to, in its namespace as it is now.
+/// Returns the claim that the volume is bound to, with the current UID of its namespace.
 fn current_claim(ctx: &Context, volume: &PersistentVolume) -> ClaimRef {
     let claim = claim_ref(volume);
     let namespace = ctx.namespace(&claim.namespace);
     ClaimRef {
-        // Empty if the namespace was deleted: then nobody in it can request the archive.
+        // Empty if the namespace was deleted: then no claim in it can request the archive.
         namespace_uid: namespace
             .and_then(|namespace| namespace.metadata.uid.clone())
             .unwrap_or_default(),

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::*;
 
 const UID: &str = "3f2b1c9e-9f64-4f0e-8a53-0d9c1f7a2b11";
-/// Bytes that a shortened name leaves free: `archived-`, `-` and eight digits, `-` and two digits.
+/// Number of bytes that a shortened name leaves free: `archived-`, `-` and eight digits, `-` and two digits.
 const ARCHIVE_ROOM: usize = "archived-".len() + 1 + 8 + 1 + 2;
 
 fn map(entries: &[(&str, &str)]) -> BTreeMap<String, String> {
@@ -123,12 +123,12 @@ fn a_value_never_adds_a_segment() {
         expand("${pvc.namespace}/${pvc.annotations.a}", &[("a", "b/c")]).unwrap_err(),
         PatternError::SlashInValue { .. }
     ));
-    // Parts that are harmless alone and not together.
+    // Parts that are valid individually but not in combination.
     for (pattern, value) in [
         ("${pvc.annotations.a}-x", "archived"),
         ("x${pvc.annotations.a}", "y."),
         ("${pvc.annotations.a}${pvc.annotations.a}", "."),
-        // Bad only in what shortening would cut off.
+        // Invalid only in the part that shortening would cut off.
         ("${pvc.annotations.a}", &format!("{} b", "x".repeat(300))),
     ] {
         assert!(expand(pattern, &[("a", value)]).is_err(), "{pattern} {value}");
@@ -169,7 +169,7 @@ fn the_longest_default_name_is_shortened_and_leaves_room_for_its_archive() {
     let directory = expanded(&"c".repeat(253));
     assert_eq!(directory, expanded(&"c".repeat(253)));
     assert_ne!(directory, expanded(&"c".repeat(252)));
-    // The digits stand on exports: they must never change.
+    // These digits are part of names on exports, so they must never change.
     assert!(
         directory.last_segment().ends_with("-f3cafe5ba10ee351"),
         "{}",
@@ -202,7 +202,7 @@ fn obeys_the_rules(directory: &DirectoryPath) -> bool {
         && directory.names().len() == directory.segments().len()
 }
 
-/// Values as tenants may write them: hostile names, pieces of them, ordinary words, and anything.
+/// Generates values that a tenant may write: hostile names, parts of them, ordinary words, and arbitrary text.
 fn value() -> impl Strategy<Value = String> {
     prop_oneof![
         proptest::sample::select(HOSTILE_NAMES).prop_map(|(name, _, _)| name.to_owned()),
@@ -249,7 +249,8 @@ proptest! {
     }
 }
 
-/// How many segments the pattern was written with: the annotation's key holds a `/` that is no separator.
+/// Returns the number of segments in the source of the pattern. The `/` in the key of the annotation is not a
+/// separator.
 fn source_segments(pattern: &Pattern) -> usize {
     pattern
         .to_string()

@@ -233,7 +233,7 @@ proptest! {
                 seen.push(key);
             }
         }
-        // Merged again, the result is itself: nothing in it contradicts another.
+        // Merging the result again does not change it: no two options conflict with each other.
         prop_assert_eq!(volume_options::<_, String>(&options, &[], &[], &settings, reached(Major::V3)), options);
     }
 }

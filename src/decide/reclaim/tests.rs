@@ -7,7 +7,7 @@ use super::*;
 const OURS: &[&str] = &["nfs-operator.io/nfs", "old/alias"];
 const ADDRESSES: &[(&str, &str)] = &[("files.example.org", "/export/k8s"), ("10.0.0.1", "/")];
 
-/// A released volume, as the operator creates it.
+/// Returns a released volume as the operator creates it.
 fn volume() -> PersistentVolume {
     let mut volume = PersistentVolume::default();
     volume.metadata.finalizers = Some(vec![RECLAIM_FINALIZER.into()]);

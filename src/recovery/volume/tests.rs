@@ -6,7 +6,7 @@ use crate::state::volume_metadata::volume_metadata;
 use export_store::naming::DirectoryPath;
 use export_store::{ClaimRef, Record, State, VolumeMetadata};
 
-/// A volume as provisioning creates it.
+/// Returns a volume as provisioning creates it.
 fn made() -> PersistentVolume {
     serde_json::from_value(json!({
         "metadata": {
@@ -125,7 +125,7 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
             },
             Err(SkippedVolume::NotServed("p".into())),
         ),
-        // A namespace created later is not covered by today's request.
+        // The request does not apply to a namespace that is created later.
         (
             ClusterView {
                 namespace_uid: None,
@@ -142,7 +142,7 @@ fn whose_a_volume_becomes_hangs_on_the_cluster_that_its_claim_was_in() {
         ),
         (with(&bound), Ok(Ownership::ClaimUid)),
         (with(&pending), Ok(Ownership::Provisioning)),
-        // Deleted here, and perhaps recreated: a later claim does not get the data.
+        // The claim was deleted in this cluster, and perhaps recreated: a later claim does not get the data.
         (with(&other), Err(deleted.clone())),
         (same, Err(deleted)),
         (

@@ -243,7 +243,7 @@ async fn forged_records_become_no_objects_and_are_reported() -> Test {
     let backend = reference("nfs-operator.io/v1alpha1", "NfsBackend", None, "main");
     let event = env.objects.wait_event(&backend, "RecordNotAdopted", TIMEOUT).await?;
     assert!(
-        text(&event, "/note").contains("Nothing was touched") || text(&event, "/note").contains("../x"),
+        text(&event, "/note").contains("Nothing was changed") || text(&event, "/note").contains("../x"),
         "{event}"
     );
     said(&env, "RecordsUnsigned", &["2 records"]).await?;

@@ -33,7 +33,7 @@ fn a_count_begins_an_interval_after_the_last_one_ended_and_goes_on_at_once() {
         (&ended, 10_600, 3000),
         (&ended, 13_600, 0),
         (&ended, 99_999, 0),
-        // The clock went back.
+        // The clock was set back.
         (&ended, 5_000, 3600),
         (&asked, 10_000, 0),
         (&cut_off, 10_000, 0),

@@ -5,11 +5,11 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::decide::object_name::is_object_name;
 use export_store::{ClaimRef, RecordedArchive};
 
-/// What a backup copies.
+/// Source of a backup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Subject {
     pub(super) claim: ClaimRef,
-    /// Its volume.
+    /// The claim's volume.
     pub(super) volume: String,
     /// The backend that has the volume and gets the copy.
     pub(super) backend: String,
@@ -17,7 +17,7 @@ pub(super) struct Subject {
     pub(super) export_id: String,
 }
 
-/// Checks that a claim can have these names: they become part of a request's path.
+/// Checks that the names are valid for a namespace and a claim: they become part of the path of a request.
 pub(super) fn check_names(claim: &ArchivedClaim) -> Result<(), PlannedCondition> {
     if is_object_name(&claim.namespace) && is_object_name(&claim.name) {
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn check_names(claim: &ArchivedClaim) -> Result<(), PlannedCondition>
     ))
 }
 
-/// Checks that the claim still is what the object describes, as an earlier step or a user wrote it.
+/// Checks that the claim still matches the object, as written by an earlier step or by a user.
 pub(super) fn check_unchanged(spec: &NfsArchiveSpec, found: &Subject) -> Result<(), PlannedCondition> {
     let claim = &found.claim;
     let described = (&spec.claim.uid, &spec.claim.namespace_uid, &spec.volume);
@@ -66,7 +66,7 @@ pub(super) fn check_copy(object: &NfsArchive, recorded: &RecordedArchive) -> Res
     ))
 }
 
-/// The condition when the record with the object's name belongs to something else.
+/// Returns the condition for an object whose name is in use by an unrelated record.
 pub(super) fn name_taken(name: &str, state: &str) -> PlannedCondition {
     PlannedCondition::fails(
         Reason::ArchiveNameTaken,

@@ -15,15 +15,15 @@ use export_store::{Asked, Discarded};
 pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     ctx.copy_jobs.abort_and_wait(&uid).await;
-    // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy. A
-    // backend that is gone leaves its export unchanged.
+    // If the CustomResourceDefinition is being deleted, so are all objects, and garbage collection discards the copy.
+    // If the backend no longer exists, its export stays unchanged.
     let no_backend = object.spec.backend.is_empty() || ctx.backends.get(&object.spec.backend).is_none();
     if no_backend || ops::is_crd_deleting(ctx).await? {
         return remove_finalizer(ctx, object).await;
     }
     let (backend, export) = match confirmed_export(ctx, object) {
         Ok(confirmed) => confirmed,
-        // The backend uses another export now, which has nothing of this object.
+        // The backend uses another export now, which contains nothing of this object.
         Err(condition) if condition.reason == Reason::IdentityMismatch => return remove_finalizer(ctx, object).await,
         Err(PlannedCondition { reason, message, .. }) => {
             let message = format!("the incomplete copy cannot be removed now: {message}");

@@ -34,7 +34,7 @@ pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Resul
     after_write(patch_spec(ctx, object, spec, "describe in the archive what is copied").await)
 }
 
-/// Starts the copy if the source still is what the object describes.
+/// Starts the copy if the source still matches the object.
 pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
     let source = match find_source(ctx, object).await? {
         Ok(source) => source,
@@ -50,7 +50,7 @@ pub(super) async fn start_copy(ctx: &Context, object: &NfsArchive) -> Result<Bac
         return Ok(BackupOutcome::Gone);
     };
     spawn_copy(ctx, &live, source);
-    // A copy that has ended already has requeued the object.
+    // If the copy has already ended, it has requeued the object.
     Ok(copying(ctx, &live).map_or(BackupOutcome::Changed, BackupOutcome::Copying))
 }
 
@@ -81,7 +81,7 @@ fn spawn_copy(ctx: &Context, object: &NfsArchive, source: BackupSource) {
     );
 }
 
-/// Handles a failed copy: moves what was copied into the trash, because it takes space.
+/// Handles a failed copy: moves what was copied into the trash, because it uses space.
 pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error: &CopyError) -> BackupOutcome {
     let (name, uid) = (object.name_any(), object.uid().unwrap_or_default());
     let (reason, backend) = (Reason::from(error.kind()), &object.spec.backend);
@@ -106,7 +106,7 @@ pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error
     BackupOutcome::Failed(condition)
 }
 
-/// Describes the finished copy in the object, which from now on is an archive as any other.
+/// Describes the finished copy in the object, which from then on is an archive like any other.
 pub(super) async fn describe_copy(
     ctx: &Context,
     object: &NfsArchive,
@@ -148,7 +148,8 @@ async fn patch_spec(ctx: &Context, object: &NfsArchive, spec: Value, action: &'s
     writes::patch_as_read(&ops::api(ctx), object, json!({ "spec": spec }), false, action).await
 }
 
-/// The outcome of a write to the object. After a conflict, the next reconciliation continues with the changed object.
+/// Returns the outcome of a write to the object. After a conflict, the next reconciliation continues with the changed
+/// object.
 fn after_write(written: Result<(), WriteError>) -> Result<BackupOutcome, WriteError> {
     match written {
         Ok(()) | Err(WriteError::Conflict) => Ok(BackupOutcome::Changed),

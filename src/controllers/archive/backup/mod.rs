@@ -1,7 +1,8 @@
 //! Backups on request: an object that names a claim gets a copy of the claim's data.
 //!
-//! The object first describes the source, then the copy is made in the background, then the object describes the copy; from
-//! then on it is an archive as any other. After a crash between two steps, object and record show where to continue.
+//! The object first describes the source, then the copy is made in the background, then the object describes the copy;
+//! from then on it is an archive like any other. After a crash between two steps, object and record show where to
+//! continue.
 
 mod checks;
 mod cleanup;
@@ -58,7 +59,7 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
     }
 }
 
-/// The condition of a copy in progress.
+/// Returns the condition of a copy in progress.
 fn copying(ctx: &Context, object: &NfsArchive) -> Option<PlannedCondition> {
     let claim = &object.spec.claim;
     let source = format!("claim {}/{}", claim.namespace, claim.name);
@@ -77,7 +78,7 @@ async fn find_backup(
     export.requested_archive(name, uid).await
 }
 
-/// The outcome of a failed call on the export.
+/// Returns the outcome of a failed call on the export.
 fn export_failed(ctx: &Context, backend: &Backend, error: &ExportError) -> BackupOutcome {
     let condition = PlannedCondition::fails(Reason::from(error.kind()), format!("backend {}: {error}", backend.name));
     if condition.reason.is_backend_wide() || error.outcome_unknown() {

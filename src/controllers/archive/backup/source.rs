@@ -13,7 +13,7 @@ use crate::state::claim_source::{self, ClaimSource};
 use crate::state::context::Context;
 use export_store::ClaimRef;
 
-/// What a backup copies, and where it is.
+/// Source of a backup, and its data.
 pub(super) struct BackupSource {
     pub(super) subject: Subject,
     pub(super) data: ClaimSource,
@@ -36,7 +36,7 @@ pub(super) async fn find_source(
         Ok(bound) => bound,
         Err(condition) => return Ok(Err(condition)),
     };
-    // The claim exists, so its namespace was created after it was read.
+    // The claim exists, so its namespace was created after the read above.
     let Some(namespace_uid) = namespace.and_then(|namespace| namespace.uid()) else {
         return Err(WriteError::Conflict);
     };
@@ -62,7 +62,7 @@ pub(super) async fn find_source(
     Ok(Ok(BackupSource { subject, data }))
 }
 
-/// A copy needs space as a new volume does, so the backend has to be ready for one.
+/// Checks that the backend is ready for a new volume, because a copy needs space like a volume.
 fn check_backend_ready(data: &ClaimSource) -> Result<(), PlannedCondition> {
     let ready = data.snapshot.ready_now(Instant::now());
     if ready.status == Some(true) {

@@ -34,7 +34,7 @@ fn at(present: bool) -> ExportState {
     ExportState::Kept { present, copy: None }
 }
 
-/// Every state of an archive on the export.
+/// Returns every state of an archive on the export.
 fn states() -> Vec<ExportState> {
     vec![
         unreachable(),
@@ -159,7 +159,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
 #[test]
 fn what_is_held_is_never_purged_whatever_else_is_so() {
     for state in states() {
-        // What is in the trash already can't be held back.
+        // A hold does not apply to data that is already in the trash.
         let gone = matches!(state, ExportState::Purging { present: false });
         for bits in 0..32 {
             let observed = Observed {

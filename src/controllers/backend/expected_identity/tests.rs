@@ -22,7 +22,7 @@ fn ids(names: &[&str]) -> BTreeSet<String> {
 fn an_identity_is_made_only_where_nobody_knows_one() {
     let fresh = backend(json!({}), json!({}), json!({}));
     assert!(expected_identity(&fresh, None, &ids(&[])).unwrap().may_create);
-    // The status is written, and the watch is behind; or it could not be written yet.
+    // The status was written and the watch lags behind, or it could not be written yet.
     let confirmed = Identity {
         id: "one".to_owned(),
         root_file_id: 7,

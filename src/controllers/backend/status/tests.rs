@@ -191,7 +191,7 @@ fn a_full_trash_is_no_news_once_it_was_told() {
         status(&observed, &ready)
     };
     let first = told(&backend(json!({}), &NfsBackendStatus::default()), 1000);
-    // As it comes back from the API server.
+    // The object as the API server returns it.
     let object = backend(json!({}), &first);
     assert_eq!(Some(&told(&object, 1010)), object.status.as_ref());
 }

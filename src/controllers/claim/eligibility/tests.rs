@@ -8,7 +8,7 @@ fn settings() -> Settings {
     Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "a")])
 }
 
-/// A claim as the binder leaves it when it requests a volume of ours, changed by `change`.
+/// Returns a claim as the binder leaves it when it requests a volume from this operator, with `change` applied.
 fn claim(change: Value) -> PersistentVolumeClaim {
     let mut claim = json!({
         "metadata": {"name": "c", "namespace": "n", "uid": "u",
@@ -197,7 +197,7 @@ fn a_missing_or_invalid_class_is_named() {
     assert_eq!(infeasible(&claim(json!({})), Some(&typo)), Reason::InvalidParameter);
 }
 
-/// The eligibility of a claim, in a word.
+/// Returns the eligibility of a claim as one word.
 fn word(claim: &PersistentVolumeClaim, class: Option<&StorageClass>) -> &'static str {
     match check_eligibility(claim, class, &settings()) {
         Eligibility::Ignore => "pass",

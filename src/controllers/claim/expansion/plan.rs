@@ -1,4 +1,4 @@
-//! What to do about a claim's size, and the status that reports it. Pure.
+//! Plan for a claim's size, and the status that reports it. Pure.
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeClaimCondition};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -11,21 +11,21 @@ use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND};
 use crate::decide::quantity::bytes;
 use crate::state::context::Settings;
 
-/// The condition that a resizer leaves on a claim that it cannot expand (core/v1 `PersistentVolumeClaimConditionType`).
+/// Condition that a resizer leaves on a claim that it cannot expand (core/v1 `PersistentVolumeClaimConditionType`).
 const RESIZE_ERROR: &str = "ControllerResizeError";
-/// The conditions that end with an expansion.
+/// Conditions that are removed when an expansion ends.
 const RESIZE_CONDITIONS: [&str; 4] = ["Resizing", "FileSystemResizePending", "NodeResizeError", RESIZE_ERROR];
-/// The state of a resource that cannot be expanded as asked (core/v1 `ClaimResourceStatus`).
+/// State of a resource that cannot be expanded as requested (core/v1 `ClaimResourceStatus`).
 const INFEASIBLE: &str = "ControllerResizeInfeasible";
 
-/// What to do about a claim's size.
+/// Plan for a claim's size.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Plan {
-    /// Nothing: the volume is not ours, or has the requested size.
+    /// Do nothing: the volume does not belong to this operator, or has the requested size.
     Nothing,
     /// Expand the volume.
     Grow {
-        /// The size, as the claim has it.
+        /// The requested size, as written in the claim.
         size: Quantity,
         /// The size in bytes.
         bytes: u128,
@@ -38,7 +38,7 @@ pub enum Plan {
     ClearFailure,
 }
 
-/// Plans what to do about a claim's size. Only a bound claim with a volume of this operator is expanded.
+/// Returns the plan for a claim's size. Only a bound claim with a volume of this operator is expanded.
 pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: &Settings) -> Plan {
     let Some(backend) = ours(volume, settings) else {
         return Plan::Nothing;
@@ -92,7 +92,7 @@ fn reported_bytes(claim: &PersistentVolumeClaim) -> u128 {
     reported.and_then(|reported| bytes(&reported.0)).unwrap_or(0)
 }
 
-/// Returns the backend of a volume, if it is this operator's.
+/// Returns the backend of a volume, if the volume belongs to this operator.
 fn ours<'a>(volume: &'a PersistentVolume, settings: &Settings) -> Option<&'a str> {
     let annotations = volume.annotations();
     annotations.get(PROVISIONED_BY).filter(|by| settings.serves(by))?;
@@ -144,7 +144,7 @@ pub fn settled_status(claim: &PersistentVolumeClaim, size: Option<&Quantity>) ->
     json!({ "status": status })
 }
 
-/// Returns the status of a claim that cannot be expanded. None if the claim already has it.
+/// Returns the status of a claim that cannot be expanded. `None` if the claim already has it.
 pub fn refused_status(claim: &PersistentVolumeClaim, condition: &PlannedCondition, now: Time) -> Option<Value> {
     let reason = condition.reason.to_string();
     let former = conditions(claim).find(|condition| condition.type_ == RESIZE_ERROR && condition.status == "True");

@@ -22,12 +22,13 @@ use crate::state::context::Context;
 use crate::state::volume_indexer::index_volume;
 use crate::state::volume_metadata;
 
-/// Another writer was faster, or the backend is about to be probed: check again soon.
+/// Delay if another writer was faster, or if the backend is about to be probed.
 const SOON: Duration = Duration::from_secs(1);
-/// Freed capacity wakes the claims that wait for it; this catches a missed change.
+/// Time until a claim that waits for capacity is checked again. Freed capacity wakes the claims that wait for it; this
+/// catches a missed change.
 const WAITING: Duration = Duration::from_secs(300);
 
-/// Reconciles a claim's size. None if there is nothing to do.
+/// Reconciles a claim's size. `None` if there is nothing to do.
 pub async fn reconcile(
     claim: &PersistentVolumeClaim,
     ctx: &Context,
@@ -50,12 +51,12 @@ pub async fn reconcile(
     }
 }
 
-/// Plans on live objects, not on the caches, and applies the plan.
+/// Plans with objects read from the API server, not from the caches, and applies the plan.
 async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch: Epoch) -> Result<Action, WriteError> {
     let claims = claims(seen, ctx);
     let volumes = Api::<PersistentVolume>::all(ctx.clients.calls.clone());
     let claim = read_live(&claims, &seen.name_any()).await?;
-    // A successor of the same name has an event of its own.
+    // A recreated claim with the same name has its own event.
     if claim.uid() != seen.uid() {
         return Err(WriteError::NotFound);
     }
@@ -90,7 +91,7 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
     Ok(Action::await_change())
 }
 
-/// Reads the current object.
+/// Reads the current object from the API server.
 async fn read_live<K>(api: &Api<K>, name: &str) -> Result<K, WriteError>
 where
     K: Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug,

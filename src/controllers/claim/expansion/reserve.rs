@@ -16,7 +16,7 @@ pub enum Reservation {
     Refused(PlannedCondition),
 }
 
-/// Reserves capacity for a larger volume, if available. Neither readiness nor `suspend` counts: there is no new volume,
+/// Reserves capacity for a larger volume, if available. Readiness and `suspend` do not matter: there is no new volume,
 /// and nothing changes on the export.
 pub fn reserve(ctx: &Context, volume: &str, backend: &str, bytes: u128) -> Reservation {
     let views = BackendView::all(ctx, &[]);

@@ -9,7 +9,7 @@ fn settings() -> Settings {
     Settings::for_tests("nfs-operator.io/nfs", &[("old/nfs", "default")])
 }
 
-/// A bound claim as the binder leaves it, with that size requested.
+/// Returns a bound claim as the binder leaves it, with the requested size.
 fn bound(provisioner: &str, requested: &str, placed: bool, condition: Option<(&str, &str)>) -> Value {
     let mut annotations = json!({STORAGE_PROVISIONER: provisioner});
     if placed {

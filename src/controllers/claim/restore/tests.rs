@@ -18,7 +18,7 @@ fn archive(spec: &Value) -> NfsArchive {
     serde_json::from_value(object).unwrap()
 }
 
-/// A restore by a claim in that namespace, with these annotations, of a class with these backends.
+/// A restore by a claim in this namespace, with this annotation, of a class with these backends.
 struct Case {
     namespace: (&'static str, &'static str),
     labels: Value,

@@ -157,7 +157,7 @@ fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
     let failed = status(&expanding, patch["status"].clone());
     assert_eq!(conditions(&failed).count(), 2, "the other condition stays");
     assert!(matches!(plan(&failed, &volume("1Gi"), &settings()), Plan::Grow { .. }));
-    // The same condition is not written again. Another message is, with the same transition time.
+    // An identical condition is not written again. A different message is written with the same transition time.
     assert_eq!(
         refused_status(&failed, &condition("full"), time("2026-01-02T00:00:00Z")),
         None
@@ -167,7 +167,7 @@ fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
         later["status"]["conditions"][1]["lastTransitionTime"],
         "2026-01-01T00:00:00Z"
     );
-    // The request was lowered to the current size.
+    // The request is lowered to the current size.
     let mut lowered = failed.clone();
     lowered.spec = claim("1Gi", "1Gi").spec;
     assert_eq!(plan(&lowered, &volume("1Gi"), &settings()), Plan::ClearFailure);
@@ -180,7 +180,7 @@ fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
         patch["status"]
     );
     assert_eq!(patch["status"].get("capacity"), None);
-    // Expanded at last: size, quota and conditions in one write.
+    // The expansion succeeds: size, quota and conditions are in one write.
     let patch = settled_status(&failed, Some(&Quantity("9Gi".into())));
     for field in ["capacity", "allocatedResources"] {
         assert_eq!(patch["status"][field], json!({"storage": "9Gi"}), "{field}");
