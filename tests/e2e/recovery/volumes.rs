@@ -354,7 +354,7 @@ async fn a_backend_that_was_renamed_during_the_rebuild_is_reported_and_claims_wa
             if reported { Ok(()) } else { Err(said.to_string()) }
         }
     };
-    let missing = says("recorded for backend main, which is not there");
+    let missing = says("recorded for backend main, which does not exist");
     env.objects
         .wait(&renamed, "to report the missing backend", TIMEOUT, missing)
         .await?;
