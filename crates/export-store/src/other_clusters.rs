@@ -94,9 +94,9 @@ pub(crate) async fn refuse(
     verified: &VerifiedRoot,
     directory: &DirectoryPath,
     way: &[FileRef],
-    anew: bool,
+    refresh: bool,
 ) -> Result<(), ExportError> {
-    let foreign = directories(store, verified, anew).await?;
+    let foreign = directories(store, verified, refresh).await?;
     refusal(directory, foreign.holder(directory, way, None))
 }
 
@@ -116,11 +116,11 @@ pub(crate) async fn refuse_except(
 async fn directories(
     store: &ExportStore,
     verified: &VerifiedRoot,
-    anew: bool,
+    refresh: bool,
 ) -> Result<Arc<OtherClusters>, ExportError> {
     let known = store.state().foreign.clone();
     if let Some(known) = known
-        && !anew
+        && !refresh
         && known.read.elapsed() < FRESH
     {
         return Ok(known);

@@ -199,9 +199,9 @@ async fn an_expired_handle_is_looked_up_again() {
         let cluster = tree.find(".nfs-operator/cluster").unwrap();
         let records = tree.find(".nfs-operator/cluster/records").unwrap();
         let same = tree.at(records).clone();
-        let anew = tree.make(DIRECTORY);
-        *tree.at(anew) = same;
-        tree.graft(cluster, b"records", anew);
+        let recreated = tree.make(DIRECTORY);
+        *tree.at(recreated) = same;
+        tree.graft(cluster, b"records", recreated);
         tree.at(records).refuses = Some(FHEXPIRED);
     }
     export.provision(&request("1", "a")).await.unwrap();
