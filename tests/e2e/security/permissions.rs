@@ -184,10 +184,7 @@ async fn with_the_policy_a_pod_mounts_nfs_directly_only_if_its_namespace_is_allo
         .chain(workloads("default", "csi", &csi))
     {
         let refused = objects.create(&object).await.expect_err("it was created").to_string();
-        assert!(
-            refused.contains(INLINE) && refused.contains("volume data"),
-            "{refused}"
-        );
+        assert!(refused.contains(INLINE) && refused.contains("volume data"), "{refused}");
     }
     let claimed = json!({"name": "data", "persistentVolumeClaim": {"claimName": "data"}});
     for object in workloads("default", "claimed", &claimed) {
