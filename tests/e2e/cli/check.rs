@@ -77,7 +77,7 @@ async fn a_check_reports_why_its_claim_waits_and_removes_the_claim() -> Test {
         .wait_condition(&suspended, "Ready", "False", Some("Suspended"), TIMEOUT);
     ready.await?;
     shared::class(&env, "class", "backend", json!({})).await?;
-    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=5s"]).await;
+    let (code, steps) = check(&env.rig.cluster, &env, &env.unique_name("class"), &["--timeout=20s"]).await;
     let all = ["class=ok", "claim=ok", "bound=failed", "delete=ok", "reclaim=ok"];
     assert_eq!(
         (code, results(&steps)),
