@@ -68,7 +68,7 @@ impl Corpus {
     }
 }
 
-#[ignore = "writes fuzz/corpus; cargo test --lib fuzzing::recording -- --ignored"]
+#[ignore = "writes fuzz/corpus; cargo test -p export-store --lib fuzzing::recording -- --ignored"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_corpus_is_recorded_from_a_real_server() {
     let run = RunDir::new().unwrap();
