@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use super::conditions::Reason;
 use export_store::text::truncate;
 
-/// Condition without times, which [`Self::condition`] adds.
+/// Condition without times, which [`Self::to_condition`] adds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedCondition {
     /// `Some(true)` for `True`, `Some(false)` for `False`, `None` for `Unknown`.
@@ -48,7 +48,7 @@ impl PlannedCondition {
     }
 
     /// Returns the condition to write. Keeps the `lastTransitionTime` of the `former` conditions if the status is the same.
-    pub fn condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
+    pub fn to_condition(&self, type_: &str, generation: Option<i64>, former: &[Condition], now: Time) -> Condition {
         let status = match self.status {
             Some(true) => "True",
             Some(false) => "False",

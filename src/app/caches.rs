@@ -14,7 +14,7 @@ use crate::compat::nfs_subdir;
 use crate::runtime::readiness::Cache;
 use crate::runtime::watch_filters::{WatchEvent, applied_or_deleted};
 use crate::state::context::Context;
-use crate::state::recovery::Missing;
+use crate::state::recovery::MissingDependency;
 
 /// Returns a callback that reports a cache as filled. It must come after the cache in the stream.
 pub fn report_filled<K>(ctx: &Arc<Context>, cache: Cache) -> impl Fn(&WatchEvent<K>) + use<K> {
@@ -65,7 +65,8 @@ pub async fn watch_namespaces(
         .inspect(report_filled(&ctx, Cache::Namespaces));
     wake_on_change("namespaces", applied_or_deleted(stream), |namespace| {
         ctx.waiting_claims.wake_debounced();
-        ctx.backends.object_appeared(&Missing::Namespace(namespace.name_any()));
+        ctx.backends
+            .object_appeared(&MissingDependency::Namespace(namespace.name_any()));
     })
     .await
 }

@@ -34,7 +34,7 @@ pub struct Feed<K: Resource<DynamicType = ()> + Clone + 'static> {
 
 /// Runs the controller of backends until the operator shuts down.
 pub async fn run_backends(ctx: Arc<Context>, feed: Feed<NfsBackend>) -> &'static str {
-    let mut indexer = backend::Follower::default();
+    let mut indexer = backend::BackendRemovalWatcher::default();
     let indexed = Arc::clone(&ctx);
     // The operator's own status writes must not cause a probe.
     let changes = predicates::generation

@@ -150,8 +150,14 @@ impl Endpoints {
     /// Connects to the cluster, and waits until this process holds the Lease.
     async fn wait_for_lease(&self, options: &Options) -> Result<(ClusterAccess, LeaseRenewer), OperatorError> {
         let me = identity(options.instance.as_deref());
-        let linger = options.election.linger();
-        let clients = Clients::new(options.kubeconfig.as_deref(), &me.name, &self.write_fence, linger).await?;
+        let max_in_flight = options.election.max_in_flight();
+        let clients = Clients::new(
+            options.kubeconfig.as_deref(),
+            &me.name,
+            &self.write_fence,
+            max_in_flight,
+        )
+        .await?;
         // Checked before the Lease is acquired: a process that cannot sign must not replace one that can.
         options.records.ensure(&clients.lease).await?;
         if let Some(export) = &options.inherited {

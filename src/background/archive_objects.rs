@@ -13,7 +13,7 @@ use crate::runtime::events::Severity;
 use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ExportError, ExportStore, Trust};
+use export_store::{ExportError, ExportStore, SignatureStatus};
 
 /// Maximum number of objects created in one run: a thousand archives of an earlier release must not delay the garbage
 /// collection of backups.
@@ -73,7 +73,7 @@ pub async fn ensure_object(
     let Some(recorded) = export.find_archive(volume).await? else {
         return Ok(());
     };
-    if recorded.trust != Trust::Signed {
+    if recorded.trust != SignatureStatus::Signed {
         return Err(CreateError::Unsigned);
     }
     let wanted = archive_object(&recorded, backend);

@@ -35,7 +35,7 @@ impl BackendTask for GarbageCollector {
     }
 
     async fn run(&mut self, ctx: &Context, backend: &Backend) -> Duration {
-        let known = backend.known();
+        let known = backend.last_probe();
         if let Some(export) = &known.store {
             // A volume that is about to be recovered has no claim yet and must not be mistaken for an unfinished
             // directory.
@@ -94,7 +94,7 @@ async fn roll_back_superseded(
     };
     // A volume with another address may have the same directory.
     let ours = existing.annotations().contains_key(VOLUME_BACKEND);
-    if ours || directory_on(&existing, &backend.known().object).is_none() {
+    if ours || directory_on(&existing, &backend.last_probe().object).is_none() {
         return Ok(true);
     }
     match export.rollback_superseded(volume, &claim.uid).await {

@@ -35,7 +35,7 @@ impl BackendTask for Purger {
     }
 
     async fn run(&mut self, _: &Context, backend: &Backend) -> Duration {
-        let Some(export) = backend.known().store.clone() else {
+        let Some(export) = backend.last_probe().store.clone() else {
             self.backoff = INITIAL_BACKOFF;
             return INTERVAL;
         };

@@ -21,16 +21,16 @@ pub trait BackendTask: Send + 'static {
 }
 
 /// Runs a task after `delay`, whenever it is due and whenever it is requested, until the operator stops or the backend
-/// is forgotten. The task does not keep the backend alive between two runs.
+/// is removal_token. The task does not keep the backend alive between two runs.
 pub fn spawn<T: BackendTask>(ctx: &Arc<Context>, backend: &Arc<Backend>, mut task: T, mut delay: Duration) {
     let ctx = Arc::clone(ctx);
-    let (requested, forgotten) = (Arc::clone(T::requested(backend)), backend.forgotten());
+    let (requested, removal_token) = (Arc::clone(T::requested(backend)), backend.removal_token());
     let backend = Arc::downgrade(backend);
     tokio::spawn(async move {
         loop {
             tokio::select! {
                 () = ctx.shutdown.cancelled() => return,
-                () = forgotten.cancelled() => return,
+                () = removal_token.cancelled() => return,
                 () = requested.notified() => {}
                 () = tokio::time::sleep(delay) => {}
             }

@@ -97,7 +97,7 @@ pub fn agrees_with_record(object: &NfsArchive, recorded: &RecordedArchive, backe
 mod tests {
     use super::*;
     use export_store::naming::DirectoryPath;
-    use export_store::{ArchiveState, ClaimRef, CopyState, Stage, Trust};
+    use export_store::{ArchiveStage, ArchiveState, ClaimRef, CopyState, SignatureStatus};
 
     fn recorded() -> RecordedArchive {
         RecordedArchive {
@@ -125,10 +125,10 @@ mod tests {
                 },
                 copy: None,
             },
-            stage: Stage::Kept,
+            stage: ArchiveStage::Kept,
             there: true,
             export_id: "export".into(),
-            trust: Trust::Signed,
+            trust: SignatureStatus::Signed,
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use export_store::naming::{
-    DirectoryPath, LONGEST_NAME, LONGEST_PATH, NamingError, check_alphabet, check_archive_prefix, check_length,
+    DirectoryPath, MAX_NAME_LEN, MAX_PATH_LEN, NamingError, check_alphabet, check_archive_prefix, check_length,
     check_segment, quoted,
 };
 
@@ -248,7 +248,7 @@ fn segments(source: &str, read: impl Fn(&str) -> Option<Variable>) -> Result<Vec
     if source.is_empty() {
         return Err(NamingError::Empty.into());
     }
-    if source.len() > LONGEST_PATH {
+    if source.len() > MAX_PATH_LEN {
         return Err(NamingError::PathTooLong { length: source.len() }.into());
     }
     let (mut done, mut current) = (Vec::new(), Vec::new());
@@ -295,7 +295,7 @@ fn check_parts(parts: &[Part], source: &str, position: usize) -> Result<(), Nami
         }),
         [Part::Text(text)] => {
             check_segment(text)?;
-            check_length(text, LONGEST_NAME)
+            check_length(text, MAX_NAME_LEN)
         }
         _ => {
             for part in parts {

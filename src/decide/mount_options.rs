@@ -71,7 +71,7 @@ pub fn allowed_for_claims(option: &str) -> bool {
         None => CLAIM_FLAGS.contains(&option),
         Some((name, value)) => {
             CLAIM_NUMBERS.contains(&name)
-                && (1..=LONGEST_NUMBER).contains(&value.len())
+                && (1..=MAX_NUMBER_LEN).contains(&value.len())
                 && value.bytes().all(|digit| digit.is_ascii_digit())
         }
     }
@@ -107,7 +107,7 @@ pub struct ClaimOptionError {
 }
 
 /// Number of digits of the largest 32-bit number. No value of these options needs more.
-const LONGEST_NUMBER: usize = 10;
+const MAX_NUMBER_LEN: usize = 10;
 
 const CLAIM_FLAGS: &[&str] = &[
     "ro",

@@ -13,11 +13,11 @@ use crate::api::names::{
     VOLUME_ON_DELETE,
 };
 use crate::api::parameters;
-use export_store::naming::{DirectoryPath, LONGEST_PATH};
+use export_store::naming::{DirectoryPath, MAX_PATH_LEN};
 
 /// Action for a volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Decision {
+pub enum ReclaimDecision {
     /// Do nothing: the volume belongs to another provisioner, is in use, or is already reclaimed.
     Nothing,
     /// Remove the finalizer, because the reclaim policy is Retain. Data and volume stay.
@@ -42,9 +42,9 @@ pub struct Refusal {
 ///
 /// `provisioners` are the provisioner names of this operator. `backend_policy` is the current policy of the backend; it
 /// applies only if neither the class nor the claim specified one when the volume was provisioned.
-pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: OnDelete) -> Decision {
+pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: OnDelete) -> ReclaimDecision {
     if !annotation(volume, PROVISIONED_BY).is_some_and(|name| provisioners.contains(&name)) {
-        return Decision::Nothing;
+        return ReclaimDecision::Nothing;
     }
     let has_finalizer = volume
         .metadata
@@ -53,14 +53,14 @@ pub fn decide(volume: &PersistentVolume, provisioners: &[&str], backend_policy: 
         .flatten()
         .any(|finalizer| finalizer == RECLAIM_FINALIZER);
     if volume.metadata.deletion_timestamp.is_some() && !has_finalizer {
-        return Decision::Nothing;
+        return ReclaimDecision::Nothing;
     }
     match (reclaim_policy(volume), is_released(volume)) {
         // Released or not: the volume has the finalizer only while its reclaim policy is Delete.
-        ("Retain", _) if has_finalizer => Decision::RemoveFinalizer,
-        ("Retain", _) | (_, false) => Decision::Nothing,
+        ("Retain", _) if has_finalizer => ReclaimDecision::RemoveFinalizer,
+        ("Retain", _) | (_, false) => ReclaimDecision::Nothing,
         ("Delete", true) => decide_policy(volume, backend_policy),
-        (other, true) => Decision::Refuse(Refusal {
+        (other, true) => ReclaimDecision::Refuse(Refusal {
             reason: Reason::RecycleUnsupported,
             message: format!(
                 "persistentVolumeReclaimPolicy {other} is not supported: set it to Delete (the archive policy decides) or \
@@ -78,13 +78,13 @@ pub fn needs_finalizer(volume: &PersistentVolume, provisioners: &[&str]) -> bool
     ours && reclaim_policy(volume) == "Delete" && volume.metadata.deletion_timestamp.is_none()
 }
 
-fn decide_policy(volume: &PersistentVolume, backend_policy: OnDelete) -> Decision {
+fn decide_policy(volume: &PersistentVolume, backend_policy: OnDelete) -> ReclaimDecision {
     let Some(text) = annotation(volume, VOLUME_ON_DELETE) else {
-        return Decision::Reclaim(backend_policy);
+        return ReclaimDecision::Reclaim(backend_policy);
     };
     match parameters::parse_on_delete(text) {
-        Some(policy) => Decision::Reclaim(policy),
-        None => Decision::Refuse(reclaim_unsafe(format!(
+        Some(policy) => ReclaimDecision::Reclaim(policy),
+        None => ReclaimDecision::Refuse(reclaim_unsafe(format!(
             "annotation {VOLUME_ON_DELETE} is \"{}\", which is not one of archive, delete, retain: correct it",
             escape(text)
         ))),
@@ -237,7 +237,7 @@ pub(crate) fn reclaim_unsafe(message: String) -> Refusal {
 
 /// Escapes the text of an object for a message, and limits its length to that of the longest path.
 pub(crate) fn escape(text: &str) -> String {
-    text.escape_debug().take(2 * LONGEST_PATH).collect()
+    text.escape_debug().take(2 * MAX_PATH_LEN).collect()
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ mod tests {
         let good = condition(request, &ended(&outcome), &[]).unwrap();
         assert_eq!((good.status, good.reason), (Some(true), Reason::VolumesReadopted));
         let now = Time(Timestamp::from_second(1).unwrap());
-        let written = |planned: &PlannedCondition| planned.condition("Readopted", Some(1), &[], now.clone());
+        let written = |planned: &PlannedCondition| planned.to_condition("Readopted", Some(1), &[], now.clone());
         assert!(has_success(&[written(&good)]));
         assert_eq!(
             condition(None, &RecoveryStage::default(), &[written(&good)]),

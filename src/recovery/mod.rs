@@ -55,7 +55,7 @@ impl BackendTask for Recovery {
             backend.recovery.clear();
             return Duration::MAX;
         };
-        let known = backend.known();
+        let known = backend.last_probe();
         let confirmed = known.store.clone().filter(|export| backend.is_recovered_on(export));
         let Some(export) = confirmed else {
             return jittered(RETRY_INTERVAL);

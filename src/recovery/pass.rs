@@ -17,7 +17,7 @@ use crate::decide::placement::is_namespace_allowed;
 use crate::runtime::writes;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use crate::state::recovery::{BackendRevision, ClaimName, Missing, RecoveryOutcome};
+use crate::state::recovery::{BackendRevision, ClaimName, MissingDependency, RecoveryOutcome};
 use crate::state::volume_indexer::index_volume;
 use export_store::{ClaimRef, ExportError, ExportStore, Holder, RecordedVolume, Recoverability};
 
@@ -48,7 +48,7 @@ enum RecoveryResult {
     /// The volume is left out for this reason; the claim, if any, has to wait.
     LeftOut(String, Option<ClaimName>),
     /// The volume is left out until an object exists.
-    Missing(String, ClaimName, Missing),
+    Missing(String, ClaimName, MissingDependency),
 }
 
 /// One pass over the records of a backend.
@@ -143,7 +143,7 @@ impl RecoveryPass<'_> {
             }
             Ok(ownership) => self.recreate(&recorded, &ownership).await,
             Err(why @ SkippedVolume::NoNamespace(_)) => {
-                let missing = Missing::Namespace(claim.namespace.clone());
+                let missing = MissingDependency::Namespace(claim.namespace.clone());
                 Ok(RecoveryResult::Missing(why.to_string(), name_of(claim), missing))
             }
             Err(why) => Ok(RecoveryResult::LeftOut(
@@ -165,7 +165,7 @@ impl RecoveryPass<'_> {
              is called {} now",
             self.backend.name
         );
-        RecoveryResult::Missing(why, name_of(claim), Missing::Backend(backend))
+        RecoveryResult::Missing(why, name_of(claim), MissingDependency::Backend(backend))
     }
 
     /// Creates the volume. If the name already exists, the existing volume may be a different one.

@@ -49,14 +49,14 @@ pub struct Clients {
 
 impl Clients {
     /// Creates the clients from the file. Without a file, `kube` infers the configuration from KUBECONFIG, then the
-    /// pod's service account. `identity` is part of the user agent, which the API server's audit log contains. `linger`
+    /// pod's service account. `identity` is part of the user agent, which the API server's audit log contains. `max_in_flight`
     /// is the maximum time for which the kernel retransmits unacknowledged data of `calls`. If unset, the kernel's own
     /// limit of several minutes applies.
     pub async fn new(
         kubeconfig: Option<&Path>,
         identity: &str,
         guard: &WriteFence,
-        linger: Option<Duration>,
+        max_in_flight: Option<Duration>,
     ) -> Result<Self, ClientError> {
         let mut config = match kubeconfig {
             Some(file) => {
@@ -74,7 +74,7 @@ impl Clients {
         config.default_retry = false;
         config.read_timeout = Some(CALL_TIMEOUT);
         let lease = Client::try_from(config.clone())?;
-        let calls = guarded(config.clone(), guard, linger)?;
+        let calls = guarded(config.clone(), guard, max_in_flight)?;
         config.read_timeout = Some(WATCH_TIMEOUT);
         Ok(Self {
             calls,
@@ -86,11 +86,11 @@ impl Clients {
 
 /// Returns a client that sends nothing while the write fence is closed. Builds the same stack as `kube`, which does not
 /// accept a custom connector.
-fn guarded(config: Config, guard: &WriteFence, linger: Option<Duration>) -> Result<Client, kube::Error> {
+fn guarded(config: Config, guard: &WriteFence, max_in_flight: Option<Duration>) -> Result<Client, kube::Error> {
     let mut tcp = HttpConnector::new();
     // The TLS layer is added below.
     tcp.enforce_http(false);
-    tcp.set_tcp_user_timeout(linger);
+    tcp.set_tcp_user_timeout(max_in_flight);
     let guard = guard.clone();
     let checked = tcp.map_response(move |stream| FencedStream::new(stream, guard.clone()));
     let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(checked)?);
@@ -137,8 +137,8 @@ mod tests {
     async fn nothing_is_sent_while_the_guard_is_closed_over_a_new_connection_or_a_kept_one() {
         let (came, address) = server().await;
         let guard = WriteFence::default();
-        let linger = Some(Duration::from_secs(5));
-        let client = guarded(Config::new(address.parse().unwrap()), &guard, linger).unwrap();
+        let max_in_flight = Some(Duration::from_secs(5));
+        let client = guarded(Config::new(address.parse().unwrap()), &guard, max_in_flight).unwrap();
         let api: Api<Namespace> = Api::all(client);
         let refused = |error: kube::Error| format!("{error:?}").contains("NotLeading");
         let write = async || {

@@ -39,7 +39,7 @@ pub struct Election {
 impl Election {
     /// Returns how long a request may stay in flight after the renew deadline: another process leads no sooner than
     /// this. Returns `None` if nobody stands by.
-    pub fn linger(&self) -> Option<Duration> {
+    pub fn max_in_flight(&self) -> Option<Duration> {
         let LeaseTimings {
             duration,
             renew_deadline,

@@ -19,7 +19,7 @@ const QUEUE: usize = 4096;
 /// Maximum number of events that are sent concurrently.
 const SENDERS: usize = 8;
 /// Maximum length of a note that the API server accepts, in bytes (events.k8s.io/v1).
-const LONGEST_NOTE: usize = 1024;
+const MAX_NOTE_LEN: usize = 1024;
 /// Namespace for events about cluster-scoped objects, where `kubectl describe` looks for them.
 const CLUSTER_NAMESPACE: &str = "default";
 
@@ -89,7 +89,7 @@ impl Events {
             },
             action: Some(action.to_owned()),
             event_time: Some(MicroTime(now)),
-            note: Some(truncate(note, LONGEST_NOTE).to_owned()),
+            note: Some(truncate(note, MAX_NOTE_LEN).to_owned()),
             reason: Some(reason.to_string()),
             regarding: Some(regarding),
             reporting_controller: Some(self.controller.clone()),

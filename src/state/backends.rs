@@ -15,7 +15,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
-use crate::state::recovery::{Missing, RecoveryState};
+use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::usage::UsageScanState;
 use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
@@ -166,12 +166,12 @@ impl Backend {
     }
 
     /// Returns a token that is cancelled when the backend is removed and not in use anymore.
-    pub fn forgotten(&self) -> CancellationToken {
+    pub fn removal_token(&self) -> CancellationToken {
         self.forgotten.clone()
     }
 
     /// Returns the result of the last probe.
-    pub fn known(&self) -> Arc<ProbeSnapshot> {
+    pub fn last_probe(&self) -> Arc<ProbeSnapshot> {
         Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -359,7 +359,7 @@ impl BackendRegistry {
     }
 
     /// Notifies all backends of an object that volumes to recover may wait for.
-    pub fn object_appeared(&self, what: &Missing) {
+    pub fn object_appeared(&self, what: &MissingDependency) {
         self.all()
             .iter()
             .for_each(|backend| backend.recovery.object_appeared(what));

@@ -30,7 +30,7 @@ impl BackendView {
                 .backends
                 .get(&name)
                 .filter(|backend| Some(&backend.uid) == object.metadata.uid.as_ref());
-            let snapshot = backend.as_ref().map(|backend| backend.known());
+            let snapshot = backend.as_ref().map(|backend| backend.last_probe());
             let refusal = refused
                 .iter()
                 .find(|(refused, _)| *refused == name)

@@ -99,7 +99,7 @@ pub(crate) fn locate(ctx: &Context, claim: &str, volume: &PersistentVolume) -> R
         let what = format!("is on backend {name}, which does not exist or is not probed yet");
         return Err(not_ready(claim, &what));
     };
-    let snapshot = backend.known();
+    let snapshot = backend.last_probe();
     let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(
             claim,

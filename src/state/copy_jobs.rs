@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::api::conditions::{PlannedCondition, Reason};
-use export_store::{Budget, CopyError, ProvisionedDirectory, Tally, TallySnapshot};
+use export_store::{CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, ProvisionedDirectory};
 
 /// Maximum number of concurrent copies. They share the memory and the calls of one budget.
 const AT_A_TIME: usize = 4;
@@ -45,7 +45,7 @@ pub enum CopyResult {
 }
 
 /// Result of a copy, and the amount of data copied.
-pub type CopyOutcome = (Result<CopyResult, CopyError>, TallySnapshot);
+pub type CopyOutcome = (Result<CopyResult, CopyError>, CopyProgressSnapshot);
 
 /// Progress of a copy.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub enum Progress {
     /// Waiting for other copies.
     Waiting,
     /// In progress.
-    Copying(TallySnapshot),
+    Copying(CopyProgressSnapshot),
 }
 
 impl Progress {
@@ -78,7 +78,7 @@ enum State {
 
 struct Job {
     of: CopyLabels,
-    tally: Arc<Tally>,
+    tally: Arc<CopyProgress>,
     state: State,
     task: JoinHandle<()>,
 }
@@ -90,7 +90,7 @@ pub struct CopyJobs(Arc<Inner>);
 struct Inner {
     jobs: Mutex<HashMap<String, Job>>,
     places: Arc<Semaphore>,
-    budget: Budget,
+    budget: CopyLimits,
 }
 
 impl Default for Inner {
@@ -98,7 +98,7 @@ impl Default for Inner {
         Self {
             jobs: Mutex::default(),
             places: Arc::new(Semaphore::new(AT_A_TIME)),
-            budget: Budget::default(),
+            budget: CopyLimits::default(),
         }
     }
 }
@@ -108,7 +108,7 @@ impl CopyJobs {
     pub fn start<F>(
         &self,
         of: CopyLabels,
-        make: impl FnOnce(Budget, Arc<Tally>) -> F,
+        make: impl FnOnce(CopyLimits, Arc<CopyProgress>) -> F,
         ended: impl FnOnce() + Send + 'static,
     ) where
         F: Future<Output = Result<CopyResult, CopyError>> + Send + 'static,
@@ -117,7 +117,7 @@ impl CopyJobs {
         if jobs.contains_key(&of.uid) {
             return;
         }
-        let tally = Arc::new(Tally::default());
+        let tally = Arc::new(CopyProgress::default());
         let making = make(self.0.budget.clone(), Arc::clone(&tally));
         let (copies, uid) = (self.clone(), of.uid.clone());
         let task = tokio::spawn(async move {
@@ -200,7 +200,7 @@ impl fmt::Debug for CopyJobs {
 }
 
 /// Metric of a copy: name after `nfs_operator_copy_`, help text and value.
-type Figure = (&'static str, &'static str, fn(&TallySnapshot) -> u64);
+type Figure = (&'static str, &'static str, fn(&CopyProgressSnapshot) -> u64);
 const FIGURES: [Figure; 4] = [
     ("files", "Files of a copy that are done", |tally| tally.files),
     (
@@ -218,7 +218,7 @@ const FIGURES: [Figure; 4] = [
 
 impl Collector for CopyJobs {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), fmt::Error> {
-        let copies: Vec<(CopyLabels, TallySnapshot)> = self
+        let copies: Vec<(CopyLabels, CopyProgressSnapshot)> = self
             .jobs()
             .values()
             .filter(|job| !matches!(job.state, State::Ended(_)))
@@ -266,7 +266,7 @@ mod tests {
             let (told, end) = oneshot::channel();
             ends.push(end);
             let go = Arc::clone(&go);
-            let make = move |_: Budget, _: Arc<Tally>| async move {
+            let make = move |_: CopyLimits, _: Arc<CopyProgress>| async move {
                 go.notified().await;
                 Err(CopyError::ExportChanged)
             };
@@ -290,11 +290,11 @@ mod tests {
     async fn a_copy_that_is_stopped_gives_its_place_to_the_next() {
         let copies = CopyJobs::default();
         for number in 0..AT_A_TIME {
-            let make = |_: Budget, _: Arc<Tally>| std::future::pending();
+            let make = |_: CopyLimits, _: Arc<CopyProgress>| std::future::pending();
             copies.start(of(&number.to_string()), make, || ());
         }
         let (told, end) = oneshot::channel();
-        let make = |_: Budget, _: Arc<Tally>| async { Err(CopyError::ExportChanged) };
+        let make = |_: CopyLimits, _: Arc<CopyProgress>| async { Err(CopyError::ExportChanged) };
         copies.start(of("next"), make, move || told.send(()).unwrap());
         copies.abort("0");
         end.await.unwrap();
@@ -308,7 +308,9 @@ mod tests {
         assert_eq!(Progress::None.condition(source), None);
         let waits = Progress::Waiting.condition(source).unwrap();
         assert_eq!(waits.message, "copying claim team/data: other copies go first");
-        let begun = Progress::Copying(TallySnapshot::default()).condition(source).unwrap();
+        let begun = Progress::Copying(CopyProgressSnapshot::default())
+            .condition(source)
+            .unwrap();
         assert_eq!((begun.status, begun.reason), (Some(false), Reason::Copying));
         assert!(
             begun.message.starts_with("copying claim team/data: 0 files"),

@@ -24,7 +24,7 @@ pub struct SkippedVolume {
 
 /// Missing object that a volume requires before it can be recovered.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Missing {
+pub enum MissingDependency {
     /// A namespace.
     Namespace(String),
     /// A backend.
@@ -67,7 +67,7 @@ pub struct RecoveryOutcome {
     /// Claims whose volume was skipped, with the name of that volume. A new volume for such a claim would be empty.
     pub claims: HashMap<ClaimName, String>,
     /// Missing objects that skipped volumes wait for.
-    pub missing: BTreeSet<Missing>,
+    pub missing: BTreeSet<MissingDependency>,
 }
 
 impl RecoveryOutcome {
@@ -135,7 +135,7 @@ impl RecoveryState {
     }
 
     /// Requests a pass if skipped volumes wait for this object.
-    pub fn object_appeared(&self, what: &Missing) {
+    pub fn object_appeared(&self, what: &MissingDependency) {
         let outcome = self.lock().outcome.clone();
         if outcome.is_some_and(|outcome| outcome.missing.contains(what)) {
             self.requested.notify_one();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Initial delay. It gives a pending change, such as a backend that becomes Ready or a new node label, time to arrive.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Maximum delay, and therefore the longest wait after an administrator corrects the class or the pod.
-const LONGEST: Duration = Duration::from_secs(300);
+const MAX_DELAY: Duration = Duration::from_secs(300);
 
 /// Backoff state of each claim, by UID, whose selected node no backend serves.
 #[derive(Default)]
@@ -57,7 +57,7 @@ impl RescheduleBackoff {
 
 fn pause(given_back: u32) -> Duration {
     let factor = 1_u32.checked_shl(given_back).unwrap_or(u32::MAX);
-    SHORTEST.saturating_mul(factor).min(LONGEST)
+    SHORTEST.saturating_mul(factor).min(MAX_DELAY)
 }
 
 #[cfg(test)]
@@ -78,6 +78,6 @@ mod tests {
         assert_eq!(reschedules.remaining("u", "n2", at(2)), 2 * SHORTEST);
         reschedules.forget("u");
         assert_eq!(reschedules.remaining("u", "n2", at(9)), SHORTEST);
-        assert_eq!(pause(40), LONGEST);
+        assert_eq!(pause(40), MAX_DELAY);
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 
 use crate::api::names::{VOLUME_APPARENT_BYTES, VOLUME_UNREAD, VOLUME_USED_BYTES, VOLUME_USED_FILES};
 use crate::api::usage::CountUnderWay;
-use export_store::Content;
+use export_store::TreeUsage;
 
 /// Progress of the usage scan of a backend.
 #[derive(Debug, Clone, Default)]
@@ -77,8 +77,8 @@ impl VolumeUsage {
     }
 }
 
-impl From<&Content> for VolumeUsage {
-    fn from(content: &Content) -> Self {
+impl From<&TreeUsage> for VolumeUsage {
+    fn from(content: &TreeUsage) -> Self {
         Self {
             bytes: content.used,
             apparent: content.size,

@@ -29,7 +29,7 @@ pub fn volume_metadata(volume: &PersistentVolume, cluster_uid: &str) -> Option<V
         node_affinity: affinity.ok()?,
         released: is_released(volume),
     };
-    metadata.if_it_fits()
+    metadata.within_size_limit()
 }
 
 /// Saves the current metadata of a volume in its record. A failure is only logged: the next scan that finds outdated
@@ -42,7 +42,7 @@ pub async fn save(ctx: &Context, volume: &PersistentVolume) {
     let Some(backend) = backend.and_then(|name| ctx.backends.get(name)) else {
         return;
     };
-    let snapshot = backend.known();
+    let snapshot = backend.last_probe();
     let (Some(export), Ok(request)) = (&snapshot.store, snapshot.reclaim_request(volume)) else {
         return;
     };

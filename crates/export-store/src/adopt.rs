@@ -6,8 +6,8 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::path_reservations::Holder;
 use crate::record::{ArchiveState, Record, RetentionTerms, State, handle_of};
-use crate::records::{Created, Found};
-use crate::signature::Trust;
+use crate::records::{Created, ReadRecord};
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, other_clusters, paths, records, unsigned_records};
@@ -91,16 +91,16 @@ async fn adopt_own(
     is_backend: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<Adopted, ExportError> {
     let record = match records::read(store, verified, volume).await? {
-        Found::Nothing => return Err(refused(volume, "there is no such record")),
-        Found::Unreadable(why) => return Err(refused(volume, &why.to_string())),
-        Found::Record(record, Trust::Signed) if record.backend == store.config.backend => {
+        ReadRecord::Nothing => return Err(refused(volume, "there is no such record")),
+        ReadRecord::Unreadable(why) => return Err(refused(volume, &why.to_string())),
+        ReadRecord::Record(record, SignatureStatus::Signed) if record.backend == store.config.backend => {
             return Ok(adopted(&record));
         }
-        Found::Record(record, _) if record.backend != store.config.backend && is_backend(&record.backend) => {
+        ReadRecord::Record(record, _) if record.backend != store.config.backend && is_backend(&record.backend) => {
             let why = format!("it is of backend {}: annotate that one", record.backend);
             return Err(refused(volume, &why));
         }
-        Found::Record(record, _) => record,
+        ReadRecord::Record(record, _) => record,
     };
     let record = verify_record(store, verified, &record, None).await?;
     records::replace(store, verified, &record).await?;
@@ -120,11 +120,11 @@ async fn adopt_foreign(
     let folder = unsigned_records::records_folder(store, verified, &name).await?;
     let theirs = match &folder {
         Some(folder) => records::read_in(store, verified, &folder.handle, volume).await?,
-        None => Found::Nothing,
+        None => ReadRecord::Nothing,
     };
     let own = match records::read(store, verified, volume).await? {
-        Found::Record(record, Trust::Signed) => Some(record),
-        Found::Nothing => None,
+        ReadRecord::Record(record, SignatureStatus::Signed) => Some(record),
+        ReadRecord::Nothing => None,
         _ => {
             return Err(refused(
                 volume,
@@ -133,15 +133,15 @@ async fn adopt_foreign(
         }
     };
     let record = match (theirs, own) {
-        (Found::Nothing, Some(own)) => return Ok(adopted(&own)),
-        (Found::Nothing, None) => return Err(refused(volume, &format!("cluster {cluster} has no such record"))),
-        (Found::Unreadable(why), _) => return Err(refused(volume, &why.to_string())),
+        (ReadRecord::Nothing, Some(own)) => return Ok(adopted(&own)),
+        (ReadRecord::Nothing, None) => return Err(refused(volume, &format!("cluster {cluster} has no such record"))),
+        (ReadRecord::Unreadable(why), _) => return Err(refused(volume, &why.to_string())),
         // An interrupted adoption.
-        (Found::Record(theirs, _), Some(own)) if is_same(&theirs, &own) => *own,
-        (Found::Record(..), Some(_)) => {
+        (ReadRecord::Record(theirs, _), Some(own)) if is_same(&theirs, &own) => *own,
+        (ReadRecord::Record(..), Some(_)) => {
             return Err(refused(volume, "this cluster has another record of that name"));
         }
-        (Found::Record(theirs, _), None) => {
+        (ReadRecord::Record(theirs, _), None) => {
             let record = verify_record(store, verified, &theirs, Some(cluster)).await?;
             if records::create(store, verified, &record).await? == Created::Exists {
                 let doing = format!("adopting the record of volume {volume}");
@@ -215,7 +215,7 @@ async fn find_archive(
         .nfs
         .lookup(&verified.root.handle, &layout::name(&note.target)?)
         .await;
-    found.while_(|| format!("looking up {}", note.target))
+    found.context(|| format!("looking up {}", note.target))
 }
 
 async fn find_directory(
@@ -236,7 +236,7 @@ async fn find_directory(
 /// directory is archived even if the policy is Delete.
 fn to_own_record(store: &ExportStore, record: &Record, node: &FileRef) -> Record {
     let state = match &record.state {
-        State::Archived(note) => State::Archived(note.on(&RetentionTerms {
+        State::Archived(note) => State::Archived(note.with_terms(&RetentionTerms {
             held: note.terms.held,
             ..RetentionTerms::default()
         })),
@@ -266,7 +266,7 @@ async fn remove_foreign_record(
 ) -> Result<(), ExportError> {
     let doing = || format!("removing the former record of volume {volume}");
     let name: Name = layout::record(volume)?;
-    let Some(node) = store.nfs.lookup(&folder.handle, &name).await.while_(doing)? else {
+    let Some(node) = store.nfs.lookup(&folder.handle, &name).await.context(doing)? else {
         return Ok(());
     };
     let removed = store
@@ -275,6 +275,6 @@ async fn remove_foreign_record(
         .await;
     match removed {
         Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
-        other => other.while_(doing),
+        other => other.context(doing),
     }
 }

@@ -7,9 +7,9 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::{DirectoryPath, archive_name};
 use crate::path_reservations::{Holder, Reservation, ReservedPath};
 use crate::record::{ArchiveState, Record, RestoreTarget, RetentionTerms, State, handle_of};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::ClaimRef;
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
@@ -33,7 +33,7 @@ pub struct ArchiveRef {
 
 /// State of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum ArchiveStage {
     /// The archive is kept.
     Kept,
     /// The archive is being moved into the trash.
@@ -56,13 +56,13 @@ pub struct RecordedArchive {
     /// Metadata of the archive in the record.
     pub note: ArchiveState,
     /// State.
-    pub stage: Stage,
+    pub stage: ArchiveStage,
     /// The directory exists under the archive's name.
     pub there: bool,
     /// Identity of the export.
     pub export_id: String,
     /// Result of checking the record's signature.
-    pub trust: Trust,
+    pub trust: SignatureStatus,
 }
 
 impl RecordedArchive {
@@ -107,9 +107,9 @@ pub(crate) async fn find(
     volume: &str,
 ) -> Result<Option<RecordedArchive>, ExportError> {
     let (record, trust) = match records::read(store, verified, volume).await? {
-        Found::Nothing => return Ok(None),
-        Found::Unreadable(why) => return Err(damaged(volume, why)),
-        Found::Record(record, trust) => (record, trust),
+        ReadRecord::Nothing => return Ok(None),
+        ReadRecord::Unreadable(why) => return Err(damaged(volume, why)),
+        ReadRecord::Record(record, trust) => (record, trust),
     };
     let (Some(note), Some(file_id)) = (record.state.archive().cloned(), record.file_id) else {
         return Ok(None);
@@ -119,9 +119,9 @@ pub(crate) async fn find(
     }
     let there = find_directory(store, verified, &record, &note).await?;
     let stage = match &record.state {
-        State::Purging { .. } => Stage::Purging,
-        State::Restoring { to, .. } => Stage::Restoring(to.clone()),
-        _ => Stage::Kept,
+        State::Purging { .. } => ArchiveStage::Purging,
+        State::Restoring { to, .. } => ArchiveStage::Restoring(to.clone()),
+        _ => ArchiveStage::Kept,
     };
     Ok(Some(RecordedArchive {
         volume: record.volume,
@@ -146,7 +146,7 @@ pub(crate) async fn save_retention(
     let record = signed_record(store, verified, which).await?;
     match &record.state {
         State::Archived(note) if note.terms != *terms => {
-            let archived = State::Archived(note.on(terms));
+            let archived = State::Archived(note.with_terms(terms));
             records::replace(store, verified, &record.in_state(archived)).await
         }
         _ => Ok(()),
@@ -201,7 +201,10 @@ pub(crate) async fn end_purge(
         }
         let trashed = layout::trashed(&record.volume, since)?;
         let taken = store.nfs.lookup(&verified.trash.handle, &trashed).await;
-        if taken.while_(|| format!("looking up {trashed} in the trash"))?.is_some() {
+        if taken
+            .context(|| format!("looking up {trashed} in the trash"))?
+            .is_some()
+        {
             // A later time results in another name.
             let since = now().max(since.saturating_add(1));
             *record = record.in_state(State::Purging { archive, since });
@@ -212,7 +215,7 @@ pub(crate) async fn end_purge(
         let from = (&verified.root.handle, &name);
         match store.for_write(verified)?.rename(from, which.file_id, to).await {
             Err(error) if changed_meanwhile(error.status()) => {}
-            moved => moved.while_(|| format!("moving {name} into the trash"))?,
+            moved => moved.context(|| format!("moving {name} into the trash"))?,
         }
     }
     Err(ExportError::Unsettled {
@@ -273,8 +276,10 @@ pub(crate) async fn signed_record(
     which: &ArchiveRef,
 ) -> Result<Box<Record>, ExportError> {
     match matching_record(store, verified, which).await? {
-        (record, Trust::Signed) => Ok(record),
-        (record, Trust::Unsigned | Trust::Forged) => Err(ExportError::RecordUnsigned { volume: record.volume }),
+        (record, SignatureStatus::Signed) => Ok(record),
+        (record, SignatureStatus::Unsigned | SignatureStatus::Forged) => {
+            Err(ExportError::RecordUnsigned { volume: record.volume })
+        }
     }
 }
 
@@ -283,11 +288,11 @@ pub(crate) async fn matching_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     which: &ArchiveRef,
-) -> Result<(Box<Record>, Trust), ExportError> {
+) -> Result<(Box<Record>, SignatureStatus), ExportError> {
     let (record, trust) = match records::read(store, verified, &which.volume).await? {
-        Found::Record(record, trust) => (record, trust),
-        Found::Unreadable(why) => return Err(damaged(&which.volume, why)),
-        Found::Nothing => {
+        ReadRecord::Record(record, trust) => (record, trust),
+        ReadRecord::Unreadable(why) => return Err(damaged(&which.volume, why)),
+        ReadRecord::Nothing => {
             return Err(ExportError::ArchiveUnrecorded {
                 volume: which.volume.clone(),
             });
@@ -325,13 +330,13 @@ pub(crate) async fn find_directory(
 ) -> Result<Option<FileRef>, ExportError> {
     let name = layout::name(&note.target)?;
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
-    let found = found.while_(|| format!("looking up {name}"))?;
+    let found = found.context(|| format!("looking up {name}"))?;
     let Some(node) =
         found.filter(|node| verified.is_plain_directory(node) && record.file_id == Some(node.attributes.fileid))
     else {
         return Ok(None);
     };
-    if record.is_about(&node) {
+    if record.matches_node(&node) {
         return Ok(Some(node));
     }
     Err(ExportError::Disagrees {
@@ -397,7 +402,7 @@ pub(crate) async fn sign_confirmed(
     terms: &RetentionTerms,
 ) -> Result<(), ExportError> {
     let (record, trust) = matching_record(store, verified, which).await?;
-    if trust == Trust::Signed {
+    if trust == SignatureStatus::Signed {
         return Ok(());
     }
     let kept = match &record.state {
@@ -408,7 +413,7 @@ pub(crate) async fn sign_confirmed(
         _ => None,
     };
     let record = match kept {
-        Some(note) => &record.in_state(State::Archived(note.on(terms))),
+        Some(note) => &record.in_state(State::Archived(note.with_terms(terms))),
         None => &*record,
     };
     records::replace(store, verified, record).await
@@ -437,7 +442,7 @@ pub(crate) async fn reserve_name(
         let Ok(reserved) = reserved else { continue };
         let taken = store.nfs.lookup(&verified.root.handle, &layout::name(&target)?).await;
         let doing = || format!("choosing a name for the archive of {}", record.directory);
-        if taken.while_(doing)?.is_none() {
+        if taken.context(doing)?.is_none() {
             return Ok((target, reserved));
         }
     }
@@ -480,7 +485,7 @@ pub(crate) async fn restrict(
             Err(error) if error.status().is_some_and(|status| status != nfs_client::Status::Stale) => {
                 warnings.push(format!("the {what} of {name} stays as it was: {error}"));
             }
-            Err(error) => return Err(error).while_(|| format!("closing {name}")),
+            Err(error) => return Err(error).context(|| format!("closing {name}")),
         }
     }
     Ok(warnings)

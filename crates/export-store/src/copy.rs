@@ -29,12 +29,12 @@ use std::sync::atomic::AtomicBool;
 use tokio::sync::Semaphore;
 
 pub use crate::copy::error::CopyError;
-pub use crate::copy::progress::{Tally, TallySnapshot};
+pub use crate::copy::progress::{CopyProgress, CopyProgressSnapshot};
 pub(crate) use crate::copy::publish::discard_staged;
 pub(crate) use crate::copy::source::open;
 pub use crate::copy::source::{CopySource, SourceTree};
 pub use crate::copy::staging::{StagedCopy, Staging};
-pub use crate::copy::to_archive::{ArchiveRequest, Asked, Discarded, copy_to_archive};
+pub use crate::copy::to_archive::{ArchiveRequest, DiscardOutcome, RequestedArchive, copy_to_archive};
 pub(crate) use crate::copy::to_archive::{complete, discard_requested, find_requested, track};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
@@ -52,13 +52,13 @@ const FORKS: usize = 8;
 
 /// Resources that all copies together may use.
 #[derive(Debug, Clone)]
-pub struct Budget {
+pub struct CopyLimits {
     memory: Arc<Semaphore>,
     files: Arc<Semaphore>,
     forks: Arc<Semaphore>,
 }
 
-impl Default for Budget {
+impl Default for CopyLimits {
     fn default() -> Self {
         Self {
             memory: Arc::new(Semaphore::new(MEMORY)),
@@ -110,8 +110,8 @@ struct Copier {
     to: CopyEndpoint,
     /// Source and target use the same connection, so that one server knows the handles of both.
     same: bool,
-    budget: Budget,
-    tally: Arc<Tally>,
+    budget: CopyLimits,
+    tally: Arc<CopyProgress>,
     ability: ServerFeatures,
     links: links::Links,
 }
@@ -125,8 +125,8 @@ struct Copier {
 pub async fn copy_volume(
     (source, of): (&Arc<ExportStore>, &CopySource),
     (target, request): (&Arc<ExportStore>, &DirectoryRequest),
-    budget: &Budget,
-    tally: &Arc<Tally>,
+    budget: &CopyLimits,
+    tally: &Arc<CopyProgress>,
 ) -> Result<ProvisionedDirectory, CopyError> {
     let staging = match staging::stage(target, request).await? {
         StagedCopy::Done(directory) => return Ok(directory),
@@ -146,8 +146,8 @@ async fn copy_tree(
     source: &SourceTree,
     target: &Arc<ExportStore>,
     staging: &Staging,
-    budget: &Budget,
-    tally: &Arc<Tally>,
+    budget: &CopyLimits,
+    tally: &Arc<CopyProgress>,
 ) -> Outcome {
     let to = CopyEndpoint {
         store: Arc::clone(target),

@@ -12,7 +12,7 @@ mod totals;
 use std::time::Duration;
 
 pub use crate::count::rate_limiter::RateLimiter;
-pub use crate::count::totals::Content;
+pub use crate::count::totals::TreeUsage;
 use crate::count::totals::UsageTotals;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
@@ -26,14 +26,14 @@ use nfs_client::{Client, Entry, FileHandle, FileKind, FileRef, FsId, Name, NfsEr
 const DEEPEST: usize = 1024;
 /// Maximum number of names counted in one tree, so that an endless listing ends. At the default rate, this many take
 /// three days.
-const MOST_NAMES: u64 = 500_000_000;
+const MAX_NAMES: u64 = 500_000_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MOST_RESTARTS: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 /// Interval and maximum number of attempts of a call that the server does not answer: a restart of the server, or of
 /// the network between, must not end the count of a large tree. Ten minutes in total, because file handles may not stay
 /// valid much longer.
 const AGAIN_AFTER: Duration = Duration::from_secs(15);
-const MOST_TRIES: u32 = 40;
+const MAX_TRIES: u32 = 40;
 
 /// Location of a tree.
 #[derive(Debug, Clone, Copy)]
@@ -85,7 +85,7 @@ pub(super) struct Count<'a, G> {
     way: Vec<Step>,
 }
 
-impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
+impl<'a, G: FnMut(&TreeUsage) -> bool + Send> Count<'a, G> {
     pub(super) fn new(nfs: &'a Client, root: &FileRef, pace: &'a mut RateLimiter, go_on: G) -> Self {
         let sums = UsageTotals::default();
         Self {
@@ -99,7 +99,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
     }
 
     /// Counts to the end. Returns `None` if the callback stopped it.
-    pub(super) async fn run(mut self) -> Result<Option<Content>, NfsError> {
+    pub(super) async fn run(mut self) -> Result<Option<TreeUsage>, NfsError> {
         let handle = self.way.first().map(|root| root.handle.clone());
         if let Some(handle) = handle {
             let nfs = self.nfs;
@@ -152,7 +152,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
                 inside.push(entry.name);
             }
         }
-        let endless = self.sums.content().names > MOST_NAMES;
+        let endless = self.sums.content().names > MAX_NAMES;
         if let Some(step) = self.way.last_mut() {
             step.inside = inside;
             step.next = page.next.map_or(Next::End, |next| Next::Page(Some(next)));
@@ -185,7 +185,7 @@ impl<'a, G: FnMut(&Content) -> bool + Send> Count<'a, G> {
             return Err(error);
         };
         match error.status() {
-            Some(Status::NotSame) if step.restarts < MOST_RESTARTS => {
+            Some(Status::NotSame) if step.restarts < MAX_RESTARTS => {
                 // The totals since the directory was entered are those of its content, so discard them.
                 self.sums = step.before.clone();
                 step.next = Next::Page(None);
@@ -242,7 +242,7 @@ async fn ask<T, A: Future<Output = Result<T, NfsError>>>(call: impl Fn() -> A) -
     let mut tries = 1;
     loop {
         match call().await {
-            Err(error) if error.is_transport() && tries < MOST_TRIES => {
+            Err(error) if error.is_transport() && tries < MAX_TRIES => {
                 tries += 1;
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
@@ -269,8 +269,8 @@ pub(crate) async fn count(
     store: &ExportStore,
     (place, file_id): (Place<'_>, Option<u64>),
     pace: &mut RateLimiter,
-    go_on: impl FnMut(&Content) -> bool + Send,
-) -> Result<Option<Content>, ExportError> {
+    go_on: impl FnMut(&TreeUsage) -> bool + Send,
+) -> Result<Option<TreeUsage>, ExportError> {
     let doing = || match place {
         Place::Directory(directory) => format!("counting {directory}"),
         Place::Archive(name) => format!("counting {name}"),
@@ -278,7 +278,7 @@ pub(crate) async fn count(
     let Some(root) = verified_tree(store, place, file_id).await? else {
         return Ok(None);
     };
-    let counted = Count::new(&store.nfs, &root, pace, go_on).run().await.while_(doing);
+    let counted = Count::new(&store.nfs, &root, pace, go_on).run().await.context(doing);
     let counted = store.with_hints(counted).await?;
     // If the directory was renamed, removed or replaced meanwhile, the result is meaningless.
     let still = verified_tree(store, place, file_id).await?;
@@ -310,7 +310,7 @@ async fn find_tree(
         Place::Archive(name) if !layout::is_archive_name(name) => None,
         Place::Archive(name) => {
             let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;
-            found.while_(|| format!("looking up {name}"))?
+            found.context(|| format!("looking up {name}"))?
         }
     };
     let is_it = |node: &FileRef| file_id.is_none_or(|file_id| file_id == node.attributes.fileid);

@@ -448,11 +448,11 @@ impl ExportError {
 /// Adds context to an NFS error.
 pub(crate) trait ErrorContext<T> {
     /// Adds a description of the operation.
-    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError>;
+    fn context(self, doing: impl FnOnce() -> String) -> Result<T, ExportError>;
 }
 
 impl<T> ErrorContext<T> for Result<T, NfsError> {
-    fn while_(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
+    fn context(self, doing: impl FnOnce() -> String) -> Result<T, ExportError> {
         self.map_err(|source| ExportError::Nfs {
             doing: doing(),
             source: Box::new(source),

@@ -9,7 +9,12 @@ use nfs_client::{FileKind, FileRef, SetAttributes, Status};
 const ATTEMPTS: u32 = 4;
 
 /// Checks a folder of the operator (data-safety rule 1): any client may have replaced it.
-pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, path: &str) -> Result<(), ExportError> {
+pub(super) fn check_folder(
+    node: &FileRef,
+    root: &FileRef,
+    owner: Option<&FileRef>,
+    path: &str,
+) -> Result<(), ExportError> {
     let found = &node.attributes;
     let unsafe_because = |why: String| ExportError::ReservedDirectoryUnsafe {
         path: path.to_owned(),
@@ -24,11 +29,11 @@ pub(super) fn judge(node: &FileRef, root: &FileRef, owner: Option<&FileRef>, pat
     if found.mode & 0o077 != 0 {
         return Err(unsafe_because(format!("others may enter it (mode {:04o})", found.mode)));
     }
-    owner.map_or(Ok(()), |owner| judge_owner(node, owner, path))
+    owner.map_or(Ok(()), |owner| check_folder_owner(node, owner, path))
 }
 
 /// Checks that a file of the operator has the expected owner and is not accessible to others.
-pub(super) fn judge_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result<(), ExportError> {
+pub(super) fn check_folder_owner(node: &FileRef, owner: &FileRef, path: &str) -> Result<(), ExportError> {
     let (found, wanted) = (&node.attributes, &owner.attributes);
     let same = match (found.uid, wanted.uid) {
         (Some(found), Some(wanted)) => found == wanted,
@@ -82,8 +87,8 @@ pub(crate) async fn ensure_folder(
     let name = layout::name(name)?;
     for _ in 0..ATTEMPTS {
         let found = store.nfs.lookup(&parent.handle, &name).await;
-        if let Some(node) = found.while_(|| format!("looking up {path}"))? {
-            judge(&node, root, owner, path)?;
+        if let Some(node) = found.context(|| format!("looking up {path}"))? {
+            check_folder(&node, root, owner, path)?;
             return Ok(node);
         }
         let attributes = SetAttributes {
@@ -92,12 +97,12 @@ pub(crate) async fn ensure_folder(
         };
         match store.nfs.make_directory(&parent.handle, &name, attributes).await {
             Ok(made) => {
-                judge(&made.node, root, owner, path)?;
+                check_folder(&made.node, root, owner, path)?;
                 return Ok(made.node);
             }
             // Another process created it first.
             Err(error) if error.status() == Some(Status::Exists) => {}
-            Err(error) => return Err(error).while_(|| format!("making {path}")),
+            Err(error) => return Err(error).context(|| format!("making {path}")),
         }
     }
     Err(ExportError::Unsettled {

@@ -8,7 +8,7 @@ use rand::Rng as _;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::folders::{judge, judge_owner};
+use crate::folders::{check_folder, check_folder_owner};
 use crate::request::{ExpectedIdentity, Identity};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -16,7 +16,7 @@ use crate::{folders, layout};
 use nfs_client::{FileRef, FsId, Name, Status};
 
 /// Maximum size of an identity file, in bytes.
-const LONGEST_IDENTITY: usize = 4096;
+const MAX_IDENTITY_LEN: usize = 4096;
 /// The version of the format that this release writes, and the newest that it reads.
 const VERSION: u32 = 1;
 /// Number of reads, and their interval, of a file that another operator is writing (servers without LINK).
@@ -157,13 +157,13 @@ pub(crate) async fn read(store: &ExportStore) -> Result<Option<Identity>, Export
         .nfs
         .root()
         .await
-        .while_(|| "looking up the export's path".into())?;
+        .context(|| "looking up the export's path".into())?;
     let reserved = layout::name(layout::RESERVED)?;
     let found = store.nfs.lookup(&root.handle, &reserved).await;
-    let Some(reserved) = found.while_(|| format!("looking up {}", layout::RESERVED))? else {
+    let Some(reserved) = found.context(|| format!("looking up {}", layout::RESERVED))? else {
         return Ok(None);
     };
-    judge(&reserved, &root, None, layout::RESERVED)?;
+    check_folder(&reserved, &root, None, layout::RESERVED)?;
     match read_identity_file(store, &reserved).await? {
         Some(file) => file.check(&root, &ExpectedIdentity::default()).map(Some),
         None => Ok(None),
@@ -207,12 +207,12 @@ async fn confirm_once(
         .nfs
         .root()
         .await
-        .while_(|| "looking up the export's path".into())?;
+        .context(|| "looking up the export's path".into())?;
     let name = layout::name(layout::RESERVED)?;
     let found = store.nfs.lookup(&root.handle, &name).await;
-    let reserved = found.while_(|| format!("looking up {}", layout::RESERVED))?;
+    let reserved = found.context(|| format!("looking up {}", layout::RESERVED))?;
     if let Some(reserved) = &reserved {
-        judge(reserved, &root, None, layout::RESERVED)?;
+        check_folder(reserved, &root, None, layout::RESERVED)?;
         if let Some(file) = read_identity_file(store, reserved).await? {
             let identity = file.check(&root, expected)?;
             if file.root_file_id != root.attributes.fileid {
@@ -246,7 +246,7 @@ async fn confirm_once(
 async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<Option<IdentityFile>, ExportError> {
     let name = layout::name(layout::IDENTITY)?;
     for _ in 0..PATIENCE {
-        let read = store.nfs.read_file(&reserved.handle, &name, LONGEST_IDENTITY).await;
+        let read = store.nfs.read_file(&reserved.handle, &name, MAX_IDENTITY_LEN).await;
         let file = match read {
             Ok(None) => return Ok(None),
             Ok(Some(file)) => file,
@@ -255,14 +255,14 @@ async fn read_identity_file(store: &ExportStore, reserved: &FileRef) -> Result<O
                     return Err(damaged("it is not a regular file".into()));
                 }
                 _ if matches!(error, nfs_client::NfsError::Limit { .. }) => {
-                    return Err(damaged(format!("it has more than {LONGEST_IDENTITY} bytes")));
+                    return Err(damaged(format!("it has more than {MAX_IDENTITY_LEN} bytes")));
                 }
-                _ => return Err(error).while_(|| "reading the export's identity".into()),
+                _ => return Err(error).context(|| "reading the export's identity".into()),
             },
         };
         if let Some(identity) = IdentityFile::parse(&file.content)? {
             let path = format!("{}/{}", layout::RESERVED, layout::IDENTITY);
-            judge_owner(&file.node, reserved, &path)?;
+            check_folder_owner(&file.node, reserved, &path)?;
             return Ok(Some(identity));
         }
         tokio::time::sleep(PAUSE).await;
@@ -293,11 +293,11 @@ async fn publish(
             Some(Status::NotSupported | Status::NotPermitted | Status::CrossDevice | Status::TooManyLinks) => {
                 let made = store.nfs.create_file(&reserved.handle, &name, &content, 0o600).await;
                 match made {
-                    Err(error) if error.status() != Some(Status::Exists) => return Err(error).while_(doing),
+                    Err(error) if error.status() != Some(Status::Exists) => return Err(error).context(doing),
                     _ => {}
                 }
             }
-            _ => return Err(error).while_(doing),
+            _ => return Err(error).context(doing),
         },
     }
     let removed = store
@@ -306,7 +306,7 @@ async fn publish(
         .await;
     match removed {
         Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-            return Err(error).while_(doing);
+            return Err(error).context(doing);
         }
         _ => {}
     }
@@ -331,13 +331,13 @@ pub(crate) async fn create_fresh_file(
         match store.nfs.create_file(&folder.handle, name, content, 0o600).await {
             Ok(node) => return Ok(node),
             Err(error) if error.status() == Some(Status::Exists) => {}
-            Err(error) => return Err(error).while_(doing),
+            Err(error) => return Err(error).context(doing),
         }
-        if let Some(old) = store.nfs.lookup(&folder.handle, name).await.while_(doing)? {
+        if let Some(old) = store.nfs.lookup(&folder.handle, name).await.context(doing)? {
             let removed = store.nfs.remove_file(&folder.handle, name, old.attributes.fileid).await;
             match removed {
                 Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-                    return Err(error).while_(doing);
+                    return Err(error).context(doing);
                 }
                 _ => {}
             }
@@ -363,5 +363,5 @@ async fn accept_root(
         .nfs
         .replace_file(&reserved.handle, &name, &draft, &file.to_bytes()?, 0o600)
         .await
-        .while_(|| "accepting the export's root".into())
+        .context(|| "accepting the export's root".into())
 }

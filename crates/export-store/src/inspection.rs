@@ -4,7 +4,7 @@ use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Relation};
 use crate::record::State;
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths, records};
@@ -30,7 +30,7 @@ pub enum PathState {
 #[derive(Debug)]
 pub struct Inspection {
     /// The record.
-    pub record: Found,
+    pub record: ReadRecord,
     /// State of the directory's path. The path is the record's, or without a record the caller's.
     pub directory: PathState,
     /// State of the archive's name, if the record has one.
@@ -40,7 +40,7 @@ pub struct Inspection {
 }
 
 /// Maximum number of records in a listing: an endless listing must not exhaust the memory.
-const MOST_RECORDS: usize = 1_000_000;
+const MAX_RECORDS: usize = 1_000_000;
 
 fn what_is(verified: &VerifiedRoot, node: &FileRef) -> PathState {
     if verified.is_plain_directory(node) {
@@ -59,17 +59,17 @@ pub(crate) async fn recorded_volumes(
     let (mut volumes, mut seen) = (Vec::new(), 0);
     let mut from = None;
     loop {
-        let page = store.nfs.list(&verified.records.handle, from).await.while_(doing)?;
+        let page = store.nfs.list(&verified.records.handle, from).await.context(doing)?;
         seen += page.entries.len();
         let names = page.entries.iter().filter(|entry| !layout::is_draft(&entry.name));
         let names = names.filter_map(|entry| std::str::from_utf8(entry.name.as_bytes()).ok());
         // Names that the caller leaves out take no memory.
         let kept = names.filter(|name| layout::record(name).is_ok() && !leave_out(name));
         volumes.extend(kept.map(str::to_owned));
-        if seen > MOST_RECORDS {
-            let limit = format!("more than {MOST_RECORDS} entries");
+        if seen > MAX_RECORDS {
+            let limit = format!("more than {MAX_RECORDS} entries");
             let action = "listing";
-            return Err(nfs_client::NfsError::Limit { action, limit }).while_(doing);
+            return Err(nfs_client::NfsError::Limit { action, limit }).context(doing);
         }
         match page.next {
             Some(next) => from = Some(next),
@@ -90,7 +90,7 @@ pub(crate) async fn inspect(
 ) -> Result<Inspection, ExportError> {
     let record = records::read(store, verified, volume).await?;
     let (directory, archive, shared_with) = match &record {
-        Found::Record(record, _) => (
+        ReadRecord::Record(record, _) => (
             state_of_path(store, verified, &record.directory).await?,
             match &record.state {
                 State::Archiving(note) | State::Archived(note) => state_at_root(store, verified, &note.target).await?,
@@ -98,7 +98,7 @@ pub(crate) async fn inspect(
             },
             volume_sharing_path(store, verified, volume, &record.directory),
         ),
-        Found::Nothing | Found::Unreadable(_) => {
+        ReadRecord::Nothing | ReadRecord::Unreadable(_) => {
             let directory = match elsewhere {
                 Some(directory) => state_of_path(store, verified, directory).await?,
                 None => PathState::Unknown,
@@ -128,7 +128,7 @@ async fn state_of_path(
 
 async fn state_at_root(store: &ExportStore, verified: &VerifiedRoot, name: &str) -> Result<PathState, ExportError> {
     let found = store.nfs.lookup(&verified.root.handle, &layout::name(name)?).await;
-    let found = found.while_(|| format!("looking up {name}"))?;
+    let found = found.context(|| format!("looking up {name}"))?;
     Ok(found.map_or(PathState::Nothing, |node| what_is(verified, &node)))
 }
 

@@ -41,7 +41,7 @@ const PROBE: &str = "probe-";
 
 /// Maximum length of a volume name with a record, in bytes: with the longest prefix, it stays below 143 bytes, which is
 /// the maximum name length of some servers. Provisioners use names such as `pvc-<uid>` with 40 bytes.
-pub const LONGEST_VOLUME_NAME: usize = 110;
+pub const MAX_VOLUME_NAME_LEN: usize = 110;
 
 /// Reports whether a file was left by an interrupted probe or creation of an identity.
 pub fn is_leftover(name: &Name) -> bool {
@@ -125,7 +125,7 @@ pub fn probe(backend_uid: &str) -> Result<Name, ExportError> {
 
 /// Checks a name. Names of Kubernetes objects are DNS subdomains, so any other name is refused.
 fn checked(text: &str) -> Result<Name, ExportError> {
-    let fits = text.len() <= LONGEST_VOLUME_NAME;
+    let fits = text.len() <= MAX_VOLUME_NAME_LEN;
     let edge = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_alphanumeric);
     let edges = edge(text.as_bytes().first()) && edge(text.as_bytes().last());
     let all = text
@@ -136,6 +136,6 @@ fn checked(text: &str) -> Result<Name, ExportError> {
     }
     Err(ExportError::NameUnusable {
         name: text.chars().take(300).collect(),
-        why: format!("a name of at most {LONGEST_VOLUME_NAME} lower-case letters, digits, `-` and `.` is needed"),
+        why: format!("a name of at most {MAX_VOLUME_NAME_LEN} lower-case letters, digits, `-` and `.` is needed"),
     })
 }

@@ -50,6 +50,7 @@ mod adopt;
 mod archives;
 mod copy;
 mod count;
+mod create_missing_record;
 mod error;
 mod error_kind;
 mod folders;
@@ -73,7 +74,6 @@ mod record;
 mod records;
 mod recoverability;
 mod recovery;
-mod register;
 mod request;
 mod rollback;
 mod signature;
@@ -86,12 +86,12 @@ mod volume_record;
 mod write_probe;
 
 pub use adopt::{Adopted, RecordName};
-pub use archives::{ArchiveRef, RecordedArchive, Stage};
+pub use archives::{ArchiveRef, ArchiveStage, RecordedArchive};
 pub use copy::{
-    ArchiveRequest, Asked, Budget, CopyError, CopySource, Discarded, SourceTree, Tally, TallySnapshot, copy_to_archive,
-    copy_volume,
+    ArchiveRequest, CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, DiscardOutcome,
+    RequestedArchive, SourceTree, copy_to_archive, copy_volume,
 };
-pub use count::{Content, Place as TreePlace, RateLimiter};
+pub use count::{Place as TreePlace, RateLimiter, TreeUsage};
 pub use error::ExportError;
 pub use error_kind::{ErrorHints, ErrorKind, classify, remedy_of};
 pub use inspection::{Inspection, PathState};
@@ -99,13 +99,13 @@ pub use listing::{ExportListing, ListedDirectory, Presence, Signature};
 pub use other_clusters::ForeignDirectory;
 pub use path_reservations::{Conflict, Holder, PathReservations, Relation, ReservedPath};
 pub use record::{ArchiveState, CopyState, Record, RecordError, RestoreTarget, RetentionTerms, State, VolumeMetadata};
-pub use records::Found;
+pub use records::ReadRecord;
 pub use recoverability::{RecordedVolume, Recoverability};
 pub use request::{
     ArchiveMetadata, ClaimRef, DirectoryRequest, Existing, ExpectedIdentity, Identity, ProvisionedDirectory,
     PurgeFailure, PurgeLimits, PurgeReport, ReclaimRequest, Reclaimed, RecoveryReport, RollbackOutcome, StoreConfig,
     TrashContent, WriteProbe,
 };
-pub use signature::{KEY_LENGTH, RecordsKey, Trust};
+pub use signature::{KEY_LENGTH, RecordsKey, SignatureStatus};
 pub use store::ExportStore;
 pub use unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};

@@ -12,18 +12,18 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::error::{ErrorContext as _, ExportError};
 pub use crate::listing::row::{ExportListing, ListedDirectory, Presence, Signature};
 use crate::listing::row::{nothing, state, text};
-use crate::record::{LONGEST_RECORD, Record, State};
-use crate::signature::{RecordsKey, Signer, Trust};
+use crate::record::{MAX_RECORD_LEN, Record, State};
+use crate::signature::{RecordsKey, SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::{identity, layout};
 use nfs_client::{FileHandle, FileKind, FileRef, FsId, Name, NfsError, PageCookie, Status};
 
 /// Maximum number of rows: with the longest possible texts, they take about 100 MiB.
-const MOST_ROWS: usize = 100_000;
+const MAX_ROWS: usize = 100_000;
 /// Maximum number of names to read in one directory, so that an endless listing ends.
-const MOST_NAMES: usize = 1_000_000;
+const MAX_NAMES: usize = 1_000_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MOST_RESTARTS: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 /// Number of concurrent reads of records.
 const READS: usize = 16;
 
@@ -43,7 +43,7 @@ impl Surveyor<'_> {
     }
 
     fn room(&self) -> usize {
-        MOST_ROWS.saturating_sub(self.survey.rows.len())
+        MAX_ROWS.saturating_sub(self.survey.rows.len())
     }
 
     async fn clusters(&mut self) -> Result<(), ExportError> {
@@ -73,7 +73,7 @@ impl Surveyor<'_> {
                 self.survey.unseen.push(format!("{}: {error}", doing()));
                 return Ok(None);
             }
-            found => found.while_(doing)?,
+            found => found.context(doing)?,
         };
         let fsid = self.fsid();
         Ok(found.filter(|node| node.attributes.kind == FileKind::Directory && node.attributes.fsid == fsid))
@@ -109,19 +109,19 @@ impl Surveyor<'_> {
         if layout::record(volume).is_err() {
             return Ok((row("no volume has this name".to_owned()), None));
         }
-        let content = match self.managed.nfs.read_file(records, name, LONGEST_RECORD).await {
+        let content = match self.managed.nfs.read_file(records, name, MAX_RECORD_LEN).await {
             Ok(Some(file)) => file.content,
             Ok(None) => return Ok((row("it went while it was looked at".to_owned()), None)),
             Err(error @ (NfsError::Status { .. } | NfsError::Limit { .. })) => {
                 return Ok((row(error.to_string()), None));
             }
-            Err(error) => return Err(error).while_(|| format!("reading the record of volume {volume}")),
+            Err(error) => return Err(error).context(|| format!("reading the record of volume {volume}")),
         };
         let record = match Record::parse(volume, &content) {
             Ok(record) => record,
             Err(why) => return Ok((row(why.to_string()), None)),
         };
-        let note = record.state.note();
+        let note = record.state.archive_info();
         let (directory, presence) = self.place(&record).await?;
         let surveyed = ListedDirectory {
             cluster: cluster.to_owned(),
@@ -151,11 +151,11 @@ impl Surveyor<'_> {
             cluster_id: cluster,
             export_id: self.survey.identity.as_deref().unwrap_or_default(),
         };
-        match signer.judge(volume, content) {
-            Trust::Signed => Signature::Signed,
-            Trust::Unsigned => Signature::Unsigned,
-            Trust::Forged if self.key.is_some() => Signature::Wrong,
-            Trust::Forged => Signature::Unchecked,
+        match signer.verify(volume, content) {
+            SignatureStatus::Signed => Signature::Signed,
+            SignatureStatus::Unsigned => Signature::Unsigned,
+            SignatureStatus::Forged if self.key.is_some() => Signature::Wrong,
+            SignatureStatus::Forged => Signature::Unchecked,
         }
     }
 
@@ -163,7 +163,7 @@ impl Surveyor<'_> {
     /// progress, the directory may be at either path.
     async fn place(&self, record: &Record) -> Result<(String, Presence), ExportError> {
         let own = record.directory.to_string();
-        let Some(note) = record.state.note() else {
+        let Some(note) = record.state.archive_info() else {
             return Ok((own, self.presence(&record.directory.names(), record.file_id).await?));
         };
         let kept = self.presence(&[layout::name(&note.target)?], record.file_id).await?;
@@ -188,7 +188,7 @@ impl Surveyor<'_> {
             }
             // The server refuses the lookup.
             Err(error) if error.status().is_some() => return Ok(Presence::Unknown),
-            Err(error) => return Err(error).while_(|| "looking up a directory".into()),
+            Err(error) => return Err(error).context(|| "looking up a directory".into()),
         };
         let Some(leaf) = names.len().checked_sub(1).and_then(|last| nodes.get(last)) else {
             return Ok(Presence::Missing);
@@ -233,18 +233,18 @@ impl Surveyor<'_> {
         let left = loop {
             let page = match self.managed.nfs.list(directory, from).await {
                 Ok(page) => page,
-                Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
+                Err(error) if error.status() == Some(Status::NotSame) && restarts < MAX_RESTARTS => {
                     (from, seen, restarts) = (None, 0, restarts + 1);
                     names.clear();
                     continue;
                 }
                 Err(error) if error.is_server_reply() => break Some(error.to_string()),
-                Err(error) => return Err(error).while_(|| format!("listing {path}")),
+                Err(error) => return Err(error).context(|| format!("listing {path}")),
             };
             seen += page.entries.len();
             let found = page.entries.into_iter().map(|entry| entry.name);
             names.extend(found.filter(|name| wanted(name)));
-            if names.len() > self.room() || seen > MOST_NAMES {
+            if names.len() > self.room() || seen > MAX_NAMES {
                 break Some("more names than are listed here".to_owned());
             }
             match page.next {
@@ -274,7 +274,7 @@ async fn list_all(store: &ExportStore, key: Option<&RecordsKey>) -> Result<Expor
         .nfs
         .root()
         .await
-        .while_(|| "looking up the export's path".into())?;
+        .context(|| "looking up the export's path".into())?;
     let mut surveyor = Surveyor {
         managed: store,
         key,

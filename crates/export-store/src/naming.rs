@@ -8,10 +8,10 @@ use nfs_client::Name;
 use nfs_client::address::{AddressError, ExportAddress, path_components};
 
 /// Maximum length of a name on an NFS server, in bytes (`NAME_MAX` of common file systems).
-pub const LONGEST_NAME: usize = 255;
+pub const MAX_NAME_LEN: usize = 255;
 /// Maximum length of a directory path, in bytes, including separators. The rest of `PATH_MAX` (4,096) is for the node,
 /// which prepends its own path. A mount call takes at most 1,024 bytes (RFC 1813, `MNTPATHLEN`).
-pub const LONGEST_PATH: usize = 1024;
+pub const MAX_PATH_LEN: usize = 1024;
 /// Prefix of the names of archives.
 pub const ARCHIVE_PREFIX: &str = "archived-";
 
@@ -52,7 +52,7 @@ impl DirectoryPath {
     /// Checks a path that is split into segments already.
     fn of_segments(segments: Vec<String>) -> Result<Self, NamingError> {
         let length = length_of(&segments);
-        if length > LONGEST_PATH {
+        if length > MAX_PATH_LEN {
             return Err(NamingError::PathTooLong { length });
         }
         if let Some(empty) = segments.iter().position(String::is_empty) {
@@ -63,7 +63,7 @@ impl DirectoryPath {
         }
         segments.iter().try_for_each(|segment| {
             check_segment(segment)?;
-            check_length(segment, LONGEST_NAME)
+            check_length(segment, MAX_NAME_LEN)
         })?;
         Ok(Self(segments))
     }
@@ -76,11 +76,11 @@ impl DirectoryPath {
     pub fn from_segments(segments: Vec<String>) -> Result<Self, NamingError> {
         // Check the length before shortening: a name cut from a value of 256 KiB is never intended.
         let length = length_of(&segments);
-        if length > LONGEST_PATH {
+        if length > MAX_PATH_LEN {
             return Err(NamingError::PathTooLong { length });
         }
         segments.iter().try_for_each(|segment| check_segment(segment))?;
-        Self::of_segments(fitted(segments, LONGEST_NAME)?)
+        Self::of_segments(fitted(segments, MAX_NAME_LEN)?)
     }
 
     /// Returns the segments, at least one.
@@ -135,7 +135,7 @@ pub fn archive_name(last_segment: &str, volume_uid: &str, attempt: u32, name_max
         1 => format!("-{unique}"),
         counter => format!("-{unique}-{counter}"),
     };
-    let limit = name_max.clamp(SHORTEST_LIMIT, LONGEST_NAME);
+    let limit = name_max.clamp(SHORTEST_LIMIT, MAX_NAME_LEN);
     let room = limit.saturating_sub(ARCHIVE_PREFIX.len() + suffix.len());
     let name = shortened(last_segment, room, last_segment);
     format!("{ARCHIVE_PREFIX}{name}{suffix}")
@@ -239,7 +239,7 @@ pub enum NamingError {
     },
     /// The path is too long.
     #[error(
-        "the directory's path has {length} bytes and at most {LONGEST_PATH} are allowed: shorten the pattern or its values"
+        "the directory's path has {length} bytes and at most {MAX_PATH_LEN} are allowed: shorten the pattern or its values"
     )]
     PathTooLong {
         /// Length of the path in bytes.
@@ -322,7 +322,7 @@ fn fitted(mut segments: Vec<String>, name_max: usize) -> Result<Vec<String>, Nam
     if name_max < SHORTEST_LIMIT {
         return Err(NamingError::NameLimitTooSmall { limit: name_max });
     }
-    let limit = name_max.min(LONGEST_NAME);
+    let limit = name_max.min(MAX_NAME_LEN);
     let whole = segments.join("/");
     let last = segments.pop().ok_or(NamingError::Empty)?;
     segments.iter().try_for_each(|segment| check_length(segment, limit))?;
@@ -354,11 +354,11 @@ fn length_of(segments: &[String]) -> usize {
 }
 
 /// Maximum number of bytes of a quoted text in a message.
-const LONGEST_QUOTE: usize = 80;
+const MAX_QUOTE_LEN: usize = 80;
 
 /// Returns a text from a tenant or server for a message: escaped and truncated.
 pub fn quoted(text: &str) -> String {
-    let end = text.floor_char_boundary(LONGEST_QUOTE);
+    let end = text.floor_char_boundary(MAX_QUOTE_LEN);
     match text.get(..end) {
         Some(start) if end < text.len() => format!("{start:?}…"),
         _ => format!("{text:?}"),

@@ -9,7 +9,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::record::{Record, State};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::ClaimRef;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -21,8 +21,8 @@ const FRESH: Duration = Duration::from_secs(60);
 /// Number of concurrent reads of records.
 const READS: usize = 16;
 /// Maximum numbers of other clusters, and of records of one cluster.
-const MOST_CLUSTERS: usize = 64;
-const MOST_RECORDS: usize = 100_000;
+const MAX_CLUSTERS: usize = 64;
+const MAX_RECORDS: usize = 100_000;
 
 /// A directory of another cluster.
 #[derive(Debug)]
@@ -169,18 +169,23 @@ pub(crate) async fn live_volumes(
 async fn read_records(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<(String, Vec<Record>)>, ExportError> {
     let ours = layout::cluster(&store.config.cluster_id)?;
     let records = layout::name(layout::RECORDS)?;
-    let names = paths::list_names(store, &verified.reserved.handle, layout::RESERVED, MOST_CLUSTERS).await?;
+    let names = paths::list_names(store, &verified.reserved.handle, layout::RESERVED, MAX_CLUSTERS).await?;
     let mut found = Vec::new();
     for name in names.into_iter().filter(|name| *name != ours) {
         let doing = || format!("reading the records of the cluster {name}");
         // A file, such as the identity, or a link is not a cluster's folder.
-        let Some(folder) = store.nfs.lookup(&verified.reserved.handle, &name).await.while_(doing)? else {
+        let Some(folder) = store
+            .nfs
+            .lookup(&verified.reserved.handle, &name)
+            .await
+            .context(doing)?
+        else {
             continue;
         };
         if folder.attributes.kind != FileKind::Directory {
             continue;
         }
-        let Some(folder) = store.nfs.lookup(&folder.handle, &records).await.while_(doing)? else {
+        let Some(folder) = store.nfs.lookup(&folder.handle, &records).await.context(doing)? else {
             continue;
         };
         if folder.attributes.kind != FileKind::Directory {
@@ -198,7 +203,7 @@ async fn read_folder(
     records: &FileHandle,
     doing: &str,
 ) -> Result<Vec<Record>, ExportError> {
-    let names = paths::list_names(store, records, doing, MOST_RECORDS).await?;
+    let names = paths::list_names(store, records, doing, MAX_RECORDS).await?;
     let read = stream::iter(
         names
             .into_iter()
@@ -209,9 +214,11 @@ async fn read_folder(
                 };
                 match records::read_in(store, verified, records, volume).await {
                     // An unsigned record is enough to avoid a directory.
-                    Ok(Found::Record(record, _)) => Ok(Some(*record)),
+                    Ok(ReadRecord::Record(record, _)) => Ok(Some(*record)),
                     // An unreadable record has no information.
-                    Ok(Found::Nothing | Found::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => Ok(None),
+                    Ok(ReadRecord::Nothing | ReadRecord::Unreadable(_)) | Err(ExportError::NameUnusable { .. }) => {
+                        Ok(None)
+                    }
                     Err(error) => Err(error),
                 }
             }),

@@ -25,14 +25,14 @@ pub(crate) async fn list_names(
             .nfs
             .list(directory, from)
             .await
-            .while_(|| format!("listing {path}"))?;
+            .context(|| format!("listing {path}"))?;
         names.extend(page.entries.into_iter().map(|entry| entry.name));
         if names.len() > most {
             return Err(nfs_client::NfsError::Limit {
                 action: "listing",
                 limit: format!("more than {most} entries"),
             })
-            .while_(|| format!("listing {path}"));
+            .context(|| format!("listing {path}"));
         }
         match page.next {
             Some(next) => from = Some(next),
@@ -67,7 +67,7 @@ pub(crate) async fn walk(
                 path: directory.to_string(),
                 why: "leads through something that is not a directory",
             },
-            _ => return Err(error).while_(|| format!("looking up {directory}")),
+            _ => return Err(error).context(|| format!("looking up {directory}")),
         }),
     }
 }
@@ -127,7 +127,7 @@ pub(crate) async fn is_empty(
             .nfs
             .list(&node.handle, from)
             .await
-            .while_(|| format!("listing {path}"))?;
+            .context(|| format!("listing {path}"))?;
         if !page.entries.is_empty() {
             return Ok(false);
         }
@@ -142,7 +142,7 @@ pub(crate) async fn is_empty(
 pub(crate) async fn is_backend_root(store: &ExportStore, node: &FileRef, path: &str) -> Result<bool, ExportError> {
     let name = layout::name(layout::RESERVED)?;
     let found = store.nfs.lookup(&node.handle, &name).await;
-    Ok(found.while_(|| format!("looking into {path}"))?.is_some())
+    Ok(found.context(|| format!("looking into {path}"))?.is_some())
 }
 
 /// Checks that no parent of a directory belongs to a holder or to another cluster (data-safety rule 5).

@@ -11,11 +11,11 @@ use crate::error::ExportError;
 use crate::naming::DirectoryPath;
 use crate::path_reservations::Holder;
 use crate::provision::create::Made;
-use crate::provision::plan::{Step, There, Write, Written, decide};
+use crate::provision::plan::{PathOccupant, ProvisionStep, RecordProgress, RecordWrite, decide};
 use crate::record::{Record, RecordError, State, handle_of};
-use crate::records::{Created, Found};
+use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory, RollbackOutcome};
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{other_clusters, paths, records, rollback, volume_record};
@@ -32,16 +32,16 @@ enum Recorded {
 }
 
 impl Recorded {
-    fn written(&self) -> Written {
+    fn written(&self) -> RecordProgress {
         match self {
-            Self::Nothing => Written::Nothing,
-            Self::Short => Written::Short,
+            Self::Nothing => RecordProgress::Nothing,
+            Self::Short => RecordProgress::Short,
             Self::Open(record) => match (&record.state, record.adopted) {
-                (State::Live, _) => Written::Live {
+                (State::Live, _) => RecordProgress::Live {
                     file_id: record.file_id,
                 },
-                (_, true) => Written::Adopting,
-                (_, false) => Written::Creating,
+                (_, true) => RecordProgress::Adopting,
+                (_, false) => RecordProgress::Creating,
             },
         }
     }
@@ -65,22 +65,22 @@ pub(crate) async fn provision(
 ) -> Result<ProvisionedDirectory, ExportError> {
     let volume = &request.volume;
     let record = match records::read(store, verified, volume).await? {
-        Found::Nothing => Recorded::Nothing,
-        Found::Unreadable(RecordError::Short) => Recorded::Short,
-        Found::Unreadable(why) => {
+        ReadRecord::Nothing => Recorded::Nothing,
+        ReadRecord::Unreadable(RecordError::Short) => Recorded::Short,
+        ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
                 volume: volume.clone(),
                 why,
             });
         }
-        Found::Record(record, trust) => {
+        ReadRecord::Record(record, trust) => {
             if record.claim.uid != request.claim.uid {
                 return Err(ExportError::RecordForeign {
                     volume: volume.clone(),
                     holder: Box::new(record.claim),
                 });
             }
-            if !record.state.is_open() {
+            if !record.state.belongs_to_volume() {
                 return Err(ExportError::RecordBusy {
                     volume: volume.clone(),
                     state: record.state.name(),
@@ -88,9 +88,9 @@ pub(crate) async fn provision(
                 });
             }
             match trust {
-                Trust::Signed => Recorded::Open(record),
+                SignatureStatus::Signed => Recorded::Open(record),
                 // Nothing confirms its content: it is treated as incomplete and replaced.
-                Trust::Unsigned | Trust::Forged => Recorded::Short,
+                SignatureStatus::Unsigned | SignatureStatus::Forged => Recorded::Short,
             }
         }
     };
@@ -172,14 +172,14 @@ async fn step(
     let (nodes, step) = observe(store, verified, request, directory, record.written()).await?;
     let leaf = paths::leaf(&nodes, directory);
     match (step, leaf) {
-        (Step::Make { write }, _) => {
+        (ProvisionStep::Make { write }, _) => {
             let made = write_record(store, verified, request, directory, record, write, None).await?;
             if !made {
                 return Ok(None);
             }
             create::create_directory(store, verified, request, directory, record, &nodes).await
         }
-        (Step::TakeUp { write }, Some(leaf)) => {
+        (ProvisionStep::Resume { write }, Some(leaf)) => {
             // Another cluster may have created it at the same time.
             other_clusters::refuse(store, verified, directory, &nodes, true).await?;
             write_record(store, verified, request, directory, record, write, None).await?;
@@ -189,14 +189,14 @@ async fn step(
                 .await
                 .map(|()| Some(made))
         }
-        (Step::Adopt { write }, Some(leaf)) => {
+        (ProvisionStep::Adopt { write }, Some(leaf)) => {
             refuse_adoption(store, verified, request, directory, &nodes, leaf).await?;
             let file_id = Some(leaf.attributes.fileid);
             if !write_record(store, verified, request, directory, record, write, file_id).await? {
                 return Ok(None);
             }
             // Keep the mode of an adopted directory unless one is requested.
-            let mode = request.mode_asked.then_some(request.mode);
+            let mode = request.mode_requested.then_some(request.mode);
             let made = Made {
                 adopted: true,
                 ..create::apply_attributes(store, verified, request, directory, leaf, mode).await?
@@ -205,7 +205,7 @@ async fn step(
                 .await
                 .map(|()| Some(made))
         }
-        (Step::Done, Some(leaf)) => {
+        (ProvisionStep::Done, Some(leaf)) => {
             if let Recorded::Open(record) = record {
                 volume_record::update_metadata(store, verified, record, request).await?;
             }
@@ -216,7 +216,7 @@ async fn step(
                 mode_not_kept: None,
             }))
         }
-        (Step::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
+        (ProvisionStep::Disagree, Some(leaf)) => Err(ExportError::Disagrees {
             volume: request.volume.clone(),
             directory: directory.to_string(),
             what: format!(
@@ -229,7 +229,7 @@ async fn step(
             refuse(store, verified, request, directory, step, leaf).await?;
             Ok(None)
         }
-        // LookInside was answered; the others have a leaf whenever they are decided.
+        // CheckEmpty was answered; the others have a leaf whenever they are decided.
         (_, None) => Ok(None),
     }
 }
@@ -264,7 +264,7 @@ async fn write_record(
     request: &DirectoryRequest,
     directory: &DirectoryPath,
     record: &mut Recorded,
-    write: Write,
+    write: RecordWrite,
     adopted: Option<u64>,
 ) -> Result<bool, ExportError> {
     let new = Record {
@@ -280,9 +280,9 @@ async fn write_record(
         state: State::Creating,
     };
     match write {
-        Write::Not => return Ok(true),
-        Write::Over => records::replace(store, verified, &new).await?,
-        Write::New => {
+        RecordWrite::Skip => return Ok(true),
+        RecordWrite::Replace => records::replace(store, verified, &new).await?,
+        RecordWrite::Create => {
             if records::create(store, verified, &new).await? == Created::Exists {
                 return Err(ExportError::Unsettled {
                     doing: format!("recording {directory}"),
@@ -302,7 +302,7 @@ pub(crate) async fn dry_run(
 ) -> Result<(), ExportError> {
     let DirectoryRequest { volume, directory, .. } = request;
     // An unfinished attempt can always continue.
-    if !matches!(records::read(store, verified, volume).await?, Found::Nothing) {
+    if !matches!(records::read(store, verified, volume).await?, ReadRecord::Nothing) {
         return Ok(());
     }
     if let Some(conflict) = paths::conflict(store, verified, volume, directory) {
@@ -311,9 +311,11 @@ pub(crate) async fn dry_run(
             conflict: Box::new(conflict),
         });
     }
-    let (nodes, step) = observe(store, verified, request, directory, Written::Nothing).await?;
+    let (nodes, step) = observe(store, verified, request, directory, RecordProgress::Nothing).await?;
     match (step, paths::leaf(&nodes, directory)) {
-        (Step::Adopt { .. }, Some(leaf)) => refuse_adoption(store, verified, request, directory, &nodes, leaf).await,
+        (ProvisionStep::Adopt { .. }, Some(leaf)) => {
+            refuse_adoption(store, verified, request, directory, &nodes, leaf).await
+        }
         (step, Some(leaf)) => refuse(store, verified, request, directory, step, leaf).await,
         (_, None) => Ok(()),
     }
@@ -325,23 +327,23 @@ async fn observe(
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
-    written: Written,
-) -> Result<(Vec<FileRef>, Step), ExportError> {
+    written: RecordProgress,
+) -> Result<(Vec<FileRef>, ProvisionStep), ExportError> {
     let nodes = paths::walk(store, verified, directory).await?;
     let leaf = paths::leaf(&nodes, directory);
     paths::check_parents_and_clusters(store, verified, directory, &nodes).await?;
     let mut there = match leaf {
-        None => There::Nothing,
-        Some(leaf) if !verified.is_plain_directory(leaf) => There::Other,
-        Some(leaf) => There::Directory {
+        None => PathOccupant::Nothing,
+        Some(leaf) if !verified.is_plain_directory(leaf) => PathOccupant::Other,
+        Some(leaf) => PathOccupant::Directory {
             file_id: leaf.attributes.fileid,
             held: other_holder(store, verified, request, leaf).is_some(),
             empty: None,
         },
     };
     let mut step = decide(written, there, request.existing);
-    if step == Step::LookInside
-        && let (Some(leaf), There::Directory { empty, .. }) = (leaf, &mut there)
+    if step == ProvisionStep::CheckEmpty
+        && let (Some(leaf), PathOccupant::Directory { empty, .. }) = (leaf, &mut there)
     {
         *empty = Some(paths::is_empty(store, leaf, directory).await?);
         step = decide(written, there, request.existing);
@@ -367,22 +369,22 @@ async fn refuse(
     verified: &VerifiedRoot,
     request: &DirectoryRequest,
     directory: &DirectoryPath,
-    step: Step,
+    step: ProvisionStep,
     leaf: &FileRef,
 ) -> Result<(), ExportError> {
     match step {
-        Step::Held => match other_holder(store, verified, request, leaf) {
+        ProvisionStep::Held => match other_holder(store, verified, request, leaf) {
             Some(holder) => Err(ExportError::Held {
                 directory: directory.to_string(),
                 holder,
             }),
             None => Ok(()),
         },
-        Step::Refuse => Err(ExportError::DirectoryExists {
+        ProvisionStep::Refuse => Err(ExportError::DirectoryExists {
             directory: directory.to_string(),
             holds_something: !paths::is_empty(store, leaf, directory).await?,
         }),
-        Step::Unusable => Err(ExportError::PathUnusable {
+        ProvisionStep::Unusable => Err(ExportError::PathUnusable {
             path: directory.to_string(),
             why: paths::what_it_is(leaf),
         }),

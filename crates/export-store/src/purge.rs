@@ -14,7 +14,7 @@ use futures::stream::FuturesUnordered;
 use tokio::sync::Semaphore;
 
 use crate::error::ExportError;
-use crate::purge::visit::{Child, End, Task, Visit};
+use crate::purge::visit::{Child, Task, Visit, VisitResult};
 use crate::request::{PurgeFailure, PurgeReport};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -29,7 +29,7 @@ const PATIENCE: u32 = 3;
 /// Maximum number of failures to report individually.
 const TOLD: usize = 10;
 /// Maximum length of a path in a report, in characters. Its end is kept.
-const LONGEST_PATH: usize = 300;
+const MAX_PATH_LEN: usize = 300;
 
 /// Root of a purge.
 pub(super) struct Root<'a> {
@@ -120,7 +120,7 @@ impl<'a> Purge<'a> {
     pub(super) fn fail(&mut self, path: &str, reason: String) {
         self.failed += 1;
         if self.failures.len() < TOLD {
-            let skip = path.chars().count().saturating_sub(LONGEST_PATH);
+            let skip = path.chars().count().saturating_sub(MAX_PATH_LEN);
             self.failures.push(PurgeFailure {
                 path: path.chars().skip(skip).collect(),
                 reason,
@@ -255,9 +255,9 @@ impl Tree {
             return told;
         }
         match visit.end {
-            End::More => self.stack.push(id),
-            End::Empty => told.extend(self.finish(id, true)),
-            End::Stuck => {
+            VisitResult::More => self.stack.push(id),
+            VisitResult::Empty => told.extend(self.finish(id, true)),
+            VisitResult::Stuck => {
                 told.extend(self.below(id, visit.failures));
                 told.extend(self.finish(id, false));
             }

@@ -11,7 +11,7 @@ pub(crate) use crate::reclaim::retain::{complete_archive, forget_volume, remove_
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::path_reservations::{Holder, Reservation};
-use crate::reclaim::plan::{At, End, Next, ReclaimAction, Seen, Step, decide};
+use crate::reclaim::plan::{NameOccupant, NextState, ObservedPaths, ReclaimAction, ReclaimResult, ReclaimStep, decide};
 use crate::record::{Record, State, handle_of};
 use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
@@ -29,12 +29,12 @@ struct Reclaim<'a> {
     record: Record,
     /// The directory's file ID, which volume and record agree on.
     file_id: u64,
-    wish: ReclaimAction,
+    action: ReclaimAction,
     /// Metadata for the record of an archive.
-    keeping: ArchiveMetadata,
+    archive_metadata: ArchiveMetadata,
     /// The nodes of the directory's path.
     nodes: Vec<FileRef>,
-    seen: Seen,
+    seen: ObservedPaths,
     warnings: Vec<String>,
     /// Maximum name length of the server, as far as known.
     longest_name: usize,
@@ -47,24 +47,24 @@ impl<'a> Reclaim<'a> {
         verified: &'a VerifiedRoot,
         record: Record,
         file_id: u64,
-        wish: ReclaimAction,
-        keeping: &ArchiveMetadata,
+        action: ReclaimAction,
+        archive_metadata: &ArchiveMetadata,
     ) -> Self {
         Self {
-            keeping: keeping.clone(),
+            archive_metadata: archive_metadata.clone(),
             verified,
             record,
             file_id,
-            wish,
+            action,
             nodes: Vec::new(),
-            seen: Seen {
-                source: At::Nothing,
-                moved: At::Nothing,
+            seen: ObservedPaths {
+                source: NameOccupant::Nothing,
+                moved: NameOccupant::Nothing,
                 empty: None,
                 trash_refused: false,
             },
             warnings: Vec::new(),
-            longest_name: crate::naming::LONGEST_NAME,
+            longest_name: crate::naming::MAX_NAME_LEN,
             target: None,
         }
     }
@@ -90,7 +90,7 @@ pub(crate) async fn archive(
 ) -> Result<Reclaimed, ExportError> {
     let (record, file_id) = match volume_record::compare_and_sign(store, verified, request).await? {
         Recorded::Agreed(record, file_id) => (record, file_id),
-        Recorded::Nothing(At::Nothing) => return Err(volume_record::missing(request)),
+        Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(request)),
         Recorded::Nothing(_) => return Err(volume_record::unrecorded(request)),
     };
     run(
@@ -111,7 +111,7 @@ pub(crate) async fn delete(
 ) -> Result<Reclaimed, ExportError> {
     let (record, file_id) = match volume_record::compare_and_sign(store, verified, request).await? {
         Recorded::Agreed(record, file_id) => (record, file_id),
-        Recorded::Nothing(At::Nothing) => return Ok(Reclaimed::AlreadyGone),
+        Recorded::Nothing(NameOccupant::Nothing) => return Ok(Reclaimed::AlreadyGone),
         Recorded::Nothing(_) => return Err(volume_record::unrecorded(request)),
     };
     run(
@@ -130,34 +130,39 @@ async fn run(
     verified: &VerifiedRoot,
     record: Record,
     file_id: u64,
-    wish: ReclaimAction,
-    keeping: &ArchiveMetadata,
+    action: ReclaimAction,
+    archive_metadata: &ArchiveMetadata,
 ) -> Result<Reclaimed, ExportError> {
-    let mut reclaim = Reclaim::new(verified, record, file_id, wish, keeping);
+    let mut reclaim = Reclaim::new(verified, record, file_id, action, archive_metadata);
     observe(store, &mut reclaim).await?;
     archive::find_existing(store, &mut reclaim).await?;
     archive::reserve_recorded_name(store, &mut reclaim);
     for _ in 0..STEPS {
         let (state, adopted) = (reclaim.record.state.clone(), reclaim.record.adopted);
-        let step = decide(&state, adopted, reclaim.wish, &reclaim.seen);
-        if reclaim.seen.source == At::Ours && matches!(step, Step::Record(_) | Step::RemoveEmpty | Step::Move) {
+        let step = decide(&state, adopted, reclaim.action, &reclaim.seen);
+        if reclaim.seen.source == NameOccupant::Ours
+            && matches!(
+                step,
+                ReclaimStep::Record(_) | ReclaimStep::RemoveEmpty | ReclaimStep::Move
+            )
+        {
             refuse_overlap(store, &reclaim).await?;
         }
         match step {
-            Step::LookInside => check_empty(store, &mut reclaim).await?,
-            Step::Record(next) => write_state(store, &mut reclaim, next).await?,
-            Step::RemoveEmpty => remove_directory(store, &mut reclaim).await?,
-            Step::Move => move_directory(store, &mut reclaim).await?,
-            Step::Seal => archive::complete(store, &mut reclaim).await?,
-            Step::Done(end) => return Ok(finish(store, reclaim, end)),
-            Step::Missing => {
+            ReclaimStep::CheckEmpty => check_empty(store, &mut reclaim).await?,
+            ReclaimStep::Record(next) => write_state(store, &mut reclaim, next).await?,
+            ReclaimStep::RemoveEmpty => remove_directory(store, &mut reclaim).await?,
+            ReclaimStep::Move => move_directory(store, &mut reclaim).await?,
+            ReclaimStep::Restrict => archive::complete(store, &mut reclaim).await?,
+            ReclaimStep::Done(end) => return Ok(finish(store, reclaim, end)),
+            ReclaimStep::Missing => {
                 return Err(ExportError::DirectoryMissing {
                     volume: reclaim.record.volume.clone(),
                     directory: reclaim.directory().to_string(),
                 });
             }
-            Step::Replaced => return Err(replaced_error(&reclaim)),
-            Step::NotMade => {
+            ReclaimStep::Replaced => return Err(replaced_error(&reclaim)),
+            ReclaimStep::NeverCompleted => {
                 return Err(ExportError::RecordBusy {
                     volume: reclaim.record.volume.clone(),
                     state: reclaim.record.state.name(),
@@ -171,22 +176,22 @@ async fn run(
     })
 }
 
-fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: End) -> Reclaimed {
+fn finish(store: &ExportStore, reclaim: Reclaim<'_>, end: ReclaimResult) -> Reclaimed {
     match (end, &reclaim.record.state) {
-        (End::Archived, State::Archived(note)) => {
+        (ReclaimResult::Archived, State::Archived(note)) => {
             archives::track(store, reclaim.verified, &reclaim.record);
             Reclaimed::Archived {
                 name: note.target.clone(),
                 warnings: reclaim.warnings,
             }
         }
-        (End::Deleted, State::Tombstone { .. }) => {
+        (ReclaimResult::Deleted, State::Tombstone { .. }) => {
             trash::track_tombstone(store, &reclaim.record);
             Reclaimed::Deleted
         }
-        (End::EmptyRemoved, _) => Reclaimed::EmptyRemoved,
-        (End::AlreadyGone, _) => Reclaimed::AlreadyGone,
-        (End::Deleted | End::Archived, _) => Reclaimed::Deleted,
+        (ReclaimResult::EmptyRemoved, _) => Reclaimed::EmptyRemoved,
+        (ReclaimResult::AlreadyGone, _) => Reclaimed::AlreadyGone,
+        (ReclaimResult::Deleted | ReclaimResult::Archived, _) => Reclaimed::Deleted,
     }
 }
 
@@ -207,9 +212,9 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
     let record = reclaim.record.clone();
     let directory = reclaim.record.directory.clone();
     let at = |node: Option<&FileRef>| match node {
-        None => At::Nothing,
-        Some(node) if verified.is_plain_directory(node) && record.is_about(node) => At::Ours,
-        Some(_) => At::Stranger,
+        None => NameOccupant::Nothing,
+        Some(node) if verified.is_plain_directory(node) && record.matches_node(node) => NameOccupant::Ours,
+        Some(_) => NameOccupant::Stranger,
     };
     let source = match paths::walk(store, verified, &directory).await {
         Ok(nodes) => {
@@ -219,16 +224,16 @@ async fn observe(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), E
         }
         Err(ExportError::PathUnusable { .. }) => {
             reclaim.nodes.clear();
-            At::Stranger
+            NameOccupant::Stranger
         }
         Err(error) => return Err(error),
     };
     let moved = match destination(reclaim)? {
         Some((folder, name)) => {
             let found = store.nfs.lookup(&folder.handle, &name).await;
-            at(found.while_(|| format!("looking up {name}"))?.as_ref())
+            at(found.context(|| format!("looking up {name}"))?.as_ref())
         }
-        None => At::Nothing,
+        None => NameOccupant::Nothing,
     };
     reclaim.seen.source = source;
     reclaim.seen.moved = moved;
@@ -277,14 +282,14 @@ async fn refuse_overlap(store: &ExportStore, reclaim: &Reclaim<'_>) -> Result<()
     Ok(())
 }
 
-async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: Next) -> Result<(), ExportError> {
+async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: NextState) -> Result<(), ExportError> {
     let state = match next {
-        Next::RemovingEmpty => State::RemovingEmpty,
-        Next::Archiving => State::Archiving(archive::choose_name(store, reclaim).await?),
-        Next::Deleting => State::Deleting {
+        NextState::RemovingEmpty => State::RemovingEmpty,
+        NextState::Archiving => State::Archiving(archive::choose_name(store, reclaim).await?),
+        NextState::Deleting => State::Deleting {
             since: later(&reclaim.record.state),
         },
-        Next::Tombstone => State::Tombstone {
+        NextState::Tombstone => State::Tombstone {
             since: later(&reclaim.record.state),
         },
     };
@@ -296,7 +301,7 @@ async fn write_state(store: &ExportStore, reclaim: &mut Reclaim<'_>, next: Next)
     records::replace(store, reclaim.verified, &record).await?;
     reclaim.record = record;
     // The target was free when it was chosen. If it is taken meanwhile, the rename reports that.
-    reclaim.seen.moved = At::Nothing;
+    reclaim.seen.moved = NameOccupant::Nothing;
     Ok(())
 }
 
@@ -309,12 +314,12 @@ async fn remove_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Res
         .remove_directory(&parent.handle, name, reclaim.file_id)
         .await;
     match removed {
-        Ok(()) => reclaim.seen.source = At::Nothing,
+        Ok(()) => reclaim.seen.source = NameOccupant::Nothing,
         Err(error) => match error.status() {
             // A pod that still mounts the directory wrote to it meanwhile. The data is kept.
             Some(Status::NotEmpty) => reclaim.seen.empty = Some(false),
             Some(Status::NotFound | Status::NotSame | Status::NotDirectory) => observe(store, reclaim).await?,
-            _ => return Err(error).while_(|| format!("removing {}", reclaim.directory())),
+            _ => return Err(error).context(|| format!("removing {}", reclaim.directory())),
         },
     }
     Ok(())
@@ -332,8 +337,8 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
         .rename((&parent.handle, name), reclaim.file_id, (&folder.handle, &target))
         .await;
     let Err(error) = renamed else {
-        reclaim.seen.source = At::Nothing;
-        reclaim.seen.moved = At::Ours;
+        reclaim.seen.source = NameOccupant::Nothing;
+        reclaim.seen.moved = NameOccupant::Ours;
         return Ok(());
     };
     let trash_ours = matches!(reclaim.record.state, State::Deleting { .. });
@@ -344,10 +349,10 @@ async fn move_directory(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Resul
             Ok(())
         }
         Some(Status::NameTooLong) if archive::shorten_name(reclaim) => {
-            reclaim.seen.moved = At::Stranger;
+            reclaim.seen.moved = NameOccupant::Stranger;
             Ok(())
         }
-        _ => Err(error).while_(|| format!("renaming {} to {target}", reclaim.directory())),
+        _ => Err(error).context(|| format!("renaming {} to {target}", reclaim.directory())),
     }
 }
 

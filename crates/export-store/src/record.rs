@@ -18,7 +18,7 @@ use nfs_client::FileRef;
 
 /// Maximum size of a record in bytes, including its signature. A path of 1,024 bytes, an archive's name, and names of
 /// Kubernetes objects (253 bytes each, with every byte escaped in the worst case) fit in it.
-pub const LONGEST_RECORD: usize = 16 * 1024;
+pub const MAX_RECORD_LEN: usize = 16 * 1024;
 
 /// Version of the format that this release writes, and the newest version that it reads.
 const VERSION: u32 = 1;
@@ -103,13 +103,13 @@ impl Record {
             handle: self.handle.clone(),
             adopted: self.adopted,
             restores: self.restores.clone(),
-            note: self.note.clone().filter(|_| self.state.is_open()),
+            note: self.note.clone().filter(|_| self.state.belongs_to_volume()),
             state: self.state.clone(),
         };
         let mut bytes = serde_json::to_vec(&wire).map_err(|error| RecordError::Damaged(error.to_string()))?;
         bytes.push(b'\n');
-        if bytes.len() + SIGNATURE_LENGTH > LONGEST_RECORD {
-            return Err(RecordError::Damaged(format!("over {LONGEST_RECORD} bytes")));
+        if bytes.len() + SIGNATURE_LENGTH > MAX_RECORD_LEN {
+            return Err(RecordError::Damaged(format!("over {MAX_RECORD_LEN} bytes")));
         }
         Ok(bytes)
     }
@@ -135,7 +135,7 @@ impl Record {
         {
             return Err(RecordError::Damaged(format!("{restored:?} is not a valid volume name")));
         }
-        if let Some(note) = wire.state.note()
+        if let Some(note) = wire.state.archive_info()
             && !layout::is_archive_name(&note.target)
         {
             return Err(RecordError::Damaged(format!(
@@ -143,7 +143,7 @@ impl Record {
                 note.target
             )));
         }
-        let copy = wire.state.note().and_then(|note| note.copy.as_ref());
+        let copy = wire.state.archive_info().and_then(|note| note.copy.as_ref());
         if matches!(wire.state, State::Copying(_)) && copy.is_none() {
             return Err(RecordError::Damaged("it does not say who asked for the copy".into()));
         }
@@ -175,7 +175,7 @@ impl Record {
     }
 
     /// Reports whether a node is the recorded directory. Compares file handles only while a change is in progress.
-    pub fn is_about(&self, node: &FileRef) -> bool {
+    pub fn matches_node(&self, node: &FileRef) -> bool {
         let same = self.handle.as_ref().is_none_or(|handle| *handle == handle_of(node));
         let at_rest = matches!(self.state, State::Live | State::Archived(_));
         self.file_id == Some(node.attributes.fileid) && (same || at_rest)
@@ -183,7 +183,7 @@ impl Record {
 
     /// Returns the base of the archive's name: the name of a requested copy, otherwise the directory's.
     pub fn archive_stem(&self) -> &str {
-        match self.state.note() {
+        match self.state.archive_info() {
             Some(ArchiveState { copy: Some(_), .. }) => &self.volume,
             _ => self.directory.last_segment(),
         }

@@ -1,8 +1,8 @@
 //! Records on the export: created exclusively, replaced atomically, removed by file ID.
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::record::{LONGEST_RECORD, Record, RecordError};
-use crate::signature::{Signer, Trust};
+use crate::record::{MAX_RECORD_LEN, Record, RecordError};
+use crate::signature::{SignatureStatus, Signer};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, unsigned_records};
@@ -10,12 +10,12 @@ use nfs_client::{FileHandle, NfsError, Status};
 
 /// Result of reading a volume's record.
 #[derive(Debug)]
-pub enum Found {
+pub enum ReadRecord {
     /// Nothing.
     Nothing,
     /// The record, and the result of checking its signature. Nothing may be created from an unsigned record unless an
     /// object confirms it.
-    Record(Box<Record>, Trust),
+    Record(Box<Record>, SignatureStatus),
     /// A file that is not a valid record.
     Unreadable(RecordError),
 }
@@ -28,7 +28,11 @@ pub(super) enum Created {
     Exists,
 }
 
-pub(crate) async fn read(store: &ExportStore, verified: &VerifiedRoot, volume: &str) -> Result<Found, ExportError> {
+pub(crate) async fn read(
+    store: &ExportStore,
+    verified: &VerifiedRoot,
+    volume: &str,
+) -> Result<ReadRecord, ExportError> {
     read_in(store, verified, &verified.records.handle, volume).await
 }
 
@@ -38,22 +42,22 @@ pub(crate) async fn read_in(
     verified: &VerifiedRoot,
     records: &FileHandle,
     volume: &str,
-) -> Result<Found, ExportError> {
+) -> Result<ReadRecord, ExportError> {
     let name = layout::record(volume)?;
-    let damaged = |why: String| Ok(Found::Unreadable(RecordError::Damaged(why)));
-    match store.nfs.read_file(records, &name, LONGEST_RECORD).await {
-        Ok(None) => Ok(Found::Nothing),
+    let damaged = |why: String| Ok(ReadRecord::Unreadable(RecordError::Damaged(why)));
+    match store.nfs.read_file(records, &name, MAX_RECORD_LEN).await {
+        Ok(None) => Ok(ReadRecord::Nothing),
         Ok(Some(file)) => Ok(match Record::parse(volume, &file.content) {
             Ok(record) => {
-                let trust = signer(store, verified).judge(volume, &file.content);
-                Found::Record(Box::new(record), trust)
+                let trust = signer(store, verified).verify(volume, &file.content);
+                ReadRecord::Record(Box::new(record), trust)
             }
-            Err(error) => Found::Unreadable(error),
+            Err(error) => ReadRecord::Unreadable(error),
         }),
-        Err(NfsError::Limit { .. }) => damaged(format!("it has more than {LONGEST_RECORD} bytes")),
+        Err(NfsError::Limit { .. }) => damaged(format!("it has more than {MAX_RECORD_LEN} bytes")),
         Err(error) => match error.status() {
             Some(Status::Symlink | Status::IsDirectory | Status::Invalid) => damaged("it is not a regular file".into()),
-            _ => Err(error).while_(|| format!("reading the record of volume {volume}")),
+            _ => Err(error).context(|| format!("reading the record of volume {volume}")),
         },
     }
 }
@@ -71,7 +75,7 @@ pub(crate) async fn create(
             Ok(Created::Yes)
         }
         Err(error) if error.status() == Some(Status::Exists) => Ok(Created::Exists),
-        Err(error) => Err(error).while_(|| format!("writing the record of volume {}", record.volume)),
+        Err(error) => Err(error).context(|| format!("writing the record of volume {}", record.volume)),
     }
 }
 
@@ -82,7 +86,7 @@ pub(crate) async fn replace(store: &ExportStore, verified: &VerifiedRoot, record
         .for_write(verified)?
         .replace_file(&verified.records.handle, &name, &draft, &content, 0o600)
         .await
-        .while_(|| format!("writing the record of volume {}", record.volume))?;
+        .context(|| format!("writing the record of volume {}", record.volume))?;
     unsigned_records::untrack(store, &record.volume);
     Ok(())
 }
@@ -92,7 +96,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
     let doing = || format!("removing the record of volume {volume}");
     let name = layout::record(volume)?;
     let records = &verified.records.handle;
-    let Some(node) = store.nfs.lookup(records, &name).await.while_(doing)? else {
+    let Some(node) = store.nfs.lookup(records, &name).await.context(doing)? else {
         unsigned_records::untrack(store, volume);
         return Ok(());
     };
@@ -107,7 +111,7 @@ pub(crate) async fn remove(store: &ExportStore, verified: &VerifiedRoot, volume:
         Err(error) if error.status() == Some(Status::NotFound) => Ok(()),
         // An earlier call that was still in flight replaced it.
         Err(error) if error.status() == Some(Status::NotSame) => Err(ExportError::Unsettled { doing: doing() }),
-        other => other.while_(doing),
+        other => other.context(doing),
     }
 }
 

@@ -4,9 +4,9 @@ use crate::error::ExportError;
 use crate::other_clusters::ForeignDirectory;
 use crate::path_reservations::Holder;
 use crate::record::{Record, State, VolumeMetadata};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::ClaimRef;
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{other_clusters, paths, records};
@@ -49,9 +49,9 @@ pub struct RecordedVolume {
 }
 
 /// Assesses a record that is not of a live volume of this backend. Pure.
-fn elsewhere(record: Record, trust: Trust) -> Recoverability {
+fn elsewhere(record: Record, trust: SignatureStatus) -> Recoverability {
     let released = record.note.is_some_and(|note| note.released);
-    if record.state != State::Live || released || trust != Trust::Signed {
+    if record.state != State::Live || released || trust != SignatureStatus::Signed {
         return Recoverability::Nothing;
     }
     Recoverability::Elsewhere {
@@ -80,7 +80,7 @@ pub(crate) async fn recorded_claim(
     verified: &VerifiedRoot,
     volume: &str,
 ) -> Result<Option<ClaimRef>, ExportError> {
-    let Found::Record(record, _) = records::read(store, verified, volume).await? else {
+    let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? else {
         return Ok(None);
     };
     let released = record.note.as_ref().is_some_and(|note| note.released);
@@ -94,12 +94,12 @@ pub(crate) async fn assess(
     volume: &str,
 ) -> Result<Recoverability, ExportError> {
     let (record, trust) = match records::read(store, verified, volume).await? {
-        Found::Nothing => return Ok(Recoverability::Nothing),
-        Found::Unreadable(why) => {
+        ReadRecord::Nothing => return Ok(Recoverability::Nothing),
+        ReadRecord::Unreadable(why) => {
             let why = format!("its record is unreadable: {why}");
             return Ok(Recoverability::Unfit { claim: None, why });
         }
-        Found::Record(record, trust) => (*record, trust),
+        ReadRecord::Record(record, trust) => (*record, trust),
     };
     if !is_live_here(store, &record) {
         return Ok(elsewhere(record, trust));
@@ -112,9 +112,11 @@ pub(crate) async fn assess(
         })
     };
     match trust {
-        Trust::Signed => {}
-        Trust::Unsigned => return unfit("its record is not signed".to_owned()),
-        Trust::Forged => return unfit("its record's signature is wrong, or was made with another key".to_owned()),
+        SignatureStatus::Signed => {}
+        SignatureStatus::Unsigned => return unfit("its record is not signed".to_owned()),
+        SignatureStatus::Forged => {
+            return unfit("its record's signature is wrong, or was made with another key".to_owned());
+        }
     }
     let Some(note) = record.note.clone() else {
         return unfit("its record does not say what the volume was".to_owned());
@@ -215,11 +217,11 @@ mod tests {
             }
         };
         for (state, released, trust, speaks) in [
-            (State::Live, false, Trust::Signed, true),
-            (State::Live, false, Trust::Unsigned, false),
-            (State::Live, false, Trust::Forged, false),
-            (State::Live, true, Trust::Signed, false),
-            (State::Creating, false, Trust::Signed, false),
+            (State::Live, false, SignatureStatus::Signed, true),
+            (State::Live, false, SignatureStatus::Unsigned, false),
+            (State::Live, false, SignatureStatus::Forged, false),
+            (State::Live, true, SignatureStatus::Signed, false),
+            (State::Creating, false, SignatureStatus::Signed, false),
         ] {
             let what = format!("{state:?} {released} {trust:?}");
             let found = elsewhere(record(state, released), trust);

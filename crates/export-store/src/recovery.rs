@@ -6,9 +6,9 @@ use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
 use crate::reclaim;
 use crate::record::{Record, State};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::RecoveryReport;
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, paths, records, trash, unsigned_records};
@@ -17,7 +17,7 @@ use nfs_client::{FileKind, Name};
 /// Number of concurrent reads of records.
 const READS: usize = 16;
 /// Maximum number of records in a listing: an endless listing must not exhaust the memory.
-const MOST_RECORDS: usize = 1_000_000;
+const MAX_RECORDS: usize = 1_000_000;
 
 /// Result of recovering one record.
 enum Kind {
@@ -34,7 +34,7 @@ pub(crate) async fn recover(
     has_volume: &(dyn Fn(&str) -> bool + Send + Sync),
 ) -> Result<RecoveryReport, ExportError> {
     remove_probe_leftovers(store, verified).await?;
-    let names = paths::list_names(store, &verified.records.handle, "the records", MOST_RECORDS).await?;
+    let names = paths::list_names(store, &verified.records.handle, "the records", MAX_RECORDS).await?;
     let (drafts, names): (Vec<Name>, Vec<Name>) = names.into_iter().partition(layout::is_draft);
     remove_leftovers(store, verified, &verified.records, &drafts).await?;
     let without = names.into_iter().filter(|name| {
@@ -63,15 +63,15 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
     // Waits for an operation on the volume to end.
     let _turn = store.locks.lock(volume).await;
     let (record, trust) = match records::read(store, verified, volume).await {
-        Ok(Found::Record(record, trust)) => (*record, trust),
-        Ok(Found::Nothing) => return Ok(Kind::Settled),
-        Ok(Found::Unreadable(why)) => return Ok(Kind::Damaged(volume.to_owned(), why.to_string())),
+        Ok(ReadRecord::Record(record, trust)) => (*record, trust),
+        Ok(ReadRecord::Nothing) => return Ok(Kind::Settled),
+        Ok(ReadRecord::Unreadable(why)) => return Ok(Kind::Damaged(volume.to_owned(), why.to_string())),
         Err(ExportError::NameUnusable { .. }) => {
             return Ok(Kind::Damaged(name.to_string(), "no volume has this name".into()));
         }
         Err(error) => return Err(error),
     };
-    let signed = trust == Trust::Signed;
+    let signed = trust == SignatureStatus::Signed;
     if !signed {
         unsigned_records::track(store, &record, trust);
     }
@@ -112,7 +112,7 @@ async fn recover_one(store: &ExportStore, verified: &VerifiedRoot, name: Name) -
 /// Removes files left by an interrupted probe or creation of an identity.
 async fn remove_probe_leftovers(store: &ExportStore, verified: &VerifiedRoot) -> Result<(), ExportError> {
     let path = "the cluster's folder";
-    let names = paths::list_names(store, &verified.cluster.handle, path, MOST_RECORDS).await?;
+    let names = paths::list_names(store, &verified.cluster.handle, path, MAX_RECORDS).await?;
     let leftovers: Vec<Name> = names.into_iter().filter(layout::is_leftover).collect();
     remove_leftovers(store, verified, &verified.cluster, &leftovers).await
 }
@@ -125,7 +125,7 @@ async fn remove_leftovers(
 ) -> Result<(), ExportError> {
     for name in names {
         let doing = || format!("removing {name}, left from an interrupted life");
-        let Some(node) = store.nfs.lookup(&folder.handle, name).await.while_(doing)? else {
+        let Some(node) = store.nfs.lookup(&folder.handle, name).await.context(doing)? else {
             continue;
         };
         if node.attributes.kind != FileKind::Regular {
@@ -139,7 +139,7 @@ async fn remove_leftovers(
         if let Err(error) = removed
             && error.status().is_none()
         {
-            return Err(error).while_(doing);
+            return Err(error).context(doing);
         }
     }
     Ok(())

@@ -130,7 +130,7 @@ pub struct DirectoryRequest {
     pub mode: u32,
     /// The mode was requested explicitly, so a server that does not set it causes an error. Otherwise, it causes a
     /// warning.
-    pub mode_asked: bool,
+    pub mode_requested: bool,
     /// Owner to set.
     pub uid: Option<u32>,
     /// Group to set.
@@ -197,7 +197,7 @@ pub struct ArchiveMetadata {
 
 impl ArchiveMetadata {
     /// Returns the metadata of an archive that is created now from a directory with these attributes.
-    pub(super) fn note(&self, target: String, was: Option<&Attributes>) -> ArchiveState {
+    pub(super) fn archive_state(&self, target: String, was: Option<&Attributes>) -> ArchiveState {
         let now = jiff::Timestamp::now().as_second();
         ArchiveState {
             target,

@@ -3,12 +3,12 @@
 use crate::archives::changed_meanwhile;
 use crate::copy;
 use crate::error::{ErrorContext as _, ExportError};
-use crate::naming::LONGEST_NAME;
+use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::Holder;
 use crate::record::{ArchiveState, Record, RecordError, State, handle_of};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::RollbackOutcome;
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, other_clusters, paths, records, trash};
@@ -32,27 +32,27 @@ pub(crate) async fn rollback(
         });
     }
     let outcome = match records::read(store, verified, volume).await? {
-        Found::Nothing => RollbackOutcome::Gone,
+        ReadRecord::Nothing => RollbackOutcome::Gone,
         // The writer stopped before it created anything.
-        Found::Unreadable(RecordError::Short) => {
+        ReadRecord::Unreadable(RecordError::Short) => {
             records::remove(store, verified, volume).await?;
             RollbackOutcome::Gone
         }
-        Found::Unreadable(why) => {
+        ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
                 volume: volume.to_owned(),
                 why,
             });
         }
-        Found::Record(record, _) if record.claim.uid != claim_uid => {
+        ReadRecord::Record(record, _) if record.claim.uid != claim_uid => {
             return Err(ExportError::RecordForeign {
                 volume: volume.to_owned(),
                 holder: Box::new(record.claim),
             });
         }
         // Backends that share an export share the folder of records.
-        Found::Record(record, _) if superseded && record.backend != store.config.backend => RollbackOutcome::Gone,
-        Found::Record(record, _) if !record.state.is_open() => {
+        ReadRecord::Record(record, _) if superseded && record.backend != store.config.backend => RollbackOutcome::Gone,
+        ReadRecord::Record(record, _) if !record.state.belongs_to_volume() => {
             return Err(ExportError::RecordBusy {
                 volume: volume.to_owned(),
                 state: record.state.name(),
@@ -60,14 +60,14 @@ pub(crate) async fn rollback(
             });
         }
         // An unsigned record is no reason to remove anything.
-        Found::Record(record, Trust::Unsigned | Trust::Forged) => {
+        ReadRecord::Record(record, SignatureStatus::Unsigned | SignatureStatus::Forged) => {
             return Err(ExportError::RecordUnsigned { volume: record.volume });
         }
-        Found::Record(record, _) if is_restore_undone(store, verified, &record).await? => {
+        ReadRecord::Record(record, _) if is_restore_undone(store, verified, &record).await? => {
             records::remove(store, verified, volume).await?;
             RollbackOutcome::Gone
         }
-        Found::Record(record, _) => {
+        ReadRecord::Record(record, _) => {
             copy::discard_staged(store, verified, volume).await?;
             let outcome = remove_directory(store, verified, &record, superseded).await?;
             if outcome == RollbackOutcome::NotEmpty {
@@ -194,7 +194,7 @@ async fn remove_empty(
             Some(Status::NotEmpty) if record.file_id.is_none() => Ok(RollbackOutcome::DirectoryKept),
             Some(Status::NotEmpty) => Ok(RollbackOutcome::NotEmpty),
             Some(Status::NotSame | Status::NotDirectory) => Err(ExportError::Unsettled { doing: doing() }),
-            _ => Err(error).while_(doing),
+            _ => Err(error).context(doing),
         },
     }
 }
@@ -210,15 +210,15 @@ pub(crate) async fn undo_restore(
     let _turn = store.locks.lock(old).await;
     for _ in 0..STEPS {
         let record = match records::read(store, verified, old).await? {
-            Found::Nothing => return Ok(false),
-            Found::Unreadable(why) => {
+            ReadRecord::Nothing => return Ok(false),
+            ReadRecord::Unreadable(why) => {
                 return Err(ExportError::RecordDamaged {
                     volume: old.to_owned(),
                     why,
                 });
             }
-            Found::Record(record, Trust::Signed) => *record,
-            Found::Record(record, _) => return Err(ExportError::RecordUnsigned { volume: record.volume }),
+            ReadRecord::Record(record, SignatureStatus::Signed) => *record,
+            ReadRecord::Record(record, _) => return Err(ExportError::RecordUnsigned { volume: record.volume }),
         };
         let State::Restoring { archive, to } = &record.state else {
             return Ok(true);
@@ -262,7 +262,7 @@ async fn move_back(
     };
     let target = layout::name(&archive.target)?;
     let taken = store.nfs.lookup(&verified.root.handle, &target).await;
-    if taken.while_(|| format!("looking up {target}"))?.is_some() {
+    if taken.context(|| format!("looking up {target}"))?.is_some() {
         return rename_archive(store, verified, record, archive).await;
     }
     let names = own.directory.names();
@@ -271,7 +271,7 @@ async fn move_back(
     let (from, to) = ((&parent.handle, last), (&verified.root.handle, &target));
     match store.for_write(verified)?.rename(from, file_id, to).await {
         Err(error) if changed_meanwhile(error.status()) => Ok(()),
-        moved => moved.while_(|| format!("moving {} back to {target}", own.directory)),
+        moved => moved.context(|| format!("moving {} back to {target}", own.directory)),
     }
 }
 
@@ -286,7 +286,7 @@ async fn rename_archive(
         return Ok(());
     };
     // Reserved until it is recorded. The next step reserves the recorded name.
-    let (target, _held) = archives::reserve_name(store, verified, record, LONGEST_NAME).await?;
+    let (target, _held) = archives::reserve_name(store, verified, record, MAX_NAME_LEN).await?;
     let archive = ArchiveState {
         target,
         ..archive.clone()

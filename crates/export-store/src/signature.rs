@@ -32,7 +32,7 @@ pub struct RecordsKey(hmac::Key);
 
 /// Result of checking a record's signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Trust {
+pub enum SignatureStatus {
     /// This cluster wrote the record, for this volume on this export.
     Signed,
     /// The record has no signature: an earlier release or another client wrote it.
@@ -84,16 +84,16 @@ impl Signer<'_> {
     }
 
     /// Checks the signature of a volume's record.
-    pub fn judge(&self, volume: &str, content: &[u8]) -> Trust {
+    pub fn verify(&self, volume: &str, content: &[u8]) -> SignatureStatus {
         if let Some((open, signature)) = parts(content)
             && hmac::verify(&self.key.0, &self.signed(volume, open), &signature).is_ok()
         {
-            return Trust::Signed;
+            return SignatureStatus::Signed;
         }
         match serde_json::from_slice::<Carries>(content) {
-            Ok(Carries { signature: None }) => Trust::Unsigned,
+            Ok(Carries { signature: None }) => SignatureStatus::Unsigned,
             // Includes a record that was reformatted.
-            _ => Trust::Forged,
+            _ => SignatureStatus::Forged,
         }
     }
 

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::adopt::{Adopted, RecordName};
 use crate::archives::{ArchiveRef, RecordedArchive};
-use crate::copy::{Asked, CopyError, CopySource, Discarded, SourceTree};
-use crate::count::{Content, RateLimiter};
+use crate::copy::{CopyError, CopySource, DiscardOutcome, RequestedArchive, SourceTree};
+use crate::count::{RateLimiter, TreeUsage};
 use crate::error::ExportError;
 use crate::inspection::Inspection;
 use crate::keyed_mutex::KeyedMutex;
@@ -24,8 +24,8 @@ use crate::signature::RecordsKey;
 use crate::unsigned_records::{OtherCluster, UnsignedRecord, UnsignedRecords};
 use crate::verified_root::VerifiedRoot;
 use crate::{
-    TreePlace, adopt, archives, copy, count, identity, inspection, listing, paths, provision, reclaim, recoverability,
-    recovery, register, rollback, trash, unsigned_records, volume_record, write_probe,
+    TreePlace, adopt, archives, copy, count, create_missing_record, identity, inspection, listing, paths, provision,
+    reclaim, recoverability, recovery, rollback, trash, unsigned_records, volume_record, write_probe,
 };
 use nfs_client::{Client, NfsError, Status};
 
@@ -186,10 +186,12 @@ impl ExportStore {
 
     /// Writes the record of a volume that has none, such as one of nfs-subdir-external-provisioner. Returns the
     /// directory's file ID. An `adopted` directory is archived instead of deleted.
-    pub async fn register(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
+    pub async fn create_missing_record(&self, request: &ReclaimRequest, adopted: bool) -> Result<u64, ExportError> {
         let _lock = self.locks.lock(&request.volume).await;
-        self.with_verified(move |verified| async move { register::register(self, &verified, request, adopted).await })
-            .await
+        self.with_verified(move |verified| async move {
+            create_missing_record::create_missing_record(self, &verified, request, adopted).await
+        })
+        .await
     }
 
     /// Saves the volume's metadata in its record, if the record matches the request.
@@ -237,8 +239,8 @@ impl ExportStore {
         &self,
         tree: (TreePlace<'_>, Option<u64>),
         pace: &mut RateLimiter,
-        progress: impl FnMut(&Content) -> bool + Send,
-    ) -> Result<Option<Content>, ExportError> {
+        progress: impl FnMut(&TreeUsage) -> bool + Send,
+    ) -> Result<Option<TreeUsage>, ExportError> {
         count::count(self, tree, pace, progress).await
     }
 }
@@ -363,12 +365,12 @@ impl ExportStore {
 
     /// Returns the archive that an object requests by copying a volume. Moves what an earlier process left beside a
     /// complete archive into the trash.
-    pub async fn requested_archive(&self, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
+    pub async fn requested_archive(&self, name: &str, asked_by: &str) -> Result<RequestedArchive, ExportError> {
         copy::find_requested(self, name, asked_by).await
     }
 
     /// Moves an unfinished copy that its requester no longer wants into the trash. Keeps a complete copy.
-    pub async fn discard_requested_archive(&self, name: &str, asked_by: &str) -> Result<Discarded, ExportError> {
+    pub async fn discard_requested_archive(&self, name: &str, asked_by: &str) -> Result<DiscardOutcome, ExportError> {
         copy::discard_requested(self, name, asked_by).await
     }
 

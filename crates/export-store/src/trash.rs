@@ -14,7 +14,7 @@ use nfs_client::{FileRef, Name, Status};
 /// Maximum number of names to try in the trash. Names end with a time in seconds.
 const TRASH_NAMES: i64 = 8;
 /// Maximum number of trash entries to count.
-const MOST_COUNTED: usize = 1_000_000;
+const MAX_COUNTED: usize = 1_000_000;
 /// Maximum duration of counting them.
 const COUNTING: Duration = Duration::from_secs(60);
 
@@ -45,7 +45,7 @@ pub(crate) async fn move_to_trash(
         }
     }
     last.map_or(Ok(()), Err)
-        .while_(|| format!("moving {name} into the trash"))
+        .context(|| format!("moving {name} into the trash"))
 }
 
 /// Remembers a tombstone, so that it is purged.
@@ -68,14 +68,14 @@ pub(crate) async fn content(store: &ExportStore, verified: &VerifiedRoot) -> Res
     let mut listed = 0;
     loop {
         let page = store.nfs.list(&verified.trash.handle, from).await;
-        let page = page.while_(|| "listing the trash".into())?;
+        let page = page.context(|| "listing the trash".into())?;
         for entry in &page.entries {
             count(layout::trashed_since(&entry.name));
         }
         listed += page.entries.len();
         match page.next {
             // The count is informational: stop on an endless listing.
-            Some(next) if listed < MOST_COUNTED && began.elapsed() < COUNTING => from = Some(next),
+            Some(next) if listed < MAX_COUNTED && began.elapsed() < COUNTING => from = Some(next),
             _ => break,
         }
     }
@@ -135,12 +135,12 @@ async fn purge_tombstone(
     let parent = paths::parent(verified, &nodes, &record.directory);
     let name = layout::tombstone(&record.volume)?;
     let tombstone = match has_parent {
-        true => store.nfs.lookup(&parent.handle, &name).await.while_(doing)?,
+        true => store.nfs.lookup(&parent.handle, &name).await.context(doing)?,
         false => None,
     };
     if let Some(tombstone) = tombstone {
         let file_id = tombstone.attributes.fileid;
-        if !verified.is_plain_directory(&tombstone) || !record.is_about(&tombstone) {
+        if !verified.is_plain_directory(&tombstone) || !record.matches_node(&tombstone) {
             purge.fail(
                 &name.to_string(),
                 "something else has the tombstone's name: remove it manually".into(),
@@ -161,7 +161,7 @@ async fn purge_tombstone(
                 purge.fail(&name.to_string(), error.to_string());
                 return Ok(());
             }
-            Err(error) => return Err(error).while_(doing),
+            Err(error) => return Err(error).context(doing),
         }
     }
     records::remove(store, verified, &record.volume).await?;

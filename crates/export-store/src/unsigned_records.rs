@@ -3,16 +3,16 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::record::Record;
 use crate::request::ClaimRef;
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{layout, paths};
 use nfs_client::{FileKind, FileRef, Name};
 
 /// Maximum number of other clusters to report.
-const MOST_CLUSTERS: usize = 64;
+const MAX_CLUSTERS: usize = 64;
 /// Maximum number of records of another cluster to count.
-const MOST_COUNTED: usize = 100_000;
+const MAX_COUNTED: usize = 100_000;
 /// Number of records of another cluster to name. `nfs-operator archives` lists all.
 const NAMED: usize = 3;
 
@@ -26,7 +26,7 @@ pub struct UnsignedRecord {
     /// The state in the record.
     pub state: &'static str,
     /// Result of checking the signature.
-    pub trust: Trust,
+    pub trust: SignatureStatus,
 }
 
 /// Another cluster that has records on the export.
@@ -58,7 +58,7 @@ pub(crate) fn list(store: &ExportStore) -> UnsignedRecords {
     }
 }
 
-pub(crate) fn track(store: &ExportStore, record: &Record, trust: Trust) {
+pub(crate) fn track(store: &ExportStore, record: &Record, trust: SignatureStatus) {
     let unsigned = UnsignedRecord {
         volume: record.volume.clone(),
         claim: record.claim.clone(),
@@ -87,14 +87,14 @@ pub(crate) async fn refresh_other_clusters(store: &ExportStore, verified: &Verif
 async fn list_other_clusters(store: &ExportStore, verified: &VerifiedRoot) -> Result<Vec<OtherCluster>, ExportError> {
     let ours = layout::cluster(&store.config.cluster_id)?;
     let reserved = &verified.reserved.handle;
-    let names = paths::list_names(store, reserved, layout::RESERVED, MOST_CLUSTERS).await?;
+    let names = paths::list_names(store, reserved, layout::RESERVED, MAX_CLUSTERS).await?;
     let mut others = Vec::new();
     for name in names.into_iter().filter(|name| *name != ours) {
         let Some(folder) = records_folder(store, verified, &name).await? else {
             continue;
         };
         let path = format!("the records of the cluster {name}");
-        let mut named = paths::list_names(store, &folder.handle, &path, MOST_COUNTED).await?;
+        let mut named = paths::list_names(store, &folder.handle, &path, MAX_COUNTED).await?;
         named.retain(|name| !layout::is_draft(name));
         named.sort_unstable();
         if named.is_empty() {
@@ -119,7 +119,7 @@ pub(crate) async fn records_folder(
     let doing = || format!("looking for the records of the cluster {cluster}");
     let mut folder = verified.reserved.clone();
     for name in [cluster, &layout::name(layout::RECORDS)?] {
-        let found = store.nfs.lookup(&folder.handle, name).await.while_(doing)?;
+        let found = store.nfs.lookup(&folder.handle, name).await.context(doing)?;
         match found.filter(|found| found.attributes.kind == FileKind::Directory) {
             Some(found) => folder = found,
             None => return Ok(None),

@@ -1,11 +1,11 @@
 //! Comparison of a volume with its record (data-safety rule 8), and updates of the record of a volume in use.
 
 use crate::error::ExportError;
-use crate::reclaim::plan::At;
+use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, State, VolumeMetadata};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::{ClaimRef, DirectoryRequest, ReclaimRequest};
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{paths, records};
@@ -15,7 +15,7 @@ pub(crate) enum Recorded {
     /// The record matches the volume. Includes the directory's file ID.
     Agreed(Box<Record>, u64),
     /// There is no record. Includes what the volume's path holds.
-    Nothing(At),
+    Nothing(NameOccupant),
 }
 
 /// Compares a volume with its record (data-safety rule 8). Signs an unsigned record that matches: the volume confirms
@@ -37,11 +37,11 @@ pub(crate) async fn ensure_signed(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-    trust: Trust,
+    trust: SignatureStatus,
 ) -> Result<(), ExportError> {
     match trust {
-        Trust::Signed => Ok(()),
-        Trust::Unsigned | Trust::Forged => records::replace(store, verified, record).await,
+        SignatureStatus::Signed => Ok(()),
+        SignatureStatus::Unsigned | SignatureStatus::Forged => records::replace(store, verified, record).await,
     }
 }
 
@@ -50,22 +50,22 @@ pub(crate) async fn compare(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
-) -> Result<(Recorded, Trust), ExportError> {
+) -> Result<(Recorded, SignatureStatus), ExportError> {
     let (record, trust) = match records::read(store, verified, &request.volume).await? {
-        Found::Record(record, trust) => (record, trust),
-        Found::Unreadable(why) => {
+        ReadRecord::Record(record, trust) => (record, trust),
+        ReadRecord::Unreadable(why) => {
             return Err(ExportError::RecordDamaged {
                 volume: request.volume.clone(),
                 why,
             });
         }
-        Found::Nothing => {
+        ReadRecord::Nothing => {
             let there = match paths::walk(store, verified, &request.directory).await {
-                Ok(nodes) if paths::leaf(&nodes, &request.directory).is_none() => At::Nothing,
-                Ok(_) | Err(ExportError::PathUnusable { .. }) => At::Stranger,
+                Ok(nodes) if paths::leaf(&nodes, &request.directory).is_none() => NameOccupant::Nothing,
+                Ok(_) | Err(ExportError::PathUnusable { .. }) => NameOccupant::Stranger,
                 Err(error) => return Err(error),
             };
-            return Ok((Recorded::Nothing(there), Trust::Signed));
+            return Ok((Recorded::Nothing(there), SignatureStatus::Signed));
         }
     };
     if record.claim.uid != request.claim.uid {
@@ -88,9 +88,9 @@ pub(crate) async fn compare(
         }
         (Some(known), _) => {
             let record = match trust {
-                Trust::Signed => record,
+                SignatureStatus::Signed => record,
                 // The volume confirms the claim. Nothing confirms the metadata of an unsigned record.
-                Trust::Unsigned | Trust::Forged => Box::new(Record {
+                SignatureStatus::Unsigned | SignatureStatus::Forged => Box::new(Record {
                     claim: request.claim.clone(),
                     note: None,
                     ..*record
@@ -138,7 +138,7 @@ async fn live_record(
             state: record.state.name(),
             asked,
         }),
-        (Recorded::Nothing(At::Nothing), _) => Err(missing(request)),
+        (Recorded::Nothing(NameOccupant::Nothing), _) => Err(missing(request)),
         (Recorded::Nothing(_), _) => Err(unrecorded(request)),
     }
 }
@@ -151,7 +151,7 @@ pub(crate) async fn save_metadata(
 ) -> Result<(), ExportError> {
     let signed = matches!(
         records::read(store, verified, &request.volume).await?,
-        Found::Record(_, Trust::Signed)
+        ReadRecord::Record(_, SignatureStatus::Signed)
     );
     let record = confirmed_record(store, verified, request).await?;
     if signed && record.note.as_ref() == Some(note) {
@@ -180,7 +180,7 @@ pub(crate) async fn transfer(
 ) -> Result<(), ExportError> {
     // An earlier process transferred it already.
     let request = match records::read(store, verified, &request.volume).await? {
-        Found::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
+        ReadRecord::Record(record, _) if record.claim.uid == to.uid => ReclaimRequest {
             claim: to.clone(),
             ..request.clone()
         },

@@ -1,7 +1,7 @@
 //! Test of write access, of the effective user, and of the operator's folders (data-safety rule 1).
 
 use crate::error::{ErrorContext as _, ExportError};
-use crate::folders::judge_owner;
+use crate::folders::check_folder_owner;
 use crate::request::WriteProbe;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -19,7 +19,7 @@ pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Resul
     match removed {
         // Another probe of this backend, or the recovery after a start, removed the file first.
         Err(error) if !matches!(error.status(), Some(Status::NotFound | Status::NotSame)) => {
-            return Err(error).while_(|| "removing the probe's file".into());
+            return Err(error).context(|| "removing the probe's file".into());
         }
         _ => {}
     }
@@ -29,7 +29,7 @@ pub(crate) async fn probe(store: &ExportStore, verified: &VerifiedRoot) -> Resul
         (&verified.records, "the records' folder in .nfs-operator"),
         (&verified.trash, "the trash in .nfs-operator"),
     ] {
-        judge_owner(node, &file, path)?;
+        check_folder_owner(node, &file, path)?;
     }
     Ok(WriteProbe {
         effective_uid: file.attributes.uid,

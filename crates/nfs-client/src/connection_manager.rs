@@ -52,7 +52,7 @@ pub trait ProtocolVersion: fmt::Debug + Send + Sync + Sized + 'static {
         connection: &Connection,
         previous: Option<Arc<Self::Session>>,
         deadline: Instant,
-    ) -> impl Future<Output = Result<(Arc<Self::Session>, Agreement), NfsError>> + Send;
+    ) -> impl Future<Output = Result<(Arc<Self::Session>, HandshakeResult), NfsError>> + Send;
 
     /// Ends a session on the server. Best effort.
     fn end_session(
@@ -81,7 +81,7 @@ pub trait ProtocolVersion: fmt::Debug + Send + Sync + Sized + 'static {
 
 /// What a version agreed on with the server.
 #[derive(Debug)]
-pub struct Agreement {
+pub struct HandshakeResult {
     /// Version in use.
     pub protocol: Protocol,
     /// The server's implementation name; empty if unknown.
@@ -104,7 +104,7 @@ pub struct LinkState<S> {
     /// Number and error of the newest attempt that failed.
     pub failure: Option<(u64, NfsError)>,
     /// Set once no further call is possible.
-    pub ended: Option<Ended>,
+    pub ended: Option<CloseReason>,
 }
 
 impl<S> LinkState<S> {
@@ -118,7 +118,7 @@ impl<S> LinkState<S> {
 
 /// Why a client ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub enum CloseReason {
     /// Another client with the same owner replaced this one.
     Fenced,
     /// This client was closed.
@@ -280,7 +280,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
     fn close(&self) {
         self.link.send_if_modified(|link| {
             let first = link.ended.is_none();
-            link.ended.get_or_insert(Ended::Closed);
+            link.ended.get_or_insert(CloseReason::Closed);
             first
         });
     }
@@ -299,8 +299,8 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             let failure = {
                 let link = link.borrow_and_update();
                 match link.ended {
-                    Some(Ended::Fenced) => return Err(NfsError::Fenced { action }),
-                    Some(Ended::Closed) => {
+                    Some(CloseReason::Fenced) => return Err(NfsError::Fenced { action }),
+                    Some(CloseReason::Closed) => {
                         let cause = "closed by us".to_owned();
                         return Err(NfsError::ConnectionLost {
                             action,
@@ -373,7 +373,7 @@ impl<V: ProtocolVersion> ConnectionManager<V> {
             match self.attempt(&mut state).await {
                 Ok(()) => {}
                 Err(NfsError::Fenced { .. }) => {
-                    self.link.send_modify(|link| link.ended = Some(Ended::Fenced));
+                    self.link.send_modify(|link| link.ended = Some(CloseReason::Fenced));
                     break;
                 }
                 Err(error) => {

@@ -1,7 +1,7 @@
 //! Classifies what a scan found of a volume. Pure.
 
 use crate::api::OrphanKind;
-use export_store::{Found, Inspection, PathState, Record, State};
+use export_store::{Inspection, PathState, ReadRecord, Record, State};
 
 /// Relation of a volume to one backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,18 +24,18 @@ pub(super) enum VolumeView {
 pub(super) fn classify(inspection: &Inspection, volume: VolumeView, claim_waits: bool) -> Option<OrphanKind> {
     let directory = inspection.directory;
     match (volume, &inspection.record) {
-        (VolumeView::Foreign, _) | (VolumeView::Absent, Found::Nothing) => None,
-        (_, Found::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
-        (VolumeView::Legacy, Found::Nothing) => classify_volume(None, directory),
-        (VolumeView::Here { file_id }, Found::Nothing) => {
+        (VolumeView::Foreign, _) | (VolumeView::Absent, ReadRecord::Nothing) => None,
+        (_, ReadRecord::Unreadable(_)) => Some(OrphanKind::RecordUnreadable),
+        (VolumeView::Legacy, ReadRecord::Nothing) => classify_volume(None, directory),
+        (VolumeView::Here { file_id }, ReadRecord::Nothing) => {
             Some(classify_volume(file_id, directory).unwrap_or(OrphanKind::VolumeWithoutRecord))
         }
-        (VolumeView::Here { file_id }, Found::Record(record, _)) => {
+        (VolumeView::Here { file_id }, ReadRecord::Record(record, _)) => {
             classify_volume(file_id.or(record.file_id), directory)
         }
-        (VolumeView::Legacy, Found::Record(record, _)) => classify_volume(record.file_id, directory),
-        (VolumeView::Absent, Found::Record(record, _)) if claim_waits && record.state.is_open() => None,
-        (VolumeView::Absent, Found::Record(record, _)) => classify_record(record, inspection),
+        (VolumeView::Legacy, ReadRecord::Record(record, _)) => classify_volume(record.file_id, directory),
+        (VolumeView::Absent, ReadRecord::Record(record, _)) if claim_waits && record.state.belongs_to_volume() => None,
+        (VolumeView::Absent, ReadRecord::Record(record, _)) => classify_record(record, inspection),
     }
 }
 
@@ -87,13 +87,13 @@ mod tests {
 
     use super::*;
     use export_store::naming::DirectoryPath;
-    use export_store::{ArchiveState, ClaimRef, RecordError, Trust};
+    use export_store::{ArchiveState, ClaimRef, RecordError, SignatureStatus};
 
     const OURS: PathState = PathState::Directory { file_id: 7 };
     const OTHER: PathState = PathState::Directory { file_id: 8 };
     const HERE: VolumeView = VolumeView::Here { file_id: Some(7) };
 
-    fn record(state: State, file_id: Option<u64>) -> Found {
+    fn record(state: State, file_id: Option<u64>) -> ReadRecord {
         let record = Record {
             volume: "pvc-1".into(),
             backend: "main".into(),
@@ -106,7 +106,7 @@ mod tests {
             note: None,
             state,
         };
-        Found::Record(Box::new(record), Trust::Signed)
+        ReadRecord::Record(Box::new(record), SignatureStatus::Signed)
     }
 
     fn note() -> ArchiveState {
@@ -123,7 +123,7 @@ mod tests {
         }
     }
 
-    fn seen(record: Found, directory: PathState, archive: PathState) -> Inspection {
+    fn seen(record: ReadRecord, directory: PathState, archive: PathState) -> Inspection {
         Inspection {
             record,
             directory,
@@ -156,30 +156,40 @@ mod tests {
                 HERE,
                 Some(VolumeWithoutDirectory),
             ),
-            (Found::Nothing, OURS, HERE, Some(VolumeWithoutRecord)),
-            (Found::Nothing, OTHER, HERE, Some(VolumeWithOtherDirectory)),
-            (Found::Nothing, PathState::Nothing, HERE, Some(VolumeWithoutDirectory)),
-            (Found::Nothing, PathState::Unknown, HERE, Some(VolumeWithoutRecord)),
+            (ReadRecord::Nothing, OURS, HERE, Some(VolumeWithoutRecord)),
+            (ReadRecord::Nothing, OTHER, HERE, Some(VolumeWithOtherDirectory)),
             (
-                Found::Unreadable(RecordError::Short),
+                ReadRecord::Nothing,
+                PathState::Nothing,
+                HERE,
+                Some(VolumeWithoutDirectory),
+            ),
+            (ReadRecord::Nothing, PathState::Unknown, HERE, Some(VolumeWithoutRecord)),
+            (
+                ReadRecord::Unreadable(RecordError::Short),
                 OURS,
                 HERE,
                 Some(RecordUnreadable),
             ),
             // Volumes of nfs-subdir have no record before their reclaim.
-            (Found::Nothing, OURS, VolumeView::Legacy, None),
+            (ReadRecord::Nothing, OURS, VolumeView::Legacy, None),
             (
-                Found::Nothing,
+                ReadRecord::Nothing,
                 PathState::Nothing,
                 VolumeView::Legacy,
                 Some(VolumeWithoutDirectory),
             ),
-            (Found::Nothing, PathState::Unknown, VolumeView::Legacy, None),
+            (ReadRecord::Nothing, PathState::Unknown, VolumeView::Legacy, None),
             (live(), OTHER, VolumeView::Legacy, Some(VolumeWithOtherDirectory)),
             // Another backend, another provisioner or the reclaim is responsible for the volume.
-            (Found::Nothing, PathState::Nothing, VolumeView::Foreign, None),
+            (ReadRecord::Nothing, PathState::Nothing, VolumeView::Foreign, None),
             (live(), OTHER, VolumeView::Foreign, None),
-            (Found::Unreadable(RecordError::Short), OURS, VolumeView::Foreign, None),
+            (
+                ReadRecord::Unreadable(RecordError::Short),
+                OURS,
+                VolumeView::Foreign,
+                None,
+            ),
         ] {
             let look = seen(found, directory, PathState::Nothing);
             assert_eq!(classify(&look, volume, false), expected, "{look:?} {volume:?}");
@@ -306,7 +316,7 @@ mod tests {
                 Some(DirectoryWithoutVolume),
             ),
         ] {
-            let open = state.is_open();
+            let open = state.belongs_to_volume();
             let look = seen(record(state, file_id), directory, archive);
             assert_eq!(classify(&look, VolumeView::Absent, false), expected, "{look:?}");
             let waited_for = expected.filter(|_| !open);
@@ -316,10 +326,10 @@ mod tests {
                 "its claim is there: {look:?}"
             );
         }
-        let gone = seen(Found::Nothing, PathState::Nothing, PathState::Nothing);
+        let gone = seen(ReadRecord::Nothing, PathState::Nothing, PathState::Nothing);
         assert_eq!(classify(&gone, VolumeView::Absent, false), None);
         let broken = seen(
-            Found::Unreadable(RecordError::Short),
+            ReadRecord::Unreadable(RecordError::Short),
             PathState::Nothing,
             PathState::Nothing,
         );

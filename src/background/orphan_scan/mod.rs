@@ -109,7 +109,7 @@ impl BackendTask for OrphanScanner {
 
 /// Scans once and publishes the result.
 async fn scan(ctx: &Context, backend: &Backend) -> Result<(), ScanError> {
-    let known = backend.known();
+    let known = backend.last_probe();
     let (Some(export), Some(identity)) = (known.store.clone(), &known.identity) else {
         return Err(ScanError::NotConfirmed);
     };

@@ -16,12 +16,12 @@ use crate::api::names::{PROVISIONED_BY, VOLUME_BACKEND, VOLUME_DIRECTORY, VOLUME
 use crate::api::{NfsBackend, Orphan, OrphanKind, OrphansStatus, Reason};
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
-use crate::decide::reclaim::{Decision, decide};
+use crate::decide::reclaim::{ReclaimDecision, decide};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::volume_metadata;
 use export_store::naming::DirectoryPath;
-use export_store::{ClaimRef, ExportError, ExportStore, Found, Holder, Inspection, State, Trust};
+use export_store::{ClaimRef, ExportError, ExportStore, Holder, Inspection, ReadRecord, SignatureStatus, State};
 
 /// Number of checks per second, one at a time. Each check takes two or three calls, so that a single disk with a cold
 /// cache and about a hundred seeks per second has most of them available for its users. Ten thousand volumes take 17
@@ -164,7 +164,7 @@ impl<'a> OrphanScan<'a> {
             return Ok(None);
         }
         let claim_waits = match &inspection.record {
-            Found::Record(record, _) => self.claim_waits(&record.claim).await?,
+            ReadRecord::Record(record, _) => self.claim_waits(&record.claim).await?,
             _ => false,
         };
         let view = self.view(now.as_ref());
@@ -224,7 +224,7 @@ impl<'a> OrphanScan<'a> {
         };
         let settings = &self.ctx.settings;
         let decision = decide(volume, &settings.provisioners(), OnDelete::Archive);
-        if matches!(decision, Decision::Reclaim(_) | Decision::Refuse(_)) {
+        if matches!(decision, ReclaimDecision::Reclaim(_) | ReclaimDecision::Refuse(_)) {
             // The reclaim reports its own problems.
             return VolumeView::Foreign;
         }
@@ -247,7 +247,7 @@ impl<'a> OrphanScan<'a> {
     /// Returns true if this backend reports a record without a volume: it created the record, or the backend that
     /// created it no longer exists and this backend is the first one on the export.
     fn is_ours(&self, inspection: &Inspection) -> bool {
-        let Found::Record(record, _) = &inspection.record else {
+        let ReadRecord::Record(record, _) = &inspection.record else {
             // The record does not name its backend.
             return self.is_first();
         };
@@ -260,7 +260,7 @@ impl<'a> OrphanScan<'a> {
 
     fn is_first(&self) -> bool {
         let here = |backend: &Backend| {
-            let known = backend.known();
+            let known = backend.last_probe();
             known
                 .identity
                 .as_ref()
@@ -289,7 +289,10 @@ impl<'a> OrphanScan<'a> {
     /// Ensures that the record of a volume in use is signed and complete, so that the volume can be recovered if its
     /// object is lost. A record is unsigned if an earlier release wrote it, or if the key was lost.
     async fn complete_record(&mut self, volume: &str, inspection: &Inspection) -> Result<(), ScanError> {
-        let unsigned = matches!(inspection.record, Found::Record(_, Trust::Unsigned | Trust::Forged));
+        let unsigned = matches!(
+            inspection.record,
+            ReadRecord::Record(_, SignatureStatus::Unsigned | SignatureStatus::Forged)
+        );
         if unsigned {
             self.sign_record(volume).await?;
         }
@@ -307,7 +310,7 @@ impl<'a> OrphanScan<'a> {
             return Ok(());
         };
         let backend = &self.backend.name;
-        let request = match self.backend.known().reclaim_request(&object) {
+        let request = match self.backend.last_probe().reclaim_request(&object) {
             Ok(request) => request,
             Err(cause) => {
                 tracing::warn!(backend, volume, reason = %cause.reason, "its record is not signed: {}", cause.message);
@@ -332,7 +335,7 @@ impl<'a> OrphanScan<'a> {
 /// Reports whether the record of a live volume of this size lacks what a recovery needs: its writer was interrupted, or
 /// it was signed because the volume agreed with it, which omits everything that the volume does not confirm.
 fn lacks_metadata(inspection: &Inspection, size: Option<u128>) -> bool {
-    let Found::Record(record, _) = &inspection.record else {
+    let ReadRecord::Record(record, _) = &inspection.record else {
         return false;
     };
     let recorded = record.note.as_ref().and_then(|note| bytes(&note.size));
@@ -373,7 +376,7 @@ fn path_of(volume: Option<&PersistentVolume>, backend: &NfsBackend) -> Option<Di
 
 /// Returns the directory to report for an orphan.
 fn directory(inspection: &Inspection, kind: OrphanKind) -> Option<String> {
-    let Found::Record(record, _) = &inspection.record else {
+    let ReadRecord::Record(record, _) = &inspection.record else {
         return None;
     };
     match &record.state {

@@ -117,7 +117,7 @@ impl BackendTask for UsageScanner {
 
 /// Scans if a scan is due. Returns the time until the next check.
 async fn scan_if_due(ctx: &Context, backend: &Backend) -> Result<Duration, UsageScanError> {
-    let known = backend.known();
+    let known = backend.last_probe();
     let Some(interval) = interval(&known.object) else {
         ctx.usage.turn_off(&backend.name);
         backend

@@ -15,7 +15,7 @@ use crate::api::names::{
 use crate::api::usage::CountUnderWay;
 use crate::compat::nfs_subdir::location::{alias_backend, directory_on};
 use crate::decide::quantity::bytes;
-use crate::decide::reclaim::{Decision, decide};
+use crate::decide::reclaim::{ReclaimDecision, decide};
 use crate::state::context::Settings;
 use crate::state::usage::{UsageProgress, VolumeUsage};
 use export_store::naming::DirectoryPath;
@@ -76,7 +76,9 @@ pub(super) fn location(
     (backend, object, export_id): (&str, &NfsBackend, &str),
 ) -> Option<(DirectoryPath, Option<u64>)> {
     let decision = decide(volume, &settings.provisioners(), OnDelete::Archive);
-    if volume.metadata.deletion_timestamp.is_some() || matches!(decision, Decision::Reclaim(_) | Decision::Refuse(_)) {
+    if volume.metadata.deletion_timestamp.is_some()
+        || matches!(decision, ReclaimDecision::Reclaim(_) | ReclaimDecision::Refuse(_))
+    {
         return None;
     }
     if alias_backend(volume, &settings.aliases) == Some(backend) {

@@ -19,7 +19,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::usage::VolumeUsage;
-use export_store::Content;
+use export_store::TreeUsage;
 use export_store::text::format_bytes;
 
 /// Writes the usage of a volume if it changed. The claim is written first, so that the annotations on the volume show
@@ -28,12 +28,12 @@ pub(super) async fn volume(
     ctx: &Context,
     backend: &Backend,
     volume: &PersistentVolume,
-    content: &Content,
+    content: &TreeUsage,
 ) -> Result<(), WriteError> {
     let (figures, now) = (VolumeUsage::from(content), Timestamp::now());
     let mut changed = needs_write(volume, &figures, now);
     if let Some(claim) = claim_of(ctx, volume).await? {
-        let (existing, over) = (condition(&claim), over_request(&claim, &figures));
+        let (existing, over) = (over_request_condition(&claim), over_request(&claim, &figures));
         changed |= existing.is_some() != over.is_some();
         match (over, existing) {
             (Some(message), existing) if changed => set_condition(ctx, &claim, message, existing, now).await?,
@@ -51,7 +51,7 @@ pub(super) async fn volume(
 /// Removes the usage of a volume.
 pub(super) async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(), WriteError> {
     if let Some(claim) = claim_of(ctx, volume).await?
-        && condition(&claim).is_some()
+        && over_request_condition(&claim).is_some()
     {
         clear_condition(ctx, &claim).await?;
     }
@@ -59,7 +59,7 @@ pub(super) async fn remove(ctx: &Context, volume: &PersistentVolume) -> Result<(
 }
 
 /// Writes the usage of an archive.
-pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &Content) -> Result<(), WriteError> {
+pub(super) async fn archive(ctx: &Context, archive: &NfsArchive, content: &TreeUsage) -> Result<(), WriteError> {
     let number = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let usage = ArchiveUsage {
         bytes: number(content.used),
@@ -114,7 +114,7 @@ fn claims(ctx: &Context, namespace: &str) -> Api<PersistentVolumeClaim> {
     Api::namespaced(ctx.clients.calls.clone(), namespace)
 }
 
-fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+fn over_request_condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
     let conditions = claim.status.as_ref()?.conditions.as_ref()?;
     conditions
         .iter()

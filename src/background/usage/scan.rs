@@ -17,7 +17,7 @@ use crate::background::orphan_scan::is_export_error;
 use crate::runtime::writes::WriteError;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use export_store::{Content, ExportError, ExportStore, RateLimiter, TreePlace};
+use export_store::{ExportError, ExportStore, RateLimiter, TreePlace, TreeUsage};
 
 /// Maximum number of volumes counted per second, however small they are. Each takes two reads from the API server and
 /// three calls on the export. Ten thousand volumes take 17 minutes.
@@ -212,7 +212,7 @@ impl<'a> UsageScan<'a> {
         &mut self,
         volume: &str,
         of: (TreePlace<'_>, Option<u64>),
-    ) -> Result<Option<Content>, UsageScanError> {
+    ) -> Result<Option<TreeUsage>, UsageScanError> {
         let (ctx, backend, export) = (self.ctx, self.backend, &self.export);
         let requested = || is_requested(ctx, backend, export);
         let counted = self.export.count(of, &mut self.rate, |_| requested()).await;
@@ -236,7 +236,7 @@ impl<'a> UsageScan<'a> {
 }
 
 fn is_requested(ctx: &Context, backend: &Backend, export: &Arc<ExportStore>) -> bool {
-    let known = backend.known();
+    let known = backend.last_probe();
     ctx.backends
         .get(&backend.name)
         .is_some_and(|now| now.uid == backend.uid)
@@ -258,7 +258,7 @@ async fn read(ctx: &Context, name: &str) -> Result<Option<PersistentVolume>, Wri
 pub(super) async fn remove_results(ctx: &Context, backend: &Backend) -> Result<(), UsageScanError> {
     let mut ticks = ticks();
     for name in ctx.usage.volumes_of(&backend.name) {
-        if backend.known().object.spec.usage.is_some() {
+        if backend.last_probe().object.spec.usage.is_some() {
             return Err(UsageScanError::Unwanted);
         }
         ticks.tick().await;

@@ -71,7 +71,7 @@ pub async fn run(arguments: ArchivesArguments) -> ExitCode {
 }
 
 fn exit_code(listing: &ExportListing) -> u8 {
-    let needs_inspection = !listing.unseen.is_empty() || listing.rows.iter().any(ListedDirectory::is_odd);
+    let needs_inspection = !listing.unseen.is_empty() || listing.rows.iter().any(ListedDirectory::needs_attention);
     if needs_inspection { 3 } else { 0 }
 }
 

@@ -77,7 +77,7 @@ impl<'a> NfsSubdirVolume<'a> {
             archive_metadata: archive_metadata(self.volume, &snapshot.object),
         };
         if policy != OnDelete::Retain {
-            match export.register(&request, false).await {
+            match export.create_missing_record(&request, false).await {
                 Ok(file_id) => request.file_id = Some(file_id),
                 // The policy decides if a missing directory is a success.
                 Err(ExportError::DirectoryMissing { .. }) => {}

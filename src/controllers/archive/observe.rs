@@ -16,7 +16,9 @@ use crate::runtime::writes::WriteError;
 use crate::state::archives::expiry_reason;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{ArchiveRef, ExportError, ExportStore, RecordedArchive, RestoreTarget, Stage, Trust};
+use export_store::{
+    ArchiveRef, ArchiveStage, ExportError, ExportStore, RecordedArchive, RestoreTarget, SignatureStatus,
+};
 
 /// Location of an archive.
 pub struct Location {
@@ -85,7 +87,7 @@ pub fn confirmed_export(
             format!("backend {name:?} does not exist: create it again, or delete this object"),
         ));
     };
-    let known = backend.known();
+    let known = backend.last_probe();
     let Some(export) = known.store.clone() else {
         return Err(known.ready.clone());
     };
@@ -118,28 +120,28 @@ async fn export_state(ctx: &Context, object: &NfsArchive, location: &Location) -
             "the record on the export describes another claim or directory than this object: nothing is changed",
         ));
     }
-    if recorded.trust != Trust::Signed {
+    if recorded.trust != SignatureStatus::Signed {
         return Ok(record_unusable(
             "this cluster did not sign the record on the export, and the record differs from this object: nothing is \
              changed",
         ));
     }
     let terms = retention_terms(object);
-    if recorded.stage == Stage::Kept
+    if recorded.stage == ArchiveStage::Kept
         && recorded.note.terms != terms
         && let Err(error) = location.export.save_retention(&location.archive, &terms).await
     {
         return Ok(read_failed(ctx, &location.backend, &error));
     }
     Ok(match recorded.stage {
-        Stage::Kept => ExportState::Kept {
+        ArchiveStage::Kept => ExportState::Kept {
             present: recorded.there,
             copy: recorded.note.copy,
         },
-        Stage::Purging => ExportState::Purging {
+        ArchiveStage::Purging => ExportState::Purging {
             present: recorded.there,
         },
-        Stage::Restoring(target) => {
+        ArchiveStage::Restoring(target) => {
             let done = is_restored(ctx, &target, recorded.file_id).await?;
             ExportState::Restoring { target, done }
         }
@@ -151,7 +153,9 @@ async fn read_record(object: &NfsArchive, location: &Location) -> Result<Option<
     let (export, volume) = (&location.export, &location.archive.volume);
     let recorded = export.find_archive(volume).await?;
     match &recorded {
-        Some(found) if found.trust != Trust::Signed && agrees_with_record(object, found, &location.backend.name) => {
+        Some(found)
+            if found.trust != SignatureStatus::Signed && agrees_with_record(object, found, &location.backend.name) =>
+        {
             export
                 .sign_confirmed_archive(&location.archive, &retention_terms(object))
                 .await?;

@@ -47,7 +47,7 @@ pub enum ExportState {
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ArchiveStep {
     /// Report only.
     NoOp,
     /// Wait until something changes elsewhere.
@@ -74,7 +74,7 @@ pub struct Report {
 }
 
 /// Returns the next step and the state to report meanwhile.
-pub fn plan(observed: &Observed) -> (Step, Report) {
+pub fn plan(observed: &Observed) -> (ArchiveStep, Report) {
     let step = if observed.deleting {
         deletion_step(observed)
     } else {
@@ -84,7 +84,7 @@ pub fn plan(observed: &Observed) -> (Step, Report) {
 }
 
 /// Returns the step for an object that is being deleted.
-fn deletion_step(observed: &Observed) -> Step {
+fn deletion_step(observed: &Observed) -> ArchiveStep {
     let Observed {
         crd_deleting,
         delete_data,
@@ -93,36 +93,36 @@ fn deletion_step(observed: &Observed) -> Step {
         ..
     } = *observed;
     match &observed.export {
-        ExportState::Purging { present: true } if crd_deleting || held => Step::CancelPurge,
-        ExportState::Purging { present: false } => Step::Purge,
-        ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
-        _ if crd_deleting => Step::RemoveFinalizer,
+        ExportState::Purging { present: true } if crd_deleting || held => ArchiveStep::CancelPurge,
+        ExportState::Purging { present: false } => ArchiveStep::Purge,
+        ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
+        _ if crd_deleting => ArchiveStep::RemoveFinalizer,
         // The claim that gets the copy is checked against this object until it has the data.
-        ExportState::Kept { .. } if copied => Step::Wait,
-        ExportState::NoRecord => Step::RemoveFinalizer,
+        ExportState::Kept { .. } if copied => ArchiveStep::Wait,
+        ExportState::NoRecord => ArchiveStep::RemoveFinalizer,
         // The operator announced the purge before it deleted the object, because the archive had expired.
-        ExportState::Purging { present: true } => Step::Purge,
-        _ if !delete_data => Step::RemoveFinalizer,
-        ExportState::Kept { .. } if !held => Step::Purge,
+        ExportState::Purging { present: true } => ArchiveStep::Purge,
+        _ if !delete_data => ArchiveStep::RemoveFinalizer,
+        ExportState::Kept { .. } if !held => ArchiveStep::Purge,
         ExportState::Kept { .. }
         | ExportState::Unreachable(_)
         | ExportState::RecordUnusable(_)
-        | ExportState::Restoring { .. } => Step::Wait,
+        | ExportState::Restoring { .. } => ArchiveStep::Wait,
     }
 }
 
 /// Returns the step for an object that is not being deleted.
-fn retention_step(observed: &Observed) -> Step {
+fn retention_step(observed: &Observed) -> ArchiveStep {
     let expired = observed.expired.is_some() && !observed.held;
     match &observed.export {
-        ExportState::Unreachable(_) | ExportState::Restoring { done: false, .. } => Step::Wait,
-        ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
-        ExportState::Purging { present: true } if !expired => Step::CancelPurge,
-        ExportState::Purging { .. } => Step::Purge,
-        ExportState::Kept { present: true, .. } if expired && observed.copied => Step::Wait,
+        ExportState::Unreachable(_) | ExportState::Restoring { done: false, .. } => ArchiveStep::Wait,
+        ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
+        ExportState::Purging { present: true } if !expired => ArchiveStep::CancelPurge,
+        ExportState::Purging { .. } => ArchiveStep::Purge,
+        ExportState::Kept { present: true, .. } if expired && observed.copied => ArchiveStep::Wait,
         // A missing directory requires an administrator; in that case, an expiry removes nothing.
-        ExportState::Kept { present: true, .. } if expired => Step::Purge,
-        ExportState::Kept { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => Step::NoOp,
+        ExportState::Kept { present: true, .. } if expired => ArchiveStep::Purge,
+        ExportState::Kept { .. } | ExportState::RecordUnusable(_) | ExportState::NoRecord => ArchiveStep::NoOp,
     }
 }
 

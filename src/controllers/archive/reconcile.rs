@@ -12,7 +12,7 @@ use super::backup;
 use super::expiry::{acquire_purge_slot, requeue_expired_siblings};
 use super::observe::{Location, Observation, observe};
 use super::ops::{self, ArchiveOps, OpsError};
-use super::plan::{Report, Step, plan};
+use super::plan::{ArchiveStep, Report, plan};
 use super::status::status;
 use crate::api::archive::{NfsArchive, NfsArchiveStatus};
 use crate::api::conditions::{PlannedCondition, Reason};
@@ -46,7 +46,7 @@ pub async fn reconcile(object: Arc<NfsArchive>, ctx: Arc<Context>) -> Result<Act
     let status_changed = write_status(&ctx, &object, &report).await?;
     if status_changed {
         ctx.wake_restores(&object.name_any());
-    } else if step == Step::NoOp {
+    } else if step == ArchiveStep::NoOp {
         requeue_expired_siblings(&ctx, &object);
     }
     match execute(&ctx, &object, &observation, step).await {
@@ -90,22 +90,29 @@ async fn execute(
     ctx: &Context,
     object: &NfsArchive,
     observation: &Observation,
-    step: Step,
+    step: ArchiveStep,
 ) -> Result<Executed, OpsError> {
     match (step, &observation.location) {
-        (Step::RemoveFinalizer, _) => {
+        (ArchiveStep::RemoveFinalizer, _) => {
             ops::remove_finalizer(ctx, object).await?;
             ctx.last_reported.forget(&object.uid().unwrap_or_default());
             Ok(Executed::Finished)
         }
-        (Step::CancelPurge, Some(location)) => {
+        (ArchiveStep::CancelPurge, Some(location)) => {
             location.export.cancel_purge(&location.archive).await?;
             Ok(Executed::Requeue(NEXT_STEP_DELAY))
         }
-        (Step::Purge | Step::CompleteRestore, Some(location)) => {
+        (ArchiveStep::Purge | ArchiveStep::CompleteRestore, Some(location)) => {
             execute_irreversible(ctx, object, location, step).await
         }
-        (Step::NoOp | Step::Wait | Step::CancelPurge | Step::Purge | Step::CompleteRestore, _) => Ok(Executed::Nothing),
+        (
+            ArchiveStep::NoOp
+            | ArchiveStep::Wait
+            | ArchiveStep::CancelPurge
+            | ArchiveStep::Purge
+            | ArchiveStep::CompleteRestore,
+            _,
+        ) => Ok(Executed::Nothing),
     }
 }
 
@@ -115,9 +122,9 @@ async fn execute_irreversible(
     ctx: &Context,
     object: &NfsArchive,
     location: &Location,
-    step: Step,
+    step: ArchiveStep,
 ) -> Result<Executed, OpsError> {
-    let expired = step == Step::Purge && object.metadata.deletion_timestamp.is_none();
+    let expired = step == ArchiveStep::Purge && object.metadata.deletion_timestamp.is_none();
     if expired && let Err(wait) = acquire_purge_slot(ctx, &location.backend, object).await? {
         return Ok(Executed::Requeue(wait));
     }
@@ -140,7 +147,7 @@ async fn execute_irreversible(
         archive: &location.archive,
     };
     let done = match step {
-        Step::Purge => archive_ops.purge().await?,
+        ArchiveStep::Purge => archive_ops.purge().await?,
         _ => archive_ops.complete_restore(&observed.export).await?,
     };
     if done {
@@ -151,8 +158,8 @@ async fn execute_irreversible(
 }
 
 /// Returns the time until the next check of an archive for which there is nothing to do.
-fn next_check(object: &NfsArchive, step: Step) -> Duration {
-    if step == Step::Wait {
+fn next_check(object: &NfsArchive, step: ArchiveStep) -> Duration {
+    if step == ArchiveStep::Wait {
         return WAIT_INTERVAL;
     }
     let expires = object.spec.expires_at.as_ref();

@@ -15,7 +15,7 @@ pub fn status(object: &NfsArchive, report: &Report, now: Timestamp) -> NfsArchiv
     let others = report.others.iter().map(|(type_, planned)| (*type_, planned));
     let conditions = std::iter::once(available)
         .chain(others)
-        .map(|(type_, planned)| planned.condition(&type_.to_string(), generation, former, Time(now)));
+        .map(|(type_, planned)| planned.to_condition(&type_.to_string(), generation, former, Time(now)));
     NfsArchiveStatus {
         observed_generation: generation,
         state: Some(report.state.to_owned()),

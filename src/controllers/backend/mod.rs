@@ -11,5 +11,5 @@ mod target;
 mod unblocks;
 
 pub use reconcile::{on_error, reconcile};
-pub use removal::Follower;
+pub use removal::BackendRemovalWatcher;
 pub use target::{roots, target};

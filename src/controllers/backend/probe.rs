@@ -48,11 +48,11 @@ impl Probe {
 
     fn is_fenced(&self) -> bool {
         let identity = self.identity.as_ref().and_then(|identity| identity.as_ref().err());
-        let verdicts = [Some(&self.reachable), identity, self.writable.as_ref()];
-        verdicts
+        let conditions = [Some(&self.reachable), identity, self.writable.as_ref()];
+        conditions
             .into_iter()
             .flatten()
-            .any(|verdict| verdict.reason == Reason::Fenced)
+            .any(|planned| planned.reason == Reason::Fenced)
     }
 
     /// Returns the identity, if it was confirmed.
@@ -78,7 +78,7 @@ pub async fn probe(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pro
 async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Probe {
     let export = match connection(ctx, object, backend).await {
         Ok(export) => export,
-        Err(verdict) => return Probe::unreachable(verdict),
+        Err(planned) => return Probe::unreachable(planned),
     };
     let statistics = match export.nfs().statistics().await {
         Ok(statistics) => statistics,
@@ -107,7 +107,7 @@ async fn run_checks(ctx: &Context, object: &NfsBackend, backend: &Backend) -> Pr
     }
     let identity = match expected {
         Ok(expected) => export.confirm_identity(expected).await.map_err(|error| failed(&error)),
-        Err(verdict) => Err(verdict),
+        Err(planned) => Err(planned),
     };
     let confirmed = identity.clone();
     probe.identity = Some(identity);
@@ -255,7 +255,7 @@ async fn connection(
 /// Checks that this process may take the backend's NFS lease. After it was fenced, the API server has to confirm the
 /// leadership first: two processes that reconnect automatically would evict each other forever.
 async fn may_connect(ctx: &Context, backend: &Backend) -> Result<(), PlannedCondition> {
-    if backend.known().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {
+    if backend.last_probe().ready.reason != Reason::Fenced || ctx.leadership.confirm(ctx.settings.deadline).await {
         return Ok(());
     }
     Err(PlannedCondition::fails(

@@ -24,7 +24,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::archives::archives_of;
 use crate::state::backends::{Backend, ProbeSnapshot};
 use crate::state::context::Context;
-use crate::state::recovery::Missing;
+use crate::state::recovery::MissingDependency;
 
 /// Maximum interval between probes of a backend that is not ready: claims wait for it.
 const MAX_UNREADY_INTERVAL: Duration = Duration::from_secs(10);
@@ -72,13 +72,13 @@ fn register(ctx: &Arc<Context>, object: &Arc<NfsBackend>) -> Arc<Backend> {
         orphan_scan::start(ctx, &backend, object);
         usage::start(ctx, &backend, object);
         recovery::start(ctx, &backend);
-        ctx.backends.object_appeared(&Missing::Backend(name));
+        ctx.backends.object_appeared(&MissingDependency::Backend(name));
     }
     backend
 }
 
 fn was_just_probed(backend: &Backend, object: &NfsBackend) -> bool {
-    let known = backend.known();
+    let known = backend.last_probe();
     known.ready.reason != Reason::NotProbed
         && known.probed_at.elapsed() < MIN_INTERVAL
         && known.object.metadata.generation == object.metadata.generation
@@ -130,7 +130,7 @@ fn apply_probe(
         now: Timestamp::now(),
     };
     let ready = status::ready(&observed);
-    let former = backend.known();
+    let former = backend.last_probe();
     let known = ProbeSnapshot {
         object: Arc::clone(object),
         store: probe.confirmed().and(probe.export.clone()),

@@ -12,7 +12,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use export_store::{
-    Adopted, ExportError, ExportStore, OtherCluster, RecordName, Trust, UnsignedRecord, UnsignedRecords,
+    Adopted, ExportError, ExportStore, OtherCluster, RecordName, SignatureStatus, UnsignedRecord, UnsignedRecords,
 };
 
 /// Maximum number of records that the condition names; `nfs-operator archives` lists all.
@@ -52,8 +52,8 @@ fn describe_record(doubted: &UnsignedRecord) -> String {
         volume, claim, state, ..
     } = doubted;
     let signature = match doubted.trust {
-        Trust::Forged => "signed incorrectly or with another key",
-        Trust::Unsigned | Trust::Signed => "not signed",
+        SignatureStatus::Forged => "signed incorrectly or with another key",
+        SignatureStatus::Unsigned | SignatureStatus::Signed => "not signed",
     };
     format!(
         "{volume} ({state}, of claim {}/{}, {signature})",
@@ -139,7 +139,7 @@ mod tests {
     use super::*;
     use export_store::ClaimRef;
 
-    fn doubted(number: usize, trust: Trust) -> UnsignedRecord {
+    fn doubted(number: usize, trust: SignatureStatus) -> UnsignedRecord {
         UnsignedRecord {
             volume: format!("pvc-{number}"),
             claim: ClaimRef {
@@ -171,14 +171,16 @@ mod tests {
             said.message
         );
         assert!(!condition(&UnsignedRecords::default()).message.contains("cluster 1111"));
-        let own = vec![doubted(1, Trust::Unsigned)];
+        let own = vec![doubted(1, SignatureStatus::Unsigned)];
         assert!(condition(&UnsignedRecords { own, others }).message.contains("1111"));
     }
 
     #[test]
     fn records_that_nobody_vouches_for_are_named_with_what_is_wrong_and_the_remedy() {
-        let mut own: Vec<UnsignedRecord> = (0..MAX_NAMED).map(|number| doubted(number, Trust::Unsigned)).collect();
-        own.push(doubted(MAX_NAMED, Trust::Forged));
+        let mut own: Vec<UnsignedRecord> = (0..MAX_NAMED)
+            .map(|number| doubted(number, SignatureStatus::Unsigned))
+            .collect();
+        own.push(doubted(MAX_NAMED, SignatureStatus::Forged));
         own.swap(0, MAX_NAMED);
         let others = Vec::new();
         let said = condition(&UnsignedRecords { own, others });

@@ -90,12 +90,12 @@ fn forget(ctx: &Context, name: &str, uid: &str) {
 /// Forgets the backends whose objects vanish from the watch: a finalizer can be removed by force, and a watch that
 /// lists again does not report deletions.
 #[derive(Default)]
-pub struct Follower {
+pub struct BackendRemovalWatcher {
     known: HashMap<String, String>,
     listed: HashSet<String>,
 }
 
-impl Follower {
+impl BackendRemovalWatcher {
     /// Processes one event of the watch.
     pub fn observe(&mut self, event: &Event<NfsBackend>, ctx: &Context) {
         match event {

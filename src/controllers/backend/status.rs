@@ -62,7 +62,7 @@ pub(super) fn ready(observed: &Observed<'_>) -> PlannedCondition {
     if let Some(obstacle) = stages
         .into_iter()
         .flatten()
-        .find(|verdict| verdict.status != Some(true))
+        .find(|planned| planned.status != Some(true))
     {
         return obstacle;
     }
@@ -145,10 +145,10 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
     let unknown = || PlannedCondition::unknown(Reason::NotProbed, "not checked: an earlier check failed");
     let identity = match &probe.identity {
         Some(Ok(_)) => PlannedCondition::holds(Reason::Ready, "export identity verified"),
-        Some(Err(verdict)) => verdict.clone(),
+        Some(Err(planned)) => planned.clone(),
         None => unknown(),
     };
-    let verdicts = [
+    let planned_conditions = [
         (BackendCondition::Ready, ready.clone()),
         (BackendCondition::Reachable, probe.reachable.clone()),
         (BackendCondition::IdentityConfirmed, identity),
@@ -174,11 +174,11 @@ pub(super) fn status(observed: &Observed<'_>, ready: &PlannedCondition) -> NfsBa
         &observed.recovery,
         &former.conditions,
     );
-    let verdicts = verdicts
+    let planned_conditions = planned_conditions
         .into_iter()
-        .chain(readopted.map(|verdict| (BackendCondition::Readopted, verdict)));
-    let conditions = verdicts.map(|(type_, verdict)| {
-        verdict.condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
+        .chain(readopted.map(|planned| (BackendCondition::Readopted, planned)));
+    let conditions = planned_conditions.map(|(type_, planned)| {
+        planned.to_condition(&type_.to_string(), generation, &former.conditions, Time(observed.now))
     });
     let negotiated = probe.export.as_ref().map(|export| export.nfs().negotiated());
     let planned = NfsBackendStatus {

@@ -71,7 +71,7 @@ pub(crate) async fn abandon(ctx: &Context, claim: &PersistentVolumeClaim, volume
     let Some(backend) = backends.iter().find(|backend| backend.has_pending(volume)) else {
         return Ok(());
     };
-    let Some(export) = backend.known().store.clone() else {
+    let Some(export) = backend.last_probe().store.clone() else {
         return Ok(());
     };
     let volumes: Api<PersistentVolume> = Api::all(ctx.clients.calls.clone());
@@ -248,7 +248,7 @@ fn locate_archive(ctx: &Context, source: &ArchiveSource) -> Result<CopyOrigin, P
     let Some(backend) = ctx.backends.get(&source.backend) else {
         return Err(not_ready("it does not exist or is not probed yet".into()));
     };
-    let snapshot = backend.known();
+    let snapshot = backend.last_probe();
     let Some(export) = snapshot.store.clone() else {
         return Err(not_ready(snapshot.ready.message.clone()));
     };

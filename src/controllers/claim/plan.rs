@@ -116,7 +116,7 @@ impl Planner<'_> {
             volume,
             directory: chosen.directory,
             mode: settings.mode,
-            mode_asked: settings.mode_asked,
+            mode_requested: settings.mode_requested,
             uid: settings.uid,
             gid: settings.gid,
             existing: parameters.existing.unwrap_or(defaults.existing).into(),

@@ -162,7 +162,7 @@ impl ProvisionAttempt<'_> {
 
     /// Tries one backend. With `after_refusal`, the annotation may name the backend that refused before.
     async fn try_backend(&self, backend: &Arc<Backend>, after_refusal: bool) -> Result<BackendOutcome, WriteError> {
-        let snapshot = backend.known();
+        let snapshot = backend.last_probe();
         let (Some(export), Some(_)) = (snapshot.store.clone(), &snapshot.identity) else {
             return Ok(self.refused(snapshot.ready.clone(), false));
         };
@@ -266,7 +266,7 @@ impl ProvisionAttempt<'_> {
         if !after_refusal && self.claim.annotations().get(PLACED_ON) == Some(&backend.name) {
             return Ok(None);
         }
-        if report::condition(self.claim).is_none() && !after_refusal {
+        if report::provisioned_condition(self.claim).is_none() && !after_refusal {
             let note = format!("provisioning volume {} on backend {}", self.volume, backend.name);
             report::event(self.ctx, self.claim, Severity::Normal, Reason::Provisioning, &note);
         }
@@ -334,7 +334,7 @@ impl ProvisionAttempt<'_> {
         let Some(backend) = self.begun_on() else {
             return false;
         };
-        let Some(export) = backend.known().store.clone() else {
+        let Some(export) = backend.last_probe().store.clone() else {
             return false;
         };
         let uid = self.claim.uid().unwrap_or_default();

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use super::eligibility::{Eligibility, check_eligibility, class_name};
 use super::expansion;
 use super::provision::provision;
-use super::report::{ProvisionOutcome, condition, report};
+use super::report::{ProvisionOutcome, provisioned_condition, report};
 use super::volume_object::{is_of_this_operator, location};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::names::{PLACED_ON, volume_name};
@@ -85,7 +85,9 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
         .map_err(WriteError::action("read the claim's volume"))?;
     Ok(match volume {
         // The volume existed before this operator.
-        Some(volume) if !is_of_this_operator(&volume) && condition(claim).is_none() => ProvisionOutcome::Nothing,
+        Some(volume) if !is_of_this_operator(&volume) && provisioned_condition(claim).is_none() => {
+            ProvisionOutcome::Nothing
+        }
         // The volume was created manually while the claim waited.
         Some(volume) if !is_of_this_operator(&volume) && volume.name_any() != own_volume_name(claim) => {
             ProvisionOutcome::Nothing
@@ -102,7 +104,7 @@ async fn report_bound(claim: &PersistentVolumeClaim, ctx: &Context) -> Result<Pr
 /// Returns the volume of a bound claim whose condition does not report it yet. A claim without the operator's
 /// annotation and condition has no volume of this operator: a volume that existed before this operator is not read.
 fn unreported_volume(claim: &PersistentVolumeClaim) -> Option<String> {
-    let begun = condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
+    let begun = provisioned_condition(claim).is_some() || claim.annotations().contains_key(PLACED_ON);
     let name = claim.spec.as_ref().and_then(|spec| spec.volume_name.clone())?;
     // A recovered volume has the name of its former claim; a claim that waited may be bound to it.
     let ours = name == own_volume_name(claim) || is_reported_waiting(claim);
@@ -115,15 +117,15 @@ fn own_volume_name(claim: &PersistentVolumeClaim) -> String {
 }
 
 fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
-    condition(claim).is_some_and(|condition| condition.status == "False")
+    provisioned_condition(claim).is_some_and(|condition| condition.status == "False")
 }
 
 fn is_reported_provisioned(claim: &PersistentVolumeClaim) -> bool {
-    condition(claim).is_some_and(|condition| condition.status == "True")
+    provisioned_condition(claim).is_some_and(|condition| condition.status == "True")
 }
 
 fn is_reported_lost(claim: &PersistentVolumeClaim) -> bool {
-    condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
+    provisioned_condition(claim).is_some_and(|condition| condition.reason.as_deref() == Some("VolumeLost"))
 }
 
 /// Returns the outcome for a claim whose volume object was deleted. The data may still exist, and the last condition
@@ -132,7 +134,7 @@ fn lost(claim: &PersistentVolumeClaim) -> ProvisionOutcome {
     if is_reported_lost(claim) {
         return ProvisionOutcome::Nothing;
     }
-    let location = condition(claim)
+    let location = provisioned_condition(claim)
         .and_then(|condition| condition.message.clone())
         .unwrap_or_default();
     ProvisionOutcome::Infeasible(PlannedCondition::fails(

@@ -137,7 +137,7 @@ pub async fn report(
 /// not help the reader. Probes are late under load, and the report would cost two writes for each waiting claim, one
 /// now and one after the probe.
 fn is_reported_waiting(claim: &PersistentVolumeClaim) -> bool {
-    condition(claim).is_some_and(|condition| condition.status != "True")
+    provisioned_condition(claim).is_some_and(|condition| condition.status != "True")
 }
 
 /// Waits for a change of a backend or a class, or until the delay of the action has passed. Requeues at once if there
@@ -157,7 +157,7 @@ async fn write_condition(
     planned: &PlannedCondition,
     if_unchanged: bool,
 ) -> Result<(), WriteError> {
-    let former = condition(claim);
+    let former = provisioned_condition(claim);
     let status = if planned.status == Some(true) { "True" } else { "False" };
     let message: String = planned.message.chars().take(MAX_MESSAGE).collect();
     let reason = planned.reason.to_string();
@@ -211,7 +211,7 @@ async fn write(
 }
 
 /// Returns the operator's condition on a claim.
-pub fn condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
+pub fn provisioned_condition(claim: &PersistentVolumeClaim) -> Option<&PersistentVolumeClaimCondition> {
     claim
         .status
         .as_ref()?
@@ -231,7 +231,7 @@ pub fn waiting_by_reason<'a>(claims: impl IntoIterator<Item = &'a PersistentVolu
 }
 
 fn waiting_reason(claim: &PersistentVolumeClaim) -> Option<String> {
-    let condition = condition(claim).filter(|condition| condition.status != "True")?;
+    let condition = provisioned_condition(claim).filter(|condition| condition.status != "True")?;
     condition.reason.clone()
 }
 

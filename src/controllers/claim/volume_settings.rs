@@ -14,7 +14,7 @@ pub struct VolumeSettings {
     /// Permission bits.
     pub mode: u32,
     /// True if the mode is not the default, so that it must be applied.
-    pub mode_asked: bool,
+    pub mode_requested: bool,
     /// Owner; the credential's if unset.
     pub uid: Option<u32>,
     /// Group; the credential's if unset.
@@ -64,7 +64,7 @@ impl VolumeSettings {
         })?;
         Ok(Self {
             mode,
-            mode_asked: mode != DEFAULT_MODE,
+            mode_requested: mode != DEFAULT_MODE,
             uid: claim
                 .value(ClaimOverride::Uid, "uid", number)?
                 .or(class.uid)

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 
 use crate::api::backend::OnDelete;
 use crate::api::names::{RECLAIM_FINALIZER, VOLUME_BACKEND, VOLUME_READOPTED};
-use crate::decide::reclaim::{self, Decision, Refusal};
+use crate::decide::reclaim::{self, ReclaimDecision, Refusal};
 use crate::decide::reclaim_request::claim_ref;
 use crate::runtime::writes::with_finalizer;
 use crate::state::context::Settings;
@@ -13,7 +13,7 @@ use crate::state::volume_metadata::is_retained_without_claim;
 
 /// Plan for a volume.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Plan {
+pub enum VolumePlan {
     /// Transfer its record on the export to the claim that it is bound to.
     TransferRecord,
     /// Leave the directory unchanged.
@@ -31,23 +31,23 @@ pub enum Plan {
 }
 
 /// Returns the plan for a volume. `on_delete` is the policy of its backend.
-pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> Plan {
+pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete) -> VolumePlan {
     // First: until the record is transferred, it is not that of the volume's claim.
     if needs_transfer(volume) {
-        return Plan::TransferRecord;
+        return VolumePlan::TransferRecord;
     }
     // An adopted directory is not considered here: its record shows that, and the export store then archives it.
     match reclaim::decide(volume, &settings.provisioners(), on_delete) {
-        Decision::Nothing => Plan::Keep {
+        ReclaimDecision::Nothing => VolumePlan::Keep {
             save_metadata: is_retained_without_claim(volume),
             finalizers: missing_finalizer(volume, settings),
         },
-        Decision::RemoveFinalizer => Plan::Keep {
+        ReclaimDecision::RemoveFinalizer => VolumePlan::Keep {
             save_metadata: true,
             finalizers: with_finalizer(&volume.metadata, RECLAIM_FINALIZER, false),
         },
-        Decision::Refuse(refusal) => Plan::Refuse(refusal),
-        Decision::Reclaim(on_delete) => Plan::Reclaim(on_delete),
+        ReclaimDecision::Refuse(refusal) => VolumePlan::Refuse(refusal),
+        ReclaimDecision::Reclaim(on_delete) => VolumePlan::Reclaim(on_delete),
     }
 }
 
@@ -55,7 +55,7 @@ pub fn plan(volume: &PersistentVolume, settings: &Settings, on_delete: OnDelete)
 pub fn is_settled(volume: &PersistentVolume, settings: &Settings) -> bool {
     // The backend's policy does not matter: it only selects how to reclaim.
     plan(volume, settings, OnDelete::Archive)
-        == Plan::Keep {
+        == VolumePlan::Keep {
             save_metadata: false,
             finalizers: None,
         }

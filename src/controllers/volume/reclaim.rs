@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::plan::{Plan, plan};
+use super::plan::{VolumePlan, plan};
 use super::reconcile::backend_policy;
 use super::report::ReclaimOutcome;
 use crate::api::backend::OnDelete;
@@ -30,7 +30,7 @@ pub async fn reclaim(ctx: &Context, seen: &PersistentVolume) -> Result<ReclaimOu
         Ok(backend) => backend,
         Err(outcome) => return Ok(outcome),
     };
-    let snapshot = backend.known();
+    let snapshot = backend.last_probe();
     let Some(export) = snapshot.store.clone() else {
         return Ok(ReclaimOutcome::Waiting(snapshot.ready.clone()));
     };
@@ -117,7 +117,7 @@ async fn read_released(
     if volume.uid() != seen.uid() {
         return Ok(None);
     }
-    let Plan::Reclaim(on_delete) = plan(&volume, &ctx.settings, backend_policy(&volume, ctx)) else {
+    let VolumePlan::Reclaim(on_delete) = plan(&volume, &ctx.settings, backend_policy(&volume, ctx)) else {
         return Ok(None);
     };
     let claim = volume

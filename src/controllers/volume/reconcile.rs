@@ -8,7 +8,7 @@ use kube::runtime::controller::Action;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 
-use super::plan::{Plan, plan};
+use super::plan::{VolumePlan, plan};
 use super::reclaim::reclaim;
 use super::report::{ReclaimOutcome, report};
 use super::transfer_record::transfer_record;
@@ -27,13 +27,13 @@ pub async fn reconcile(volume: Arc<PersistentVolume>, ctx: Arc<Context>) -> Resu
     let (started, epoch) = (Instant::now(), ctx.waiting_volumes.epoch());
     let outcome = match plan(&volume, &ctx.settings, backend_policy(&volume, &ctx)) {
         // Boxed, like the reclaim: most volumes are bound, and their futures must stay small.
-        Plan::TransferRecord => Box::pin(transfer_record(&ctx, &volume)).await?,
-        Plan::Keep {
+        VolumePlan::TransferRecord => Box::pin(transfer_record(&ctx, &volume)).await?,
+        VolumePlan::Keep {
             save_metadata,
             finalizers,
         } => keep(&ctx, &volume, save_metadata, finalizers).await?,
-        Plan::Refuse(refusal) => ReclaimOutcome::Failed(PlannedCondition::fails(refusal.reason, refusal.message)),
-        Plan::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
+        VolumePlan::Refuse(refusal) => ReclaimOutcome::Failed(PlannedCondition::fails(refusal.reason, refusal.message)),
+        VolumePlan::Reclaim(_) => Box::pin(reclaim(&ctx, &volume)).await?,
     };
     Ok(report(&ctx, &volume, &outcome, started, epoch))
 }

@@ -32,7 +32,7 @@ pub async fn transfer_record(ctx: &Context, volume: &PersistentVolume) -> Result
             format!("backend {name} does not exist or is not probed yet"),
         );
     };
-    let snapshot = backend.known();
+    let snapshot = backend.last_probe();
     let Some(export) = &snapshot.store else {
         return not_now(snapshot.ready.clone());
     };

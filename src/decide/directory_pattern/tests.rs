@@ -189,11 +189,11 @@ fn the_longest_default_name_is_shortened_and_leaves_room_for_its_archive() {
 }
 
 fn obeys_the_rules(directory: &DirectoryPath) -> bool {
-    directory.to_string().len() <= LONGEST_PATH
+    directory.to_string().len() <= MAX_PATH_LEN
         && directory.segments().iter().all(|segment| {
             let bytes = segment.as_bytes();
             !bytes.is_empty()
-                && bytes.len() <= LONGEST_NAME
+                && bytes.len() <= MAX_NAME_LEN
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
                 && !segment.starts_with('.')
                 && !segment.ends_with('.')

@@ -69,21 +69,29 @@ fn being_deleted(mut volume: PersistentVolume) -> PersistentVolume {
     volume
 }
 
-fn decided(volume: &PersistentVolume) -> Decision {
+fn decided(volume: &PersistentVolume) -> ReclaimDecision {
     decide(volume, OURS, OnDelete::Delete)
 }
 
 #[test]
 fn only_released_volumes_of_this_operator_with_policy_delete_are_reclaimed() {
-    let reclaim = Decision::Reclaim(OnDelete::Delete);
+    let reclaim = ReclaimDecision::Reclaim(OnDelete::Delete);
     for (what, volume, expected) in [
         ("released", volume(), reclaim.clone()),
         ("failed", in_phase(volume(), Some("Failed")), reclaim.clone()),
-        ("bound", in_phase(volume(), Some("Bound")), Decision::Nothing),
-        ("available", in_phase(volume(), Some("Available")), Decision::Nothing),
-        ("pending", in_phase(volume(), Some("Pending")), Decision::Nothing),
-        ("no phase", in_phase(volume(), None), Decision::Nothing),
-        ("no status", changed(|volume| volume.status = None), Decision::Nothing),
+        ("bound", in_phase(volume(), Some("Bound")), ReclaimDecision::Nothing),
+        (
+            "available",
+            in_phase(volume(), Some("Available")),
+            ReclaimDecision::Nothing,
+        ),
+        ("pending", in_phase(volume(), Some("Pending")), ReclaimDecision::Nothing),
+        ("no phase", in_phase(volume(), None), ReclaimDecision::Nothing),
+        (
+            "no status",
+            changed(|volume| volume.status = None),
+            ReclaimDecision::Nothing,
+        ),
         (
             "under an alias",
             changed(|volume| annotate(volume, PROVISIONED_BY, Some("old/alias"))),
@@ -92,21 +100,25 @@ fn only_released_volumes_of_this_operator_with_policy_delete_are_reclaimed() {
         (
             "of another provisioner",
             changed(|volume| annotate(volume, PROVISIONED_BY, Some("nfs-operator.io/NFS"))),
-            Decision::Nothing,
+            ReclaimDecision::Nothing,
         ),
         (
             "without provisioner",
             changed(|volume| annotate(volume, PROVISIONED_BY, None)),
-            Decision::Nothing,
+            ReclaimDecision::Nothing,
         ),
         (
             "no annotations",
             changed(|volume| volume.metadata.annotations = None),
-            Decision::Nothing,
+            ReclaimDecision::Nothing,
         ),
         ("no finalizer yet", without_finalizer(volume()), reclaim.clone()),
         ("being deleted", being_deleted(volume()), reclaim),
-        ("done", being_deleted(without_finalizer(volume())), Decision::Nothing),
+        (
+            "done",
+            being_deleted(without_finalizer(volume())),
+            ReclaimDecision::Nothing,
+        ),
     ] {
         assert_eq!(decided(&volume), expected, "{what}");
     }
@@ -117,17 +129,17 @@ fn retain_removes_the_finalizer_and_changes_nothing_else() {
     for policy in [Some("Retain"), None] {
         for phase in ["Bound", "Released", "Failed"] {
             let volume = in_phase(with_policy(policy), Some(phase));
-            assert_eq!(decided(&volume), Decision::RemoveFinalizer, "{policy:?} {phase}");
+            assert_eq!(decided(&volume), ReclaimDecision::RemoveFinalizer, "{policy:?} {phase}");
             assert_eq!(
                 decided(&without_finalizer(volume)),
-                Decision::Nothing,
+                ReclaimDecision::Nothing,
                 "{policy:?} {phase}"
             );
         }
     }
     assert_eq!(
         decided(&changed(|volume| volume.spec = None)),
-        Decision::RemoveFinalizer,
+        ReclaimDecision::RemoveFinalizer,
         "no spec: Kubernetes' default"
     );
 }
@@ -164,13 +176,13 @@ fn a_volume_of_this_operator_needs_the_finalizer_while_its_policy_is_delete() {
 #[test]
 fn recycle_and_unknown_policies_are_refused() {
     for policy in ["Recycle", "delete", ""] {
-        let Decision::Refuse(refusal) = decided(&with_policy(Some(policy))) else {
+        let ReclaimDecision::Refuse(refusal) = decided(&with_policy(Some(policy))) else {
             unreachable!("{policy} was not refused");
         };
         assert_eq!(refusal.reason, Reason::RecycleUnsupported);
         assert_eq!(
             decided(&in_phase(with_policy(Some(policy)), Some("Bound"))),
-            Decision::Nothing,
+            ReclaimDecision::Nothing,
             "a volume in use"
         );
     }
@@ -191,13 +203,13 @@ fn the_recorded_policy_takes_precedence_over_that_of_the_backend() {
         let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, recorded));
         assert_eq!(
             decide(&volume, OURS, backend),
-            Decision::Reclaim(expected),
+            ReclaimDecision::Reclaim(expected),
             "{recorded:?} {backend:?}"
         );
     }
     for unreadable in ["", "remove", "delete ", "true"] {
         let volume = changed(|volume| annotate(volume, VOLUME_ON_DELETE, Some(unreadable)));
-        let Decision::Refuse(refusal) = decided(&volume) else {
+        let ReclaimDecision::Refuse(refusal) = decided(&volume) else {
             unreachable!("{unreadable:?} was not refused");
         };
         assert_eq!(refusal.reason, Reason::ReclaimUnsafe);

@@ -17,8 +17,8 @@ use comfy_table::{Table, presets::UTF8_FULL_CONDENSED};
 use export_store::Existing;
 use export_store::naming::DirectoryPath;
 use export_store::{
-    ArchiveMetadata, Budget, ClaimRef, CopySource, DirectoryRequest, ExpectedIdentity, ExportStore, PathReservations,
-    ReclaimRequest, RecordsKey, ReservedPath, StoreConfig, Tally, copy_volume,
+    ArchiveMetadata, ClaimRef, CopyLimits, CopyProgress, CopySource, DirectoryRequest, ExpectedIdentity, ExportStore,
+    PathReservations, ReclaimRequest, RecordsKey, ReservedPath, StoreConfig, copy_volume,
 };
 use nfs_client::{Client, ClientOwner, Credential, SourcePort, Target, VersionChoice};
 use rig::{NfsOptions, NfsServer, RunDir};
@@ -71,11 +71,11 @@ async fn main() -> Result<(), Failure> {
         shell(&format!("rm -rf cp-{name}; sync"), &disk)?;
         let (of, tally) = (
             CopySource::Volume(source(name, made.file_id)),
-            Arc::new(Tally::default()),
+            Arc::new(CopyProgress::default()),
         );
         let began = Instant::now();
         let new = request(&format!("{name}-copy"));
-        copy_volume((&export, &of), (&export, &new), &Budget::default(), &tally).await?;
+        copy_volume((&export, &of), (&export, &new), &CopyLimits::default(), &tally).await?;
         let clone = began.elapsed();
         println!("{what}: {}", tally.snapshot());
         let ratio = clone.as_secs_f64() / synced.as_secs_f64();
@@ -174,7 +174,7 @@ fn request(name: &str) -> DirectoryRequest {
         volume: format!("pvc-{name}"),
         directory: directory(name),
         mode: 0o777,
-        mode_asked: false,
+        mode_requested: false,
         uid: None,
         gid: None,
         existing: Existing::Refuse,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures::StreamExt as _;
 use futures::stream::FuturesUnordered;
 
-use crate::copy::{Copier, CopyError, Tally};
+use crate::copy::{Copier, CopyError, CopyProgress};
 use nfs_client::{FileHandle, FullAttributes, NfsError, Status};
 
 /// Maximum number of parts of one file in flight.
@@ -16,7 +16,7 @@ const ASKED: u64 = 64 << 20;
 /// Maximum number of bytes of the COPY call that tests whether the server supports it.
 const TRIED: u64 = 4096;
 /// Maximum number of extents of one file. Further holes are copied as zeros, because each one costs two calls.
-const MOST_EXTENTS: usize = 100_000;
+const MAX_EXTENTS: usize = 100_000;
 
 /// Result of writing the content of a file.
 pub(super) enum Content {
@@ -77,7 +77,7 @@ impl Copier {
             size,
         };
         if size > 0 && self.cloned(&way).await? {
-            Tally::add(&self.tally.bytes, size);
+            CopyProgress::add(&self.tally.bytes, size);
             return Ok(Content::Cloned);
         }
         let mut life = Life::default();
@@ -88,14 +88,14 @@ impl Copier {
                 None => break,
             };
             let end = end.min(size);
-            Tally::add(&self.tally.bytes, begin.min(size).saturating_sub(place));
+            CopyProgress::add(&self.tally.bytes, begin.min(size).saturating_sub(place));
             if begin < end {
                 self.extent_copied(&way, begin, end, &mut life).await?;
             }
             place = end.max(begin);
             extents += 1;
         }
-        Tally::add(&self.tally.bytes, size.saturating_sub(place));
+        CopyProgress::add(&self.tally.bytes, size.saturating_sub(place));
         if life.unstable {
             let committed = self.to.store.nfs().commit(to).await;
             let verifier = committed.map_err(|error| self.failed(path, error))?;
@@ -157,7 +157,7 @@ impl Copier {
     /// incorrectly.
     async fn extent(&self, way: &Way<'_>, from: u64, known: usize) -> Result<Option<(u64, u64)>, CopyError> {
         let rest = Ok(Some((from, way.size)));
-        let may_ask = way.sparse && known < MOST_EXTENTS && !self.ability.no_seek.load(Ordering::Relaxed);
+        let may_ask = way.sparse && known < MAX_EXTENTS && !self.ability.no_seek.load(Ordering::Relaxed);
         if !may_ask || !self.copies(way).await? {
             return rest;
         }
@@ -185,7 +185,7 @@ impl Copier {
                 Ok(copied) if copied.count == 0 => break,
                 Ok(copied) => {
                     life.saw(copied.verifier, copied.stable);
-                    Tally::add(&self.tally.bytes, copied.count);
+                    CopyProgress::add(&self.tally.bytes, copied.count);
                     place += copied.count;
                 }
                 Err(error) => {
@@ -253,7 +253,7 @@ impl Copier {
                 writes.push((written.verifier, written.stable));
             }
             place += read as u64;
-            Tally::add(&self.tally.bytes, read as u64);
+            CopyProgress::add(&self.tally.bytes, read as u64);
         }
         Ok(writes)
     }
@@ -299,14 +299,14 @@ impl Copier {
                 continue;
             };
             if self.ability.no_target_xattrs.load(Ordering::Relaxed) {
-                Tally::one(&self.tally.without_xattrs);
+                CopyProgress::one(&self.tally.without_xattrs);
                 return Ok(());
             }
             match target.set_xattr(to, &name, &value).await {
                 Ok(()) => {}
                 Err(error) if error.status() == Some(Status::NotSupported) => {
                     self.ability.no_target_xattrs.store(true, Ordering::Relaxed);
-                    Tally::one(&self.tally.without_xattrs);
+                    CopyProgress::one(&self.tally.without_xattrs);
                     return Ok(());
                 }
                 Err(error) => return Err(failed(error)),

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::copy::{Copier, Tally};
-use crate::count::{Content, Count, RateLimiter};
+use crate::copy::{Copier, CopyProgress};
+use crate::count::{Count, RateLimiter, TreeUsage};
 use nfs_client::FileRef;
 
 impl Copier {
     pub(super) async fn count(self: Arc<Self>, root: FileRef) {
         let nfs = self.from.store.nfs();
         let mut pace = RateLimiter::unlimited();
-        let go_on = |content: &Content| {
+        let go_on = |content: &TreeUsage| {
             self.tally.expect(content);
             true
         };
@@ -21,8 +21,8 @@ impl Copier {
     }
 }
 
-impl Tally {
-    fn expect(&self, content: &Content) {
+impl CopyProgress {
+    fn expect(&self, content: &TreeUsage) {
         // Names that a copy leaves out are not expected.
         let names = content.names.saturating_sub(content.special);
         self.of_files.store(names, Ordering::Relaxed);

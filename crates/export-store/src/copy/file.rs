@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::copy::content::Content;
 use crate::copy::tree::Directory;
-use crate::copy::{Copier, CopyError, Outcome, Tally};
+use crate::copy::{Copier, CopyError, CopyProgress, Outcome};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, LookupResult, Name, NfsError, SetAttributes, Status};
 
 /// Maximum size of a file that is read with its lookup in one call, and created with its content in one call. In bytes.
@@ -58,12 +58,12 @@ impl Copier {
             .lookup_and_read(directory.from(), name, SMALL)
             .await;
         let Some(found) = found.map_err(|error| self.failed(path, error))? else {
-            Tally::one(&self.tally.vanished);
+            CopyProgress::one(&self.tally.vanished);
             return Ok(Attempt::Done);
         };
         let attributes = &found.details.attributes;
         if attributes.fsid != self.from.fsid {
-            Tally::one(&self.tally.elsewhere);
+            CopyProgress::one(&self.tally.elsewhere);
             return Ok(Attempt::Done);
         }
         match attributes.kind {
@@ -71,7 +71,7 @@ impl Copier {
             FileKind::Regular => {}
             // Replaced by another type of file since it was listed.
             FileKind::Directory | FileKind::Other => {
-                Tally::one(&self.tally.vanished);
+                CopyProgress::one(&self.tally.vanished);
                 return Ok(Attempt::Done);
             }
         }
@@ -98,7 +98,7 @@ impl Copier {
         let _turn = self.turn_of(fileid).await;
         let linked = self.link_again(fileid, directory.to(), name).await;
         if linked.map_err(|error| self.failed(path, error))? {
-            Tally::one(&self.tally.files);
+            CopyProgress::one(&self.tally.files);
             return Ok(Attempt::Done);
         }
         let memory = self.budget.memory.acquire_many(SMALL_KIB).await;
@@ -149,11 +149,11 @@ impl Copier {
         let trailing = (made.attributes.size != size).then_some(size);
         self.dress(&made.handle, &details, trailing, path).await?;
         if changed {
-            Tally::one(&self.tally.changed);
+            CopyProgress::one(&self.tally.changed);
         }
-        Tally::one(&self.tally.files);
+        CopyProgress::one(&self.tally.files);
         if made.attributes.size == size {
-            Tally::add(&self.tally.bytes, size);
+            CopyProgress::add(&self.tally.bytes, size);
         }
         Ok((Attempt::Done, Some(made)))
     }
@@ -192,7 +192,7 @@ impl Copier {
         let failed = |error| self.failed(path, error);
         let target = match self.from.store.nfs().read_link(&found.handle).await {
             Err(error) if error.status() == Some(Status::Stale) => {
-                Tally::one(&self.tally.vanished);
+                CopyProgress::one(&self.tally.vanished);
                 return Ok(Attempt::Done);
             }
             target => target.map_err(failed)?,
@@ -221,7 +221,7 @@ impl Copier {
             now => now,
         };
         kept((uid, gid), &now.map_err(failed)?, path)?;
-        Tally::one(&self.tally.files);
+        CopyProgress::one(&self.tally.files);
         Ok(Attempt::Done)
     }
 
@@ -246,7 +246,7 @@ impl Copier {
         let now = now.map_err(|error| self.failed(path, error))?;
         kept((uid, gid), &now, path)?;
         if now.mode != as_is.attributes.mode {
-            Tally::one(&self.tally.other_modes);
+            CopyProgress::one(&self.tally.other_modes);
         }
         Ok(())
     }

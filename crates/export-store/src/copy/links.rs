@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::copy::{Copier, CopyError, Tally};
+use crate::copy::{Copier, CopyError, CopyProgress};
 use nfs_client::{FileHandle, FileRef, Name, NfsError, Status};
 
 /// The folder, and the files being copied: two names of the same file must not be copied at the same time.
@@ -69,7 +69,7 @@ impl Copier {
                 Some(Status::Exists) => Ok(()),
                 // Each of its other names becomes a separate file.
                 Some(Status::NotSupported | Status::TooManyLinks | Status::NotPermitted | Status::Invalid) => {
-                    Tally::one(&self.tally.unlinked);
+                    CopyProgress::one(&self.tally.unlinked);
                     Ok(())
                 }
                 _ => Err(self.failed(&called.to_string(), error)),

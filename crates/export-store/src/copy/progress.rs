@@ -9,7 +9,7 @@ macro_rules! tally {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters that are updated during a copy and read for progress reports.
         #[derive(Debug, Default)]
-        pub struct Tally {
+        pub struct CopyProgress {
             $($(#[$doc])* pub(super) $name: AtomicU64,)*
             /// The content to copy was counted completely.
             pub(super) counted: AtomicBool,
@@ -17,16 +17,16 @@ macro_rules! tally {
 
         /// The counters at one time.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-        pub struct TallySnapshot {
+        pub struct CopyProgressSnapshot {
             $($(#[$doc])* pub $name: u64,)*
             /// The content to copy was counted completely.
             pub counted: bool,
         }
 
-        impl Tally {
+        impl CopyProgress {
             /// Returns the current counters.
-            pub fn snapshot(&self) -> TallySnapshot {
-                TallySnapshot {
+            pub fn snapshot(&self) -> CopyProgressSnapshot {
+                CopyProgressSnapshot {
                     $($name: self.$name.load(Ordering::Relaxed),)*
                     counted: self.counted.load(Ordering::Relaxed),
                 }
@@ -60,7 +60,7 @@ tally! {
     other_modes,
 }
 
-impl Tally {
+impl CopyProgress {
     pub(super) fn add(counter: &AtomicU64, by: u64) {
         counter.fetch_add(by, Ordering::Relaxed);
     }
@@ -70,7 +70,7 @@ impl Tally {
     }
 }
 
-impl TallySnapshot {
+impl CopyProgressSnapshot {
     /// Returns the progress, such as "12 of 40 files, 1.5 MiB of 3.0 MiB".
     pub fn progress(&self) -> String {
         let (bytes, of_bytes) = (
@@ -85,7 +85,7 @@ impl TallySnapshot {
     }
 }
 
-impl fmt::Display for TallySnapshot {
+impl fmt::Display for CopyProgressSnapshot {
     /// Writes what was copied, and all differences from the source.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} files, {}", self.files, format_bytes(self.bytes.into()))?;

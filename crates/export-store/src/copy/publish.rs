@@ -67,7 +67,11 @@ async fn apply_root_attributes(
     staging: &Staging,
 ) -> Result<Option<u32>, CopyError> {
     let (as_is, request) = (&source.details.attributes, &source.asked(request));
-    let mode = if request.mode_asked { request.mode } else { as_is.mode };
+    let mode = if request.mode_requested {
+        request.mode
+    } else {
+        as_is.mode
+    };
     let set = SetAttributes {
         mode: Some(mode),
         uid: request.uid.or(as_is.uid),
@@ -86,7 +90,7 @@ async fn apply_root_attributes(
         .for_write(verified)?
         .set_attributes(&staging.tree.handle, set)
         .await;
-    let now = now.while_(|| format!("setting mode and owner of {}", request.directory))?;
+    let now = now.context(|| format!("setting mode and owner of {}", request.directory))?;
     if now.uid != set.uid || now.gid != set.gid {
         return Err(CopyError::OwnerNotKept {
             path: root,
@@ -96,7 +100,7 @@ async fn apply_root_attributes(
     }
     match now.mode == mode {
         true => Ok(None),
-        false if request.mode_asked => Err(CopyError::Export(ExportError::ModeRefused {
+        false if request.mode_requested => Err(CopyError::Export(ExportError::ModeRefused {
             directory: request.directory.to_string(),
             asked: mode,
             got: now.mode,
@@ -115,13 +119,13 @@ pub(crate) async fn clear_links(
     let doing = || "removing further names of hard links".to_owned();
     let mut before = usize::MAX;
     loop {
-        let page = store.nfs.list(&staging.links.handle, None).await.while_(doing)?;
+        let page = store.nfs.list(&staging.links.handle, None).await.context(doing)?;
         let names: Vec<Name> = page.entries.into_iter().map(|entry| entry.name).collect();
         if names.is_empty() {
             return Ok(());
         }
         let nfs = store.for_write(verified)?;
-        let outcomes = nfs.remove_batch(&staging.links.handle, &names).await.while_(doing)?;
+        let outcomes = nfs.remove_batch(&staging.links.handle, &names).await.context(doing)?;
         let removed = |outcome: &&RemoveOutcome| !matches!(outcome, RemoveOutcome::Refused(_));
         let gone = outcomes.iter().filter(removed).count();
         // Nothing could be removed twice in a row. The purge of the trash reports the reason.
@@ -145,7 +149,11 @@ async fn rename_published(
         directory: directory.to_string(),
     };
     if let Some(leaf) = paths::leaf(&nodes, directory) {
-        return if record.is_about(leaf) { Ok(()) } else { Err(taken()) };
+        return if record.matches_node(leaf) {
+            Ok(())
+        } else {
+            Err(taken())
+        };
     }
     let parent = create::make_parents(store, verified, directory, &nodes).await?;
     let unsettled = || ExportError::Unsettled {
@@ -176,10 +184,10 @@ pub(crate) async fn rename_staged(
     let Err(error) = renamed else { return Ok(Named::Given) };
     // The reply to the RENAME may be lost, so check what has the name.
     let there = store.nfs.lookup(&parent.handle, name).await;
-    match there.while_(|| format!("looking up {name}"))? {
-        Some(leaf) if record.is_about(&leaf) => Ok(Named::Given),
+    match there.context(|| format!("looking up {name}"))? {
+        Some(leaf) if record.matches_node(&leaf) => Ok(Named::Given),
         Some(_) if error.status() == Some(Status::Exists) => Ok(Named::Taken),
-        _ => Err(error).while_(|| format!("giving the copy its name {name}")),
+        _ => Err(error).context(|| format!("giving the copy its name {name}")),
     }
 }
 
@@ -201,12 +209,12 @@ pub(crate) async fn discard_staged(
         .nfs
         .lookup(&verified.cluster.handle, &staging)
         .await
-        .while_(doing)?
+        .context(doing)?
     else {
         return Ok(());
     };
     let name = layout::staged(volume)?;
-    let Some(folder) = store.nfs.lookup(&staging.handle, &name).await.while_(doing)? else {
+    let Some(folder) = store.nfs.lookup(&staging.handle, &name).await.context(doing)? else {
         return Ok(());
     };
     trash::move_to_trash(store, verified, volume, (&staging, &name), folder.attributes.fileid).await

@@ -88,7 +88,7 @@ impl SourceTree {
             Place::Volume(_) => request.clone(),
             Place::Archive { .. } => DirectoryRequest {
                 mode: self.details.attributes.mode,
-                mode_asked: true,
+                mode_requested: true,
                 uid: None,
                 gid: None,
                 ..request.clone()
@@ -167,7 +167,7 @@ async fn volume_source(
         export: Arc::clone(store),
         verified: Arc::clone(verified),
         root: root.clone(),
-        details: details.while_(|| format!("looking at {}", request.directory))?,
+        details: details.context(|| format!("looking at {}", request.directory))?,
         place: Place::Volume(request.directory.clone()),
     })
 }
@@ -181,7 +181,7 @@ async fn archive_source(
 ) -> Result<SourceTree, ExportError> {
     let (root, note) = archives::find_available(store, verified, which).await?;
     let closed = store.nfs.full_attributes(&root.handle).await;
-    let closed = closed.while_(|| format!("looking at {}", note.target))?;
+    let closed = closed.context(|| format!("looking at {}", note.target))?;
     let attributes = Attributes {
         mode: note.mode,
         uid: note.uid.or(closed.attributes.uid),

@@ -7,9 +7,9 @@ use crate::copy::{CopyError, publish};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::record::{Record, RecordError, State};
-use crate::records::{Created, Found};
+use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{folders, layout, other_clusters, paths, records};
@@ -100,24 +100,26 @@ pub(crate) async fn open_record(
 ) -> Result<Option<Record>, ExportError> {
     let volume = request.volume.clone();
     match records::read(store, verified, &volume).await? {
-        Found::Nothing => Ok(None),
-        Found::Unreadable(RecordError::Short) => {
+        ReadRecord::Nothing => Ok(None),
+        ReadRecord::Unreadable(RecordError::Short) => {
             // The writer stopped before it created anything.
             records::remove(store, verified, &volume).await?;
             Ok(None)
         }
-        Found::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
-        Found::Record(record, _) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
+        ReadRecord::Unreadable(why) => Err(ExportError::RecordDamaged { volume, why }),
+        ReadRecord::Record(record, _) if record.claim.uid != request.claim.uid => Err(ExportError::RecordForeign {
             volume,
             holder: Box::new(record.claim),
         }),
-        Found::Record(record, _) if !record.state.is_open() || record.adopted => Err(ExportError::RecordBusy {
-            volume,
-            state: record.state.name(),
-            asked: "copying",
-        }),
-        Found::Record(record, Trust::Signed) => Ok(Some(*record)),
-        Found::Record(..) => {
+        ReadRecord::Record(record, _) if !record.state.belongs_to_volume() || record.adopted => {
+            Err(ExportError::RecordBusy {
+                volume,
+                state: record.state.name(),
+                asked: "copying",
+            })
+        }
+        ReadRecord::Record(record, SignatureStatus::Signed) => Ok(Some(*record)),
+        ReadRecord::Record(..) => {
             // Nothing confirms its content: it is treated as incomplete.
             records::remove(store, verified, &volume).await?;
             Ok(None)
@@ -132,7 +134,7 @@ async fn complete_published(
     record: Option<&Record>,
     leaf: &FileRef,
 ) -> Result<Option<u64>, ExportError> {
-    let Some(record) = record.filter(|record| verified.is_plain_directory(leaf) && record.is_about(leaf)) else {
+    let Some(record) = record.filter(|record| verified.is_plain_directory(leaf) && record.matches_node(leaf)) else {
         return Ok(None);
     };
     if record.state == State::Creating {
@@ -219,7 +221,7 @@ async fn create_folder(
         .make_directory(&folder.handle, &name, mode)
         .await;
     made.map(|made| made.node)
-        .while_(|| format!("making the folder for the copy of volume {volume}"))
+        .context(|| format!("making the folder for the copy of volume {volume}"))
 }
 
 /// Checks that the operator can change the owner of files, before anything is copied.

@@ -9,14 +9,16 @@ use std::sync::Arc;
 
 use crate::archives::RecordedArchive;
 use crate::copy::publish::Named;
-use crate::copy::{Budget, CopyError, CopySource, SourceTree, Staging, Tally, copy_tree, publish, source, staging};
+use crate::copy::{
+    CopyError, CopyLimits, CopyProgress, CopySource, SourceTree, Staging, copy_tree, publish, source, staging,
+};
 use crate::error::{ErrorContext as _, ExportError};
-use crate::naming::LONGEST_NAME;
+use crate::naming::MAX_NAME_LEN;
 use crate::path_reservations::{Holder, Reservation};
 use crate::record::{ArchiveState, CopyState, Record, RecordError, RetentionTerms, State, handle_of};
-use crate::records::{Created, Found};
+use crate::records::{Created, ReadRecord};
 use crate::request::{ClaimRef, ReclaimRequest};
-use crate::signature::Trust;
+use crate::signature::SignatureStatus;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
 use crate::{archives, layout, records};
@@ -39,7 +41,7 @@ pub struct ArchiveRequest {
 
 /// State of a requested archive.
 #[derive(Debug)]
-pub enum Asked {
+pub enum RequestedArchive {
     /// There is no complete copy.
     Unfinished,
     /// The archive exists.
@@ -50,7 +52,7 @@ pub enum Asked {
 
 /// Result of discarding a copy that is no longer wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Discarded {
+pub enum DiscardOutcome {
     /// Nothing is left of it outside the trash.
     Gone,
     /// The copy was complete and is an archive.
@@ -63,7 +65,7 @@ enum Begun {
     /// A record of the requesting object.
     Own(Box<Record>),
     /// A record of the requesting object whose copy is complete: an archive in any state.
-    Archive(Trust),
+    Archive(SignatureStatus),
     Others(&'static str),
 }
 
@@ -75,8 +77,8 @@ enum Begun {
 pub async fn copy_to_archive(
     export: &Arc<ExportStore>,
     request: &ArchiveRequest,
-    budget: &Budget,
-    tally: &Arc<Tally>,
+    budget: &CopyLimits,
+    tally: &Arc<CopyProgress>,
 ) -> Result<(), CopyError> {
     let source = source::open(export, &CopySource::Volume(request.of.clone())).await?;
     let Some(staging) = stage_archive(export, request, &source).await? else {
@@ -103,7 +105,11 @@ fn unsettled(record: &Record) -> ExportError {
 
 /// Returns the archive that an object requested. Moves what a previous process left beside a complete one into the
 /// trash.
-pub(crate) async fn find_requested(store: &ExportStore, name: &str, asked_by: &str) -> Result<Asked, ExportError> {
+pub(crate) async fn find_requested(
+    store: &ExportStore,
+    name: &str,
+    asked_by: &str,
+) -> Result<RequestedArchive, ExportError> {
     let _turn = store.locks.lock(name).await;
     let verified = store.verified_root().await?;
     let asked = find_requested_at(store, &verified, name, asked_by).await;
@@ -115,18 +121,22 @@ async fn find_requested_at(
     verified: &VerifiedRoot,
     name: &str,
     asked_by: &str,
-) -> Result<Asked, ExportError> {
+) -> Result<RequestedArchive, ExportError> {
     match find_attempt(store, verified, name, asked_by).await? {
-        Begun::Nothing => return Ok(Asked::Unfinished),
-        Begun::Others(state) => return Ok(Asked::Taken(state)),
-        Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(Asked::Unfinished),
-        Begun::Archive(trust) if trust != Trust::Signed => {
-            return Ok(Asked::Taken("an archive whose record this cluster did not sign"));
+        Begun::Nothing => return Ok(RequestedArchive::Unfinished),
+        Begun::Others(state) => return Ok(RequestedArchive::Taken(state)),
+        Begun::Own(record) if !complete(store, verified, &record).await? => return Ok(RequestedArchive::Unfinished),
+        Begun::Archive(trust) if trust != SignatureStatus::Signed => {
+            return Ok(RequestedArchive::Taken(
+                "an archive whose record this cluster did not sign",
+            ));
         }
         Begun::Own(_) | Begun::Archive(_) => publish::discard_staged(store, verified, name).await?,
     }
     let kept = archives::find(store, verified, name).await?;
-    Ok(kept.map_or(Asked::Unfinished, |kept| Asked::Done(Box::new(kept))))
+    Ok(kept.map_or(RequestedArchive::Unfinished, |kept| {
+        RequestedArchive::Done(Box::new(kept))
+    }))
 }
 
 /// Moves an unfinished copy that its requester no longer wants into the trash. Keeps a complete copy.
@@ -134,7 +144,7 @@ pub(crate) async fn discard_requested(
     store: &ExportStore,
     name: &str,
     asked_by: &str,
-) -> Result<Discarded, ExportError> {
+) -> Result<DiscardOutcome, ExportError> {
     let _turn = store.locks.lock(name).await;
     let verified = store.verified_root().await?;
     let discarded = discard_requested_at(store, &verified, name, asked_by).await;
@@ -146,10 +156,10 @@ async fn discard_requested_at(
     verified: &VerifiedRoot,
     name: &str,
     asked_by: &str,
-) -> Result<Discarded, ExportError> {
+) -> Result<DiscardOutcome, ExportError> {
     match find_attempt(store, verified, name, asked_by).await? {
-        Begun::Archive(_) => return Ok(Discarded::Complete),
-        Begun::Own(record) if complete(store, verified, &record).await? => return Ok(Discarded::Complete),
+        Begun::Archive(_) => return Ok(DiscardOutcome::Complete),
+        Begun::Own(record) if complete(store, verified, &record).await? => return Ok(DiscardOutcome::Complete),
         Begun::Own(_) => {
             publish::discard_staged(store, verified, name).await?;
             records::remove(store, verified, name).await?;
@@ -158,7 +168,7 @@ async fn discard_requested_at(
         Begun::Nothing | Begun::Others(_) => {}
     }
     untrack_request(store, name, asked_by);
-    Ok(Discarded::Gone)
+    Ok(DiscardOutcome::Gone)
 }
 
 /// Returns the record with that name, compared with the requester. An unfinished copy of the requester whose record has
@@ -170,23 +180,23 @@ async fn find_attempt(
     asked_by: &str,
 ) -> Result<Begun, ExportError> {
     let (record, trust) = match records::read(store, verified, name).await? {
-        Found::Nothing => return Ok(Begun::Nothing),
-        Found::Unreadable(RecordError::Short) => {
+        ReadRecord::Nothing => return Ok(Begun::Nothing),
+        ReadRecord::Unreadable(RecordError::Short) => {
             records::remove(store, verified, name).await?;
             return Ok(Begun::Nothing);
         }
-        Found::Unreadable(why) => {
+        ReadRecord::Unreadable(why) => {
             let volume = name.to_owned();
             return Err(ExportError::RecordDamaged { volume, why });
         }
-        Found::Record(record, trust) => (record, trust),
+        ReadRecord::Record(record, trust) => (record, trust),
     };
-    let note = record.state.note().and_then(|note| note.copy.as_ref());
+    let note = record.state.archive_info().and_then(|note| note.copy.as_ref());
     if note.is_none_or(|note| note.asked_by != asked_by) || record.backend != store.config.backend {
         return Ok(Begun::Others(record.state.name()));
     }
     match (&record.state, trust) {
-        (State::Copying(_), Trust::Signed) => Ok(Begun::Own(record)),
+        (State::Copying(_), SignatureStatus::Signed) => Ok(Begun::Own(record)),
         (State::Copying(_), _) => {
             publish::discard_staged(store, verified, name).await?;
             records::remove(store, verified, name).await?;
@@ -252,7 +262,7 @@ async fn draft_record(
             asked_by: request.asked_by.clone(),
             outcome: None,
         }),
-        ..request.of.archive_metadata.note(String::new(), Some(was))
+        ..request.of.archive_metadata.archive_state(String::new(), Some(was))
     };
     let record = Record {
         volume: request.name.clone(),
@@ -266,7 +276,7 @@ async fn draft_record(
         note: None,
         state: State::Copying(note.clone()),
     };
-    let (target, held) = archives::reserve_name(store, verified, &record, LONGEST_NAME).await?;
+    let (target, held) = archives::reserve_name(store, verified, &record, MAX_NAME_LEN).await?;
     Ok((record.in_state(State::Copying(ArchiveState { target, ..note })), held))
 }
 
@@ -331,7 +341,7 @@ async fn restrict_copy(
         .for_write(verified)?
         .set_attributes(&staging.tree.handle, set)
         .await;
-    closed.map(drop).while_(|| "closing the copy".to_owned())
+    closed.map(drop).context(|| "closing the copy".to_owned())
 }
 
 async fn rename_to_archive(
@@ -340,13 +350,13 @@ async fn rename_to_archive(
     record: &Record,
     staging: &Staging,
 ) -> Result<(), ExportError> {
-    let Some(note) = record.state.note() else {
+    let Some(note) = record.state.archive_info() else {
         return Err(unsettled(record));
     };
     let name = layout::name(&note.target)?;
     let there = store.nfs.lookup(&verified.root.handle, &name).await;
-    match there.while_(|| format!("looking up {name}"))? {
-        Some(node) if record.is_about(&node) => return Ok(()),
+    match there.context(|| format!("looking up {name}"))? {
+        Some(node) if record.matches_node(&node) => return Ok(()),
         // The name was taken meanwhile: the next attempt chooses another one.
         Some(_) => return Err(unsettled(record)),
         None => {}
@@ -379,7 +389,9 @@ pub(crate) async fn complete(
 /// Reserves the archive name of a copy that a previous process began. Remembers its requester if this cluster signed
 /// the record.
 pub(crate) fn track(store: &ExportStore, verified: &VerifiedRoot, record: &Record, signed: bool) {
-    let Some(note) = record.state.note() else { return };
+    let Some(note) = record.state.archive_info() else {
+        return;
+    };
     let places = archives::reserved_paths(store, verified, &note.target);
     let holder = Holder::Archive(record.volume.clone());
     // On a conflict, the next attempt chooses another name.

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use futures::future::BoxFuture;
 use tokio::task::JoinSet;
 
-use crate::copy::{Copier, CopyError, Outcome, Tally};
+use crate::copy::{Copier, CopyError, CopyProgress, Outcome};
 use nfs_client::{FileHandle, FileKind, FileRef, FullAttributes, Name, NfsError, SetAttributes, Status};
 
 /// Maximum depth of directories to copy. The purge has the same limit, and a path has at most 4,096 bytes on Linux.
 const DEEPEST: usize = 1024;
 /// Maximum number of directory names waiting to be copied, in total: 100,000 take about 10 MiB. Only a tree built for
 /// that purpose has this many beside the current path.
-const MOST_WAITING: usize = 100_000;
+const MAX_WAITING: usize = 100_000;
 /// Maximum number of restarts of a listing that the server cannot continue because the directory is changing.
-const MOST_RESTARTS: u32 = 3;
+const MAX_RESTARTS: u32 = 3;
 /// Mode of an incomplete directory: only the operator can enter it.
 const UNFINISHED: u32 = 0o700;
 
@@ -71,13 +71,13 @@ impl Copier {
             loop {
                 let page = match self.from.store.nfs().list(&directory.from, next).await {
                     Ok(page) => page,
-                    Err(error) if error.status() == Some(Status::NotSame) && restarts < MOST_RESTARTS => {
+                    Err(error) if error.status() == Some(Status::NotSame) && restarts < MAX_RESTARTS => {
                         (next, restarts) = (None, restarts + 1);
                         continue;
                     }
                     // Removed since it was listed, with its content.
                     Err(error) if error.status() == Some(Status::Stale) && directory.depth > 0 => {
-                        Tally::one(&self.tally.vanished);
+                        CopyProgress::one(&self.tally.vanished);
                         break;
                     }
                     Err(error) => return Err(self.failed(&directory.path, error)),
@@ -88,8 +88,8 @@ impl Copier {
                 for entry in page.entries {
                     let elsewhere = entry.fsid.is_some_and(|fsid| fsid != self.from.fsid);
                     match entry.kind {
-                        _ if elsewhere => Tally::one(&self.tally.elsewhere),
-                        Some(FileKind::Other) => Tally::one(&self.tally.special),
+                        _ if elsewhere => CopyProgress::one(&self.tally.elsewhere),
+                        Some(FileKind::Other) => CopyProgress::one(&self.tally.special),
                         Some(FileKind::Regular | FileKind::Symlink) => {
                             self.spawn_file(&directory, entry.name, &mut files).await?;
                         }
@@ -142,17 +142,17 @@ impl Copier {
         let path = above.path_of(&name);
         let found = self.from.store.nfs().lookup_and_read(&above.from, &name, 0).await;
         let Some(found) = found.map_err(|error| self.failed(&path, error))? else {
-            Tally::one(&self.tally.vanished);
+            CopyProgress::one(&self.tally.vanished);
             return Ok(());
         };
         match found.details.attributes.kind {
             _ if found.details.attributes.fsid != self.from.fsid => {
-                Tally::one(&self.tally.elsewhere);
+                CopyProgress::one(&self.tally.elsewhere);
                 return Ok(());
             }
             FileKind::Directory => {}
             FileKind::Other => {
-                Tally::one(&self.tally.special);
+                CopyProgress::one(&self.tally.special);
                 return Ok(());
             }
             FileKind::Regular | FileKind::Symlink => return self.spawn_file(above, name, files).await,
@@ -217,7 +217,7 @@ impl Copier {
         self.copy_xattrs(&directory.from, &directory.to, &directory.path)
             .await?;
         self.dress(&directory.to, as_is, None, &directory.path).await?;
-        Tally::one(&self.tally.files);
+        CopyProgress::one(&self.tally.files);
         Ok(())
     }
 }
@@ -228,7 +228,7 @@ struct Waiting(Arc<AtomicUsize>, usize);
 impl Waiting {
     fn new(directory: &Directory, count: usize) -> Result<Self, CopyError> {
         let waiting = Self(Arc::clone(&directory.waiting), count);
-        if waiting.0.fetch_add(count, Ordering::Relaxed) + count > MOST_WAITING {
+        if waiting.0.fetch_add(count, Ordering::Relaxed) + count > MAX_WAITING {
             return Err(CopyError::TooDeep {
                 path: directory.path.to_string(),
                 why: "the tree is too deep and too broad at once",

@@ -4,7 +4,7 @@ use nfs_client::FileKind;
 
 /// Content of a tree, as far as it could be counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct TreeUsage {
     /// Number of names: files, directories, links and others, without the tree's root.
     pub names: u64,
     /// Number of devices, sockets and FIFOs among the names.
@@ -29,7 +29,7 @@ const SHIFT: u32 = 32;
 /// exact if all names are in the tree, and does not charge a tree for names outside.
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsageTotals {
-    counts: Content,
+    counts: TreeUsage,
     size: u128,
     used: u128,
 }
@@ -77,12 +77,12 @@ impl UsageTotals {
         self.used = self.used.saturating_add(share(used));
     }
 
-    pub(super) fn content(&self) -> Content {
+    pub(super) fn content(&self) -> TreeUsage {
         let whole = |sum: u128| {
             let rounded = sum.saturating_add(1 << (SHIFT - 1)) >> SHIFT;
             u64::try_from(rounded).unwrap_or(u64::MAX)
         };
-        Content {
+        TreeUsage {
             size: whole(self.size),
             used: whole(self.used),
             ..self.counts
@@ -130,12 +130,12 @@ mod tests {
         ] {
             sums.one(kind, 3, 5, 1);
         }
-        let expected = Content {
+        let expected = TreeUsage {
             names: 4,
             special: 1,
             size: 3,
             used: 30,
-            ..Content::default()
+            ..TreeUsage::default()
         };
         assert_eq!(sums.content(), expected);
     }

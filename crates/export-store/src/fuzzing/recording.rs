@@ -23,9 +23,9 @@ use nfs_client::{Client, ClientOwner, Credential, Protocol, SourcePort, Target, 
 
 const CLUSTER: &str = "11111111-2222-3333-4444-555555555555";
 /// Maximum number of inputs to keep for one decoder, those with different shapes first.
-const MOST: usize = 48;
+const MAX_MESSAGES: usize = 48;
 /// Maximum size of an input to keep, in bytes: a fuzzer works best with small inputs.
-const LONGEST: usize = 2048;
+const MAX_MESSAGE_LEN: usize = 2048;
 /// Operation numbers (RFC 8881 section 16.2).
 const GETATTR: u32 = 9;
 const READDIR: u32 = 26;
@@ -42,7 +42,7 @@ struct Corpus(BTreeMap<&'static str, BTreeMap<String, Vec<u8>>>);
 impl Corpus {
     /// Keeps the first input of each shape.
     fn add(&mut self, decoder: &'static str, shape: String, input: &[u8]) {
-        if input.len() <= LONGEST {
+        if input.len() <= MAX_MESSAGE_LEN {
             let inputs = self.0.entry(decoder).or_default();
             inputs.entry(shape).or_insert_with(|| input.to_vec());
         }
@@ -61,7 +61,7 @@ impl Corpus {
                 .join(decoder);
             // Inputs that caused a failure in the past stay.
             std::fs::create_dir_all(&folder).unwrap();
-            for (shape, input) in inputs.into_iter().take(MOST) {
+            for (shape, input) in inputs.into_iter().take(MAX_MESSAGES) {
                 std::fs::write(folder.join(format!("recorded-{shape}")), input).unwrap();
             }
         }
@@ -296,7 +296,7 @@ fn request(uid: &str, directory: &str) -> DirectoryRequest {
         volume: format!("pvc-{uid}"),
         directory: DirectoryPath::parse(directory).unwrap(),
         mode: 0o777,
-        mode_asked: false,
+        mode_requested: false,
         uid: None,
         gid: None,
         existing: Existing::Refuse,

@@ -6,7 +6,7 @@ use crate::record::State;
 use crate::text::truncate;
 
 /// Maximum length of the name of a Kubernetes object, in bytes.
-const LONGEST_TEXT: usize = 253;
+const MAX_TEXT_LEN: usize = 253;
 
 /// Result of listing an export.
 #[derive(Debug, Default)]
@@ -85,7 +85,7 @@ pub struct ListedDirectory {
 
 impl ListedDirectory {
     /// Reports whether the row needs attention.
-    pub fn is_odd(&self) -> bool {
+    pub fn needs_attention(&self) -> bool {
         self.why.is_some()
             || self.cluster.is_empty()
             || (self.expected && self.presence != Presence::There)
@@ -95,7 +95,7 @@ impl ListedDirectory {
 
 /// Truncates a text for display.
 pub(super) fn text(text: &str) -> String {
-    truncate(text, LONGEST_TEXT).to_owned()
+    truncate(text, MAX_TEXT_LEN).to_owned()
 }
 
 /// Returns a row with only a state.

@@ -31,7 +31,7 @@ fn ordinary_names_are_taken_as_they_are() {
 
 #[test]
 fn lengths_are_bounded() {
-    let longest = "a".repeat(LONGEST_NAME);
+    let longest = "a".repeat(MAX_NAME_LEN);
     assert!(DirectoryPath::parse(&longest).is_ok());
     assert!(DirectoryPath::parse(&format!("{longest}a")).is_err());
     let full = format!("{longest}/{longest}/{longest}/{}/a", "a".repeat(254));
@@ -39,7 +39,7 @@ fn lengths_are_bounded() {
     assert_eq!(
         DirectoryPath::parse(&format!("{full}/a")),
         Err(NamingError::PathTooLong {
-            length: LONGEST_PATH + 2
+            length: MAX_PATH_LEN + 2
         })
     );
 }
@@ -85,7 +85,7 @@ fn archives_are_named_as_nfs_subdir_names_them_until_the_name_is_taken() {
         for attempt in [0, 1, 2, u32::MAX] {
             for name_max in [64, 143, 255, 4096] {
                 let archive = archive_name(&name, UID, attempt, name_max);
-                assert!(archive.len() <= name_max.min(LONGEST_NAME), "{archive}");
+                assert!(archive.len() <= name_max.min(MAX_NAME_LEN), "{archive}");
                 assert!(is_archive_name(archive.as_bytes()));
             }
         }
@@ -93,11 +93,11 @@ fn archives_are_named_as_nfs_subdir_names_them_until_the_name_is_taken() {
 }
 
 fn obeys_the_rules(directory: &DirectoryPath) -> bool {
-    directory.to_string().len() <= LONGEST_PATH
+    directory.to_string().len() <= MAX_PATH_LEN
         && directory.segments().iter().all(|segment| {
             let bytes = segment.as_bytes();
             !bytes.is_empty()
-                && bytes.len() <= LONGEST_NAME
+                && bytes.len() <= MAX_NAME_LEN
                 && bytes.iter().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(b))
                 && !segment.starts_with('.')
                 && !segment.ends_with('.')
@@ -128,6 +128,6 @@ proptest! {
 
     #[test]
     fn archive_names_fit_whatever_is_archived(name in any::<String>(), attempt in any::<u32>(), name_max in 64_usize..300) {
-        prop_assert!(archive_name(&name, UID, attempt, name_max).len() <= name_max.min(LONGEST_NAME));
+        prop_assert!(archive_name(&name, UID, attempt, name_max).len() <= name_max.min(MAX_NAME_LEN));
     }
 }

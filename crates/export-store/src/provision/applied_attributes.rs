@@ -24,7 +24,7 @@ pub(super) fn judge(
     if found.mode == request.mode {
         return Ok(None);
     }
-    if request.mode_asked {
+    if request.mode_requested {
         return Err(ExportError::ModeRefused {
             directory: directory.to_owned(),
             asked: request.mode,

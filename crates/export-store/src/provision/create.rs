@@ -97,7 +97,7 @@ async fn create_one(
     match made {
         Ok(made) => Ok(Some((made.node, made.mode_refused, made.owner_refused))),
         Err(error) if error.status() == Some(Status::Exists) => Ok(None),
-        Err(error) => Err(error).while_(|| format!("making {directory}")),
+        Err(error) => Err(error).context(|| format!("making {directory}")),
     }
 }
 
@@ -152,7 +152,7 @@ async fn apply_part(
             Ok(None)
         }
         Err(NfsError::Status { status, .. }) if status != Status::Stale => Ok(Some(status)),
-        Err(error) => Err(error).while_(|| format!("setting mode and owner of {directory}")),
+        Err(error) => Err(error).context(|| format!("setting mode and owner of {directory}")),
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Existing;
 
 /// State of the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Written {
+pub(super) enum RecordProgress {
     /// There is no record.
     Nothing,
     /// The record is incomplete: an earlier process stopped while it wrote the record, before it created anything.
@@ -22,7 +22,7 @@ pub(super) enum Written {
 
 /// What exists at the directory's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum There {
+pub(super) enum PathOccupant {
     Nothing,
     /// A directory on the export's file system.
     Directory {
@@ -38,15 +38,15 @@ pub(super) enum There {
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ProvisionStep {
     /// Check whether the directory is empty, then plan again.
-    LookInside,
+    CheckEmpty,
     /// Write the record (create it, or replace the existing one), then create parents and directory.
-    Make { write: Write },
+    Make { write: RecordWrite },
     /// The directory was created by this operator: set mode and owner, and continue.
-    TakeUp { write: Write },
+    Resume { write: RecordWrite },
     /// The directory existed before: write the record, and adopt the directory.
-    Adopt { write: Write },
+    Adopt { write: RecordWrite },
     /// The directory exists and is recorded.
     Done,
     /// The directory exists and does not belong to this operator.
@@ -61,39 +61,47 @@ pub(super) enum Step {
 
 /// How to write the record before the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Write {
+pub(super) enum RecordWrite {
     /// Not needed: the record already has this state.
-    Not,
+    Skip,
     /// Create it exclusively: there must be no record.
-    New,
+    Create,
     /// Replace the existing record.
-    Over,
+    Replace,
 }
 
-pub(super) fn decide(written: Written, there: There, existing: Existing) -> Step {
+pub(super) fn decide(written: RecordProgress, there: PathOccupant, existing: Existing) -> ProvisionStep {
     let first = match written {
-        Written::Nothing => Write::New,
-        _ => Write::Over,
+        RecordProgress::Nothing => RecordWrite::Create,
+        _ => RecordWrite::Replace,
     };
     match (written, there) {
-        (_, There::Other) => Step::Unusable,
-        (Written::Live { file_id }, There::Directory { file_id: found, .. }) => {
+        (_, PathOccupant::Other) => ProvisionStep::Unusable,
+        (RecordProgress::Live { file_id }, PathOccupant::Directory { file_id: found, .. }) => {
             if file_id == Some(found) {
-                Step::Done
+                ProvisionStep::Done
             } else {
-                Step::Disagree
+                ProvisionStep::Disagree
             }
         }
         // No volume has the directory yet, so nobody has used it: create it again.
-        (Written::Creating, There::Nothing) => Step::Make { write: Write::Not },
-        (_, There::Nothing) => Step::Make { write: first },
-        (_, There::Directory { held: true, .. }) => Step::Held,
-        (Written::Creating | Written::Short, There::Directory { empty: None, .. }) => Step::LookInside,
-        (Written::Creating, There::Directory { empty: Some(true), .. }) => Step::TakeUp { write: Write::Not },
-        (Written::Short, There::Directory { empty: Some(true), .. }) => Step::TakeUp { write: Write::Over },
-        (_, There::Directory { .. }) => match existing {
-            Existing::Adopt => Step::Adopt { write: first },
-            Existing::Refuse => Step::Refuse,
+        (RecordProgress::Creating, PathOccupant::Nothing) => ProvisionStep::Make {
+            write: RecordWrite::Skip,
+        },
+        (_, PathOccupant::Nothing) => ProvisionStep::Make { write: first },
+        (_, PathOccupant::Directory { held: true, .. }) => ProvisionStep::Held,
+        (RecordProgress::Creating | RecordProgress::Short, PathOccupant::Directory { empty: None, .. }) => {
+            ProvisionStep::CheckEmpty
+        }
+        (RecordProgress::Creating, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
+            write: RecordWrite::Skip,
+        },
+        (RecordProgress::Short, PathOccupant::Directory { empty: Some(true), .. }) => ProvisionStep::Resume {
+            write: RecordWrite::Replace,
+        },
+        (_, PathOccupant::Directory { .. }) => match existing {
+            Existing::Adopt => ProvisionStep::Adopt { write: first },
+            Existing::Refuse => ProvisionStep::Refuse,
         },
     }
 }
@@ -102,14 +110,14 @@ pub(super) fn decide(written: Written, there: There, existing: Existing) -> Step
 mod tests {
     use super::*;
 
-    const FREE: There = There::Directory {
+    const FREE: PathOccupant = PathOccupant::Directory {
         file_id: 7,
         held: false,
         empty: None,
     };
 
-    fn with(empty: bool) -> There {
-        There::Directory {
+    fn with(empty: bool) -> PathOccupant {
+        PathOccupant::Directory {
             file_id: 7,
             held: false,
             empty: Some(empty),
@@ -119,50 +127,125 @@ mod tests {
     #[test]
     fn every_state_of_record_and_directory_has_its_next_step() {
         use Existing::{Adopt, Refuse};
-        let live = Written::Live { file_id: Some(7) };
-        let held = There::Directory {
+        let live = RecordProgress::Live { file_id: Some(7) };
+        let held = PathOccupant::Directory {
             file_id: 7,
             held: true,
             empty: None,
         };
-        let (not, new, over) = (Write::Not, Write::New, Write::Over);
+        let (not, new, over) = (RecordWrite::Skip, RecordWrite::Create, RecordWrite::Replace);
         for (written, there, existing, step) in [
             // No record: the directory was absent before the record was written. An existing directory belongs to
             // someone else.
-            (Written::Nothing, There::Nothing, Refuse, Step::Make { write: new }),
-            (Written::Nothing, There::Nothing, Adopt, Step::Make { write: new }),
-            (Written::Nothing, FREE, Refuse, Step::Refuse),
-            (Written::Nothing, with(true), Refuse, Step::Refuse),
-            (Written::Nothing, FREE, Adopt, Step::Adopt { write: new }),
-            (Written::Nothing, held, Adopt, Step::Held),
-            (Written::Nothing, There::Other, Adopt, Step::Unusable),
+            (
+                RecordProgress::Nothing,
+                PathOccupant::Nothing,
+                Refuse,
+                ProvisionStep::Make { write: new },
+            ),
+            (
+                RecordProgress::Nothing,
+                PathOccupant::Nothing,
+                Adopt,
+                ProvisionStep::Make { write: new },
+            ),
+            (RecordProgress::Nothing, FREE, Refuse, ProvisionStep::Refuse),
+            (RecordProgress::Nothing, with(true), Refuse, ProvisionStep::Refuse),
+            (
+                RecordProgress::Nothing,
+                FREE,
+                Adopt,
+                ProvisionStep::Adopt { write: new },
+            ),
+            (RecordProgress::Nothing, held, Adopt, ProvisionStep::Held),
+            (
+                RecordProgress::Nothing,
+                PathOccupant::Other,
+                Adopt,
+                ProvisionStep::Unusable,
+            ),
             // Interrupted while the record was written.
-            (Written::Short, There::Nothing, Refuse, Step::Make { write: over }),
-            (Written::Short, FREE, Refuse, Step::LookInside),
-            (Written::Short, with(true), Refuse, Step::TakeUp { write: over }),
-            (Written::Short, with(false), Refuse, Step::Refuse),
-            (Written::Short, with(false), Adopt, Step::Adopt { write: over }),
-            (Written::Short, held, Refuse, Step::Held),
+            (
+                RecordProgress::Short,
+                PathOccupant::Nothing,
+                Refuse,
+                ProvisionStep::Make { write: over },
+            ),
+            (RecordProgress::Short, FREE, Refuse, ProvisionStep::CheckEmpty),
+            (
+                RecordProgress::Short,
+                with(true),
+                Refuse,
+                ProvisionStep::Resume { write: over },
+            ),
+            (RecordProgress::Short, with(false), Refuse, ProvisionStep::Refuse),
+            (
+                RecordProgress::Short,
+                with(false),
+                Adopt,
+                ProvisionStep::Adopt { write: over },
+            ),
+            (RecordProgress::Short, held, Refuse, ProvisionStep::Held),
             // Interrupted between the record and the file ID, or the reply to MKDIR was lost.
-            (Written::Creating, There::Nothing, Refuse, Step::Make { write: not }),
-            (Written::Creating, FREE, Refuse, Step::LookInside),
-            (Written::Creating, with(true), Refuse, Step::TakeUp { write: not }),
-            (Written::Creating, with(false), Refuse, Step::Refuse),
-            (Written::Creating, with(false), Adopt, Step::Adopt { write: over }),
-            (Written::Creating, held, Adopt, Step::Held),
-            (Written::Creating, There::Other, Refuse, Step::Unusable),
+            (
+                RecordProgress::Creating,
+                PathOccupant::Nothing,
+                Refuse,
+                ProvisionStep::Make { write: not },
+            ),
+            (RecordProgress::Creating, FREE, Refuse, ProvisionStep::CheckEmpty),
+            (
+                RecordProgress::Creating,
+                with(true),
+                Refuse,
+                ProvisionStep::Resume { write: not },
+            ),
+            (RecordProgress::Creating, with(false), Refuse, ProvisionStep::Refuse),
+            (
+                RecordProgress::Creating,
+                with(false),
+                Adopt,
+                ProvisionStep::Adopt { write: over },
+            ),
+            (RecordProgress::Creating, held, Adopt, ProvisionStep::Held),
+            (
+                RecordProgress::Creating,
+                PathOccupant::Other,
+                Refuse,
+                ProvisionStep::Unusable,
+            ),
             // Interrupted during an adoption.
-            (Written::Adopting, There::Nothing, Adopt, Step::Make { write: over }),
-            (Written::Adopting, FREE, Adopt, Step::Adopt { write: over }),
-            (Written::Adopting, FREE, Refuse, Step::Refuse),
-            (Written::Adopting, held, Adopt, Step::Held),
+            (
+                RecordProgress::Adopting,
+                PathOccupant::Nothing,
+                Adopt,
+                ProvisionStep::Make { write: over },
+            ),
+            (
+                RecordProgress::Adopting,
+                FREE,
+                Adopt,
+                ProvisionStep::Adopt { write: over },
+            ),
+            (RecordProgress::Adopting, FREE, Refuse, ProvisionStep::Refuse),
+            (RecordProgress::Adopting, held, Adopt, ProvisionStep::Held),
             // Interrupted before the volume was saved.
-            (live, FREE, Refuse, Step::Done),
-            (live, held, Refuse, Step::Done),
-            (live, There::Nothing, Refuse, Step::Make { write: over }),
-            (live, There::Other, Refuse, Step::Unusable),
-            (Written::Live { file_id: Some(8) }, FREE, Adopt, Step::Disagree),
-            (Written::Live { file_id: None }, FREE, Adopt, Step::Disagree),
+            (live, FREE, Refuse, ProvisionStep::Done),
+            (live, held, Refuse, ProvisionStep::Done),
+            (live, PathOccupant::Nothing, Refuse, ProvisionStep::Make { write: over }),
+            (live, PathOccupant::Other, Refuse, ProvisionStep::Unusable),
+            (
+                RecordProgress::Live { file_id: Some(8) },
+                FREE,
+                Adopt,
+                ProvisionStep::Disagree,
+            ),
+            (
+                RecordProgress::Live { file_id: None },
+                FREE,
+                Adopt,
+                ProvisionStep::Disagree,
+            ),
         ] {
             assert_eq!(
                 decide(written, there, existing),

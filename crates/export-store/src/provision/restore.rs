@@ -8,10 +8,10 @@ use crate::archives::{ArchiveRef, changed_meanwhile};
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::DirectoryPath;
 use crate::provision::create::Made;
-use crate::provision::restore_plan::{Own, Source, Step, next};
+use crate::provision::restore_plan::{ArchiveRecord, ClaimRecord, RestoreStep, next};
 use crate::provision::{Recorded, create};
 use crate::record::{ArchiveState, Record, RestoreTarget, State, handle_of};
-use crate::records::{Created, Found};
+use crate::records::{Created, ReadRecord};
 use crate::request::{DirectoryRequest, ProvisionedDirectory};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -37,11 +37,11 @@ struct Seen {
 }
 
 impl Restore<'_> {
-    fn own(&self) -> Own {
+    fn own(&self) -> ClaimRecord {
         match &self.own {
-            Recorded::Nothing | Recorded::Short => Own::Nothing,
-            Recorded::Open(record) if record.state == State::Live => Own::Live,
-            Recorded::Open(_) => Own::Creating,
+            Recorded::Nothing | Recorded::Short => ClaimRecord::Nothing,
+            Recorded::Open(record) if record.state == State::Live => ClaimRecord::Live,
+            Recorded::Open(_) => ClaimRecord::Creating,
         }
     }
 
@@ -106,7 +106,7 @@ async fn restore_step(
     let at_archive = seen.as_ref().is_some_and(|seen| seen.node.is_some());
     let step = next(restore.own(), source, at_archive, home);
     match (step, seen, leaf) {
-        (Step::Done, _, Some(leaf)) => {
+        (RestoreStep::Done, _, Some(leaf)) => {
             if let Recorded::Open(record) = &restore.own {
                 volume_record::update_metadata(store, verified, record, restore.request).await?;
             }
@@ -117,36 +117,36 @@ async fn restore_step(
                 mode_not_kept: None,
             }))
         }
-        (Step::Record, Some(seen), _) => {
+        (RestoreStep::Record, Some(seen), _) => {
             check_restore_allowed(store, restore.request, &seen)?;
             archives::refuse_while_volume_exists(store, &seen.record)?;
             write_record(store, verified, restore).await.map(|()| None)
         }
-        (Step::Take, Some(seen), _) => {
+        (RestoreStep::MarkRestoring, Some(seen), _) => {
             check_restore_allowed(store, restore.request, &seen)?;
             mark_restoring(store, verified, restore, &seen).await.map(|()| None)
         }
-        (Step::Move, Some(seen), _) => move_directory(store, verified, restore, &seen, &nodes)
+        (RestoreStep::Move, Some(seen), _) => move_directory(store, verified, restore, &seen, &nodes)
             .await
             .map(|()| None),
-        (Step::Settle, Some(seen), Some(leaf)) => restore_attributes(store, verified, restore, &seen, leaf)
+        (RestoreStep::Complete, Some(seen), Some(leaf)) => restore_attributes(store, verified, restore, &seen, leaf)
             .await
             .map(Some),
-        (Step::Refuse, _, Some(leaf)) => Err(ExportError::DirectoryExists {
+        (RestoreStep::Refuse, _, Some(leaf)) => Err(ExportError::DirectoryExists {
             directory: directory.to_string(),
             holds_something: !paths::is_empty(store, leaf, directory).await?,
         }),
-        (Step::Taken, Some(seen), _) => Err(ExportError::ArchiveTaken {
+        (RestoreStep::Taken, Some(seen), _) => Err(ExportError::ArchiveTaken {
             volume: restore.which.volume.clone(),
             state: seen.record.state.name(),
         }),
-        (Step::Missing, _, _) => Err(ExportError::ArchiveMissing {
+        (RestoreStep::Missing, _, _) => Err(ExportError::ArchiveMissing {
             volume: restore.which.volume.clone(),
         }),
-        (Step::Gone, _, _) => Err(ExportError::ArchiveGone {
+        (RestoreStep::Gone, _, _) => Err(ExportError::ArchiveGone {
             volume: restore.which.volume.clone(),
         }),
-        (Step::Disagree, _, _) => Err(ExportError::Disagrees {
+        (RestoreStep::Disagree, _, _) => Err(ExportError::Disagrees {
             volume: restore.request.volume.clone(),
             directory: directory.to_string(),
             what: "its record says that it was restored, and something else has its name".into(),
@@ -160,24 +160,24 @@ async fn observe_source(
     store: &ExportStore,
     verified: &VerifiedRoot,
     restore: &Restore<'_>,
-) -> Result<(Option<Seen>, Source), ExportError> {
+) -> Result<(Option<Seen>, ArchiveRecord), ExportError> {
     if matches!(
         records::read(store, verified, &restore.which.volume).await?,
-        Found::Nothing
+        ReadRecord::Nothing
     ) {
-        return Ok((None, Source::Gone));
+        return Ok((None, ArchiveRecord::Gone));
     }
     let record = *archives::signed_record(store, verified, restore.which).await?;
     let Some(note) = record.state.archive().cloned() else {
-        return Ok((None, Source::Gone));
+        return Ok((None, ArchiveRecord::Gone));
     };
     let source = match &record.state {
-        State::Archived(_) => Source::Kept,
-        State::Restoring { to, .. } if restore.is_for(to) => Source::Mine,
-        _ => Source::Others,
+        State::Archived(_) => ArchiveRecord::Kept,
+        State::Restoring { to, .. } if restore.is_for(to) => ArchiveRecord::Mine,
+        _ => ArchiveRecord::Others,
     };
     let node = match source {
-        Source::Others => None,
+        ArchiveRecord::Others => None,
         _ => archives::find_directory(store, verified, &record, &note).await?,
     };
     Ok((Some(Seen { record, note, node }), source))
@@ -268,7 +268,7 @@ async fn move_directory(
         .await;
     match renamed {
         Err(error) if changed_meanwhile(error.status()) => Ok(()),
-        moved => moved.while_(|| format!("moving {archive} to {}", restore.directory)),
+        moved => moved.context(|| format!("moving {archive} to {}", restore.directory)),
     }
 }
 
@@ -282,7 +282,7 @@ async fn restore_attributes(
 ) -> Result<Made, ExportError> {
     let as_it_was = DirectoryRequest {
         mode: seen.note.mode,
-        mode_asked: true,
+        mode_requested: true,
         uid: seen.note.uid,
         gid: seen.note.gid,
         ..restore.request.clone()

@@ -2,7 +2,7 @@
 
 /// State of the claim's own record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Own {
+pub(super) enum ClaimRecord {
     Nothing,
     Creating,
     Live,
@@ -10,7 +10,7 @@ pub(super) enum Own {
 
 /// State of the archive's record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum ArchiveRecord {
     /// The archive is kept.
     Kept,
     /// The archive is being restored to this claim.
@@ -23,15 +23,15 @@ pub(super) enum Source {
 
 /// The next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RestoreStep {
     /// Write the claim's own record.
     Record,
     /// Write this claim as restore target into the archive's record.
-    Take,
+    MarkRestoring,
     /// Create the parents, and rename the directory.
     Move,
     /// Restore mode and owner, and record the directory as live.
-    Settle,
+    Complete,
     Done,
     /// The directory is missing.
     Missing,
@@ -47,19 +47,21 @@ pub(super) enum Step {
 
 /// Returns the next step. `at_archive`: the directory exists under the archive's name. `home`: what exists at the
 /// volume's path; `None` for nothing, true for the archive's directory.
-pub(super) fn next(own: Own, source: Source, at_archive: bool, home: Option<bool>) -> Step {
+pub(super) fn next(own: ClaimRecord, source: ArchiveRecord, at_archive: bool, home: Option<bool>) -> RestoreStep {
     match (own, source, at_archive, home) {
-        (Own::Live, _, _, Some(true)) => Step::Done,
-        (Own::Live, ..) => Step::Disagree,
-        (_, Source::Others, ..) => Step::Taken,
-        (_, Source::Gone, ..) => Step::Gone,
-        (_, _, _, Some(false)) => Step::Refuse,
-        (Own::Nothing, Source::Mine, _, Some(true)) | (Own::Nothing, _, true, None) => Step::Record,
-        (Own::Creating, Source::Mine, _, Some(true)) => Step::Settle,
-        (Own::Creating, Source::Kept, true, None) => Step::Take,
-        (Own::Creating, Source::Mine, true, None) => Step::Move,
-        (_, Source::Kept, _, Some(true)) => Step::Disagree,
-        (_, _, false, None) => Step::Missing,
+        (ClaimRecord::Live, _, _, Some(true)) => RestoreStep::Done,
+        (ClaimRecord::Live, ..) => RestoreStep::Disagree,
+        (_, ArchiveRecord::Others, ..) => RestoreStep::Taken,
+        (_, ArchiveRecord::Gone, ..) => RestoreStep::Gone,
+        (_, _, _, Some(false)) => RestoreStep::Refuse,
+        (ClaimRecord::Nothing, ArchiveRecord::Mine, _, Some(true)) | (ClaimRecord::Nothing, _, true, None) => {
+            RestoreStep::Record
+        }
+        (ClaimRecord::Creating, ArchiveRecord::Mine, _, Some(true)) => RestoreStep::Complete,
+        (ClaimRecord::Creating, ArchiveRecord::Kept, true, None) => RestoreStep::MarkRestoring,
+        (ClaimRecord::Creating, ArchiveRecord::Mine, true, None) => RestoreStep::Move,
+        (_, ArchiveRecord::Kept, _, Some(true)) => RestoreStep::Disagree,
+        (_, _, false, None) => RestoreStep::Missing,
     }
 }
 
@@ -69,31 +71,31 @@ mod tests {
 
     #[test]
     fn every_moment_of_a_restore_has_its_next_step() {
-        use Own::{Creating, Live, Nothing};
-        use Source::{Gone, Kept, Mine, Others};
+        use ArchiveRecord::{Gone, Kept, Mine, Others};
+        use ClaimRecord::{Creating, Live, Nothing};
         for (own, source, at_archive, home, step) in [
             // All steps in order, each interrupted afterwards.
-            (Nothing, Kept, true, None, Step::Record),
-            (Creating, Kept, true, None, Step::Take),
-            (Creating, Mine, true, None, Step::Move),
-            (Creating, Mine, false, Some(true), Step::Settle),
-            (Live, Mine, false, Some(true), Step::Done),
-            (Live, Gone, false, Some(true), Step::Done),
+            (Nothing, Kept, true, None, RestoreStep::Record),
+            (Creating, Kept, true, None, RestoreStep::MarkRestoring),
+            (Creating, Mine, true, None, RestoreStep::Move),
+            (Creating, Mine, false, Some(true), RestoreStep::Complete),
+            (Live, Mine, false, Some(true), RestoreStep::Done),
+            (Live, Gone, false, Some(true), RestoreStep::Done),
             // The claim's own record was lost.
-            (Nothing, Mine, true, None, Step::Record),
-            (Nothing, Mine, false, Some(true), Step::Record),
+            (Nothing, Mine, true, None, RestoreStep::Record),
+            (Nothing, Mine, false, Some(true), RestoreStep::Record),
             // Another claim was faster, or other directories are in the way.
-            (Nothing, Others, false, None, Step::Taken),
-            (Creating, Others, false, None, Step::Taken),
-            (Nothing, Gone, false, None, Step::Gone),
-            (Creating, Gone, false, None, Step::Gone),
-            (Nothing, Kept, false, None, Step::Missing),
-            (Creating, Mine, false, None, Step::Missing),
-            (Nothing, Kept, true, Some(false), Step::Refuse),
-            (Creating, Mine, true, Some(false), Step::Refuse),
-            (Creating, Kept, false, Some(true), Step::Disagree),
-            (Live, Mine, true, None, Step::Disagree),
-            (Live, Gone, false, Some(false), Step::Disagree),
+            (Nothing, Others, false, None, RestoreStep::Taken),
+            (Creating, Others, false, None, RestoreStep::Taken),
+            (Nothing, Gone, false, None, RestoreStep::Gone),
+            (Creating, Gone, false, None, RestoreStep::Gone),
+            (Nothing, Kept, false, None, RestoreStep::Missing),
+            (Creating, Mine, false, None, RestoreStep::Missing),
+            (Nothing, Kept, true, Some(false), RestoreStep::Refuse),
+            (Creating, Mine, true, Some(false), RestoreStep::Refuse),
+            (Creating, Kept, false, Some(true), RestoreStep::Disagree),
+            (Live, Mine, true, None, RestoreStep::Disagree),
+            (Live, Gone, false, Some(false), RestoreStep::Disagree),
         ] {
             assert_eq!(
                 next(own, source, at_archive, home),

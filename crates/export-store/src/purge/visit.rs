@@ -50,7 +50,7 @@ pub(super) struct Child {
 
 /// How a visit ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum VisitResult {
     /// Nothing appears to be left.
     Empty,
     /// Something was removed, and something may be left.
@@ -63,7 +63,7 @@ pub(super) enum End {
 pub(super) struct Visit {
     pub removed: u64,
     pub children: Vec<Child>,
-    pub end: End,
+    pub end: VisitResult,
     pub actor: Option<Credential>,
     /// Subdirectories to skip from now on, and the reasons.
     pub given_up: Vec<(u64, Option<Name>, String)>,
@@ -99,7 +99,7 @@ pub(super) async fn visit(
         visit: Visit {
             removed: 0,
             children: Vec::new(),
-            end: End::Stuck,
+            end: VisitResult::Stuck,
             actor: task.actor,
             given_up: Vec::new(),
             failures: Vec::new(),
@@ -179,9 +179,9 @@ impl Visitor<'_> {
             }
         }
         self.visit.end = match (left, self.visit.removed) {
-            (false, _) => End::Empty,
-            (true, 0) => End::Stuck,
-            (true, _) => End::More,
+            (false, _) => VisitResult::Empty,
+            (true, 0) => VisitResult::Stuck,
+            (true, _) => VisitResult::More,
         };
         Ok(())
     }
@@ -289,7 +289,7 @@ impl Visitor<'_> {
             .await;
         for (name, fileid, node) in found {
             match node {
-                Ok(Some(node)) => self.judge(name, fileid, node),
+                Ok(Some(node)) => self.classify(name, fileid, node),
                 Ok(None) => {}
                 Err(error) => self.refused(Some(name), error)?,
             }
@@ -297,7 +297,7 @@ impl Visitor<'_> {
         Ok(())
     }
 
-    fn judge(&mut self, name: Name, listed: Option<u64>, node: FileRef) {
+    fn classify(&mut self, name: Name, listed: Option<u64>, node: FileRef) {
         let found = &node.attributes;
         let fileid = found.fileid;
         let why = if found.kind != FileKind::Directory {
@@ -325,7 +325,7 @@ impl Visitor<'_> {
     /// Records what the server refused, and continues. Any error other than a server reply ends the purge.
     fn refused(&mut self, name: Option<Name>, error: NfsError) -> Result<(), ExportError> {
         let Some(status) = error.status() else {
-            return Err(error).while_(|| "purging the trash".into());
+            return Err(error).context(|| "purging the trash".into());
         };
         self.denied |= matches!(status, Status::Access | Status::NotPermitted);
         let remedy = match status {
@@ -352,7 +352,7 @@ impl Visitor<'_> {
         let attributes = match self.store.nfs.attributes(&self.task.handle).await {
             Ok(attributes) => attributes,
             Err(error) if error.status().is_some() => return Ok(false),
-            Err(error) => return Err(error).while_(|| "looking for a directory's owner".into()),
+            Err(error) => return Err(error).context(|| "looking for a directory's owner".into()),
         };
         let owner = match (attributes.kind, attributes.uid, attributes.gid) {
             (FileKind::Directory, Some(uid), gid) if uid != 0 => Credential {
@@ -370,7 +370,7 @@ impl Visitor<'_> {
             match nfs.set_attributes(&self.task.handle, mode).await {
                 Ok(_) => {}
                 Err(error) if error.status().is_some() => return Ok(false),
-                Err(error) => return Err(error).while_(|| "opening a directory as its owner".into()),
+                Err(error) => return Err(error).context(|| "opening a directory as its owner".into()),
             }
         }
         self.actor = Some(owner);

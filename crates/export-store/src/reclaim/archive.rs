@@ -3,7 +3,7 @@
 use crate::error::{ErrorContext as _, ExportError};
 use crate::naming::archive_name;
 use crate::path_reservations::Holder;
-use crate::reclaim::{At, Reclaim, ReclaimAction};
+use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction};
 use crate::record::{ArchiveState, State, handle_of};
 use crate::store::ExportStore;
 use crate::{archives, layout, paths, reclaim, records};
@@ -21,33 +21,33 @@ pub(crate) async fn choose_name(store: &ExportStore, reclaim: &mut Reclaim<'_>) 
     let leaf = paths::leaf(&reclaim.nodes, &reclaim.record.directory);
     let was = leaf.map(|leaf| &leaf.attributes);
     reclaim.target = Some(reserved);
-    Ok(reclaim.keeping.note(target, was))
+    Ok(reclaim.archive_metadata.archive_state(target, was))
 }
 
 /// A running nfs-subdir archives the same volumes under the same names. If the directory, identified by file ID and
 /// handle, is at that name, it is recorded as an archive of this operator.
 pub(crate) async fn find_existing(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> Result<(), ExportError> {
     let record = &reclaim.record;
-    let archives = reclaim.wish == ReclaimAction::Archive || record.adopted;
-    if record.state != State::Live || !archives || reclaim.seen.source != At::Nothing {
+    let archives = reclaim.action == ReclaimAction::Archive || record.adopted;
+    if record.state != State::Live || !archives || reclaim.seen.source != NameOccupant::Nothing {
         return Ok(());
     }
     let target = archive_name(record.directory.last_segment(), &record.volume, 0, reclaim.longest_name);
     let (verified, name) = (reclaim.verified, layout::name(&target)?);
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
-    let found = found.while_(|| format!("looking up {name}"))?;
+    let found = found.context(|| format!("looking up {name}"))?;
     let same = |node: &FileRef| {
-        verified.is_plain_directory(node) && record.is_about(node) && record.handle == Some(handle_of(node))
+        verified.is_plain_directory(node) && record.matches_node(node) && record.handle == Some(handle_of(node))
     };
     let Some(archive) = found.filter(same) else {
         return Ok(());
     };
     let was = &archive.attributes;
-    let note = reclaim.keeping.note(target, Some(was));
+    let note = reclaim.archive_metadata.archive_state(target, Some(was));
     let record = record.in_state(State::Archiving(note));
     records::replace(store, verified, &record).await?;
     reclaim.record = record;
-    reclaim.seen.moved = At::Ours;
+    reclaim.seen.moved = NameOccupant::Ours;
     Ok(())
 }
 
@@ -63,7 +63,7 @@ pub(crate) fn reserve_recorded_name(store: &ExportStore, reclaim: &mut Reclaim<'
     );
     match reserved {
         Ok(reserved) => reclaim.target = Some(reserved),
-        Err(_) if reclaim.seen.moved == At::Nothing => reclaim.seen.moved = At::Stranger,
+        Err(_) if reclaim.seen.moved == NameOccupant::Nothing => reclaim.seen.moved = NameOccupant::Stranger,
         Err(_) => {}
     }
 }
@@ -87,8 +87,8 @@ pub(crate) async fn complete(store: &ExportStore, reclaim: &mut Reclaim<'_>) -> 
     let verified = reclaim.verified;
     let name = layout::name(&note.target)?;
     let found = store.nfs.lookup(&verified.root.handle, &name).await;
-    let archive = found.while_(|| format!("looking up {name}"))?;
-    let Some(archive) = archive.filter(|archive| reclaim.record.is_about(archive)) else {
+    let archive = found.context(|| format!("looking up {name}"))?;
+    let Some(archive) = archive.filter(|archive| reclaim.record.matches_node(archive)) else {
         return reclaim::observe(store, reclaim).await;
     };
     let warnings = archives::restrict(store, verified, &archive, &note.target).await?;

@@ -11,7 +11,7 @@ pub(crate) enum ReclaimAction {
 
 /// What exists under a name, compared by file ID.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum At {
+pub(crate) enum NameOccupant {
     Nothing,
     /// The volume's directory.
     Ours,
@@ -21,11 +21,11 @@ pub(crate) enum At {
 
 /// What exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedPaths {
     /// At the volume's path.
-    pub source: At,
+    pub source: NameOccupant,
     /// At the path in the record's state: the archive, the trash entry or the tombstone.
-    pub moved: At,
+    pub moved: NameOccupant,
     /// The directory is empty; unset until checked or tried.
     pub empty: Option<bool>,
     /// The server refused to move the directory into the trash.
@@ -34,7 +34,7 @@ pub(crate) struct Seen {
 
 /// A state to record before the step that it announces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextState {
     RemovingEmpty,
     /// With a name that is unused now.
     Archiving,
@@ -44,7 +44,7 @@ pub(crate) enum Next {
 
 /// Result of a reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ReclaimResult {
     Archived,
     EmptyRemoved,
     Deleted,
@@ -52,74 +52,86 @@ pub(crate) enum End {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Step {
-    LookInside,
-    Record(Next),
+pub(crate) enum ReclaimStep {
+    CheckEmpty,
+    Record(NextState),
     RemoveEmpty,
     /// Rename the directory to the path in the record's state.
     Move,
     /// The directory has the archive's name: restrict it to the operator, and record it as archived.
-    Seal,
-    Done(End),
+    Restrict,
+    Done(ReclaimResult),
     /// The directory is missing, which is a failure.
     Missing,
     /// Something else has the directory's name, and the directory is missing.
     Replaced,
     /// The directory was never completed, so no volume can have it.
-    NotMade,
+    NeverCompleted,
 }
 
-pub(crate) fn decide(state: &State, adopted: bool, wish: ReclaimAction, seen: &Seen) -> Step {
-    let wish = if adopted { ReclaimAction::Archive } else { wish };
-    let gone = match wish {
-        ReclaimAction::Archive => Step::Missing,
-        ReclaimAction::Delete => Step::Done(End::AlreadyGone),
+pub(crate) fn decide(state: &State, adopted: bool, action: ReclaimAction, seen: &ObservedPaths) -> ReclaimStep {
+    let action = if adopted { ReclaimAction::Archive } else { action };
+    let gone = match action {
+        ReclaimAction::Archive => ReclaimStep::Missing,
+        ReclaimAction::Delete => ReclaimStep::Done(ReclaimResult::AlreadyGone),
     };
     match (state, seen.moved, seen.source) {
-        (State::Creating | State::Copying(_), ..) => Step::NotMade,
-        (State::Live, _, At::Ours) => begin(wish, seen),
-        (State::Live, _, At::Nothing) => gone,
-        (State::Live, _, At::Stranger) => Step::Replaced,
+        (State::Creating | State::Copying(_), ..) => ReclaimStep::NeverCompleted,
+        (State::Live, _, NameOccupant::Ours) => begin(action, seen),
+        (State::Live, _, NameOccupant::Nothing) => gone,
+        (State::Live, _, NameOccupant::Stranger) => ReclaimStep::Replaced,
 
-        (State::RemovingEmpty, _, At::Ours) if seen.empty == Some(false) => begin(wish, seen),
-        (State::RemovingEmpty, _, At::Ours) => Step::RemoveEmpty,
+        (State::RemovingEmpty, _, NameOccupant::Ours) if seen.empty == Some(false) => begin(action, seen),
+        (State::RemovingEmpty, _, NameOccupant::Ours) => ReclaimStep::RemoveEmpty,
         // The directory was empty when this state was recorded. Whatever removed it, there was nothing to keep.
-        (State::RemovingEmpty, ..) => Step::Done(End::EmptyRemoved),
+        (State::RemovingEmpty, ..) => ReclaimStep::Done(ReclaimResult::EmptyRemoved),
 
-        (State::Archiving(_), At::Ours, _) => Step::Seal,
-        (State::Archiving(_), _, At::Ours) if wish == ReclaimAction::Delete => Step::Record(Next::Deleting),
-        (State::Archiving(_), At::Nothing, At::Ours) => Step::Move,
-        (State::Archiving(_), At::Stranger, At::Ours) => Step::Record(Next::Archiving),
+        (State::Archiving(_), NameOccupant::Ours, _) => ReclaimStep::Restrict,
+        (State::Archiving(_), _, NameOccupant::Ours) if action == ReclaimAction::Delete => {
+            ReclaimStep::Record(NextState::Deleting)
+        }
+        (State::Archiving(_), NameOccupant::Nothing, NameOccupant::Ours) => ReclaimStep::Move,
+        (State::Archiving(_), NameOccupant::Stranger, NameOccupant::Ours) => ReclaimStep::Record(NextState::Archiving),
         (State::Archiving(_), ..) => gone,
 
         // The archive was moved back.
-        (State::Archived(_), At::Nothing | At::Stranger, At::Ours) => begin(wish, seen),
-        (State::Archived(_), ..) => Step::Done(End::Archived),
+        (State::Archived(_), NameOccupant::Nothing | NameOccupant::Stranger, NameOccupant::Ours) => begin(action, seen),
+        (State::Archived(_), ..) => ReclaimStep::Done(ReclaimResult::Archived),
         // The archive is being purged or restored, which begins only without a volume.
-        (State::Purging { .. } | State::Restoring { .. }, ..) => Step::NotMade,
+        (State::Purging { .. } | State::Restoring { .. }, ..) => ReclaimStep::NeverCompleted,
 
-        (State::Deleting { .. } | State::Tombstone { .. }, At::Ours, _) => Step::Done(End::Deleted),
-        // The policy was changed before the rename.
-        (State::Deleting { .. } | State::Tombstone { .. }, _, At::Ours) if wish == ReclaimAction::Archive => {
-            begin(wish, seen)
+        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Ours, _) => {
+            ReclaimStep::Done(ReclaimResult::Deleted)
         }
-        (State::Deleting { .. }, _, At::Ours) if seen.trash_refused => Step::Record(Next::Tombstone),
-        (State::Deleting { .. } | State::Tombstone { .. }, At::Nothing, At::Ours) => Step::Move,
+        // The policy was changed before the rename.
+        (State::Deleting { .. } | State::Tombstone { .. }, _, NameOccupant::Ours)
+            if action == ReclaimAction::Archive =>
+        {
+            begin(action, seen)
+        }
+        (State::Deleting { .. }, _, NameOccupant::Ours) if seen.trash_refused => {
+            ReclaimStep::Record(NextState::Tombstone)
+        }
+        (State::Deleting { .. } | State::Tombstone { .. }, NameOccupant::Nothing, NameOccupant::Ours) => {
+            ReclaimStep::Move
+        }
         // A later time results in another name in the trash.
-        (State::Deleting { .. }, At::Stranger, At::Ours) => Step::Record(Next::Deleting),
+        (State::Deleting { .. }, NameOccupant::Stranger, NameOccupant::Ours) => {
+            ReclaimStep::Record(NextState::Deleting)
+        }
         // Something else has the tombstone's name.
-        (State::Tombstone { .. }, At::Stranger, At::Ours) => Step::Replaced,
+        (State::Tombstone { .. }, NameOccupant::Stranger, NameOccupant::Ours) => ReclaimStep::Replaced,
         // Renamed, and possibly purged since.
-        (State::Deleting { .. } | State::Tombstone { .. }, ..) => Step::Done(End::Deleted),
+        (State::Deleting { .. } | State::Tombstone { .. }, ..) => ReclaimStep::Done(ReclaimResult::Deleted),
     }
 }
 
-fn begin(wish: ReclaimAction, seen: &Seen) -> Step {
-    match (wish, seen.empty) {
-        (ReclaimAction::Delete, _) => Step::Record(Next::Deleting),
-        (ReclaimAction::Archive, None) => Step::LookInside,
-        (ReclaimAction::Archive, Some(true)) => Step::Record(Next::RemovingEmpty),
-        (ReclaimAction::Archive, Some(false)) => Step::Record(Next::Archiving),
+fn begin(action: ReclaimAction, seen: &ObservedPaths) -> ReclaimStep {
+    match (action, seen.empty) {
+        (ReclaimAction::Delete, _) => ReclaimStep::Record(NextState::Deleting),
+        (ReclaimAction::Archive, None) => ReclaimStep::CheckEmpty,
+        (ReclaimAction::Archive, Some(true)) => ReclaimStep::Record(NextState::RemovingEmpty),
+        (ReclaimAction::Archive, Some(false)) => ReclaimStep::Record(NextState::Archiving),
     }
 }
 
@@ -144,23 +156,30 @@ mod tests {
 
     #[test]
     fn every_state_of_record_source_and_target_has_its_next_step() {
-        use At::{Nothing, Ours, Stranger};
+        use NameOccupant::{Nothing, Ours, Stranger};
         use ReclaimAction::{Archive, Delete};
         let (live, empty) = (State::Live, State::RemovingEmpty);
         let (archiving, archived) = (State::Archiving(note()), State::Archived(note()));
         let deleting = State::Deleting { since: 1 };
         let tombstone = State::Tombstone { since: 1 };
-        for (state, wish, moved, source, holds, step) in [
-            (&State::Creating, Delete, Nothing, Ours, None, Step::NotMade),
+        for (state, action, moved, source, holds, step) in [
+            (
+                &State::Creating,
+                Delete,
+                Nothing,
+                Ours,
+                None,
+                ReclaimStep::NeverCompleted,
+            ),
             // Not begun.
-            (&live, Archive, Nothing, Ours, None, Step::LookInside),
+            (&live, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
             (
                 &live,
                 Archive,
                 Nothing,
                 Ours,
                 Some(true),
-                Step::Record(Next::RemovingEmpty),
+                ReclaimStep::Record(NextState::RemovingEmpty),
             ),
             (
                 &live,
@@ -168,97 +187,237 @@ mod tests {
                 Nothing,
                 Ours,
                 Some(false),
-                Step::Record(Next::Archiving),
+                ReclaimStep::Record(NextState::Archiving),
             ),
-            (&live, Archive, Nothing, Nothing, None, Step::Missing),
-            (&live, Archive, Nothing, Stranger, None, Step::Replaced),
-            (&live, Delete, Nothing, Ours, None, Step::Record(Next::Deleting)),
-            (&live, Delete, Nothing, Nothing, None, Step::Done(End::AlreadyGone)),
-            (&live, Delete, Nothing, Stranger, None, Step::Replaced),
+            (&live, Archive, Nothing, Nothing, None, ReclaimStep::Missing),
+            (&live, Archive, Nothing, Stranger, None, ReclaimStep::Replaced),
+            (
+                &live,
+                Delete,
+                Nothing,
+                Ours,
+                None,
+                ReclaimStep::Record(NextState::Deleting),
+            ),
+            (
+                &live,
+                Delete,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::AlreadyGone),
+            ),
+            (&live, Delete, Nothing, Stranger, None, ReclaimStep::Replaced),
             // Before and after the RMDIR of an empty directory.
-            (&empty, Archive, Nothing, Ours, None, Step::RemoveEmpty),
+            (&empty, Archive, Nothing, Ours, None, ReclaimStep::RemoveEmpty),
             (
                 &empty,
                 Archive,
                 Nothing,
                 Ours,
                 Some(false),
-                Step::Record(Next::Archiving),
+                ReclaimStep::Record(NextState::Archiving),
             ),
-            (&empty, Delete, Nothing, Ours, Some(false), Step::Record(Next::Deleting)),
-            (&empty, Archive, Nothing, Nothing, None, Step::Done(End::EmptyRemoved)),
-            (&empty, Archive, Nothing, Stranger, None, Step::Done(End::EmptyRemoved)),
+            (
+                &empty,
+                Delete,
+                Nothing,
+                Ours,
+                Some(false),
+                ReclaimStep::Record(NextState::Deleting),
+            ),
+            (
+                &empty,
+                Archive,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::EmptyRemoved),
+            ),
+            (
+                &empty,
+                Archive,
+                Nothing,
+                Stranger,
+                None,
+                ReclaimStep::Done(ReclaimResult::EmptyRemoved),
+            ),
             // Before and after the rename to an archive; with the archive's name taken; with the volume's path
             // recreated.
-            (&archiving, Archive, Nothing, Ours, None, Step::Move),
-            (&archiving, Archive, Stranger, Ours, None, Step::Record(Next::Archiving)),
-            (&archiving, Archive, Ours, Nothing, None, Step::Seal),
-            (&archiving, Archive, Ours, Stranger, None, Step::Seal),
-            (&archiving, Delete, Ours, Nothing, None, Step::Seal),
-            (&archiving, Delete, Nothing, Ours, None, Step::Record(Next::Deleting)),
-            (&archiving, Archive, Nothing, Nothing, None, Step::Missing),
-            (&archiving, Archive, Stranger, Stranger, None, Step::Missing),
-            (&archiving, Archive, Nothing, Stranger, None, Step::Missing),
-            (&archiving, Delete, Nothing, Nothing, None, Step::Done(End::AlreadyGone)),
-            (&archived, Archive, Ours, Nothing, None, Step::Done(End::Archived)),
-            (&archived, Delete, Ours, Stranger, None, Step::Done(End::Archived)),
-            (&archived, Archive, Nothing, Nothing, None, Step::Done(End::Archived)),
-            (&archived, Archive, Nothing, Ours, None, Step::LookInside),
+            (&archiving, Archive, Nothing, Ours, None, ReclaimStep::Move),
+            (
+                &archiving,
+                Archive,
+                Stranger,
+                Ours,
+                None,
+                ReclaimStep::Record(NextState::Archiving),
+            ),
+            (&archiving, Archive, Ours, Nothing, None, ReclaimStep::Restrict),
+            (&archiving, Archive, Ours, Stranger, None, ReclaimStep::Restrict),
+            (&archiving, Delete, Ours, Nothing, None, ReclaimStep::Restrict),
+            (
+                &archiving,
+                Delete,
+                Nothing,
+                Ours,
+                None,
+                ReclaimStep::Record(NextState::Deleting),
+            ),
+            (&archiving, Archive, Nothing, Nothing, None, ReclaimStep::Missing),
+            (&archiving, Archive, Stranger, Stranger, None, ReclaimStep::Missing),
+            (&archiving, Archive, Nothing, Stranger, None, ReclaimStep::Missing),
+            (
+                &archiving,
+                Delete,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::AlreadyGone),
+            ),
+            (
+                &archived,
+                Archive,
+                Ours,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Archived),
+            ),
+            (
+                &archived,
+                Delete,
+                Ours,
+                Stranger,
+                None,
+                ReclaimStep::Done(ReclaimResult::Archived),
+            ),
+            (
+                &archived,
+                Archive,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Archived),
+            ),
+            (&archived, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
             // Before and after the rename into the trash; after the purge; with the volume's path recreated.
-            (&deleting, Delete, Nothing, Ours, None, Step::Move),
-            (&deleting, Delete, Stranger, Ours, None, Step::Record(Next::Deleting)),
-            (&deleting, Delete, Ours, Nothing, None, Step::Done(End::Deleted)),
-            (&deleting, Delete, Ours, Stranger, None, Step::Done(End::Deleted)),
-            (&deleting, Delete, Nothing, Nothing, None, Step::Done(End::Deleted)),
-            (&deleting, Delete, Nothing, Stranger, None, Step::Done(End::Deleted)),
-            (&deleting, Archive, Nothing, Ours, None, Step::LookInside),
-            (&deleting, Archive, Ours, Nothing, None, Step::Done(End::Deleted)),
-            (&tombstone, Delete, Nothing, Ours, None, Step::Move),
-            (&tombstone, Delete, Ours, Nothing, None, Step::Done(End::Deleted)),
-            (&tombstone, Delete, Stranger, Ours, None, Step::Replaced),
-            (&tombstone, Delete, Nothing, Nothing, None, Step::Done(End::Deleted)),
+            (&deleting, Delete, Nothing, Ours, None, ReclaimStep::Move),
+            (
+                &deleting,
+                Delete,
+                Stranger,
+                Ours,
+                None,
+                ReclaimStep::Record(NextState::Deleting),
+            ),
+            (
+                &deleting,
+                Delete,
+                Ours,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (
+                &deleting,
+                Delete,
+                Ours,
+                Stranger,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (
+                &deleting,
+                Delete,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (
+                &deleting,
+                Delete,
+                Nothing,
+                Stranger,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (&deleting, Archive, Nothing, Ours, None, ReclaimStep::CheckEmpty),
+            (
+                &deleting,
+                Archive,
+                Ours,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (&tombstone, Delete, Nothing, Ours, None, ReclaimStep::Move),
+            (
+                &tombstone,
+                Delete,
+                Ours,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
+            (&tombstone, Delete, Stranger, Ours, None, ReclaimStep::Replaced),
+            (
+                &tombstone,
+                Delete,
+                Nothing,
+                Nothing,
+                None,
+                ReclaimStep::Done(ReclaimResult::Deleted),
+            ),
         ] {
-            let seen = Seen {
+            let seen = ObservedPaths {
                 source,
                 moved,
                 empty: holds,
                 trash_refused: false,
             };
-            assert_eq!(decide(state, false, wish, &seen), step, "{state:?} {wish:?} {seen:?}");
+            assert_eq!(
+                decide(state, false, action, &seen),
+                step,
+                "{state:?} {action:?} {seen:?}"
+            );
         }
     }
 
     #[test]
     fn what_was_adopted_is_archived_where_the_policy_says_delete() {
-        let seen = Seen {
-            source: At::Ours,
-            moved: At::Nothing,
+        let seen = ObservedPaths {
+            source: NameOccupant::Ours,
+            moved: NameOccupant::Nothing,
             empty: Some(false),
             trash_refused: false,
         };
         assert_eq!(
             decide(&State::Live, true, ReclaimAction::Delete, &seen),
-            Step::Record(Next::Archiving)
+            ReclaimStep::Record(NextState::Archiving)
         );
-        let gone = Seen {
-            source: At::Nothing,
+        let gone = ObservedPaths {
+            source: NameOccupant::Nothing,
             ..seen
         };
-        assert_eq!(decide(&State::Live, true, ReclaimAction::Delete, &gone), Step::Missing);
+        assert_eq!(
+            decide(&State::Live, true, ReclaimAction::Delete, &gone),
+            ReclaimStep::Missing
+        );
     }
 
     #[test]
     fn what_the_trash_refuses_becomes_a_tombstone() {
-        let seen = Seen {
-            source: At::Ours,
-            moved: At::Nothing,
+        let seen = ObservedPaths {
+            source: NameOccupant::Ours,
+            moved: NameOccupant::Nothing,
             empty: None,
             trash_refused: true,
         };
         let deleting = State::Deleting { since: 1 };
         assert_eq!(
             decide(&deleting, false, ReclaimAction::Delete, &seen),
-            Step::Record(Next::Tombstone)
+            ReclaimStep::Record(NextState::Tombstone)
         );
     }
 }

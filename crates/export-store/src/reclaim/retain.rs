@@ -1,9 +1,9 @@
 //! Removal of records without their directories: Retain, and records that are no longer needed.
 
 use crate::error::ExportError;
-use crate::reclaim::{At, Reclaim, ReclaimAction, Recorded, archive};
+use crate::reclaim::{NameOccupant, Reclaim, ReclaimAction, Recorded, archive};
 use crate::record::{Record, State};
-use crate::records::Found;
+use crate::records::ReadRecord;
 use crate::request::{ArchiveMetadata, ReclaimRequest, Reclaimed};
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -14,14 +14,14 @@ pub(crate) async fn retain(
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
 ) -> Result<Reclaimed, ExportError> {
-    let Found::Record(record, _) = records::read(store, verified, &request.volume).await? else {
+    let ReadRecord::Record(record, _) = records::read(store, verified, &request.volume).await? else {
         // There is no record to remove.
         return Ok(Reclaimed::Retained);
     };
     if record.claim.uid != request.claim.uid {
         return Ok(Reclaimed::Retained);
     }
-    if !record.state.is_open() && has_moved(store, verified, &record).await? {
+    if !record.state.belongs_to_volume() && has_moved(store, verified, &record).await? {
         // An earlier reclaim with another policy can no longer be undone, so complete it.
         let Recorded::Agreed(record, file_id) = volume_record::compare_and_sign(store, verified, request).await? else {
             return Ok(Reclaimed::Retained);
@@ -50,7 +50,7 @@ pub(crate) async fn forget_volume(
     verified: &VerifiedRoot,
     volume: &str,
 ) -> Result<(), ExportError> {
-    if let Found::Record(record, _) = records::read(store, verified, volume).await? {
+    if let ReadRecord::Record(record, _) = records::read(store, verified, volume).await? {
         remove_finished_record(store, verified, &record).await?;
     }
     Ok(())
@@ -73,7 +73,7 @@ pub(crate) async fn remove_finished_record(
 /// Reports whether the directory is no longer at its volume's path.
 async fn has_moved(store: &ExportStore, verified: &VerifiedRoot, record: &Record) -> Result<bool, ExportError> {
     let seen = observe_record(store, verified, record).await?;
-    Ok(seen.is_none_or(|seen| seen.source != At::Ours))
+    Ok(seen.is_none_or(|seen| seen.source != NameOccupant::Ours))
 }
 
 /// Observes the directory of a record. Returns `None` if it has no file ID yet.
@@ -81,7 +81,7 @@ async fn observe_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     record: &Record,
-) -> Result<Option<super::Seen>, ExportError> {
+) -> Result<Option<super::ObservedPaths>, ExportError> {
     let Some(file_id) = record.file_id else { return Ok(None) };
     let mut reclaim = Reclaim::new(
         verified,
@@ -111,7 +111,7 @@ pub(crate) async fn complete_archive(
         &ArchiveMetadata::default(),
     );
     reclaim::observe(store, &mut reclaim).await?;
-    if reclaim.seen.moved != At::Ours {
+    if reclaim.seen.moved != NameOccupant::Ours {
         return Ok(false);
     }
     archive::complete(store, &mut reclaim).await?;

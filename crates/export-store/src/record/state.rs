@@ -51,7 +51,7 @@ pub struct CopyState {
 impl ArchiveState {
     /// Returns the same archive with these terms.
     #[must_use]
-    pub fn on(&self, terms: &RetentionTerms) -> Self {
+    pub fn with_terms(&self, terms: &RetentionTerms) -> Self {
         Self {
             terms: terms.clone(),
             ..self.clone()
@@ -128,7 +128,7 @@ pub enum State {
 
 impl State {
     /// Reports whether the directory belongs to a volume, or is about to.
-    pub fn is_open(&self) -> bool {
+    pub fn belongs_to_volume(&self) -> bool {
         matches!(self, Self::Creating | Self::Live)
     }
 
@@ -141,7 +141,7 @@ impl State {
     }
 
     /// Returns the metadata of the archive that the directory is, was or becomes.
-    pub fn note(&self) -> Option<&ArchiveState> {
+    pub fn archive_info(&self) -> Option<&ArchiveState> {
         match self {
             Self::Archiving(note) | Self::Copying(note) => Some(note),
             other => other.archive(),

@@ -176,13 +176,13 @@ fn a_note_that_is_too_long_for_a_record_is_none() {
         node_affinity: None,
         released: false,
     };
-    assert_eq!(note.clone().if_it_fits(), None);
+    assert_eq!(note.clone().within_size_limit(), None);
     let short = VolumeMetadata {
         mount_options: vec!["x".repeat(7 * 1024)],
         ..note
     };
     let longest = Record {
-        note: short.if_it_fits(),
+        note: short.within_size_limit(),
         ..record(State::Live)
     };
     assert!(longest.note.is_some() && longest.to_bytes().is_ok());

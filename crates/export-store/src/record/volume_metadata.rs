@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Maximum size of the metadata in bytes. The rest of the record has the same amount of space, and needs less. Only a
 /// node affinity with hundreds of terms is longer.
-const LONGEST_NOTE: usize = 8 * 1024;
+const MAX_NOTE_LEN: usize = 8 * 1024;
 
 /// Metadata of a volume, as of its creation or last change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,9 +42,9 @@ pub struct VolumeMetadata {
 
 impl VolumeMetadata {
     /// Returns the metadata, unless it is too long for a record.
-    pub fn if_it_fits(self) -> Option<Self> {
+    pub fn within_size_limit(self) -> Option<Self> {
         let length = serde_json::to_vec(&self).map_or(usize::MAX, |bytes| bytes.len());
-        (length <= LONGEST_NOTE).then_some(self)
+        (length <= MAX_NOTE_LEN).then_some(self)
     }
 }
 

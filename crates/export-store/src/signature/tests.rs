@@ -40,19 +40,22 @@ fn the_signature_stays_what_it_was() {
 fn a_record_is_believed_only_where_it_was_written_and_as_it_was_written() {
     let key = key();
     let sealed = signer(&key).seal("pvc-1", RECORD);
-    let judged = |signer: Signer<'_>, volume: &str| signer.judge(volume, &sealed);
-    assert_eq!(judged(signer(&key), "pvc-1"), Trust::Signed);
-    assert_eq!(judged(signer(&key), "pvc-2"), Trust::Forged);
+    let judged = |signer: Signer<'_>, volume: &str| signer.verify(volume, &sealed);
+    assert_eq!(judged(signer(&key), "pvc-1"), SignatureStatus::Signed);
+    assert_eq!(judged(signer(&key), "pvc-2"), SignatureStatus::Forged);
     let elsewhere = |cluster_id, export_id| Signer {
         key: &key,
         cluster_id,
         export_id,
     };
-    assert_eq!(judged(elsewhere("another", "export"), "pvc-1"), Trust::Forged);
-    assert_eq!(judged(elsewhere("cluster", "another"), "pvc-1"), Trust::Forged);
+    assert_eq!(judged(elsewhere("another", "export"), "pvc-1"), SignatureStatus::Forged);
+    assert_eq!(
+        judged(elsewhere("cluster", "another"), "pvc-1"),
+        SignatureStatus::Forged
+    );
     // Bytes cannot move from one part to the next.
-    assert_eq!(judged(elsewhere("clustere", "xport"), "pvc-1"), Trust::Forged);
-    assert_eq!(judged(signer(&RecordsKey::random()), "pvc-1"), Trust::Forged);
+    assert_eq!(judged(elsewhere("clustere", "xport"), "pvc-1"), SignatureStatus::Forged);
+    assert_eq!(judged(signer(&RecordsKey::random()), "pvc-1"), SignatureStatus::Forged);
 }
 
 #[test]
@@ -62,19 +65,23 @@ fn a_record_with_any_byte_changed_removed_or_added_is_not_believed() {
     for place in 0..sealed.len() {
         let mut changed = sealed.clone();
         *changed.get_mut(place).unwrap() ^= 1;
-        assert_ne!(signer(&key).judge("pvc-1", &changed), Trust::Signed, "byte {place}");
+        assert_ne!(
+            signer(&key).verify("pvc-1", &changed),
+            SignatureStatus::Signed,
+            "byte {place}"
+        );
         let mut shorter = sealed.clone();
         shorter.remove(place);
         assert_ne!(
-            signer(&key).judge("pvc-1", &shorter),
-            Trust::Signed,
+            signer(&key).verify("pvc-1", &shorter),
+            SignatureStatus::Signed,
             "without byte {place}"
         );
         let mut longer = sealed.clone();
         longer.insert(place, b' ');
         assert_ne!(
-            signer(&key).judge("pvc-1", &longer),
-            Trust::Signed,
+            signer(&key).verify("pvc-1", &longer),
+            SignatureStatus::Signed,
             "a space at {place}"
         );
     }
@@ -86,21 +93,21 @@ fn a_record_without_signature_is_unsigned_and_one_with_a_wrong_one_is_forged() {
     let text = |signature: &str| format!("{{\"volume\":\"pvc-1\"{signature}}}\n");
     let zeros = format!(",\"signature\":\"{}\"", "0".repeat(64));
     for (signature, expected) in [
-        ("", Trust::Unsigned),
-        (",\"signature\":null", Trust::Unsigned),
-        (&*zeros, Trust::Forged),
-        (",\"signature\":\"\"", Trust::Forged),
-        (", \"signature\": \"00\"", Trust::Forged),
-        (",\"signature\":7", Trust::Forged),
+        ("", SignatureStatus::Unsigned),
+        (",\"signature\":null", SignatureStatus::Unsigned),
+        (&*zeros, SignatureStatus::Forged),
+        (",\"signature\":\"\"", SignatureStatus::Forged),
+        (", \"signature\": \"00\"", SignatureStatus::Forged),
+        (",\"signature\":7", SignatureStatus::Forged),
     ] {
         let record = text(signature);
-        assert_eq!(signer(&key).judge("pvc-1", record.as_bytes()), expected, "{record}");
+        assert_eq!(signer(&key).verify("pvc-1", record.as_bytes()), expected, "{record}");
     }
     // A valid record that an editor reformatted.
     let sealed = signer(&key).seal("pvc-1", RECORD);
     let value: serde_json::Value = serde_json::from_slice(&sealed).unwrap();
     let pretty = serde_json::to_vec_pretty(&value).unwrap();
-    assert_eq!(signer(&key).judge("pvc-1", &pretty), Trust::Forged);
+    assert_eq!(signer(&key).verify("pvc-1", &pretty), SignatureStatus::Forged);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
 use export_store::ErrorKind;
-use export_store::{Adopted, ExportError, ExportStore, Holder, RecordName, ReservedPath, Trust};
+use export_store::{Adopted, ExportError, ExportStore, Holder, RecordName, ReservedPath, SignatureStatus};
 use serde_json::{Value, json};
 
 use crate::fixture::{CLUSTER, OTHER_CLUSTER, StoreClient, StoreFixture, claim, reclaim, request};
@@ -29,7 +29,7 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
     let export = fixture.store().await;
     let name = archived(&export, &fixture, "1").await;
     archived(&export, &fixture, "2").await;
-    assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
+    assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Signed);
     let kept_by = fixture.client().open().await;
     settled(&kept_by).await;
     assert_eq!(doubted(&kept_by), []);
@@ -43,12 +43,12 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
     };
     let export = other_key.open().await;
     settled(&export).await;
-    let expected = [("pvc-1", Trust::Forged), ("pvc-2", Trust::Unsigned)];
+    let expected = [("pvc-1", SignatureStatus::Forged), ("pvc-2", SignatureStatus::Unsigned)];
     assert_eq!(
         doubted(&export),
         expected.map(|(volume, trust)| (volume.to_owned(), trust))
     );
-    assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Forged);
+    assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Forged);
 
     for volume in ["pvc-1", "pvc-2"] {
         let adopted = adopt(&export, volume).await.unwrap();
@@ -56,7 +56,7 @@ async fn a_record_signed_with_another_key_must_be_adopted_and_then_neither_expir
             adopted.archive && export.archives().contains(&adopted.volume),
             "{adopted:?}"
         );
-        assert_eq!(kept(&export, volume).await.trust, Trust::Signed);
+        assert_eq!(kept(&export, volume).await.trust, SignatureStatus::Signed);
         // Again, as after a lost reply.
         assert_eq!(adopt(&export, volume).await.unwrap(), adopted);
     }
@@ -177,7 +177,7 @@ async fn another_clusters_record_is_counted_and_adopted_only_by_name() {
     let full = |volume: &str| format!("{OTHER_CLUSTER}/{volume}");
     let adopted = adopt(&export, &full("pvc-1")).await.unwrap();
     assert_eq!((adopted.archive, &adopted.directory), (true, &name));
-    assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
+    assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Signed);
     assert_eq!(kept(&export, "pvc-1").await.claim, claim("1"));
     let adopted = adopt(&export, &full("pvc-2")).await.unwrap();
     assert_eq!((adopted.archive, &*adopted.directory), (false, "team/live"));

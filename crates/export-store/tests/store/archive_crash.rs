@@ -4,7 +4,7 @@ use std::fs;
 
 use std::os::unix::fs::MetadataExt as _;
 
-use export_store::{ArchiveRef, DirectoryRequest, ExportStore, PurgeLimits, RollbackOutcome, Stage};
+use export_store::{ArchiveRef, ArchiveStage, DirectoryRequest, ExportStore, PurgeLimits, RollbackOutcome};
 
 use crate::crash::{at_every_moment, clear, with_data};
 use crate::fixture::{StoreFixture, reclaim, request};
@@ -76,7 +76,10 @@ async fn an_announced_purge_that_is_interrupted_anywhere_can_be_cancelled() {
         async |fixture, next, uid, file_id| {
             assert!(next.cancel_purge(&which(uid, file_id)).await.unwrap());
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+            assert_eq!(
+                (kept.stage, kept.there, kept.file_id),
+                (ArchiveStage::Kept, true, file_id)
+            );
             assert_eq!(fs::read_to_string(fixture.on_disk(ARCHIVE).join("mine")).unwrap(), uid);
             clear(fixture);
         },
@@ -139,7 +142,7 @@ async fn a_restore_that_is_interrupted_anywhere_ends_with_the_data_unchanged_in_
                 uid
             );
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            let Stage::Restoring(to) = kept.stage else {
+            let ArchiveStage::Restoring(to) = kept.stage else {
                 panic!("{kept:?}")
             };
             next.finish_restore(&which(uid, file_id), &to).await.unwrap();
@@ -176,7 +179,10 @@ async fn a_restore_that_is_interrupted_anywhere_and_whose_claim_is_gone_becomes_
             assert!(!fixture.on_disk("home/deep/again").exists());
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+            assert_eq!(
+                (kept.stage, kept.there, kept.file_id),
+                (ArchiveStage::Kept, true, file_id)
+            );
             let note = &kept.note;
             assert_eq!((note.mode, note.uid, note.gid), (0o2750, Some(1000), Some(1001)));
             let archive = fixture.on_disk(&note.target);
@@ -214,7 +220,10 @@ async fn undoing_a_restore_that_is_interrupted_anywhere_ends_with_one_archive() 
             next.rollback(&format!("pvc-n{uid}"), &format!("n{uid}")).await.unwrap();
             assert_eq!(fixture.records(), [format!("pvc-{uid}")]);
             let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-            assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+            assert_eq!(
+                (kept.stage, kept.there, kept.file_id),
+                (ArchiveStage::Kept, true, file_id)
+            );
             let archive = fixture.on_disk(&kept.note.target);
             assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
             assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);

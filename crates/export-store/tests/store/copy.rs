@@ -11,7 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use export_store::ErrorKind;
 use export_store::{
-    Budget, CopyError, CopySource, ExportStore, ProvisionedDirectory, PurgeLimits, Tally, TallySnapshot, copy_volume,
+    CopyError, CopyLimits, CopyProgress, CopyProgressSnapshot, CopySource, ExportStore, ProvisionedDirectory,
+    PurgeLimits, copy_volume,
 };
 use nfs_client::{Protocol, VersionChoice};
 use rig::{Action, Direction, Squash};
@@ -22,10 +23,16 @@ use crate::fixture::{CLUSTER, StoreClient, StoreFixture, names, reclaim, request
 pub async fn copied(
     (source, uid, file_id): (&Arc<ExportStore>, &str, u64),
     (target, new): (&Arc<ExportStore>, &str),
-) -> Result<(ProvisionedDirectory, TallySnapshot), CopyError> {
-    let tally = Arc::new(Tally::default());
+) -> Result<(ProvisionedDirectory, CopyProgressSnapshot), CopyError> {
+    let tally = Arc::new(CopyProgress::default());
     let of = CopySource::Volume(reclaim(uid, uid, file_id));
-    let made = copy_volume((source, &of), (target, &request(new, new)), &Budget::default(), &tally).await;
+    let made = copy_volume(
+        (source, &of),
+        (target, &request(new, new)),
+        &CopyLimits::default(),
+        &tally,
+    )
+    .await;
     made.map(|made| (made, tally.snapshot()))
 }
 
@@ -337,7 +344,7 @@ async fn a_server_restart_only_delays_a_copy() {
     for number in 0..40 {
         fs::write(root.join(format!("file-{number}")), vec![number; 1_000_000]).unwrap();
     }
-    let tally = Arc::new(Tally::default());
+    let tally = Arc::new(CopyProgress::default());
     let copying = {
         let (export, tally) = (Arc::clone(&export), Arc::clone(&tally));
         tokio::spawn(async move {
@@ -345,7 +352,7 @@ async fn a_server_restart_only_delays_a_copy() {
             copy_volume(
                 (&export, &of),
                 (&export, &request("new", "new")),
-                &Budget::default(),
+                &CopyLimits::default(),
                 &tally,
             )
             .await

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::sync::Arc;
 
 use export_store::ErrorKind;
-use export_store::{Budget, CopySource, ExportStore, RollbackOutcome, Stage, Tally, copy_volume};
+use export_store::{ArchiveStage, CopyLimits, CopyProgress, CopySource, ExportStore, RollbackOutcome, copy_volume};
 
 use crate::archive_crash::{archived_as_it_was, restore, which};
 use crate::crash::{Operation, at_every_moment, clear};
@@ -24,8 +24,8 @@ async fn source(fixture: &StoreFixture, export: &ExportStore, uid: &str) -> u64 
 async fn copy(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
     let of = CopySource::Volume(reclaim(&format!("{uid}-old"), "old", file_id));
     let new = request(uid, "home/new");
-    let tally = Arc::new(Tally::default());
-    let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
+    let tally = Arc::new(CopyProgress::default());
+    let made = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
     made.unwrap().file_id
 }
 
@@ -96,8 +96,8 @@ async fn a_copy_that_is_interrupted_anywhere_is_rolled_back_unless_it_was_comple
 async fn copy_of_archive(export: &Arc<ExportStore>, uid: &str, file_id: u64) -> u64 {
     let of = CopySource::Archive(which(uid, file_id));
     let new = request(&format!("n{uid}"), "home/new");
-    let tally = Arc::new(Tally::default());
-    let made = copy_volume((export, &of), (export, &new), &Budget::default(), &tally).await;
+    let tally = Arc::new(CopyProgress::default());
+    let made = copy_volume((export, &of), (export, &new), &CopyLimits::default(), &tally).await;
     made.unwrap().file_id
 }
 
@@ -120,7 +120,10 @@ async fn an_archive_copy_that_is_interrupted_anywhere_ends_complete_and_leaves_t
         assert_eq!(seen, (made, 0o2750, 1000, 1001));
         assert_eq!(fs::read_to_string(copy.join("mine")).unwrap(), uid);
         let kept = next.find_archive(&format!("pvc-{uid}")).await.unwrap().unwrap();
-        assert_eq!((kept.stage, kept.there, kept.file_id), (Stage::Kept, true, file_id));
+        assert_eq!(
+            (kept.stage, kept.there, kept.file_id),
+            (ArchiveStage::Kept, true, file_id)
+        );
         let archive = fixture.on_disk(&kept.note.target);
         assert_eq!(fs::metadata(&archive).unwrap().mode() & 0o7777, 0o700);
         assert_eq!(fs::read_to_string(archive.join("mine")).unwrap(), uid);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 
 use export_store::naming::DirectoryPath;
-use export_store::{Content, ExportStore, RateLimiter, TreePlace};
+use export_store::{ExportStore, RateLimiter, TreePlace, TreeUsage};
 use nfs_client::{Protocol, VersionChoice};
 
 use crate::fixture::{StoreFixture, reclaim, request};
@@ -88,7 +88,7 @@ fn du(root: &Path) -> u64 {
     said.split_whitespace().next().unwrap().parse().unwrap()
 }
 
-async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<Content> {
+async fn count(export: &ExportStore, directory: &str, file_id: u64) -> Option<TreeUsage> {
     let directory = DirectoryPath::parse(directory).unwrap();
     let of = (TreePlace::Directory(&directory), Some(file_id));
     export.count(of, &mut RateLimiter::unlimited(), |_| true).await.unwrap()

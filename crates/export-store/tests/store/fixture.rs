@@ -178,7 +178,7 @@ pub fn request(uid: &str, directory: &str) -> DirectoryRequest {
         volume: format!("pvc-{uid}"),
         directory: DirectoryPath::parse(directory).unwrap(),
         mode: 0o777,
-        mode_asked: false,
+        mode_requested: false,
         uid: None,
         gid: None,
         existing: Existing::Refuse,

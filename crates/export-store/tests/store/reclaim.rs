@@ -137,7 +137,7 @@ async fn a_volume_of_nfs_subdir_is_recorded_before_it_is_touched() {
         export.delete(&unknown).await.unwrap_err().kind(),
         ErrorKind::RecordMissing
     );
-    let file_id = export.register(&unknown, false).await.unwrap();
+    let file_id = export.create_missing_record(&unknown, false).await.unwrap();
     assert_eq!(fs::metadata(fixture.on_disk("team-data-pvc-1")).unwrap().ino(), file_id);
     assert_eq!(export.delete(&unknown).await.unwrap(), Reclaimed::Deleted);
     assert_eq!(fixture.listed(), Vec::<String>::new());

@@ -5,8 +5,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 
 use export_store::{
-    ArchiveRef, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport, RetentionTerms,
-    Stage, Trust,
+    ArchiveRef, ArchiveStage, ExportError, ExportStore, ReclaimRequest, Reclaimed, RecordedArchive, RecoveryReport,
+    RetentionTerms, SignatureStatus,
 };
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub async fn kept(export: &ExportStore, volume: &str) -> RecordedArchive {
     export.find_archive(volume).await.unwrap().unwrap()
 }
 
-pub fn doubted(export: &ExportStore) -> Vec<(String, Trust)> {
+pub fn doubted(export: &ExportStore) -> Vec<(String, SignatureStatus)> {
     let own = export.unsigned_records().own.into_iter();
     own.map(|doubted| (doubted.volume, doubted.trust)).collect()
 }
@@ -141,7 +141,7 @@ async fn a_volume_confirms_its_own_record_and_no_other() {
     // Its reclaim resumes with a record of an earlier release, and leaves a signed one.
     forge(&fixture, "pvc-1", |_| ());
     export.archive(&said).await.unwrap();
-    assert_eq!(kept(&export, "pvc-1").await.trust, Trust::Signed);
+    assert_eq!(kept(&export, "pvc-1").await.trust, SignatureStatus::Signed);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -190,7 +190,7 @@ async fn unconfirmed_records_cause_no_removal_no_move_and_no_signature() {
     }
     assert_eq!(records(), before);
     assert!(fixture.on_disk("precious/below").exists() && fixture.on_disk("archived-secret").exists());
-    assert_eq!(kept(&export, "pvc-4").await.trust, Trust::Unsigned);
+    assert_eq!(kept(&export, "pvc-4").await.trust, SignatureStatus::Unsigned);
     assert!(fixture.on_disk(&name).exists());
 }
 
@@ -220,7 +220,10 @@ async fn the_object_of_an_archive_confirms_its_record_but_not_a_purge() {
     };
     export.sign_confirmed_archive(&which, &held).await.unwrap();
     let kept = kept(&export, "pvc-1").await;
-    assert_eq!((kept.trust, kept.stage, kept.there), (Trust::Signed, Stage::Kept, true));
+    assert_eq!(
+        (kept.trust, kept.stage, kept.there),
+        (SignatureStatus::Signed, ArchiveStage::Kept, true)
+    );
     assert_eq!(kept.note.terms, held);
     assert_eq!(fs::read_to_string(fixture.on_disk(&name).join("data")).unwrap(), "1");
 }
@@ -241,5 +244,5 @@ async fn an_older_record_that_was_restored_is_valid_only_for_its_own_directory()
     let export = fixture.client().open().await;
     settled(&export).await;
     let kept = kept(&export, "pvc-1").await;
-    assert_eq!((kept.trust, kept.there), (Trust::Signed, false));
+    assert_eq!((kept.trust, kept.there), (SignatureStatus::Signed, false));
 }

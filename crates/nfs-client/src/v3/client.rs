@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::call::call_once;
 use super::constants::{nfs, nfs_procedure};
 use super::mount::CachedRoot;
-use crate::connection_manager::{Agreement, ConnectionManager, ManagerHandle, ProtocolVersion};
+use crate::connection_manager::{ConnectionManager, HandshakeResult, ManagerHandle, ProtocolVersion};
 use crate::rpc::connection::Connection;
 use crate::transport::Transport;
 use crate::xdr::Encoder;
@@ -59,12 +59,12 @@ impl ProtocolVersion for V3 {
         connection: &Connection,
         _previous: Option<Arc<()>>,
         deadline: Instant,
-    ) -> Result<(Arc<()>, Agreement), NfsError> {
+    ) -> Result<(Arc<()>, HandshakeResult), NfsError> {
         // Fails if the server does not speak the version.
         let null = nfs_procedure(nfs::NULL);
         let credential = manager.target.credential;
         call_once(connection, "connecting", null, credential, &Encoder::new(), deadline).await?;
-        let agreement = Agreement {
+        let agreement = HandshakeResult {
             protocol: Protocol::V3,
             implementation: String::new(),
             lease: Duration::ZERO,

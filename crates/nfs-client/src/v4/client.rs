@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::call::{self, MAX_OPERATIONS};
 use super::handshake::{ClientState, handshake};
 use super::session::{self, Session};
-use crate::connection_manager::{Agreement, ConnectionManager, ManagerHandle, ProtocolVersion};
+use crate::connection_manager::{ConnectionManager, HandshakeResult, ManagerHandle, ProtocolVersion};
 use crate::rpc::connection::Connection;
 use crate::transport::Transport;
 use crate::{Negotiated, NfsError, Target};
@@ -36,7 +36,7 @@ impl ProtocolVersion for V4 {
         connection: &Connection,
         previous: Option<Arc<Session>>,
         deadline: Instant,
-    ) -> Result<(Arc<Session>, Agreement), NfsError> {
+    ) -> Result<(Arc<Session>, HandshakeResult), NfsError> {
         let session = match previous {
             Some(session) if session::bind(connection, &session, deadline).await? => session,
             lost => {

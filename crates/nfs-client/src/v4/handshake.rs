@@ -30,7 +30,7 @@ use super::client_id;
 use super::compound::Compound;
 use super::constants::{code, op};
 use super::session::{self, CreateSessionResult, Session};
-use crate::connection_manager::Agreement;
+use crate::connection_manager::HandshakeResult;
 use crate::rpc::connection::Connection;
 use crate::xdr::{Decoder, XdrError};
 use crate::{NfsError, Protocol, Status, Target, VersionChoice};
@@ -92,8 +92,8 @@ impl ClientState {
     }
 
     /// What was negotiated with the server.
-    pub fn agreement(&self, session: &Session) -> Agreement {
-        Agreement {
+    pub fn agreement(&self, session: &Session) -> HandshakeResult {
+        HandshakeResult {
             protocol: self.protocol.unwrap_or(Protocol::V4_1),
             implementation: self.implementation.clone(),
             lease: self.lease(),

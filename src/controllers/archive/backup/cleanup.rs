@@ -9,7 +9,7 @@ use crate::api::archive::NfsArchive;
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::context::Context;
-use export_store::{Asked, Discarded};
+use export_store::{DiscardOutcome, RequestedArchive};
 
 /// Removes the finalizer of an object that is being deleted once nothing is left of its incomplete copy.
 pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
@@ -31,14 +31,14 @@ pub(super) async fn clean_up(ctx: &Context, object: &NfsArchive) -> Result<Backu
         }
     };
     match export.discard_requested_archive(&name, &uid).await {
-        Ok(Discarded::Gone) => {
+        Ok(DiscardOutcome::Gone) => {
             backend.purge_requested.notify_one();
             remove_finalizer(ctx, object).await
         }
         // The copy is complete, so it is deleted as an archive.
-        Ok(Discarded::Complete) => match export.requested_archive(&name, &uid).await {
-            Ok(Asked::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
-            Ok(Asked::Unfinished | Asked::Taken(_)) => remove_finalizer(ctx, object).await,
+        Ok(DiscardOutcome::Complete) => match export.requested_archive(&name, &uid).await {
+            Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+            Ok(RequestedArchive::Unfinished | RequestedArchive::Taken(_)) => remove_finalizer(ctx, object).await,
             Err(error) => Ok(export_failed(ctx, &backend, &error)),
         },
         Err(error) => Ok(export_failed(ctx, &backend, &error)),

@@ -17,7 +17,7 @@ use crate::runtime::writes::{self, WriteError};
 use crate::state::backends::Backend;
 use crate::state::context::Context;
 use crate::state::copy_jobs::{CopyLabels, CopyResult};
-use export_store::{ArchiveRequest, CopyError, Discarded, RecordedArchive, copy_to_archive};
+use export_store::{ArchiveRequest, CopyError, DiscardOutcome, RecordedArchive, copy_to_archive};
 
 /// Describes the source in the object before anything is created, so that a deletion of the object finds what to remove.
 pub(super) async fn describe_source(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, WriteError> {
@@ -95,8 +95,8 @@ pub(super) async fn handle_failed_copy(ctx: &Context, object: &NfsArchive, error
     if let Ok((backend, export)) = confirmed_export(ctx, object) {
         match export.discard_requested_archive(&name, &uid).await {
             // The copy is complete; only a reply was lost.
-            Ok(Discarded::Complete) => return BackupOutcome::Changed,
-            Ok(Discarded::Gone) => backend.purge_requested.notify_one(),
+            Ok(DiscardOutcome::Complete) => return BackupOutcome::Changed,
+            Ok(DiscardOutcome::Gone) => backend.purge_requested.notify_one(),
             Err(error) => tracing::warn!(
                 archive = name,
                 "failed to discard an incomplete copy; the next attempt retries: {error}"

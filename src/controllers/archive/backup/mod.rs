@@ -24,7 +24,7 @@ use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::writes::WriteError;
 use crate::state::backends::Backend;
 use crate::state::context::Context;
-use export_store::{Asked, ExportError, ExportStore};
+use export_store::{ExportError, ExportStore, RequestedArchive};
 
 /// Carries out the next step of a backup that is not complete, and reports it.
 pub(super) async fn reconcile(ctx: &Context, object: &NfsArchive) -> Result<Action, WriteError> {
@@ -52,9 +52,9 @@ async fn next_step(ctx: &Context, object: &NfsArchive) -> Result<BackupOutcome, 
         Err(condition) => return Ok(BackupOutcome::Waiting(condition)),
     };
     match find_backup(&backend, &export, &name, &uid).await {
-        Ok(Asked::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
-        Ok(Asked::Unfinished) => start_copy(ctx, object).await,
-        Ok(Asked::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
+        Ok(RequestedArchive::Done(recorded)) => describe_copy(ctx, object, &backend, &recorded).await,
+        Ok(RequestedArchive::Unfinished) => start_copy(ctx, object).await,
+        Ok(RequestedArchive::Taken(state)) => Ok(BackupOutcome::Waiting(checks::name_taken(&name, state))),
         Err(error) => Ok(export_failed(ctx, &backend, &error)),
     }
 }
@@ -72,7 +72,7 @@ async fn find_backup(
     export: &Arc<ExportStore>,
     name: &str,
     uid: &str,
-) -> Result<Asked, ExportError> {
+) -> Result<RequestedArchive, ExportError> {
     // Limited for each backend: one that does not respond delays only its own archives.
     let _slot = backend.archives.acquire().await;
     export.requested_archive(name, uid).await

@@ -59,14 +59,14 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
         ..observed(export)
     };
     for (what, observed, step) in [
-        ("kept", observed(kept()), Step::NoOp),
+        ("kept", observed(kept()), ArchiveStep::NoOp),
         (
             "expired",
             Observed {
                 expired: expired(),
                 ..observed(kept())
             },
-            Step::Purge,
+            ArchiveStep::Purge,
         ),
         (
             "expired and missing",
@@ -74,7 +74,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
                 expired: expired(),
                 ..observed(at(false))
             },
-            Step::NoOp,
+            ArchiveStep::NoOp,
         ),
         (
             "expired, unseen",
@@ -82,22 +82,30 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
                 expired: expired(),
                 ..observed(unreachable())
             },
-            Step::Wait,
+            ArchiveStep::Wait,
         ),
-        ("let go", deleting(false, kept()), Step::RemoveFinalizer),
+        ("let go", deleting(false, kept()), ArchiveStep::RemoveFinalizer),
         (
             "let go, its server dead",
             deleting(false, unreachable()),
-            Step::RemoveFinalizer,
+            ArchiveStep::RemoveFinalizer,
         ),
-        ("deleted", deleting(true, kept()), Step::Purge),
-        ("deleted, missing", deleting(true, at(false)), Step::Purge),
-        ("deleted, its server dead", deleting(true, unreachable()), Step::Wait),
-        ("deleted, its record damaged", deleting(true, unusable()), Step::Wait),
+        ("deleted", deleting(true, kept()), ArchiveStep::Purge),
+        ("deleted, missing", deleting(true, at(false)), ArchiveStep::Purge),
+        (
+            "deleted, its server dead",
+            deleting(true, unreachable()),
+            ArchiveStep::Wait,
+        ),
+        (
+            "deleted, its record damaged",
+            deleting(true, unusable()),
+            ArchiveStep::Wait,
+        ),
         (
             "deleted, unrecorded",
             deleting(true, ExportState::NoRecord),
-            Step::RemoveFinalizer,
+            ArchiveStep::RemoveFinalizer,
         ),
         (
             "expired, while it is copied",
@@ -106,7 +114,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
                 copied: true,
                 ..observed(kept())
             },
-            Step::Wait,
+            ArchiveStep::Wait,
         ),
         (
             "deleted, while it is copied",
@@ -114,7 +122,7 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
                 copied: true,
                 ..deleting(true, kept())
             },
-            Step::Wait,
+            ArchiveStep::Wait,
         ),
         (
             "let go, while it is copied",
@@ -122,34 +130,34 @@ fn an_archive_stays_until_its_time_is_over_or_somebody_deletes_it_and_its_data()
                 copied: true,
                 ..deleting(false, kept())
             },
-            Step::Wait,
+            ArchiveStep::Wait,
         ),
         (
             "purged by us",
             deleting(false, ExportState::Purging { present: true }),
-            Step::Purge,
+            ArchiveStep::Purge,
         ),
         (
             "purged half",
             deleting(false, ExportState::Purging { present: false }),
-            Step::Purge,
+            ArchiveStep::Purge,
         ),
         (
             "announced, and prolonged",
             observed(ExportState::Purging { present: true }),
-            Step::CancelPurge,
+            ArchiveStep::CancelPurge,
         ),
         (
             "in the trash, and prolonged",
             observed(ExportState::Purging { present: false }),
-            Step::Purge,
+            ArchiveStep::Purge,
         ),
-        ("on its way to a volume", observed(restoring(false)), Step::Wait),
-        ("a volume's", observed(restoring(true)), Step::CompleteRestore),
+        ("on its way to a volume", observed(restoring(false)), ArchiveStep::Wait),
+        ("a volume's", observed(restoring(true)), ArchiveStep::CompleteRestore),
         (
             "a volume's, and deleted",
             deleting(true, restoring(true)),
-            Step::CompleteRestore,
+            ArchiveStep::CompleteRestore,
         ),
     ] {
         assert_eq!(plan(&observed).0, step, "{what}");
@@ -172,7 +180,7 @@ fn what_is_held_is_never_purged_whatever_else_is_so() {
                 export: state.clone(),
             };
             let (step, _) = plan(&observed);
-            assert!(step != Step::Purge || gone, "{observed:?}");
+            assert!(step != ArchiveStep::Purge || gone, "{observed:?}");
         }
     }
 }
@@ -191,10 +199,10 @@ fn nothing_is_purged_because_the_kind_is_deleted_and_no_object_holds_that_up() {
                 export: state.clone(),
             };
             let expected = match state {
-                ExportState::Purging { present: true } => Step::CancelPurge,
-                ExportState::Purging { present: false } => Step::Purge,
-                ExportState::Restoring { done: true, .. } => Step::CompleteRestore,
-                _ => Step::RemoveFinalizer,
+                ExportState::Purging { present: true } => ArchiveStep::CancelPurge,
+                ExportState::Purging { present: false } => ArchiveStep::Purge,
+                ExportState::Restoring { done: true, .. } => ArchiveStep::CompleteRestore,
+                _ => ArchiveStep::RemoveFinalizer,
             };
             assert_eq!(plan(&observed).0, expected, "{observed:?}");
         }
@@ -253,7 +261,7 @@ fn the_object_says_in_one_word_and_in_conditions_how_the_archive_is() {
             "{observed:?}"
         );
         assert_eq!(report.others.first().map(|(kind, _)| *kind), other, "{observed:?}");
-        assert!(report.others.iter().all(|(_, verdict)| verdict.status == Some(true)));
+        assert!(report.others.iter().all(|(_, planned)| planned.status == Some(true)));
     }
 }
 

@@ -20,7 +20,7 @@ const INFEASIBLE: &str = "ControllerResizeInfeasible";
 
 /// Plan for a claim's size.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Plan {
+pub enum ExpansionPlan {
     /// Do nothing: the volume does not belong to this operator, or has the requested size.
     Nothing,
     /// Expand the volume.
@@ -39,37 +39,37 @@ pub enum Plan {
 }
 
 /// Returns the plan for a claim's size. Only a bound claim with a volume of this operator is expanded.
-pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: &Settings) -> Plan {
+pub fn plan(claim: &PersistentVolumeClaim, volume: &PersistentVolume, settings: &Settings) -> ExpansionPlan {
     let Some(backend) = ours(volume, settings) else {
-        return Plan::Nothing;
+        return ExpansionPlan::Nothing;
     };
     if claim.metadata.deletion_timestamp.is_some() || !is_bound(claim, volume) {
-        return Plan::Nothing;
+        return ExpansionPlan::Nothing;
     }
     let has = volume
         .spec
         .as_ref()
         .and_then(|spec| spec.capacity.as_ref()?.get("storage"));
     let (Some(requested), Some(has)) = (requested(claim), has) else {
-        return Plan::Nothing;
+        return ExpansionPlan::Nothing;
     };
     let (Some(requested_bytes), Some(has_bytes)) = (bytes(&requested.0), bytes(&has.0)) else {
-        return Plan::Nothing;
+        return ExpansionPlan::Nothing;
     };
     if requested_bytes > has_bytes {
-        return Plan::Grow {
+        return ExpansionPlan::Grow {
             size: requested.clone(),
             bytes: requested_bytes,
             backend: backend.to_owned(),
         };
     }
     if reported_bytes(claim) < has_bytes {
-        return Plan::ReportSize(has.clone());
+        return ExpansionPlan::ReportSize(has.clone());
     }
     if has_failed(claim) {
-        Plan::ClearFailure
+        ExpansionPlan::ClearFailure
     } else {
-        Plan::Nothing
+        ExpansionPlan::Nothing
     }
 }
 

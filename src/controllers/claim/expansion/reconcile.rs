@@ -11,7 +11,7 @@ use kube::runtime::reflector::ObjectRef;
 use kube::{Api, Resource, ResourceExt};
 use serde_json::{Value, json};
 
-use super::plan::{Plan, is_settled, plan, refused_status, settled_status};
+use super::plan::{ExpansionPlan, is_settled, plan, refused_status, settled_status};
 use super::reserve::{Reservation, reserve};
 use crate::api::conditions::{PlannedCondition, Reason};
 use crate::runtime::events::Severity;
@@ -62,13 +62,13 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
     }
     let volume = read_live(&volumes, volume).await?;
     let plan = plan(&claim, &volume, &ctx.settings);
-    if !matches!(plan, Plan::Grow { .. }) {
+    if !matches!(plan, ExpansionPlan::Grow { .. }) {
         index_volume(&volume, &ctx.settings, &ctx.capacity, &ctx.path_reservations);
         ctx.capacity.finish_growth(&volume.name_any());
     }
     match plan {
-        Plan::Nothing => {}
-        Plan::Grow { size, bytes, backend } => match reserve(ctx, &volume.name_any(), &backend, bytes) {
+        ExpansionPlan::Nothing => {}
+        ExpansionPlan::Grow { size, bytes, backend } => match reserve(ctx, &volume.name_any(), &backend, bytes) {
             Reservation::Reserved => {
                 let capacity = json!({"spec": {"capacity": {"storage": size}}});
                 // The capacity stays reserved until the watch delivers the change.
@@ -82,11 +82,11 @@ async fn expand(seen: &PersistentVolumeClaim, volume: &str, ctx: &Context, epoch
                 return report_refusal(&claims, &claim, &condition, ctx, epoch).await;
             }
         },
-        Plan::ReportSize(size) => {
+        ExpansionPlan::ReportSize(size) => {
             report_size(&claims, &claim, &size, ctx).await?;
             volume_metadata::save(ctx, &volume).await;
         }
-        Plan::ClearFailure => write(&claims, &claim, settled_status(&claim, None)).await?,
+        ExpansionPlan::ClearFailure => write(&claims, &claim, settled_status(&claim, None)).await?,
     }
     Ok(Action::await_change())
 }

@@ -39,7 +39,7 @@ fn volume_with(
         },
         settings: &VolumeSettings {
             mode: 0o777,
-            mode_asked: false,
+            mode_requested: false,
             uid: None,
             gid: None,
             on_delete,

@@ -56,7 +56,7 @@ fn a_claim_takes_precedence_over_its_class_and_the_class_over_the_backend() {
         (0o2770, Some(0), Some(30), Some(OnDelete::Retain))
     );
     assert_eq!(own.mount_options, ["soft", "timeo=600"]);
-    assert!(own.mode_asked);
+    assert!(own.mode_requested);
 }
 
 #[test]

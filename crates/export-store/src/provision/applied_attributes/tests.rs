@@ -31,13 +31,13 @@ fn judged(
     attributes: &Attributes,
     owner_refused: Option<Status>,
 ) -> Result<Option<u32>, ErrorKind> {
-    let (mode, mode_asked, uid, gid) = asked;
+    let (mode, mode_requested, uid, gid) = asked;
     let request = DirectoryRequest {
         claim: ClaimRef::default(),
         volume: "pvc-1".into(),
         directory: DirectoryPath::parse("a").unwrap(),
         mode,
-        mode_asked,
+        mode_requested,
         uid,
         gid,
         existing: Existing::Refuse,

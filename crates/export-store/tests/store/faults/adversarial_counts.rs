@@ -1,14 +1,14 @@
 //! Trees of a malicious server: a count ends, stays inside the tree, and reports that it is incomplete.
 
 use export_store::naming::DirectoryPath;
-use export_store::{Content, RateLimiter, TreePlace};
+use export_store::{RateLimiter, TreePlace, TreeUsage};
 
 use super::adversarial_trees::managed;
 use crate::fixture::request;
 use crate::nfs::hostile::{DIRECTORY, FILE, Hostile, Listing, Tree};
 
 /// Counts the directory of a volume that `grow` filled. The count stops after this number of names.
-async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<Content> {
+async fn counted(grow: impl FnOnce(&mut Tree, u64), most: u64) -> Option<TreeUsage> {
     let server = Hostile::start().await;
     let export = managed(&server).await;
     let made = export.provision(&request("1", "a")).await.unwrap();

@@ -57,15 +57,21 @@ fn a_claim_is_settled_if_it_requests_no_more_than_it_reports() {
 
 #[test]
 fn a_volume_is_expanded_before_its_claim_reports_it_and_never_shrinks() {
-    let grow = |size: &str, bytes| Plan::Grow {
+    let grow = |size: &str, bytes| ExpansionPlan::Grow {
         size: Quantity(size.into()),
         bytes,
         backend: "main".into(),
     };
-    let report = |size: &str| Plan::ReportSize(Quantity(size.into()));
+    let report = |size: &str| ExpansionPlan::ReportSize(Quantity(size.into()));
     for (what, requested, has, reported, expected) in [
-        ("nothing requested", "1Gi", "1Gi", "1Gi", Plan::Nothing),
-        ("the same in other units", "1024Mi", "1Gi", "1073741824", Plan::Nothing),
+        ("nothing requested", "1Gi", "1Gi", "1Gi", ExpansionPlan::Nothing),
+        (
+            "the same in other units",
+            "1024Mi",
+            "1Gi",
+            "1073741824",
+            ExpansionPlan::Nothing,
+        ),
         ("more is requested", "2Gi", "1Gi", "1Gi", grow("2Gi", 2 << 30)),
         ("ended after the first write", "2Gi", "2Gi", "1Gi", report("2Gi")),
         (
@@ -81,16 +87,16 @@ fn a_volume_is_expanded_before_its_claim_reports_it_and_never_shrinks() {
             "1Gi",
             "2Gi",
             "2Gi",
-            Plan::Nothing,
+            ExpansionPlan::Nothing,
         ),
         (
             "the claim reports more than the volume has",
             "1Gi",
             "1Gi",
             "2Gi",
-            Plan::Nothing,
+            ExpansionPlan::Nothing,
         ),
-        ("no quantity", "much", "1Gi", "1Gi", Plan::Nothing),
+        ("no quantity", "much", "1Gi", "1Gi", ExpansionPlan::Nothing),
     ] {
         assert_eq!(
             plan(&claim(requested, reported), &volume(has), &settings()),
@@ -108,7 +114,7 @@ fn only_a_bound_claim_with_a_volume_of_this_operator_is_expanded() {
         change(&mut claim);
         plan(&claim, &volume("1Gi"), &settings())
     };
-    assert!(matches!(changed(&|_| ()), Plan::Grow { .. }));
+    assert!(matches!(changed(&|_| ()), ExpansionPlan::Grow { .. }));
     for (what, found) in [
         (
             "another claim of that name",
@@ -128,7 +134,7 @@ fn only_a_bound_claim_with_a_volume_of_this_operator_is_expanded() {
             changed(&|claim| claim.metadata.deletion_timestamp = Some(time("2026-01-01T00:00:00Z"))),
         ),
     ] {
-        assert_eq!(found, Plan::Nothing, "{what}");
+        assert_eq!(found, ExpansionPlan::Nothing, "{what}");
     }
     for (annotation, value) in [
         (PROVISIONED_BY, Some("other/nfs")),
@@ -141,7 +147,7 @@ fn only_a_bound_claim_with_a_volume_of_this_operator_is_expanded() {
         annotations.extend(value.map(|value| (annotation.to_owned(), value.to_owned())));
         assert_eq!(
             plan(&expanding, &volume, &settings()),
-            Plan::Nothing,
+            ExpansionPlan::Nothing,
             "{annotation} {value:?}"
         );
     }
@@ -156,7 +162,10 @@ fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
     assert_eq!(patch["status"]["allocatedResourceStatuses"]["storage"], INFEASIBLE);
     let failed = status(&expanding, patch["status"].clone());
     assert_eq!(conditions(&failed).count(), 2, "the other condition stays");
-    assert!(matches!(plan(&failed, &volume("1Gi"), &settings()), Plan::Grow { .. }));
+    assert!(matches!(
+        plan(&failed, &volume("1Gi"), &settings()),
+        ExpansionPlan::Grow { .. }
+    ));
     // An identical condition is not written again. A different message is written with the same transition time.
     assert_eq!(
         refused_status(&failed, &condition("full"), time("2026-01-02T00:00:00Z")),
@@ -170,7 +179,7 @@ fn a_reported_failure_is_cleared_once_it_is_no_longer_requested() {
     // The request is lowered to the current size.
     let mut lowered = failed.clone();
     lowered.spec = claim("1Gi", "1Gi").spec;
-    assert_eq!(plan(&lowered, &volume("1Gi"), &settings()), Plan::ClearFailure);
+    assert_eq!(plan(&lowered, &volume("1Gi"), &settings()), ExpansionPlan::ClearFailure);
     let patch = settled_status(&lowered, None);
     assert_eq!(patch["status"]["allocatedResourceStatuses"], json!({"storage": null}));
     assert_eq!(

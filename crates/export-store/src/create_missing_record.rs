@@ -1,8 +1,8 @@
 use crate::error::ExportError;
 use crate::path_reservations::Holder;
-use crate::reclaim::plan::At;
+use crate::reclaim::plan::NameOccupant;
 use crate::record::{Record, State, handle_of};
-use crate::records::{Created, Found};
+use crate::records::{Created, ReadRecord};
 use crate::request::ReclaimRequest;
 use crate::store::ExportStore;
 use crate::verified_root::VerifiedRoot;
@@ -10,7 +10,7 @@ use crate::volume_record::Recorded;
 use crate::{other_clusters, paths, records, rollback, volume_record};
 use nfs_client::FileRef;
 
-pub(crate) async fn register(
+pub(crate) async fn create_missing_record(
     store: &ExportStore,
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
@@ -20,7 +20,7 @@ pub(crate) async fn register(
     if begun.is_none() {
         match volume_record::compare_and_sign(store, verified, request).await? {
             Recorded::Agreed(_, file_id) => return Ok(file_id),
-            Recorded::Nothing(At::Nothing) => return Err(volume_record::missing(request)),
+            Recorded::Nothing(NameOccupant::Nothing) => return Err(volume_record::missing(request)),
             Recorded::Nothing(_) => {}
         }
     }
@@ -54,10 +54,10 @@ async fn earlier_attempt(
     verified: &VerifiedRoot,
     request: &ReclaimRequest,
 ) -> Result<Option<Record>, ExportError> {
-    let Found::Record(record, _) = records::read(store, verified, &request.volume).await? else {
+    let ReadRecord::Record(record, _) = records::read(store, verified, &request.volume).await? else {
         return Ok(None);
     };
-    if record.claim.uid != request.claim.uid || !record.state.is_open() {
+    if record.claim.uid != request.claim.uid || !record.state.belongs_to_volume() {
         return Ok(None);
     }
     if record.directory == request.directory {
