@@ -1,22 +1,23 @@
 //! State of each backend, and limits on its concurrent work.
 
-mod known;
+mod backend_state;
+mod probe_snapshot;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-pub use known::ProbeSnapshot;
+pub use probe_snapshot::ProbeSnapshot;
 
-use crate::api::conditions::{PlannedCondition, Reason};
 use crate::api::{NfsBackend, OrphansStatus};
 use crate::runtime::concurrency_limiter::ConcurrencyLimiter;
 use crate::runtime::waiting::{ClaimRef, VolumeRef};
 use crate::state::recovery::{MissingDependency, RecoveryState};
 use crate::state::usage::UsageScanState;
+use backend_state::BackendState;
 use export_store::{self, ExportStore, Identity, PurgeReport, ReservedPath};
 use nfs_client::Target;
 
@@ -41,26 +42,18 @@ pub struct Backend {
     pub reclaims: ConcurrencyLimiter<VolumeRef>,
     /// Limits concurrent work on archives: enough to hide round trips, but few compared to claims.
     pub archives: Semaphore,
-    /// Time of the last purge of an expired archive; initially, the start of the process.
-    expiry: Mutex<Instant>,
-    snapshot: RwLock<Arc<ProbeSnapshot>>,
-    confirmed: Mutex<Option<Identity>>,
-    connection: Mutex<Option<BackendConnection>>,
-    open: Mutex<HashMap<String, PendingDirectory>>,
     /// Notified when there is data to purge.
     pub purge_requested: Arc<Notify>,
-    purge_report: Mutex<PurgeReport>,
-    swept: Mutex<Option<Instant>>,
     /// Notified when a garbage collection is requested.
     pub gc_requested: Arc<Notify>,
     /// Notified when an orphan scan is requested.
     pub scan_requested: Arc<Notify>,
-    last_scan: Mutex<Option<ScanResult>>,
     /// Recovery of volumes whose objects were lost.
     pub recovery: RecoveryState,
     /// State of the usage scan.
     pub usage_scan: UsageScanState,
-    forgotten: CancellationToken,
+    state: Mutex<BackendState>,
+    removed: CancellationToken,
 }
 
 /// Result of the last orphan scan.
@@ -85,17 +78,6 @@ pub struct BackendConnection {
     pub recovered: bool,
 }
 
-/// Directory that was started and has no volume yet.
-#[derive(Debug, Clone)]
-pub struct PendingDirectory {
-    /// Claim that the directory belongs to.
-    pub claim: export_store::ClaimRef,
-    /// True while the directory is being worked on; no other task may change it.
-    pub active: bool,
-    /// True if an archive is moved to the directory.
-    pub moves: bool,
-}
-
 /// Exclusive right to work on the directory of a volume, until dropped.
 pub struct PendingGuard<'a> {
     backend: &'a Backend,
@@ -104,51 +86,38 @@ pub struct PendingGuard<'a> {
 
 impl Drop for PendingGuard<'_> {
     fn drop(&mut self) {
-        if let Some(open) = self.backend.open_directories().get_mut(&self.volume) {
-            open.active = false;
-        }
+        self.backend.state().end_work(&self.volume);
     }
 }
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        self.forgotten.cancel();
+        self.removed.cancel();
     }
 }
 
 impl Backend {
     fn new(name: &str, uid: &str, slots: usize, object: Arc<NfsBackend>) -> Self {
-        let known = ProbeSnapshot {
-            object,
-            store: None,
-            identity: None,
-            ready: PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
-            probed_at: Instant::now(),
-            interval: Duration::ZERO,
-            statistics: None,
-            provisioned: 0,
-        };
+        let now = Instant::now();
         Self {
             name: name.to_owned(),
             uid: uid.to_owned(),
             claims: ConcurrencyLimiter::new(slots),
             reclaims: ConcurrencyLimiter::new(slots),
             archives: Semaphore::new(ARCHIVES),
-            expiry: Mutex::new(Instant::now()),
-            snapshot: RwLock::new(Arc::new(known)),
-            confirmed: Mutex::default(),
-            connection: Mutex::default(),
-            open: Mutex::default(),
             purge_requested: Arc::default(),
-            purge_report: Mutex::default(),
-            swept: Mutex::default(),
             gc_requested: Arc::default(),
             scan_requested: Arc::default(),
-            last_scan: Mutex::default(),
             recovery: RecoveryState::default(),
             usage_scan: UsageScanState::default(),
-            forgotten: CancellationToken::new(),
+            state: Mutex::new(BackendState::new(ProbeSnapshot::not_probed(object, now), now)),
+            removed: CancellationToken::new(),
         }
+    }
+
+    /// Locks the state. Methods of this type release the lock before they return.
+    fn state(&self) -> MutexGuard<'_, BackendState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Acquires the right to purge one expired archive now. At most one is granted per `pause`.
@@ -156,54 +125,37 @@ impl Backend {
     /// # Errors
     /// The time left until the next purge is allowed.
     pub fn acquire_purge_slot(&self, pause: Duration) -> Result<(), Duration> {
-        let mut last = self.expiry.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = pause.saturating_sub(last.elapsed());
-        if !left.is_zero() {
-            return Err(left);
-        }
-        *last = Instant::now();
-        Ok(())
+        self.state().acquire_purge_slot(pause, Instant::now())
     }
 
-    /// Returns a token that is cancelled when the backend is removed and not in use anymore.
+    /// Returns a token that is cancelled when the backend is removed and no longer in use.
     pub fn removal_token(&self) -> CancellationToken {
-        self.forgotten.clone()
+        self.removed.clone()
     }
 
     /// Returns the result of the last probe.
     pub fn last_probe(&self) -> Arc<ProbeSnapshot> {
-        Arc::clone(&self.snapshot.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.state().snapshot)
     }
 
     /// Records the result of a probe.
-    pub fn set_snapshot(&self, known: ProbeSnapshot) {
-        *self.snapshot.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(known);
+    pub fn set_snapshot(&self, snapshot: ProbeSnapshot) {
+        self.state().snapshot = Arc::new(snapshot);
     }
 
     /// Returns the identity that was last confirmed, regardless of its age. The object's status may not show it yet.
     pub fn confirmed(&self) -> Option<Identity> {
-        self.confirmed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().confirmed.clone()
     }
 
     /// Records an identity that was created or verified.
     pub fn set_confirmed(&self, identity: Identity) {
-        *self.confirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+        self.state().confirmed = Some(identity);
     }
 
     /// Starts work on the directory of a volume. Returns `None` if another task is working on it.
     pub fn begin_work(&self, volume: &str, claim: &export_store::ClaimRef) -> Option<PendingGuard<'_>> {
-        let mut open = self.open_directories();
-        let former = open.get(volume);
-        if former.is_some_and(|former| former.active) {
-            return None;
-        }
-        let begun = PendingDirectory {
-            claim: claim.clone(),
-            active: true,
-            moves: former.is_some_and(|former| former.moves),
-        };
-        open.insert(volume.to_owned(), begun);
-        Some(PendingGuard {
+        self.state().begin_work(volume, claim).then(|| PendingGuard {
             backend: self,
             volume: volume.to_owned(),
         })
@@ -211,119 +163,92 @@ impl Backend {
 
     /// Records a directory that the previous process started.
     pub fn add_pending(&self, volume: &str, claim: &export_store::ClaimRef) {
-        self.open_directories()
-            .entry(volume.to_owned())
-            .or_insert_with(|| PendingDirectory {
-                claim: claim.clone(),
-                active: false,
-                moves: false,
-            });
+        self.state().add_pending(volume, claim);
     }
 
     /// Records that an archive is moved to the pending directory of a volume.
     pub fn mark_as_move(&self, volume: &str) {
-        if let Some(open) = self.open_directories().get_mut(volume) {
-            open.moves = true;
-        }
+        self.state().mark_as_move(volume);
     }
 
     /// Returns true if an archive is moved to the pending directory of a volume.
     pub fn is_move(&self, volume: &str) -> bool {
-        self.open_directories().get(volume).is_some_and(|open| open.moves)
+        self.state().is_move(volume)
     }
 
     /// Returns true if a directory was started for a volume that is not saved yet.
     pub fn has_pending(&self, volume: &str) -> bool {
-        self.open_directories().contains_key(volume)
+        self.state().has_pending(volume)
     }
 
-    /// Returns true while the directory of a volume is being worked on.
+    /// Returns true while a task works on the directory of a volume.
     pub fn is_in_work(&self, volume: &str) -> bool {
-        self.open_directories().get(volume).is_some_and(|open| open.active)
-    }
-
-    /// Returns true if the state that the previous process left on the connected export is recovered.
-    pub fn is_recovered(&self) -> bool {
-        self.connection().is_some_and(|connection| connection.recovered)
+        self.state().is_in_work(volume)
     }
 
     /// Forgets a directory that has its volume or is removed.
     pub fn remove_pending(&self, volume: &str) {
-        self.open_directories().remove(volume);
+        self.state().remove_pending(volume);
     }
 
-    /// Returns the pending directories that no task is working on.
+    /// Returns the pending directories that no task works on.
     pub fn abandoned(&self) -> Vec<(String, export_store::ClaimRef)> {
-        let open = self.open_directories();
-        open.iter()
-            .filter(|(_, open)| !open.active)
-            .map(|(name, open)| (name.clone(), open.claim.clone()))
-            .collect()
+        self.state().abandoned()
     }
 
     /// Returns the current connection.
     pub fn connection(&self) -> Option<BackendConnection> {
-        self.connection.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Returns true if the state that the previous process left on this export is recovered.
-    pub fn is_recovered_on(&self, export: &Arc<ExportStore>) -> bool {
-        self.connection()
-            .is_some_and(|connection| connection.recovered && Arc::ptr_eq(&connection.store, export))
-    }
-
-    /// Records that the state that the previous process left on this export is recovered.
-    pub fn set_recovered(&self, export: &Arc<ExportStore>) {
-        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(connection) = connection
-            .as_mut()
-            .filter(|connection| Arc::ptr_eq(&connection.store, export))
-        {
-            connection.recovered = true;
-        }
+        self.state().connection.clone()
     }
 
     /// Replaces the connection, and returns the previous one.
     pub fn set_connection(&self, connection: Option<BackendConnection>) -> Option<BackendConnection> {
-        std::mem::replace(
-            &mut *self.connection.lock().unwrap_or_else(PoisonError::into_inner),
-            connection,
-        )
+        std::mem::replace(&mut self.state().connection, connection)
+    }
+
+    /// Returns true if the state that the previous process left on the connected export is recovered.
+    pub fn is_recovered(&self) -> bool {
+        self.state().is_recovered()
+    }
+
+    /// Returns true if the state that the previous process left on this export is recovered.
+    pub fn is_recovered_on(&self, export: &Arc<ExportStore>) -> bool {
+        self.state().is_recovered_on(export)
+    }
+
+    /// Records that the state that the previous process left on this export is recovered.
+    pub fn set_recovered(&self, export: &Arc<ExportStore>) {
+        self.state().set_recovered(export);
     }
 
     /// Returns the report of the last purge of the trash.
     pub fn purged(&self) -> PurgeReport {
-        self.purge_report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().purge_report.clone()
     }
 
     /// Records the report of a purge.
     pub fn set_purge_report(&self, report: PurgeReport) {
-        *self.purge_report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        self.state().purge_report = report;
     }
 
     /// Records when the last completed garbage collection began.
     pub fn set_last_gc(&self, began: Instant) {
-        *self.swept.lock().unwrap_or_else(PoisonError::into_inner) = Some(began);
+        self.state().set_last_gc(began);
     }
 
     /// Returns true if a garbage collection began after `moment` and has completed.
     pub fn has_gc_run_since(&self, moment: Instant) -> bool {
-        let swept = *self.swept.lock().unwrap_or_else(PoisonError::into_inner);
-        swept.is_some_and(|began| began > moment)
+        self.state().has_gc_run_since(moment)
     }
 
     /// Returns the result of the last orphan scan, which may be one of the previous process.
     pub fn scanned(&self) -> Option<ScanResult> {
-        self.last_scan.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state().last_scan.clone()
     }
 
     /// Records the result of an orphan scan.
-    pub fn set_last_scan(&self, scanned: ScanResult) {
-        *self.last_scan.lock().unwrap_or_else(PoisonError::into_inner) = Some(scanned);
-    }
-
-    fn open_directories(&self) -> MutexGuard<'_, HashMap<String, PendingDirectory>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn set_last_scan(&self, scan: ScanResult) {
+        self.state().last_scan = Some(scan);
     }
 }
 
@@ -370,24 +295,5 @@ impl BackendRegistry {
         let mut by_name = self.by_name.write().unwrap_or_else(PoisonError::into_inner);
         by_name.get(name).filter(|backend| backend.uid == uid)?;
         by_name.remove(name)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn archives_whose_time_is_over_take_turns_and_the_first_one_waits_too() {
-        let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
-        let backend = Backend::new("main", "uid", 1, Arc::new(serde_json::from_value(object).unwrap()));
-        let hour = Duration::from_secs(3600);
-        assert!(backend.acquire_purge_slot(hour).is_err(), "an operator that just began");
-        assert_eq!(backend.acquire_purge_slot(Duration::ZERO), Ok(()));
-        let left = backend.acquire_purge_slot(hour).unwrap_err();
-        assert!(!left.is_zero() && left <= hour, "{left:?}");
     }
 }

@@ -36,6 +36,20 @@ pub struct ProbeSnapshot {
 }
 
 impl ProbeSnapshot {
+    /// Returns the snapshot of a backend before its first probe.
+    pub(super) fn not_probed(object: Arc<NfsBackend>, now: Instant) -> Self {
+        Self {
+            object,
+            store: None,
+            identity: None,
+            ready: PlannedCondition::unknown(Reason::NotProbed, "not probed yet"),
+            probed_at: now,
+            interval: Duration::ZERO,
+            statistics: None,
+            provisioned: 0,
+        }
+    }
+
     /// Returns true if the probe found the backend ready, regardless of its age.
     pub fn is_ready(&self) -> bool {
         self.ready.status == Some(true)

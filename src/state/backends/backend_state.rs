@@ -1,0 +1,236 @@
+//! What is known of one backend, as plain data.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{BackendConnection, ProbeSnapshot, ScanResult};
+use export_store::{ClaimRef, ExportStore, Identity, PurgeReport};
+
+/// Mutable state of one backend. [`Backend`](super::Backend) guards it with one lock.
+pub(super) struct BackendState {
+    /// Result of the last probe.
+    pub(super) snapshot: Arc<ProbeSnapshot>,
+    /// Identity that was last confirmed.
+    pub(super) confirmed: Option<Identity>,
+    /// Current connection.
+    pub(super) connection: Option<BackendConnection>,
+    /// Report of the last purge of the trash.
+    pub(super) purge_report: PurgeReport,
+    /// Result of the last orphan scan.
+    pub(super) last_scan: Option<ScanResult>,
+    /// Directories that have no volume yet, by volume.
+    pending: HashMap<String, PendingDirectory>,
+    /// Time of the last purge of an expired archive; initially, the start of the process.
+    last_expiry: Instant,
+    /// Time when the last completed garbage collection began.
+    last_gc: Option<Instant>,
+}
+
+/// Directory that was started and has no volume yet.
+struct PendingDirectory {
+    /// Claim that the directory belongs to.
+    claim: ClaimRef,
+    /// True while a task works on the directory; no other task may change it.
+    active: bool,
+    /// True if an archive is moved to the directory.
+    is_move: bool,
+}
+
+impl BackendState {
+    pub(super) fn new(snapshot: ProbeSnapshot, now: Instant) -> Self {
+        Self {
+            snapshot: Arc::new(snapshot),
+            confirmed: None,
+            connection: None,
+            purge_report: PurgeReport::default(),
+            last_scan: None,
+            pending: HashMap::new(),
+            last_expiry: now,
+            last_gc: None,
+        }
+    }
+
+    pub(super) fn acquire_purge_slot(&mut self, pause: Duration, now: Instant) -> Result<(), Duration> {
+        let left = pause.saturating_sub(now.saturating_duration_since(self.last_expiry));
+        if !left.is_zero() {
+            return Err(left);
+        }
+        self.last_expiry = now;
+        Ok(())
+    }
+
+    /// Returns false if another task works on the directory.
+    pub(super) fn begin_work(&mut self, volume: &str, claim: &ClaimRef) -> bool {
+        let former = self.pending.get(volume);
+        if former.is_some_and(|former| former.active) {
+            return false;
+        }
+        let begun = PendingDirectory {
+            claim: claim.clone(),
+            active: true,
+            is_move: former.is_some_and(|former| former.is_move),
+        };
+        self.pending.insert(volume.to_owned(), begun);
+        true
+    }
+
+    pub(super) fn end_work(&mut self, volume: &str) {
+        if let Some(pending) = self.pending.get_mut(volume) {
+            pending.active = false;
+        }
+    }
+
+    pub(super) fn add_pending(&mut self, volume: &str, claim: &ClaimRef) {
+        self.pending
+            .entry(volume.to_owned())
+            .or_insert_with(|| PendingDirectory {
+                claim: claim.clone(),
+                active: false,
+                is_move: false,
+            });
+    }
+
+    pub(super) fn remove_pending(&mut self, volume: &str) {
+        self.pending.remove(volume);
+    }
+
+    pub(super) fn mark_as_move(&mut self, volume: &str) {
+        if let Some(pending) = self.pending.get_mut(volume) {
+            pending.is_move = true;
+        }
+    }
+
+    pub(super) fn is_move(&self, volume: &str) -> bool {
+        self.pending.get(volume).is_some_and(|pending| pending.is_move)
+    }
+
+    pub(super) fn has_pending(&self, volume: &str) -> bool {
+        self.pending.contains_key(volume)
+    }
+
+    pub(super) fn is_in_work(&self, volume: &str) -> bool {
+        self.pending.get(volume).is_some_and(|pending| pending.active)
+    }
+
+    pub(super) fn abandoned(&self) -> Vec<(String, ClaimRef)> {
+        self.pending
+            .iter()
+            .filter(|(_, pending)| !pending.active)
+            .map(|(volume, pending)| (volume.clone(), pending.claim.clone()))
+            .collect()
+    }
+
+    pub(super) fn is_recovered(&self) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.recovered)
+    }
+
+    pub(super) fn is_recovered_on(&self, export: &Arc<ExportStore>) -> bool {
+        self.connection
+            .as_ref()
+            .is_some_and(|connection| connection.recovered && Arc::ptr_eq(&connection.store, export))
+    }
+
+    pub(super) fn set_recovered(&mut self, export: &Arc<ExportStore>) {
+        let current = self.connection.as_mut();
+        if let Some(connection) = current.filter(|connection| Arc::ptr_eq(&connection.store, export)) {
+            connection.recovered = true;
+        }
+    }
+
+    pub(super) fn set_last_gc(&mut self, began: Instant) {
+        self.last_gc = Some(began);
+    }
+
+    pub(super) fn has_gc_run_since(&self, moment: Instant) -> bool {
+        self.last_gc.is_some_and(|began| began > moment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use serde_json::json;
+
+    use super::*;
+
+    fn state(now: Instant) -> BackendState {
+        let object = json!({"metadata": {"name": "main"}, "spec": {"server": "nfs", "path": "/"}});
+        let object = Arc::new(serde_json::from_value(object).unwrap());
+        BackendState::new(ProbeSnapshot::not_probed(object, now), now)
+    }
+
+    fn claim(name: &str) -> ClaimRef {
+        ClaimRef {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: format!("uid-{name}"),
+            ..ClaimRef::default()
+        }
+    }
+
+    #[test]
+    fn expired_archives_are_purged_one_per_pause_and_the_first_one_waits_too() {
+        let start = Instant::now();
+        let mut state = state(start);
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let hour = Duration::from_secs(3600);
+        assert_eq!(
+            state.acquire_purge_slot(hour, at(0)),
+            Err(hour),
+            "the process just started"
+        );
+        assert_eq!(state.acquire_purge_slot(hour, at(3599)), Err(Duration::from_secs(1)));
+        assert_eq!(state.acquire_purge_slot(hour, at(3600)), Ok(()));
+        assert_eq!(state.acquire_purge_slot(hour, at(3601)), Err(Duration::from_secs(3599)));
+    }
+
+    #[test]
+    fn one_task_works_on_a_directory_until_it_ends() {
+        let mut state = state(Instant::now());
+        assert!(state.begin_work("pv", &claim("a")));
+        assert!(!state.begin_work("pv", &claim("b")), "another task is at work");
+        assert!(state.begin_work("other", &claim("b")), "another directory");
+        assert!(state.abandoned().is_empty());
+
+        state.end_work("pv");
+        assert!(state.has_pending("pv") && !state.is_in_work("pv"));
+        assert_eq!(state.abandoned(), [("pv".to_owned(), claim("a"))]);
+        assert!(state.begin_work("pv", &claim("a")));
+
+        state.remove_pending("pv");
+        state.end_work("pv");
+        assert!(!state.has_pending("pv"), "the end of work adds nothing");
+    }
+
+    #[test]
+    fn a_move_remains_one_when_work_resumes() {
+        let mut state = state(Instant::now());
+        state.mark_as_move("pv");
+        assert!(!state.is_move("pv"), "nothing is pending");
+        state.add_pending("pv", &claim("a"));
+        state.mark_as_move("pv");
+        assert!(state.begin_work("pv", &claim("a")));
+        assert!(state.is_move("pv"));
+    }
+
+    #[test]
+    fn a_recovered_directory_does_not_replace_one_in_work() {
+        let mut state = state(Instant::now());
+        assert!(state.begin_work("pv", &claim("a")));
+        state.add_pending("pv", &claim("b"));
+        assert!(state.is_in_work("pv"));
+        state.end_work("pv");
+        assert_eq!(state.abandoned(), [("pv".to_owned(), claim("a"))]);
+    }
+
+    #[test]
+    fn a_garbage_collection_counts_by_its_start() {
+        let start = Instant::now();
+        let mut state = state(start);
+        assert!(!state.has_gc_run_since(start), "none has completed");
+        state.set_last_gc(start + Duration::from_secs(10));
+        assert!(state.has_gc_run_since(start + Duration::from_secs(9)));
+        assert!(!state.has_gc_run_since(start + Duration::from_secs(10)));
+    }
+}
